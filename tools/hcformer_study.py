@@ -9,7 +9,7 @@ training. Variants with patches of 4, whose step takes 0.4 of the time, get five
 to OUT/table.md. Each run's numbers lie in RESULTS and are not computed again, and a run that was cut goes on from its
 last epoch (its minutes count from there): a study that was stopped goes on with the same command.
 ``--amp --seeds 2 --results configs/hcformer/curves/study.json`` prints the table in
-configs/hcformer/README.md. A file of results belongs to one precision and one set of ``--cfg-options``: other runs need
+docs/studies/hcformer.md. A file of results belongs to one precision and one set of ``--cfg-options``: other runs need
 another. (Their folders below OUT differ by themselves.)
 """
 

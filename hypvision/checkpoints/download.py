@@ -1,10 +1,9 @@
 """One file from one address: streamed, resumed, retried, bounded, verified, and only then moved into place.
 
-What a server may do is limited: how much it sends (the size of the file), how slowly (:data:`SLOWEST` bytes a second
-over :data:`WINDOW` seconds, within which the headers have come too), how long in all (:func:`deadline`) and how long it
-may ask to wait (:data:`LONGEST_WAIT`).
-A part file outlives the process, from which a later call goes on by a range request. The transfer is the standard
-library's: it follows redirects, honours proxies, and needs nothing of the insides of another package.
+The transfer is huggingface_hub's ``http_get``, which resumes by range requests, repeats broken connections and answers
+of 408 and 429, follows redirects and honours proxies. What it does not limit is limited here: how much a server sends
+(the size of the file), how slowly (:data:`SLOWEST` bytes a second over :data:`WINDOW` seconds) and how long in all
+(:func:`deadline`). A part file outlives the process, and a later call goes on from it.
 
 Locks between processes are those of filelock, which the system frees when a process is killed.
 """
@@ -16,52 +15,48 @@ import hashlib
 import io
 import logging
 import os
-import random
 import shutil
 import socket
+import tempfile
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import Any, BinaryIO
-from urllib.parse import urlsplit
+from typing import Any
 
 from filelock import FileLock, Timeout
-from tqdm import tqdm
 
 from hypvision.checkpoints.storage import format_problem
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, one_line
 from hypvision.files import check_output, replacing, write_text
 from hypvision.version import __version__
-
-__all__ = ["SourceError", "copy_verified", "download", "download_text", "file_sha256", "locked", "verify_file"]
 
 _logger = logging.getLogger(__name__)
 
 ATTEMPTS = 5  # in a row without progress
 WAIT = 0.5  # seconds before the first retry; doubles with each
-LONGEST_WAIT = 30.0  # whatever a server asks for
-TIMEOUT = 10.0  # seconds without a byte; HF_HUB_DOWNLOAD_TIMEOUT sets another
 SLOWEST, WINDOW = 1024, 30.0
-LOCK_WAIT = 900.0  # seconds that a process waits for another one's download
+LOCK_WAIT = 900.0  # seconds that a process waits for the download of another one
 SPARE = 16 * 2**20  # bytes to leave free on the disk
-LARGEST = 2**37  # bytes of a file whose size nobody tells
-_LATE = "its answer does not begin in time"
+LARGEST = 2**37  # bytes of a file whose size is not known
 _RETRY = (408, 425, 429, 500, 502, 503, 504)
+_LATE = "the time that it may take is over (HYPVISION_DEADLINE sets it, in seconds)"
+_HINTS = {401: " (log in: hf auth login)", 403: " (no access)", 404: " (no such file)"}
 
 
 class SourceError(Exception):
     """One source cannot give the file; the next may. The text completes "ADDRESS: ..."."""
 
 
+class _WrongContentError(SourceError):
+    """What was downloaded is not the file, so the part is of no use."""
+
+
 def deadline(size: int | None) -> float:
     """Seconds that a download may take in all, with its retries: ten minutes, or 50 kB a second if that is longer.
 
-    ``HYPVISION_DEADLINE``, in seconds, is another.
+    ``HYPVISION_DEADLINE`` sets another number of seconds.
     """
     with suppress(ValueError):
         if (given := float(os.environ.get("HYPVISION_DEADLINE", ""))) > 0:
@@ -79,7 +74,7 @@ def file_sha256(path: str | Path) -> str:
 
 
 def verify_file(path: str | Path, sha256: str, size: int) -> None:
-    """Check that a file is exactly what its record says, and safetensors.
+    """Check that a file is a safetensors file with the size and sha256 of its record.
 
     Raises:
         SourceError: it is not, or cannot be read.
@@ -96,7 +91,7 @@ def verify_file(path: str | Path, sha256: str, size: int) -> None:
 
 
 def verify_sum(path: str | Path, sha256: str) -> None:
-    """Check that the sha256 of a file begins with some digits (or is all of them).
+    """Check that the sha256 of a file begins with the given digits.
 
     Raises:
         SourceError: it does not.
@@ -110,14 +105,14 @@ def locked(path: Path, what: str) -> Iterator[None]:
     """Let one process at a time do something; the others wait, :data:`LOCK_WAIT` seconds at most.
 
     Args:
-        path: the lock file, in a folder that exists. Who holds it stands beside it, in ``NAME.holder``.
+        path: the lock file, in a folder that exists. ``NAME.holder`` beside it says which process holds it.
         what: what is done, for the message to those who wait.
 
     Raises:
         HypvisionError: another process holds the lock for too long.
         OSError: the lock file cannot be made.
     """
-    # For all users of a shared cache: the file is empty, and stays when its maker has gone.
+    # All users of a shared cache need the lock file: it is empty, and stays when its maker has gone.
     lock = FileLock(path, mode=0o666)
     holder = path.with_name(path.name + ".holder")
     try:
@@ -133,7 +128,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
             ) from None
     except NotImplementedError:  # some network file systems have no locks; two downloads then cost time, not safety
         _logger.warning("'%s' is on a file system without locks.", path)
-    with suppress(HypvisionError):  # it is for the message alone
+    with suppress(HypvisionError):  # only the message needs it
         write_text(
             holder, f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
         )
@@ -160,8 +155,9 @@ def download(
     size: int | None = None,
     headers: Mapping[str, str] | None = None,
     name: str | None = None,
+    limit: int | None = None,
 ) -> None:
-    """Download a file to ``target``, by way of ``target.part``, from which a later call goes on.
+    """Download a file to ``target``. The bytes go to ``target.part``, from which a later call goes on.
 
     Args:
         url: ``http://`` or ``https://``.
@@ -170,6 +166,7 @@ def download(
         size: its bytes, where they are known.
         headers: of the request, e.g. an authorisation.
         name: for the progress bar.
+        limit: the most bytes of a file whose size is not known.
 
     Raises:
         SourceError: this address does not give the file, or not in time.
@@ -177,241 +174,130 @@ def download(
         OSError: the folder cannot be written.
     """
     part = check_output(target.with_name(target.name + ".part"))
-    failures, begun, fresh = 0, 1, False
-    most = None  # bytes that were ever here; progress is what exceeds them
-    seconds = deadline(size)
-    end = time.monotonic() + seconds
+    end = time.monotonic() + deadline(size or limit)
     while True:
         have = part.stat().st_size if part.exists() else 0
-        if size is not None and have > size:
-            part.unlink()
-            have = 0
-        if size is None or have < size:
-            if size is not None:
-                _check_space(target.parent, size - have)
-            with open(part, "r+b" if have else "wb") as file:
-                file.seek(0, os.SEEK_END)
-                problem = _transfer(url, file, size, headers, name or target.name, end)
-            if problem is not None:
-                reason, wait, anew = problem
-                begun += anew
-                if begun > ATTEMPTS:
-                    raise SourceError(f"cannot continue a download and breaks off before the end ({ATTEMPTS} attempts)")
-                most = have if most is None else max(most, have)
-                progress = part.stat().st_size - most >= max((size or 0) // 100, 1)
-                failures = 0 if progress else failures + 1
-                if failures >= ATTEMPTS:
-                    raise SourceError(f"{reason} ({ATTEMPTS} attempts)")
-                pause = _pause(failures, wait)
-                if time.monotonic() + pause > end:
-                    raise SourceError(f"{reason}; the {seconds:.0f} s that it may take are over (HYPVISION_DEADLINE)")
-                _logger.warning("%s: %s. Trying again ...", url, reason)
-                time.sleep(pause)
-                continue
         try:
-            verify(part)
-        except SourceError:
-            part.unlink()
-            if have and not fresh:  # the part that was there may have been the damage
-                fresh = True
-                continue
-            raise
-        with open(part, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, target)
-        return
+            if have != size:
+                _check_space(target.parent, (size or 0) - have)
+                _fetch(url, part, size or limit or LARGEST, dict(headers or {}), name or target.name, end)
+            _verify_part(part, verify)
+            break
+        except _WrongContentError:
+            part.unlink(missing_ok=True)
+            if have == 0:
+                raise
+            # the part that an earlier call left may have been wrong: begin anew
+    with open(part, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(part, target)
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows to the web only, and tells no other host who asks."""
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        if urlsplit(newurl).scheme not in ("http", "https"):
-            raise SourceError("redirects out of the web")
-        new = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if new is not None and urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
-            new.remove_header("Authorization")
-        return new
+def _verify_part(part: Path, verify: Callable[[Path], None]) -> None:
+    try:
+        verify(part)
+    except SourceError as error:
+        raise _WrongContentError(str(error)) from error
 
 
-class _Connections:
-    """The connections of one request, which a clock can end."""
+class _Part(io.FileIO):
+    """A part file, opened at its end, which refuses what a server must not send."""
 
-    def __init__(self) -> None:
-        self._sockets: list[socket.socket] = []
-        self.ended = False
+    def __init__(self, path: Path, limit: int):
+        super().__init__(path, "a")
+        self.limit, self.given_up, self.begun = limit, False, 0
 
-    def add(self, connected: socket.socket) -> None:
-        # A duplicate: the handshake of TLS, which is to be bounded too, takes the socket itself over.
-        self._sockets.append(connected.dup())
-        if self.ended:
-            self._end()
+    def write(self, data: Any) -> int:
+        if self.given_up:
+            raise SourceError("was given up")
+        if self.tell() + len(data) > self.limit:
+            raise _WrongContentError(f"sends more than the {self.limit} bytes that the file may have")
+        rest = memoryview(data)
+        while rest:
+            rest = rest[super().write(rest) :]
+        return len(data)
 
-    def _end(self) -> None:
-        self.ended = True
-        for connected in self._sockets:
-            with suppress(OSError):
-                connected.shutdown(socket.SHUT_RDWR)
-
-    @contextmanager
-    def ended_after(self, seconds: float) -> Iterator[None]:
-        clock = threading.Timer(max(seconds, 0.0), self._end)
-        clock.daemon = True
-        clock.start()
-        try:
-            yield
-        finally:
-            clock.cancel()
-
-    def close(self) -> None:
-        for connected in self._sockets:
-            connected.close()
+    def truncate(self, size: int | None = None) -> int:
+        """Called where the server ignores the range and sends the file from its beginning."""
+        self.begun += 1
+        if self.begun > ATTEMPTS:
+            raise SourceError(f"cannot continue a download and breaks off before the end ({ATTEMPTS} attempts)")
+        return super().truncate(size)
 
 
-def _open(request: urllib.request.Request, connections: _Connections) -> Any:
-    """The answer to a request, whose connections become known as soon as they are there."""
+def _fetch(url: str, part: Path, limit: int, headers: dict[str, str], name: str, end: float) -> None:
+    """Download the rest of a part, until it is complete or ``end`` (of :func:`time.monotonic`) has come."""
+    failures = 0
+    while True:
+        have = part.stat().st_size if part.exists() else 0
+        error = _transfer(url, _Part(part, limit), headers, name, end)
+        if error is None:
+            return
+        if isinstance(error, (SourceError, HypvisionError)):
+            raise error
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise HypvisionError(_full(part.parent)) from error
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status == 416:
+            raise _WrongContentError(f"has no bytes from {have} on") from error
+        if status is not None and status not in _RETRY:
+            raise SourceError(f"answers {status}{_HINTS.get(status, '')}") from error
+        reason = f"the connection broke ({one_line(error)})" if status is None else f"answers {status}"
+        failures = 0 if part.stat().st_size > have else failures + 1
+        if failures and status is None:  # http_get has tried again by itself
+            raise SourceError(reason) from error
+        if failures >= ATTEMPTS:
+            raise SourceError(f"{reason} ({ATTEMPTS} attempts)") from error
+        pause = WAIT * 2**failures
+        if time.monotonic() + pause > end:
+            raise SourceError(f"{reason}; {_LATE}") from error
+        _logger.warning("%s: %s. Trying again ...", url, reason)
+        time.sleep(pause)
 
-    def watched(connection: type) -> type:
-        class Watched(connection):
-            @property
-            def sock(self) -> socket.socket | None:
-                return self._watched
 
-            @sock.setter
-            def sock(self, value: socket.socket | None) -> None:
-                self._watched = value
-                if type(value) is socket.socket:
-                    connections.add(value)
-
-        return Watched
-
-    class Http(urllib.request.HTTPHandler):
-        def http_open(self, req: Any) -> Any:
-            return self.do_open(watched(HTTPConnection), req)
-
-    class Https(urllib.request.HTTPSHandler):
-        def https_open(self, req: Any) -> Any:
-            return self.do_open(watched(HTTPSConnection), req)
-
-    timeout = TIMEOUT
-    with suppress(KeyError, ValueError):
-        timeout = min(float(os.environ["HF_HUB_DOWNLOAD_TIMEOUT"]), 600.0)
-    return urllib.request.build_opener(_Redirects, Http, Https).open(request, timeout=timeout)
-
-
-def _transfer(
-    url: str, file: BinaryIO, size: int | None, headers: Mapping[str, str] | None, name: str, end: float
-) -> tuple[str, float | None, bool] | None:
-    """One request, which appends to ``file``.
-
-    Args:
-        url, size, headers, name: as for :func:`download`.
-        file: open for writing, at its end.
-        end: when to stop, by :func:`time.monotonic`.
+def _transfer(url: str, part: _Part, headers: dict[str, str], name: str, end: float) -> Exception | None:
+    """Append what the address gives to a part, in a thread that is left where the server is too slow.
 
     Returns:
-        None if the file is complete; else what went wrong, how long the server asks to wait, and whether the file was
-        begun anew because the server does not continue.
-
-    Raises:
-        SourceError: trying again is of no use.
+        What went wrong; None if the file is complete.
     """
-    have, anew = file.tell(), False
-    # A transparent compression would make the ranges those of another file.
-    fields = {"Accept-Encoding": "identity", "User-Agent": f"hypvision/{__version__}", **(headers or {})}
-    if have:
-        fields["Range"] = f"bytes={have}-"
-    connections, answered = _Connections(), False
+    from huggingface_hub import constants, file_download
+
+    constants.DOWNLOAD_CHUNK_SIZE = 2**16  # its 10 MB come too seldom to tell a slow server from a silent one
+    # With a compression, the ranges would be those of another file.
+    fields = {"Accept-Encoding": "identity", "User-Agent": f"hypvision/{__version__}", **headers}
+    errors: list[Exception] = []
+    path = Path(os.fsdecode(part.name))
+
+    def work() -> None:
+        with part:
+            try:
+                file_download.http_get(url, part, resume_size=part.tell(), headers=fields, displayed_filename=name)
+            except Exception as error:  # huggingface_hub has its own errors and those of its HTTP library
+                errors.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
     try:
-        with connections.ended_after(min(end - time.monotonic(), WINDOW)):
-            answer = _open(urllib.request.Request(url, headers=fields), connections)
-        with answer, connections.ended_after(end - time.monotonic()):
-            if connections.ended:  # headers that are cut off look like complete ones
-                return _LATE, None, anew
-            answered = True
-            if have and answer.status != 206:  # it ignores ranges
-                file.seek(0)
-                file.truncate()
-                have, anew = 0, True
-            length = answer.headers.get("Content-Length", "")
-            expected = have + int(length) if length.isdigit() else size
-            limit = LARGEST if size is None else size
-            if expected is not None and expected > limit:
-                raise SourceError(f"sends more than the {limit} bytes of the file")
-            shown = dict(unit="B", unit_scale=True, desc=name, leave=False, delay=1, disable=None)
-            with tqdm(total=expected, initial=have, **shown) as bar:
-                slow = _receive(answer, file, limit, bar)
-            if slow:
-                return slow, None, anew
-            if file.tell() != (expected if size is None else size) and expected is not None:
-                return "the connection ended too early", None, anew
-    except SourceError:
-        raise
-    except urllib.error.HTTPError as error:
-        return (*_refused(error, file, have), error.code == 416)
-    except (OSError, HTTPException, ValueError) as error:  # URLError is an OSError; ValueError: no address
-        reason = getattr(error, "reason", error)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise HypvisionError(_full(Path(getattr(file, "name", ".")).parent, None)) from error
-        if isinstance(error, ValueError):
-            raise SourceError(f"is not an address that can be downloaded ({error})") from error
-        text = str(reason).strip().split("\n")[0] or type(error).__name__
-        return _LATE if connections.ended and not answered else f"the connection broke ({text})", None, anew
+        while thread.is_alive():
+            before = path.stat().st_size
+            thread.join(max(0.0, min(WINDOW, end - time.monotonic())))
+            if thread.is_alive() and time.monotonic() >= end:
+                return SourceError(_LATE)
+            if thread.is_alive() and path.stat().st_size - before < SLOWEST * WINDOW:
+                return SourceError(f"sends less than {SLOWEST} bytes a second")
     finally:
-        connections.close()
-    return None
-
-
-def _receive(answer: Any, file: BinaryIO, limit: int, bar: Any) -> str | None:
-    """Write what comes until it ends; what is wrong if it comes too slowly."""
-    since, count = time.monotonic(), 0
-    while chunk := answer.read1(2**16):
-        if file.tell() + len(chunk) > limit:
-            raise SourceError(f"sends more than the {limit} bytes of the file")
-        file.write(chunk)
-        bar.update(len(chunk))
-        count += len(chunk)
-        if (passed := time.monotonic() - since) >= WINDOW:
-            if count < SLOWEST * passed:
-                return f"sends less than {SLOWEST} bytes a second, so the connection was ended"
-            since, count = time.monotonic(), 0
-    return None
-
-
-def _refused(error: urllib.error.HTTPError, file: BinaryIO, have: int) -> tuple[str, float | None]:
-    """What an answer other than the file means: a reason to try again and how long to wait."""
-    status = error.code
-    with error:
-        wait = None
-        with suppress(TypeError, ValueError):  # none, or a date
-            wait = float(error.headers.get("Retry-After"))
-    if status == 416:  # what is there is no beginning of what the server has
-        file.seek(0)
-        file.truncate()
-        return f"has no bytes from {have} on", None
-    if status in (301, 302, 303, 307, 308):
-        raise SourceError("redirects without end, or out of the web")
-    if status not in _RETRY:
-        hint = {401: " (log in: hf auth login)", 403: " (no access)", 404: " (no such file)"}.get(status, "")
-        raise SourceError(f"answers {status}{hint}") from error
-    return f"answers {status}", wait
-
-
-def _pause(failures: int, wait: float | None) -> float:
-    """Seconds until the next attempt: what the server asks for, within limits, or ever longer."""
-    if wait is None or wait != wait:  # NaN is a float too
-        wait = WAIT * 2**failures * random.uniform(0.5, 1.0)
-    return max(0.0, min(wait, LONGEST_WAIT))
+        part.given_up = True
+    return errors[0] if errors else None
 
 
 def _check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed + SPARE:
-        raise HypvisionError(_full(folder, needed, free))
+        raise HypvisionError(_full(folder, f": {needed / 1e6:.1f} MB to download, {free / 1e6:.1f} MB free"))
 
 
-def _full(folder: Path, needed: int | None, free: int | None = None) -> str:
-    sizes = f": {needed / 1e6:.1f} MB to download, {free / 1e6:.1f} MB free" if needed is not None else ""
+def _full(folder: Path, sizes: str = "") -> str:
     return (
         f"The disk is full in '{folder}'{sizes}. Free some space (`hypvision zoo clean` removes what no record "
         "needs), or set HYPVISION_HOME to a folder on another disk. What has been downloaded is kept."
@@ -419,38 +305,18 @@ def _full(folder: Path, needed: int | None, free: int | None = None) -> str:
 
 
 def download_text(url: str, headers: Mapping[str, str] | None = None, limit: int = 4 * 2**20) -> str:
-    """A small text from an address, with the same retries and limits.
+    """A text of at most ``limit`` bytes from an address, with the retries and limits of :func:`download`.
 
     Raises:
         SourceError: the address does not give it, it is too long, or no text.
     """
-    end = time.monotonic() + deadline(limit)
-    for failures in range(3):
-        buffer = _Bounded(limit)
-        problem = _transfer(url, buffer, None, headers, url.rpartition("/")[2], end)
-        if problem is None:
-            try:
-                return buffer.getvalue().decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise SourceError("is no text") from error
-        pause = _pause(failures, problem[1])
-        if time.monotonic() + pause > end:
-            break
-        time.sleep(pause)
-    raise SourceError(problem[0])
-
-
-class _Bounded(io.BytesIO):
-    """Memory that refuses to grow beyond a limit."""
-
-    def __init__(self, limit: int):
-        super().__init__()
-        self.limit = limit
-
-    def write(self, data: Any) -> int:
-        if self.tell() + len(data) > self.limit:
-            raise SourceError(f"sends more than the {self.limit} bytes that a text may have")
-        return super().write(data)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        path = Path(folder, "text")
+        download(url, path, lambda part: None, headers=headers, name=url.rpartition("/")[2], limit=limit)
+        try:
+            return path.read_bytes().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise SourceError("is no text") from error
 
 
 def copy_verified(source: Path, target: Path, sha256: str, size: int) -> None:

@@ -22,7 +22,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,31 +31,11 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import torch
 
-from hypvision.checkpoints.download import (
-    SourceError,
-    download,
-    download_text,
-    locked,
-    verify_file,
-    verify_sum,
-)
+from hypvision.checkpoints.download import SourceError, download, download_text, locked, verify_file, verify_sum
 from hypvision.checkpoints.index import find_record, parse_index, read_index, without_password
 from hypvision.checkpoints.records import ADDRESSES, Index, Record
 from hypvision.errors import HypvisionError
 from hypvision.files import parse_json, write_text
-
-__all__ = [
-    "cache_folder",
-    "fetch",
-    "fetch_from_hub",
-    "find",
-    "hub_switch",
-    "is_address",
-    "locate",
-    "mirrors",
-    "offline",
-    "resolve",
-]
 
 _logger = logging.getLogger(__name__)
 
@@ -118,17 +98,20 @@ def mirrors() -> list[str]:
     return found
 
 
-class _Place(NamedTuple):
-    """An address ready to be used: a local path, or a URL with the headers for it."""
+class _Web(NamedTuple):
+    """A file on the network: its address as it may be shown, and the URL and headers of the request."""
 
     address: str
-    path: Path | None = None
-    url: str | None = None
-    headers: Mapping[str, str] | None = None
+    url: str
+    headers: Mapping[str, str] = {}
 
 
-def _place(address: str) -> _Place:
-    """Raises HypvisionError for an address that means nothing."""
+def _place(address: str) -> Path | _Web:
+    """Where an address leads to.
+
+    Raises:
+        HypvisionError: it is no address.
+    """
     if address.startswith(("http://", "https://")):
         return _web_place(address)
     if address.startswith("hf-hub:"):
@@ -137,25 +120,25 @@ def _place(address: str) -> _Place:
         parts = urlsplit(address)
         if parts.netloc not in ("", "localhost"):
             raise HypvisionError(f"'{address}': a file address has three slashes, file:///folder/file.")
-        return _Place(address, path=Path(unquote(parts.path)))
-    return _Place(address, path=Path(address).expanduser())
+        return Path(unquote(parts.path))
+    return Path(address).expanduser()
 
 
-def _web_place(address: str) -> _Place:
+def _web_place(address: str) -> _Web:
     """A name and a password (``https://NAME:PASSWORD@HOST``) go into a header, and so into no message or log."""
     try:
         user, at, _ = urlsplit(address).netloc.rpartition("@")
     except ValueError as error:
         raise HypvisionError(f"'{address}' is not a web address ({error}).") from error
-    if not at:
-        return _Place(address, url=address)
     url = without_password(address)
+    if not at:
+        return _Web(url, url)
     name, _, password = user.partition(":")
     given = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
-    return _Place(url, url=url, headers={"Authorization": f"Basic {given}"})
+    return _Web(url, url, {"Authorization": f"Basic {given}"})
 
 
-def _hub_place(address: str) -> _Place:
+def _hub_place(address: str) -> _Web:
     match = re.fullmatch(r"hf-hub:([\w.-]+/[\w.-]+)(?:@([\w.-]+))?/([\w./-]+)", address)
     if not match or ".." in (*match[1].split("/"), *match[3].split("/")):
         raise HypvisionError(f"'{address}' is not hf-hub:USER/REPO[@REVISION]/FILE.")
@@ -163,7 +146,35 @@ def _hub_place(address: str) -> _Place:
     from huggingface_hub.utils import build_hf_headers
 
     # The token goes to the hub alone; redirects to other hosts lose it.
-    return _Place(address, url=hf_hub_url(match[1], match[3], revision=match[2]), headers=build_hf_headers())
+    return _Web(address, hf_hub_url(match[1], match[3], revision=match[2]), build_hf_headers())
+
+
+def _download_once(
+    web: _Web,
+    path: Path,
+    lock_name: str,
+    name: str,
+    there: Callable[[], bool],
+    verify: Callable[[Path], None],
+    size: int | None = None,
+    advice: str = "Set HYPVISION_HOME to a folder that you may write to.",
+) -> Path:
+    """Download a file, unless another process was first.
+
+    Raises:
+        SourceError: the address does not give it.
+        HypvisionError: the folders cannot be written (then with the advice), or the disk is full.
+    """
+    lock = lock_path(lock_name)
+    try:
+        for folder in (path.parent, lock.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        with locked(lock, f"{name} is being downloaded"):
+            if not there():
+                download(web.url, path, verify, size, web.headers, name)
+    except OSError as error:
+        raise HypvisionError(f"'{path}' cannot be written ({error.strerror or error}). {advice}") from error
+    return path
 
 
 def _places(index: Index, record: Record) -> list[str]:
@@ -207,71 +218,52 @@ def resolve(record: str | Record, index: Index | None = None) -> Path:
         index, record = find(record)
     index = Index({}) if index is None else index
     answers: list[str] = []
+    verify = partial(verify_file, sha256=record.file.sha256, size=record.file.bytes)
     packaged = packaged_path(index, record)
     if packaged is not None and os.path.exists(packaged):
         try:
-            verify_file(packaged, record.file.sha256, record.file.bytes)
+            verify(packaged)
             return packaged
         except SourceError as error:
             _logger.warning("The packaged file '%s' %s; looking elsewhere.", packaged, error)
-            answers.append(f"'{packaged}' {error}")
+            answers.append(f"'{packaged}': {error}")
     cached = cache_folder() / record.filename
-    if _in_cache(cached, record):
+    in_cache = partial(_in_cache, cached, verify)
+    if in_cache():
         return cached
-    remote = []
-    for address in _places(index, record):
-        place = _place(address)
-        if place.path is None:
-            remote.append(place)
-            continue
+    places = [_place(address) for address in _places(index, record)]
+    # Files first: they cost no network.
+    for place in sorted(places, key=lambda place: isinstance(place, _Web)):
         try:
-            verify_file(place.path, record.file.sha256, record.file.bytes)
-            return place.path
+            if isinstance(place, Path):
+                verify(place)
+                return place
+            if offline():
+                raise SourceError("was not asked, because HYPVISION_OFFLINE or HF_HUB_OFFLINE is set")
+            advice = (
+                "Set HYPVISION_HOME to a folder that you may write to, or let somebody who may run: "
+                f"hypvision zoo get {record.name}"
+            )
+            return _download_once(
+                place, cached, record.filename, record.name, in_cache, verify, record.file.bytes, advice
+            )
         except SourceError as error:
-            answers.append(f"'{place.address}' {error}")
-    if remote and offline():
-        answers += [f"'{place.address}' was not asked: HYPVISION_OFFLINE or HF_HUB_OFFLINE is set" for place in remote]
-    elif remote:
-        path = _download(record, cached, remote, answers)
-        if path is not None:
-            return path
+            shown = place.address if isinstance(place, _Web) else place
+            if isinstance(place, _Web) and not offline():
+                _logger.warning("%s: %s", shown, error)
+            answers.append(f"'{shown}': {error}")
     raise HypvisionError(_nowhere(record, cached, answers))
 
 
-def _in_cache(cached: Path, record: Record) -> bool:
+def _in_cache(cached: Path, verify: Callable[[Path], None]) -> bool:
     if not os.path.isfile(cached):
         return False
     try:
-        verify_file(cached, record.file.sha256, record.file.bytes)
+        verify(cached)
         return True
     except SourceError as error:
         _logger.warning("The cached file '%s' %s; it is fetched anew.", cached, error)
         return False
-
-
-def _download(record: Record, cached: Path, places: list[_Place], answers: list[str]) -> Path | None:
-    """The file in the cache; None if no place gives it, with what they said in ``answers``."""
-    lock = lock_path(record.filename)
-    verify = partial(verify_file, sha256=record.file.sha256, size=record.file.bytes)
-    try:
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        with locked(lock, f"{record.name} is being downloaded"):
-            if _in_cache(cached, record):  # another process was first
-                return cached
-            for place in places:
-                try:
-                    download(place.url, cached, verify, record.file.bytes, place.headers, record.name)
-                    return cached
-                except SourceError as error:
-                    _logger.warning("%s: %s", place.address, error)
-                    answers.append(f"'{place.address}' {error}")
-    except OSError as error:
-        raise HypvisionError(
-            f"The cache '{cached.parent}' cannot be written ({error.strerror or error}). Set HYPVISION_HOME to a "
-            f"folder that you may write to, or let somebody who may run: hypvision zoo get {record.name}"
-        ) from error
-    return None
 
 
 def _nowhere(record: Record, cached: Path, answers: list[str]) -> str:
@@ -342,23 +334,15 @@ def _fetch_address(text: str) -> Path:
             f"Unset it, or copy the file to '{path}'."
         )
     try:
-        lock = lock_path(f"{sha256[:8]}-{path.name}")
-        for folder in (path.parent, lock.parent):
-            folder.mkdir(parents=True, exist_ok=True)
-        with locked(lock, f"{place.address} is being downloaded"):
-            if not there():  # else another process was first
-                download(place.url, path, partial(verify_sum, sha256=sha256), None, place.headers, path.name)
+        return _download_once(
+            place, path, f"{sha256[:8]}-{path.name}", place.address, there, partial(verify_sum, sha256=sha256),
+            advice="Set TORCH_HOME (for files) and HYPVISION_HOME (for locks) to folders that you may write to.",
+        )  # fmt: skip
     except SourceError as error:
         raise HypvisionError(
-            f"The checkpoint '{place.address}' cannot be downloaded: '{place.address}' {error}. Check the address, its "
-            "sum and the network, or download it elsewhere and give its path."
+            f"The checkpoint '{place.address}' cannot be downloaded: {error}. Check the address, its sum and the "
+            "network, or download it elsewhere and give its path."
         ) from error
-    except OSError as error:
-        raise HypvisionError(
-            f"'{path}' cannot be written ({error.strerror or error}). Set TORCH_HOME (for files) and HYPVISION_HOME "
-            "(for locks) to folders that you may write to."
-        ) from error
-    return path
 
 
 # Files of other people's repositories
@@ -403,27 +387,16 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
             return None
         size, sha256 = entry["size"], (entry.get("lfs") or {}).get("oid")
         path = folder / (sha256 or entry["oid"])[:16] / name
-        lock = lock_path(f"{path.parent.name}-{path.name}")
-        for folder in (path.parent, lock.parent):
-            folder.mkdir(parents=True, exist_ok=True)
-        with locked(lock, f"{place.address} is being downloaded"):
-            if not path.is_file():
-                # Small files are listed by the sum of git, which only their transport vouches for.
-                verify = partial(verify_sum, sha256=sha256 or "")
-                download(place.url, path, verify, size, place.headers, path.name)
+        # Small files are listed by the sum of git, which only their transport vouches for.
+        verify = partial(verify_sum, sha256=sha256 or "")
+        return _download_once(place, path, f"{path.parent.name}-{path.name}", place.address, path.is_file, verify, size)
     except SourceError as error:
         raise HypvisionError(
-            f"'{repository}' cannot be fetched from the hub: '{place.address}' {error}. Check the name and the "
+            f"'{repository}' cannot be fetched from the hub: '{place.address}': {error}. Check the name and the "
             "network, or download it elsewhere and give its path."
         ) from error
     except (ValueError, TypeError, KeyError) as error:
         raise HypvisionError(f"The hub's list of the files of '{repository}' cannot be read: {error!r}.") from error
-    except OSError as error:
-        raise HypvisionError(
-            f"'{home()}' cannot be written ({error.strerror or error}). Set HYPVISION_HOME to a folder that you may "
-            "write to."
-        ) from error
-    return path
 
 
 # Addresses of whole releases
@@ -472,8 +445,8 @@ def open_release(address: str) -> Index:
     """
     address = address.rstrip("/").removesuffix("/index.yml")
     place = _place(f"{address}/index.yml")
-    if place.path is not None:
-        return read_index(place.path)
+    if isinstance(place, Path):
+        return read_index(place)
     shown = without_password(address)
     kept = index_folder() / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}.yml"
     reason = "the network is switched off by HYPVISION_OFFLINE or HF_HUB_OFFLINE"

@@ -224,8 +224,8 @@ def measure_head(source: str, tensor: str | None) -> dict[str, Any]:
     """The statistics of the head of one checkpoint, as a row of ``heads.csv``."""
     from functools import partial
 
-    from hypvision.checkpoints.one_tensor import read_tensor
     from hypvision.scaling.language_models import head_name, head_statistics
+    from hypvision.scaling.one_tensor import read_tensor
 
     name, head = read_tensor(source, partial(head_name, wanted=tensor))
     return {"model": source, "tensor": name} | head_statistics(head)

@@ -17,17 +17,6 @@ from torch import Tensor
 from hypvision.errors import HypvisionError
 from hypvision.files import parse_json, read_json, read_lines
 
-__all__ = [
-    "CLASS_LISTS",
-    "TEMPLATES",
-    "check_classes",
-    "load_classes",
-    "official_ids",
-    "prompts",
-    "warn_of_equal_texts",
-    "whole_label",
-]
-
 TEMPLATES = {
     "catseg": ("A photo of a {} in the scene",),
     "photo": ("a photo of a {}",),
@@ -59,11 +48,7 @@ def _data() -> dict[str, list[Any]]:
 
 def official_ids(name: str) -> list[int]:
     """Label values of a data set's own annotation, in the order of our labels: ``coco171``, ``ade847`` or ``pc59``
-    (there the first, 0, is the background).
-
-    Raises:
-        HypvisionError: no such table.
-    """
+    (there the first, 0, is the background)."""
     if name == "pc59":
         return list(_data()["pc59_ids"])
     if name not in ("coco171", "ade847"):
@@ -85,12 +70,9 @@ def check_classes(pairs: Iterable[tuple[Any, Any]], where: str, remedy: str, twi
 
     Args:
         pairs: label and name, as often as they occur.
-        where: what says so, for the message: "The class list 'names.txt'".
-        remedy: what to do.
+        where: their source, for the message: "The class list 'names.txt'".
+        remedy: how to fix them, for the message.
         twins: let labels share a name, as two pairs of ImageNet's classes do.
-
-    Raises:
-        HypvisionError: an entry that is no name, a label with two names, or a name of two labels.
     """
     names: dict[Any, str] = {}
     for label, name in pairs:
@@ -111,12 +93,7 @@ def check_classes(pairs: Iterable[tuple[Any, Any]], where: str, remedy: str, twi
 
 
 def warn_of_equal_texts(names: Sequence[str], tokens: Tensor) -> None:
-    """Warn of classes that a text tower reads alike: of one name, or of names that differ where it no longer reads.
-
-    Args:
-        names: of the C classes.
-        tokens: (C, L), what the tower reads for each.
-    """
+    """Warn of classes whose tokens (C, L) are equal: of one name, or of names that differ behind the last token."""
     first: dict[tuple[int, ...], int] = {}
     same = [(first.setdefault(tuple(row), k), k) for k, row in enumerate(tokens.tolist())]
     if same := [pair for pair in same if pair[0] != pair[1]]:
@@ -134,10 +111,6 @@ def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
     Args:
         source: names; the name of one of :data:`CLASS_LISTS`; a ``.txt`` file with a name a line; or a ``.json`` file
             with a list of names or a dict from names (or numbers) to numbers (or names).
-
-    Raises:
-        HypvisionError: no such list or file, no names in it, an empty one, one that is there twice, or a number that
-            is no whole one or has two names.
     """
     where = "The class list"
     if isinstance(source, (str, Path)):
@@ -184,16 +157,10 @@ def _read(path: Path) -> list[tuple[Any, Any]]:
 
 
 def prompts(name: str, templates: Sequence[str], synonyms: str = "first") -> list[list[str]]:
-    """The sentences of one class.
+    """The sentences of one class: for each synonym one for each template.
 
-    Args:
-        name: may hold synonyms, as in ``"building, edifice"``.
-        templates: with ``{}`` for the name.
-        synonyms: ``"first"`` takes the part before the first comma, as the official code does; ``"mean"`` all of them,
-            whose embeddings are averaged.
-
-    Returns:
-        For each synonym a sentence for each template.
+    Of synonyms in the name, as in ``"building, edifice"``, ``"first"`` takes the part before the first comma, as the
+    official code does, and ``"mean"`` all of them, whose embeddings are averaged.
     """
     words = [part.strip() for part in name.split(", ") if part.strip()]
     return [[template.format(word) for template in templates] for word in (words if synonyms == "mean" else words[:1])]

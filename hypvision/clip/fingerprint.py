@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["bytes_of", "fingerprint"]
-
 _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
@@ -20,14 +18,14 @@ def bytes_of(value: Tensor) -> bytes:
 
 
 def fingerprint(model: nn.Module, counts: Callable[[str], bool], *about: Any) -> Any:
-    """A sum (of hashlib) over a part of a model, to which more can be added.
+    """A hash (of hashlib) of a part of a model, to which more can be added.
 
     Equal weights do not make equal features: the activation, the way of pooling, the mask of a text, numbers of heads
-    and constants of norms stand in the modules and in buffers that no state dict has.
+    and constants of norms are attributes of modules and buffers that no state dict has.
 
     Args:
         model: an open_clip model.
-        counts: whether what has this name belongs to the part; that of the model itself is empty.
+        counts: whether the module or tensor of this name belongs to the part; the name of the model itself is empty.
         about: what else the features depend on, such as the view of the images; added by its ``repr``.
     """
     digest = hashlib.sha256(repr(about).encode())

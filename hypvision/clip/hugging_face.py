@@ -15,8 +15,6 @@ from torch import Tensor
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["clip_variant", "from_hugging_face", "is_hugging_face", "is_open_clip", "to_hugging_face"]
-
 # (Hugging Face's name, open_clip's); {} stands for a rest that is equal in both.
 _PLAIN = (
     ("logit_scale", "logit_scale"),
@@ -40,11 +38,6 @@ _PACKED = re.compile(r"(.*)self_attn\.([qkv])_proj\.(weight|bias)")
 def is_hugging_face(weights: Mapping[str, Any]) -> bool:
     """Whether names are those of Hugging Face's ``CLIPModel``."""
     return any(name.startswith(("text_model.", "vision_model.")) for name in weights)
-
-
-def is_open_clip(weights: Mapping[str, Any]) -> bool:
-    """Whether names are those of open_clip's ``CLIP``."""
-    return any(name.startswith("transformer.resblocks.") for name in weights)
 
 
 def _renamed(name: str, table: tuple[tuple[str, str], ...]) -> str | None:
@@ -78,11 +71,7 @@ def _convert(weights: Mapping[str, Tensor], backwards: bool) -> dict[str, Tensor
 
 
 def from_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """open_clip's state dict of Hugging Face's; both towers, or one alone.
-
-    Raises:
-        HypvisionError: a weight that ``CLIPModel`` does not have, or a q, k or v without the others.
-    """
+    """open_clip's state dict of Hugging Face's; both towers, or one alone."""
     packed: dict[str, dict[str, Tensor]] = {}
     rest = {}
     for name, value in weights.items():
@@ -101,11 +90,7 @@ def from_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def to_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`from_hugging_face`.
-
-    Raises:
-        HypvisionError: a weight that open_clip's ``CLIP`` with two plain transformers does not have.
-    """
+    """The inverse of :func:`from_hugging_face`, for open_clip's ``CLIP`` with two plain transformers."""
     rest, found = {}, {}
     for name, value in weights.items():
         kind = name.rpartition("attn.in_proj_")[2]
@@ -120,16 +105,12 @@ def to_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def clip_variant(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-    """open_clip's name of the architecture, and its arguments.
-
-    Raises:
-        HypvisionError: weights without an image tower, or of none of OpenAI's architectures.
-    """
+    """open_clip's name of the architecture, one of OpenAI's, and its arguments."""
     patches = weights.get("visual.conv1.weight", weights.get("vision_model.embeddings.patch_embedding.weight"))
-    if patches is not None:
+    places = weights.get("visual.positional_embedding")
+    places = weights.get("vision_model.embeddings.position_embedding.weight") if places is None else places
+    if patches is not None and places is not None:
         width, _, size, _ = patches.shape
-        places = weights.get("visual.positional_embedding",
-                             weights.get("vision_model.embeddings.position_embedding.weight"))  # fmt: skip
         side = round((len(places) - 1) ** 0.5) * size
         known = {(768, 32, 224): "ViT-B-32", (768, 16, 224): "ViT-B-16", (1024, 14, 224): "ViT-L-14",
                  (1024, 14, 336): "ViT-L-14-336"}  # fmt: skip

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["Memo"]
+T = TypeVar("T")
 
 
 class Memo:
@@ -16,7 +16,7 @@ class Memo:
 
     It notices tensors that were replaced, or changed in place by anything that autograd counts: optimisers,
     ``copy_``, ``load_state_dict``. It cannot see a change through ``.data``: what moves, casts or swaps weights that
-    way calls :meth:`clear` (modules do so in ``_apply`` and when they go from training to evaluation).
+    way calls :meth:`clear` (modules do so in ``_apply``, and when they change between training and evaluation).
     """
 
     def __init__(self) -> None:
@@ -24,34 +24,28 @@ class Memo:
 
     def clear(self) -> None:
         """Forget the value."""
-        self._key: tuple[Any, list[tuple[Tensor, int]]] | None = None
+        self._state: tuple[object, list[tuple[int, int]]] | None = None
+        self._tensors: Sequence[Tensor] = ()
         self._value: Any = None
 
-    def get(self, tensors: Sequence[Tensor], make: Callable[[], Any], key: Any = None) -> Any:
+    def get(self, tensors: Sequence[Tensor], make: Callable[[], T], key: object = None) -> T:
         """The kept value, or that of ``make()``, which runs without gradients; always the latter in a compiled graph.
 
         Args:
-            tensors: what the value depends on; they are held, so that no other can be taken for one of them.
+            tensors: what the value depends on; kept with it, so that no other can get the address of one.
             make: computes the value.
             key: what else it depends on, compared by ``==``.
         """
         if torch.compiler.is_compiling():  # a graph does not see versions
             with torch.no_grad():
                 return make()
-        if self._key is None or not self._holds(tensors, key):
+        state = (key, [(id(tensor), _version(tensor)) for tensor in tensors])
+        if state != self._state:
             # Not an inference tensor: it may be used under no_grad later.
             with torch.inference_mode(False), torch.no_grad():
                 self._value = make()
-            self._key = (key, [(tensor, _version(tensor)) for tensor in tensors])
+            self._state, self._tensors = state, list(tensors)
         return self._value
-
-    def _holds(self, tensors: Sequence[Tensor], key: Any) -> bool:
-        own, held = self._key  # type: ignore[misc]
-        return (
-            own == key
-            and len(held) == len(tensors)
-            and all(a is b and version == _version(b) for (a, version), b in zip(held, tensors))
-        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Memo:
         return Memo()

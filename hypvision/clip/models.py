@@ -5,8 +5,8 @@
 >>> clip = create_clip("shapes-s8", "zoo:shapes-s8.captions")
 >>> clip.model.encode_text(clip.tokenizer(["a cat"]))
 
-What weights need of their model and of its input (activation, normalisation, resizing, length of texts) goes with them,
-by this one door; :func:`hypvision.clip.views.view_of` tells how the model sees images.
+:func:`create_clip` sets what the weights need of their model and of its input (activation, normalisation, resizing,
+length of texts); :func:`hypvision.clip.views.view_of` tells how the model sees images.
 """
 
 from __future__ import annotations
@@ -43,22 +43,6 @@ from hypvision.clip.places import (
     weights_file,
 )
 from hypvision.errors import HypvisionError, did_you_mean, require
-
-__all__ = [
-    "ARCHITECTURES",
-    "CLIPBundle",
-    "MEAN",
-    "STD",
-    "build_model",
-    "clip_names",
-    "create_clip",
-    "expand_tokens",
-    "image_size",
-    "is_clip",
-    "pretrained_tags",
-    "trim_tokens",
-    "with_tokenizer",
-]
 
 MEAN = (122.7709383, 116.7460125, 104.09373615)
 """Of RGB from 0 to 255, as OpenAI's CLIP was trained."""
@@ -106,6 +90,16 @@ class CLIPBundle(NamedTuple):
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """Images (..., 3, H, W), RGB from 0 to 255, as the model takes them, on its device."""
+        mean, std = (torch.tensor(value, device=self.device)[:, None, None] for value in (self.mean, self.std))
+        return (images.to(self.device).float() - mean) / std
+
 
 def create_clip(
     name: str = "ViT-B-16", pretrained: str | Path | None = None, load_weights: bool = True, **options: Any
@@ -127,9 +121,6 @@ def create_clip(
             is set by itself: QuickGELU, mean, std, interpolation and resizing; so is QuickGELU for OpenAI's own files.
             Other files do not say their activation: give ``force_quick_gelu=True`` or a name such as
             ``ViT-B-16-quickgelu`` if they need it.
-
-    Raises:
-        HypvisionError: unknown name, tag or option, a file that does not fit, weights that cannot be downloaded.
     """
     open_clip = require("open_clip", "clip")
     from open_clip.model import set_model_preprocess_cfg
@@ -160,7 +151,7 @@ def create_clip(
     else:
         if whole:
             options["pretrained_text"] = False  # no weights for the text tower alone
-        with _told(name), _quiet(), hub_switch():
+        with _errors_explained(name), _log_muted(), hub_switch():
             where = name if folder is None else f"local-dir:{folder.absolute()}"
             model = open_clip.create_model(where, None, load_weights=False, **options)
             tokenizer = _tokenizer(name, folder, config)
@@ -260,7 +251,7 @@ def _with_needs(name: str, tag: str | None, path: Path | None, options: Mapping[
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
+def _errors_explained(name: str) -> Iterator[None]:
     """Say in one sentence why open_clip cannot make a model or its tokenizer."""
     try:
         yield
@@ -290,11 +281,7 @@ def _tokenizer(name: str, folder: Path | None, config: Mapping[str, Any]) -> Cal
 
 
 def pretrained_tags(name: str) -> list[str]:
-    """open_clip's names of the weights of a CLIP model.
-
-    Raises:
-        HypvisionError: there is no such model.
-    """
+    """open_clip's names of the weights of a CLIP model, which has to be known."""
     open_clip = require("open_clip", "clip")
     known = [*open_clip.list_models(), *ARCHITECTURES]
     if name not in known:
@@ -304,8 +291,8 @@ def pretrained_tags(name: str) -> list[str]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without open_clip's words on the root logger about weights that are not loaded, or could not be: we say it."""
+def _log_muted() -> Iterator[None]:
+    """Without open_clip's messages on the root logger about weights that are not loaded."""
     root = logging.getLogger()
     before = root.level
     root.setLevel(logging.CRITICAL)
@@ -316,30 +303,22 @@ def _quiet() -> Iterator[None]:
 
 
 def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.Module:
-    """The open_clip model of a zoo record, with its ``tokenizer``; for :func:`hypvision.load`.
-
-    Args:
-        record: of the task zero-shot.
-        path: its verified file.
-        overrides: further arguments of :func:`create_clip`.
-    """
+    """The open_clip model of a zoo record of the task zero-shot and its verified file, with its ``tokenizer``; for
+    :func:`hypvision.load`, with further arguments of :func:`create_clip`."""
     return with_tokenizer(record.model, path, overrides)
 
 
 def with_tokenizer(name: str, source: str | Path, options: Mapping[str, Any]) -> nn.Module:
     """The open_clip model of :func:`create_clip`, with its ``tokenizer``."""
     bundle = create_clip(name, source, **options)
-    bundle.model.tokenizer = bundle.tokenizer
+    bundle.model.__dict__["tokenizer"] = bundle.tokenizer
     return bundle.model
 
 
 def is_clip(name: str) -> bool:
     """Whether :func:`create_clip` knows a model of this name."""
-    if name in ARCHITECTURES:
-        return True
-    return is_repository(name) or (
-        find_spec("open_clip") is not None and name in require("open_clip", "clip").list_models()
-    )
+    known = find_spec("open_clip") is not None and name in require("open_clip", "clip").list_models()
+    return known or name in ARCHITECTURES or is_repository(name)
 
 
 _MOST_WORDS = 2**20  # twenty times those of CLIP
@@ -377,7 +356,7 @@ def _load(model: nn.Module, path: Path, resize: bool) -> None:
 
 
 def _can_be_resized(old: Tensor | None, new: Tensor | None, grid: bool) -> bool:
-    """Whether positions of a width are there in another number; ``grid``: those of a class token and of a square."""
+    """Whether only the number of positions differs; ``grid``: they are those of a class token and of a square."""
     if old is None or new is None or old.dim() != 2 or old.shape[1:] != new.shape[1:] or len(old) == len(new):
         return False
     return len(old) > 1 and (not grid or math.isqrt(len(old) - 1) ** 2 == len(old) - 1)
@@ -393,11 +372,7 @@ def trim_tokens(weights: Mapping[str, Tensor], used: Tensor) -> dict[str, Tensor
 
 
 def expand_tokens(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`trim_tokens`; rows of words never seen are zero.
-
-    Raises:
-        HypvisionError: the table of words is not one that :func:`trim_tokens` has made.
-    """
+    """The inverse of :func:`trim_tokens`; rows of words never seen are zero."""
     expanded = dict(weights)
     rows = expanded.pop("token_embedding.rows", None)
     if rows is None:

@@ -24,25 +24,16 @@ from hypvision.clip.models import CLIPBundle, clip_names, create_clip
 from hypvision.clip.towers import embedding_size, encode_text, find_towers
 from hypvision.errors import HypvisionError
 
-__all__ = ["TUNING", "OpenVocabularyCLIP", "set_tuning"]
-
 TUNING = ("adapter", "attention", "text", "image", "full", "frozen")
 """What of CLIP trains: its adapters; queries and values (CAT-Seg); one of its towers; everything; nothing."""
 
 
 def set_tuning(model: nn.Module, mode: str) -> None:
-    """Choose what of a CLIP model trains.
+    """Choose what of an open_clip model trains: one of :data:`TUNING`.
 
-    Args:
-        model: an open_clip model; for ``"adapter"`` one that carries an adapter.
-        mode: one of :data:`TUNING`. ``"attention"`` trains the query and value rows of every packed projection; the key
-            rows get no gradient.
-
-    Raises:
-        HypvisionError: unknown mode, or ``"adapter"`` without one.
+    ``"attention"`` trains the query and value rows of every packed projection; the key rows get gradients of zero.
     """
-    if mode not in TUNING:
-        raise HypvisionError(f"There is no tuning '{mode}'. Use one of {', '.join(TUNING)}.")
+    one_of(TUNING, tune=mode)
     model.requires_grad_(mode == "full")
     if mode in ("text", "image"):
         for name, parameter in model.named_parameters():
@@ -56,7 +47,7 @@ def set_tuning(model: nn.Module, mode: str) -> None:
     if mode == "attention":
         for tower in find_towers(model):
             for block in tower.blocks:
-                weight = tower.frozen(block)
+                weight: Any = tower.frozen(block)
                 weight.requires_grad_(True)
                 weight.frozen_keys = weight.register_hook(_without_keys)
 
@@ -72,6 +63,8 @@ class OpenVocabularyCLIP(nn.Module):
     """A CLIP model with its adapter, and a list of class names; see :meth:`build_clip`. A mix-in of models."""
 
     clip: nn.Module
+    mean: Tensor
+    std: Tensor
 
     def build_clip(
         self,
@@ -100,9 +93,6 @@ class OpenVocabularyCLIP(nn.Module):
             tokenizer, mean, std: for a ready model.
             dense: only dense embeddings and texts are used: what these do not need is frozen, because a parameter
                 without a gradient stops distributed training.
-
-        Raises:
-            HypvisionError: options that do not go together.
         """
         if clip is None or isinstance(clip, dict):
             clip = create_clip(**(clip or {}))
@@ -148,26 +138,17 @@ class OpenVocabularyCLIP(nn.Module):
         return any(parameter.requires_grad for parameter in self.clip.parameters())
 
     def set_classes(self, classes: str | Path | Sequence[str]) -> None:
-        """Change what is looked for; anything that :func:`~hypvision.clip.classes.load_classes` takes.
-
-        Raises:
-            HypvisionError: no classes, or one twice.
-        """
+        """Change what is looked for; anything that :func:`~hypvision.clip.classes.load_classes` takes."""
         self.classes = load_classes(classes)
 
     def encode_classes(self, classes: Sequence[str] | None = None) -> Tensor:
-        """Unit embeddings (T, P, E) of class names; kept while neither names nor weights change.
-
-        Raises:
-            HypvisionError: there are no classes.
-        """
+        """Unit embeddings (T, P, E) of class names; kept while neither names nor weights change."""
         names = self.classes if classes is None else load_classes(classes)
         if not names:
             raise HypvisionError("The class list is empty. Call set_classes(['cat', 'dog', ...]) first.")
         text = getattr(self.clip, "text", None)
         parameters = [p for n, p in self.clip.named_parameters() if text is not None or not n.startswith("visual.")]
-        training = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters)
-        if training:
+        if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
             return self._encode_classes(names)
 
         def encode() -> Tensor:

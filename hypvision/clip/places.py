@@ -11,16 +11,6 @@ from hypvision.checkpoints.sources import fetch, fetch_from_hub, find, is_addres
 from hypvision.errors import HypvisionError
 from hypvision.files import read_json
 
-__all__ = [
-    "config_folder",
-    "fetch_weights",
-    "is_repository",
-    "parse_name",
-    "repository_config",
-    "repository_weights",
-    "weights_file",
-]
-
 _CONFIG = "open_clip_config.json"
 _WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")  # of a repository, the first that is there
 _FOLDER_WEIGHTS = (
@@ -44,11 +34,7 @@ def parse_name(text: str) -> tuple[str, str | None]:
 
 
 def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence[str]) -> Path:
-    """The file of weights that are none of open_clip's tags; it may be missing if it is not needed.
-
-    Raises:
-        HypvisionError: there is no such file, or it cannot be fetched.
-    """
+    """The file of weights that are none of open_clip's tags; it may be missing if it is not needed."""
     text = str(pretrained)
     if is_address(text):
         return _from_zoo(name, text) if needed else Path(text)
@@ -71,11 +57,7 @@ def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence
 
 
 def config_folder(name: str) -> Path:
-    """The folder on this machine that has the config of ``hf-hub:USER/REPO`` or ``local-dir:PATH``.
-
-    Raises:
-        HypvisionError: there is none, or it cannot be fetched.
-    """
+    """The folder on this machine that has the config of ``hf-hub:USER/REPO`` or ``local-dir:PATH``."""
     scheme, _, place = name.partition(":")
     if scheme == "local-dir":
         folder = Path(place).expanduser()
@@ -93,29 +75,21 @@ def config_folder(name: str) -> Path:
 
 
 def repository_config(folder: Path) -> dict[str, Any]:
-    """``model_cfg`` and ``preprocess_cfg`` of a model.
-
-    Raises:
-        HypvisionError: they are not those of a model of open_clip, or would run code.
-    """
+    """``model_cfg`` and ``preprocess_cfg`` of a model; refuses a config that would run code."""
     path = folder / _CONFIG
     try:
         found = read_json(path)
         parts = [found["model_cfg"], *(found["model_cfg"][key] for key in ("vision_cfg", "text_cfg"))]
-        whole = all(isinstance(part, dict) for part in parts)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise HypvisionError(f"'{path}' describes no model of open_clip ({error!r}).") from error
-    if not whole or "trust_remote_code" in str(found):  # which would run code of the repository
+    plain = all(isinstance(part, dict) for part in parts)
+    if not plain or "trust_remote_code" in str(found):  # which would run code of the repository
         raise HypvisionError(f"'{path}' was refused: a config of open_clip has dicts of plain settings.")
     return found
 
 
 def repository_weights(name: str, folder: Path) -> Path:
-    """The weights of ``hf-hub:USER/REPO`` or ``local-dir:PATH``, whose config is in the folder.
-
-    Raises:
-        HypvisionError: there are none, it cannot be told which, or they cannot be fetched.
-    """
+    """The weights of ``hf-hub:USER/REPO`` or ``local-dir:PATH``, whose config is in the folder."""
     scheme, _, place = name.partition(":")
     if scheme == "hf-hub":
         return fetch_weights(f"{place}/", name)
@@ -132,12 +106,7 @@ def repository_weights(name: str, folder: Path) -> Path:
 def fetch_weights(place: str, name: str) -> Path:
     """A file ``USER/REPO/FILE`` by our own downloader, which has a deadline; without FILE that of open_clip's form.
 
-    Args:
-        place: of the file.
-        name: of the model, for the message.
-
-    Raises:
-        HypvisionError: there is no such file, or it cannot be fetched.
+    The name is that of the model, for the message.
     """
     repository, _, file = place.rpartition("/")
     files = [f"{file.rpartition('.')[0]}.safetensors", file] if file else [*_WEIGHTS]

@@ -18,30 +18,19 @@ from torch import Tensor
 from hypvision.checks import more_than, one_of
 from hypvision.clip.classes import TEMPLATES, prompts
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.towers import encode_dense, encode_text
+from hypvision.clip.towers import encode_dense, encode_image, encode_text
 from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry import poincare
 from hypvision.images import open_image
 
-__all__ = ["hyperbolic_radius", "image_radii", "measure_radii", "radius_penalty", "radius_statistics", "scale_sweep",
-           "text_radii"]  # fmt: skip
-
 
 def hyperbolic_radius(z: Tensor, c: float = 0.01, convention: str = "metric2", input: str = "tangent") -> Tensor:
-    r"""Distance of points from the origin of the Poincare ball.
+    r"""Distance (...), float32 at least, of points (..., d) from the origin of the Poincare ball of curvature c.
 
     Args:
-        z: (..., d): tangent vectors at the origin, or points.
-        c: curvature.
+        z: the points (``input="ball"``), or tangent vectors at the origin (``"tangent"``).
         convention: ``"metric2"``: :math:`(2/\sqrt c)\,\mathrm{artanh}(\sqrt c |x|)`; ``"half"``: without the factor 2.
-        input: ``"tangent"`` or ``"ball"``.
-
-    Returns:
-        (...), float32 at least.
-
-    Raises:
-        HypvisionError: unknown convention or input, c not positive, or points outside of the ball.
     """
     one_of(("metric2", "half"), convention=convention)
     one_of(("tangent", "ball"), input=input)
@@ -61,20 +50,18 @@ def text_radii(
 ) -> Tensor:
     """Radii (T,) of the un-normalised text embeddings of class names; ``how`` goes to :func:`hyperbolic_radius`."""
     sentences = [text for name in classes for synonym in prompts(name, templates) for text in synonym]
-    device = next(clip.model.parameters()).device
-    text = torch.cat([encode_text(clip.model, chunk.to(device)) for chunk in clip.tokenizer(sentences).split(256)])
+    tokens = clip.tokenizer(sentences).to(clip.device)
+    text = torch.cat([encode_text(clip.model, chunk) for chunk in tokens.split(256)])
     return hyperbolic_radius(text, **how).unflatten(0, (len(classes), -1)).mean(1)
 
 
 @torch.no_grad()
 def image_radii(clip: CLIPBundle, images: Tensor, patches: bool = False, **how) -> Tensor:
     """Radii of images (B, 3, H, W), RGB from 0 to 255: (B,), or those of their patches (B, h, w)."""
-    device = next(clip.model.parameters()).device
-    mean, std = (torch.tensor(value, device=device)[:, None, None] for value in (clip.mean, clip.std))
-    x = (images.to(device).float() - mean) / std
+    x = clip.normalised(images)
     if patches:
         return hyperbolic_radius(encode_dense(clip.model, x)[0].permute(0, 2, 3, 1), **how)
-    return hyperbolic_radius(clip.model.encode_image(x), **how)
+    return hyperbolic_radius(encode_image(clip.model, x), **how)
 
 
 def radius_statistics(radii: Tensor) -> dict[str, float]:
@@ -91,9 +78,6 @@ def scale_sweep(clip: CLIPBundle, classes: Sequence[str], factors: Sequence[floa
 
     Fig. 5 varies the radius by means that the paper does not describe. Text embeddings are made unit length before they
     are compared, so scaling *them* would change nothing; scaling S changes what the attention computes.
-
-    Raises:
-        HypvisionError: the text tower carries no adapter.
     """
     blocks = [
         p for name, p in clip.model.named_parameters() if ".hyperclip." in name and not name.startswith("visual.")
@@ -120,17 +104,8 @@ def radius_penalty(text: Tensor, target: float, weight: float = 1.0, **how) -> T
 def measure_radii(
     clip: CLIPBundle, class_lists: Mapping[str, Sequence[str]], images: Sequence[str | Path] = (), **how
 ) -> dict[str, Tensor]:
-    """Radii of the texts of named class lists and, if there are image files, of these and their patches.
-
-    Args:
-        clip: the model.
-        class_lists: name of a list to its classes.
-        images: files, each resized and cut as the model sees it.
-        how: goes to :func:`hyperbolic_radius`.
-
-    Returns:
-        ``"text NAME"``, ``"images"`` and ``"patches"`` to radii.
-    """
+    """Radii of the texts of named class lists (``"text NAME"``) and, if there are image files, of these (``"images"``)
+    and their ``"patches"``, resized and cut as the model sees them; ``how`` goes to :func:`hyperbolic_radius`."""
     radii = {f"text {name}": text_radii(clip, names, **how) for name, names in class_lists.items()}
     if images:
         view = view_of(clip.model)

@@ -12,60 +12,31 @@ from torchvision.ops import roi_align
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["TextClassifier", "fuse_scores", "pool_boxes", "pool_masks", "region_logits"]
-
 
 def pool_boxes(features: Tensor, rois: Tensor, scale: float) -> Tensor:
-    """Mean embedding of each box, by RoIAlign of one bin.
-
-    Args:
-        features: dense embeddings (B, E, h, w).
-        rois: (K, 5): image number, left, top, right, bottom in pixels of the image.
-        scale: patches for a pixel.
-
-    Returns:
-        (K, E), float32
-    """
+    """Mean embedding (K, E), float32, of boxes (K, 5): image number, left, top, right, bottom in pixels of the image;
+    by RoIAlign of one bin on dense embeddings (B, E, h, w) with ``scale`` patches for a pixel."""
     return roi_align(features.float(), rois.float(), 1, scale, -1, True).flatten(1)
 
 
 def pool_masks(features: Tensor, masks: Tensor) -> Tensor:
-    """Mean embedding of each mask.
-
-    Args:
-        features: dense embeddings (B, E, h, w).
-        masks: (B, Q, H, W), weights of pixels from 0 to 1, of the same image at any resolution.
-
-    Returns:
-        (B, Q, E), float32; zeros where a mask is empty.
-    """
+    """Mean embedding (B, Q, E), float32, of masks (B, Q, H, W) with weights of pixels from 0 to 1 at any resolution, on
+    dense embeddings (B, E, h, w); zeros where a mask is empty."""
     # Mean weights of patches: a mask smaller than a patch keeps its share of it.
-    weight = F.adaptive_avg_pool2d(masks.float(), features.shape[-2:]).flatten(2)
+    weight = F.adaptive_avg_pool2d(masks.float(), (features.shape[-2], features.shape[-1])).flatten(2)
     total = weight.sum(-1, keepdim=True)
     return torch.bmm(weight, features.float().flatten(2).transpose(1, 2)) / total.clamp(min=1e-6)
 
 
 def region_logits(embeddings: Tensor, text: Tensor, temperature: float | Tensor) -> Tensor:
-    """Cosines of regions and classes times a temperature.
-
-    Args:
-        embeddings: (..., E), of any length.
-        text: (T, P, E), P prompts a class, which are averaged.
-
-    Returns:
-        (..., T), float32
-    """
+    """Cosines (..., T), float32, of regions (..., E) and classes times a temperature; the P prompts of each class in
+    the texts (T, P, E) are averaged."""
     mean = F.normalize(text.float().mean(1), dim=-1)
     return temperature * (F.normalize(embeddings.float(), dim=-1) @ mean.T)
 
 
 class TextClassifier(nn.Module):
-    """Regions against texts by cosines with a learned temperature, and against a learned embedding of "none of them".
-
-    Args:
-        embedding_size: E.
-        temperature: initial factor of the cosines.
-    """
+    """Regions against texts by cosines with a learned temperature, and against a learned embedding of "nothing"."""
 
     def __init__(self, embedding_size: int, temperature: float = 50.0):
         super().__init__()
@@ -80,17 +51,8 @@ class TextClassifier(nn.Module):
 
 
 def fuse_scores(trained: Tensor, clip: Tensor, seen: Tensor, alpha: float, beta: float) -> Tensor:
-    """Geometric mean of two scores with an exponent for classes seen in training and one for the others:
-    ``trained^(1 - a) * clip^a`` with ``a = alpha`` where ``seen``, else ``beta``.
-
-    Args:
-        trained, clip: probabilities (..., T).
-        seen: bool (T,).
-        alpha, beta: weights of CLIP, from 0 to 1.
-
-    Raises:
-        HypvisionError: an exponent out of range.
-    """
+    """Geometric mean of two probabilities (..., T) with an exponent for classes seen in training (bool (T,)) and one
+    for the others: ``trained^(1 - a) * clip^a`` with ``a = alpha`` where ``seen``, else ``beta``."""
     if not (0 <= alpha <= 1 and 0 <= beta <= 1):
         raise HypvisionError(f"alpha={alpha} and beta={beta} are weights of CLIP's scores: give numbers from 0 to 1.")
     exponent = torch.where(seen, alpha, beta).to(trained.dtype)

@@ -1,9 +1,9 @@
-"""The transformer towers of open_clip models, seen alike: where their blocks are, how text and images are encoded.
+"""The transformer towers of open_clip models: where their blocks are, and how texts and images are encoded.
 
-:func:`encode_text` cuts prompts to the longest one, which changes nothing under a causal mask and saves most of the
-work; :func:`encode_dense` gives an embedding for every patch, as CAT-Seg takes them from CLIP. All three functions take
-learned tokens (:class:`PromptTokens`) that join the sequences at the layers they are for; :func:`set_prompts` makes a
-model give them by itself.
+:func:`encode_text` cuts texts to the longest one, which changes nothing under a causal mask and saves most of the
+work; :func:`encode_dense` gives an embedding for every patch, as CAT-Seg takes them from CLIP. The three functions
+accept learned tokens (:class:`PromptTokens`) that join the sequences at given blocks; :func:`set_prompts` makes a model
+supply them in every call.
 """
 
 from __future__ import annotations
@@ -20,21 +20,6 @@ from torch.utils.checkpoint import checkpoint
 
 from hypvision.errors import HypvisionError
 
-__all__ = [
-    "PromptTokens",
-    "Tower",
-    "embedding_size",
-    "encode_dense",
-    "encode_image",
-    "encode_packed",
-    "encode_text",
-    "find_towers",
-    "fixed_size",
-    "patch_size",
-    "set_prompts",
-    "vision_tower",
-]
-
 
 @dataclass(frozen=True)
 class Tower:
@@ -42,13 +27,13 @@ class Tower:
 
     Attributes:
         modality: ``"text"`` or ``"vision"``.
-        trunk: the module whose ``forward`` runs the blocks.
+        trunk: the module of open_clip or timm whose ``forward`` runs the blocks.
         blocks: the blocks in order.
         family: ``"open_clip"`` or ``"timm"``.
     """
 
     modality: str
-    trunk: nn.Module
+    trunk: Any
     blocks: nn.ModuleList | nn.Sequential
     family: str
 
@@ -57,20 +42,21 @@ class Tower:
         """Name of the packed q, k, v projection in its owner."""
         return "weight" if self.family == "timm" else "in_proj_weight"
 
-    def owner(self, block: nn.Module) -> nn.Module:
+    def owner(self, block: Any) -> nn.Module:
         """The module that holds the packed projection of a block."""
         return block.attn.qkv if self.family == "timm" else block.attn
 
     def frozen(self, block: nn.Module) -> nn.Parameter:
-        """The packed projection (3d, d) of a block as it was loaded, under whatever parametrises it."""
-        owner = self.owner(block)
+        """The packed projection (3d, d) of a block as it was loaded, under any parametrisation of it."""
+        owner: Any = self.owner(block)
         if parametrize.is_parametrized(owner, self.packed_name):
             return owner.parametrizations[self.packed_name].original
         return owner._parameters[self.packed_name]
 
     def values(self, block: nn.Module, x: Tensor) -> Tensor:
         """What the attention of an open_clip block mixes: the value projection of the normalised tokens (..., d)."""
-        owner, dim = self.owner(block), x.shape[-1]
+        owner: Any = self.owner(block)
+        dim = x.shape[-1]
         if (adapt := getattr(owner, "map_value_input", None)) is not None:  # set by an adapter of the inputs
             x = adapt(x)
         bias = None if owner.in_proj_bias is None else owner.in_proj_bias[2 * dim :]
@@ -82,18 +68,20 @@ class Tower:
         return self.frozen(self.blocks[0]).shape[1]
 
 
-def find_towers(model: nn.Module) -> list[Tower]:
-    """The transformer towers of an open_clip model (of a text or an image tower alone, too), text first."""
-    found = []
+def text_part(model: nn.Module) -> Any:
+    """The module with the text tower: ``CustomTextCLIP`` keeps it apart, ``CLIP`` is one itself."""
     text = getattr(model, "text", None)
-    text = model if text is None else text  # CustomTextCLIP keeps it apart, CLIP has its modules itself
-    transformer = getattr(text, "transformer", None)
-    if hasattr(transformer, "resblocks") and hasattr(text, "token_embedding"):
-        found.append(Tower("text", transformer, transformer.resblocks, "open_clip"))
-    visual = getattr(model, "visual", model)
-    transformer = getattr(visual, "transformer", None)
-    if hasattr(transformer, "resblocks") and hasattr(visual, "conv1"):
-        found.append(Tower("vision", transformer, transformer.resblocks, "open_clip"))
+    return model if text is None else text
+
+
+def find_towers(model: nn.Module) -> list[Tower]:
+    """The transformer towers of an open_clip model (or of a text or an image tower alone), text first."""
+    text, visual = text_part(model), getattr(model, "visual", model)
+    found = []
+    for modality, part, first in (("text", text, "token_embedding"), ("vision", visual, "conv1")):
+        transformer = getattr(part, "transformer", None)
+        if transformer is not None and hasattr(transformer, "resblocks") and hasattr(part, first):
+            found.append(Tower(modality, transformer, transformer.resblocks, "open_clip"))
     trunk = getattr(visual, "trunk", None)
     blocks = getattr(trunk, "blocks", None)
     if blocks is not None and len(blocks) and hasattr(getattr(blocks[0], "attn", None), "qkv"):
@@ -102,8 +90,8 @@ def find_towers(model: nn.Module) -> list[Tower]:
 
 
 def embedding_size(model: nn.Module) -> int:
-    """Length of an embedding: both towers end in the same space; the text tower says its size without running."""
-    text = getattr(model, "text", model)
+    """Length of an embedding, which both towers share; the text tower tells it without running."""
+    text = text_part(model)
     projection = text.text_projection
     if isinstance(projection, nn.Linear):
         return projection.out_features
@@ -125,12 +113,11 @@ def vision_tower(model: nn.Module) -> Tower:
     )
 
 
-def patch_size(model: nn.Module) -> tuple[int, int]:
+def patch_size(model: Any) -> tuple[int, int]:
     """Height and width of a patch in pixels."""
     tower = vision_tower(model)
-    if tower.family == "timm":
-        return tuple(tower.trunk.patch_embed.patch_size)
-    return tuple(model.visual.conv1.kernel_size)
+    rows, columns = tower.trunk.patch_embed.patch_size if tower.family == "timm" else model.visual.conv1.kernel_size
+    return rows, columns
 
 
 def fixed_size(model: nn.Module) -> tuple[int, int] | None:
@@ -152,25 +139,23 @@ class PromptTokens:
     """Learned tokens of one tower, by the number of the block that they are an input of.
 
     In a text they stand behind the first token, among images behind the last patch. The first set joins the sequence,
-    which grows; each later one takes the place of what the set before has become; at blocks without a set the tokens
-    run on. So ``{0: ctx}`` is CoOp's context and shallow visual prompts, ``{0: ..., 1: ..., 8: ...}`` the deep prompts
-    of MaPLe, IVLP and PromptSRC, and a first key above 0 tokens that join later. Tokens of block 0 come before the
-    norm of an image tower, and get positions in a text with a causal mask; others have none.
+    which grows; each later one replaces what the set before has become; at blocks without a set the tokens run on. So
+    ``{0: ctx}`` is CoOp's context and shallow visual prompts, ``{0: ..., 1: ..., 8: ...}`` the deep prompts of MaPLe,
+    IVLP and PromptSRC, and a first key above 0 tokens that join later. Tokens of block 0 come before the norm of an
+    image tower, and get positions in a text with a causal mask; others have none.
 
     Attributes:
         layers: block number -> tokens (n, width), or (B, n, width) where each sequence has its own (CoCoOp, classes
             with a context each).
-        overwrite: the first set takes the place of n tokens that stand there already, CoOp's placeholder words, so that
-            the sequence does not grow. For texts.
+        overwrite: the first set replaces n tokens that stand there already, CoOp's placeholder words, so that the
+            sequence does not grow. For texts.
     """
 
     layers: Mapping[int, Tensor]
     overwrite: bool = False
 
     def check(self, tower: Tower) -> None:
-        """Raises:
-        HypvisionError: a block that the tower does not have, or tokens of another width.
-        """
+        """Raise HypvisionError for a block that the tower does not have, or tokens of another width."""
         for number, tokens in self.layers.items():
             if not 0 <= number < len(tower.blocks):
                 raise HypvisionError(
@@ -191,8 +176,8 @@ def set_prompts(model: nn.Module, provider: Callable[[str], PromptTokens | None]
 
     Args:
         model: an open_clip model.
-        provider: gives the tokens of the tower ``"text"`` or ``"vision"``, None for none; a method of a module, say, so
-            that copies of the model have their own. None: as before.
+        provider: gives the tokens of the tower ``"text"`` or ``"vision"``, or None for none; a method of a module, for
+            instance, so that copies of the model have their own. None removes the provider.
     """
     model.__dict__.pop("prompt_provider", None)
     if provider is not None:
@@ -200,16 +185,15 @@ def set_prompts(model: nn.Module, provider: Callable[[str], PromptTokens | None]
 
 
 class _Sequence:
-    """Tokens (B, L, width) on their way through a tower, and where the prompts among them are."""
+    """The prompts among the tokens (B, L, width) on their way through a tower."""
 
     def __init__(self, model: nn.Module, tower: Tower, prompts: PromptTokens | None):
         provider = model.__dict__.get("prompt_provider")
         if prompts is None and provider is not None:
             prompts = provider(tower.modality)
-        if prompts is not None:
-            prompts.check(tower)
-        self.layers = {} if prompts is None else prompts.layers
-        self.overwrite = prompts is not None and prompts.overwrite
+        prompts = PromptTokens({}) if prompts is None else prompts
+        prompts.check(tower)
+        self.layers, self.overwrite = prompts.layers, prompts.overwrite
         self.text, self.present, self.grown = tower.modality == "text", 0, 0
 
     def enter(self, number: int, x: Tensor) -> Tensor:
@@ -217,15 +201,14 @@ class _Sequence:
         tokens = self.layers.get(number)
         if tokens is None:
             return x
-        count, leaves = tokens.shape[-2], self.present
-        if self.overwrite and not self.present:
-            leaves = count
-        if leaves > x.shape[1] - 1:
-            raise HypvisionError(f"{leaves} prompt tokens cannot overwrite those of sequences of {x.shape[1]}.")
-        start = 1 if self.text else x.shape[1] - leaves
+        count = tokens.shape[-2]
+        replaced = count if self.overwrite and not self.present else self.present
+        if replaced > x.shape[1] - 1:
+            raise HypvisionError(f"{replaced} prompt tokens cannot overwrite those of sequences of {x.shape[1]}.")
+        start = 1 if self.text else x.shape[1] - replaced
         tokens = tokens.to(x.dtype).expand(len(x), -1, -1)
-        self.present, self.grown = count, self.grown + count - leaves
-        return torch.cat([x[:, :start], tokens, x[:, start + leaves :]], dim=1)
+        self.present, self.grown = count, self.grown + count - replaced
+        return torch.cat([x[:, :start], tokens, x[:, start + replaced :]], dim=1)
 
     def leave(self, x: Tensor) -> Tensor:
         """Images without the prompts."""
@@ -235,23 +218,15 @@ class _Sequence:
 # Text -----------------------------------------------------------------------------------------------------------------
 
 
-def _tell_dtype(text: nn.Module) -> None:
-    """open_clip asks the first layer for its dtype; one that PyTorch has quantised does not say it."""
-    blocks = getattr(getattr(text, "transformer", None), "resblocks", None)
-    first = blocks[0].mlp.c_fc if blocks is not None and hasattr(blocks[0], "mlp") else None
-    if callable(getattr(first, "weight", None)):
-        first.int8_original_dtype = torch.float32
-
-
 def encode_text(
-    model: nn.Module,
+    model: Any,
     tokens: Tensor,
     normalize: bool = False,
     cut: bool = True,
     prompts: PromptTokens | None = None,
     embeddings: Tensor | None = None,
 ) -> Tensor:
-    """Text embeddings as ``model.encode_text`` gives them, for less work.
+    """Text embeddings (T, E) as ``model.encode_text`` gives them, for less work.
 
     Args:
         model: an open_clip model.
@@ -263,33 +238,29 @@ def encode_text(
         embeddings: (T, L, width) in place of those of the tokens, which still say where a text ends; for learned words
             anywhere in it.
 
-    Returns:
-        (T, E)
-
     Raises:
         HypvisionError: prompts that do not fit the tower, or make a text longer than it has positions.
     """
-    text = getattr(model, "text", model)
-    _tell_dtype(text)
-    causal, pool = _causal(text), _pool(text)
-    known = causal and pool in ("argmax", "eos") and not getattr(text, "use_pad_mask", False)
+    text, pool = text_part(model), _pool(text_part(model))
+    _set_quantised_dtype(text)
     tower = next((tower for tower in find_towers(model) if tower.modality == "text"), None)
     sequence = None if tower is None else _Sequence(model, tower, prompts)
     prompted = prompts is not None or embeddings is not None or (sequence is not None and bool(sequence.layers))
-    if not prompted and not (cut and known):
+    cut = cut and _can_be_cut(text)
+    if not prompted and not cut:
         return model.encode_text(tokens, normalize=normalize)
     masked = getattr(text, "cls_emb", None) is not None or getattr(text, "use_pad_mask", False)
-    if sequence is None or masked or pool not in ("argmax", "eos", "first", "last"):
+    if tower is None or sequence is None or masked or pool not in ("argmax", "eos", "first", "last"):
         raise HypvisionError(f"The text tower of {type(model).__name__} is of a kind that takes no prompt tokens.")
     if pool in ("argmax", "eos"):
         end = _end(text, tokens)
     else:
         end = torch.full(tokens.shape[:1], 0 if pool == "first" else tokens.shape[1] - 1, device=tokens.device)
-    length = int(end.max()) + 1 if cut and known else tokens.shape[1]
+    length = int(end.max()) + 1 if cut else tokens.shape[1]
     x = text.token_embedding(tokens[:, :length]) if embeddings is None else embeddings[:, :length]
     x = x.to(text.transformer.get_cast_dtype())
     positions = text.positional_embedding.to(x.dtype)
-    if causal:
+    if _is_causal(text):
         x = sequence.enter(0, x)
         if x.shape[1] > len(positions):
             raise HypvisionError(
@@ -299,20 +270,23 @@ def encode_text(
         x = x + positions[: x.shape[1]]
     else:  # a text that is always of full length
         x = sequence.enter(0, x + positions[: x.shape[1]])
+
+    def pooled() -> Tensor:
+        return end if pool == "first" else end + sequence.grown
+
     if sequence.layers:
         again = bool(getattr(text.transformer, "grad_checkpointing", False))
         for number, block in enumerate(tower.blocks):
             x = sequence.enter(number, x) if number else x
             mask = _mask(text, x)
             if number == len(tower.blocks) - 1 and _is_plain(block):
-                x = _at_one_place(block, x, end if pool == "first" else end + sequence.grown, mask)
+                x = _at_one_place(block, x, pooled(), mask)
             else:
                 x = checkpoint(block, x, attn_mask=mask, use_reentrant=False) if again else block(x, attn_mask=mask)
     else:
         x = text.transformer(x, attn_mask=_mask(text, x))
     if x.dim() == 3:
-        end = end if pool == "first" else end + sequence.grown
-        x = x[torch.arange(len(x), device=x.device), end]
+        x = x[torch.arange(len(x), device=x.device), pooled()]
     x = _project(text, x)
     return F.normalize(x, dim=-1) if normalize else x
 
@@ -321,35 +295,35 @@ def encode_packed(model: nn.Module, tokens: Tensor, normalize: bool = False) -> 
     """:func:`encode_text` without padding: texts stand one behind the other in sequences of about as many tokens as the
     tower is wide (there attention costs a sixth of a block), and each sees itself alone.
 
-    Args:
-        model: an open_clip model. One without prompts, whose text tower is causal and pooled at the end of a text; for
-            others texts are padded.
-        tokens: (T, L) token numbers.
-        normalize: to unit length.
-
-    Returns:
-        (T, E)
+    Models with prompts, and those whose text tower is not causal and pooled at the end of a text, pad their texts.
     """
-    text = getattr(model, "text", model)
-    plain = _causal(text) and _pool(text) in ("argmax", "eos") and not getattr(text, "use_pad_mask", False)
-    if not plain or model.__dict__.get("prompt_provider") is not None:
+    text = text_part(model)
+    if not _can_be_cut(text) or model.__dict__.get("prompt_provider") is not None:
         return encode_text(model, tokens, normalize)
     lengths = _end(text, tokens) + 1
     sequence = (lengths.cumsum(0) - 1) // text.positional_embedding.shape[1]
+    counts = sequence.unique_consecutive(return_counts=True)[1].tolist()
     found = []
-    for part, size in zip(*(x.split(sequence.unique_consecutive(return_counts=True)[1].tolist())
-                            for x in (tokens, lengths))):  # fmt: skip
+    for part, size in zip(tokens.split(counts), lengths.split(counts)):
         own, place = (torch.arange(part.shape[1], device=part.device) < size[:, None]).nonzero(as_tuple=True)
         x = text.token_embedding(part[own, place]).to(text.transformer.get_cast_dtype())
         x = x + text.positional_embedding.to(x.dtype)[place]
         seen = (own[:, None] == own) & (place[:, None] >= place)
         mask = torch.zeros(seen.shape, dtype=x.dtype, device=x.device).masked_fill_(~seen, float("-inf"))
         found.append(_project(text, text.transformer(x[None], attn_mask=mask)[0, size.cumsum(0) - 1]))
-    x = torch.cat(found)
-    return F.normalize(x, dim=-1) if normalize else x
+    embedded = torch.cat(found)
+    return F.normalize(embedded, dim=-1) if normalize else embedded
 
 
-def _causal(text: Any) -> bool:
+def _set_quantised_dtype(text: Any) -> None:
+    """open_clip asks the first layer for its dtype; one that PyTorch has quantised has no such attribute."""
+    blocks = getattr(getattr(text, "transformer", None), "resblocks", None)
+    first: Any = blocks[0].mlp.c_fc if blocks is not None and hasattr(blocks[0], "mlp") else None
+    if callable(getattr(first, "weight", None)):
+        first.int8_original_dtype = torch.float32
+
+
+def _is_causal(text: Any) -> bool:
     return getattr(text, "attn_mask", None) is not None and getattr(text, "cls_emb", None) is None
 
 
@@ -357,10 +331,16 @@ def _pool(text: Any) -> str | None:
     return getattr(text, "pool_type", None) or getattr(text, "text_pool_type", None)
 
 
+def _can_be_cut(text: Any) -> bool:
+    """Whether what follows the end of a text cannot change its embedding."""
+    return _is_causal(text) and _pool(text) in ("argmax", "eos") and not getattr(text, "use_pad_mask", False)
+
+
 def _end(text: Any, tokens: Tensor) -> Tensor:
     """Places (T,) of the ends of texts that are pooled there."""
-    number = getattr(text, "eos_id", None) or getattr(text, "text_eos_id", None)
-    return (tokens if _pool(text) == "argmax" else (tokens == number).int()).argmax(-1)
+    if _pool(text) == "argmax":
+        return tokens.argmax(-1)
+    return tokens.eq(getattr(text, "eos_id", None) or text.text_eos_id).int().argmax(-1)
 
 
 def _project(text: Any, x: Tensor) -> Tensor:
@@ -371,7 +351,7 @@ def _project(text: Any, x: Tensor) -> Tensor:
     return projection(x) if isinstance(projection, nn.Module) else x @ projection
 
 
-def _is_plain(block: nn.Module) -> bool:
+def _is_plain(block: Any) -> bool:
     """Whether a block is open_clip's own, with nothing that listens to its tokens or replaces its attention."""
     own = type(block).__module__.startswith("open_clip.") and type(block).__name__ == "ResidualAttentionBlock"
     if not own or not isinstance(block.attn, nn.MultiheadAttention) or "forward" in vars(block.attn):
@@ -380,17 +360,8 @@ def _is_plain(block: nn.Module) -> bool:
 
 
 def _at_one_place(block: Any, x: Tensor, places: Tensor, mask: Tensor | None = None) -> Tensor:
-    """What a block gives at one place of each sequence: all that the pooling after the last block looks at.
-
-    Args:
-        block: see :func:`_is_plain`.
-        x: (B, L, width)
-        places: (B,)
-        mask: (L, L), added to the attention.
-
-    Returns:
-        (B, width)
-    """
+    """What a plain block gives at one place (B,) of each sequence (B, L, width): all that the pooling after the last
+    block looks at, (B, width). The mask (L, L) is added to the attention."""
     rows = torch.arange(len(x), device=x.device)
     y = block.ln_1(x)
     if mask is not None:
@@ -410,19 +381,14 @@ def _mask(text: Any, x: Tensor) -> Tensor | None:
 # Images ---------------------------------------------------------------------------------------------------------------
 
 
-def encode_image(
-    model: nn.Module, images: Tensor, normalize: bool = False, prompts: PromptTokens | None = None
-) -> Tensor:
-    """Image embeddings as ``model.encode_image`` gives them, with learned tokens where there are any.
+def encode_image(model: Any, images: Tensor, normalize: bool = False, prompts: PromptTokens | None = None) -> Tensor:
+    """Image embeddings (B, E) as ``model.encode_image`` gives them, with learned tokens where there are any.
 
     Args:
         model: an open_clip model.
         images: (B, 3, H, W), normalised, of the model's size.
         normalize: to unit length.
-        prompts: learned tokens; default: what the model gives (:func:`set_prompts`). They are gone before the pooling.
-
-    Returns:
-        (B, E)
+        prompts: learned tokens; default: what the model gives (:func:`set_prompts`). They leave before the pooling.
 
     Raises:
         HypvisionError: prompts for a tower that is not a ViT, or that do not fit it.
@@ -430,57 +396,28 @@ def encode_image(
     if prompts is None and "prompt_provider" not in model.__dict__:
         return model.encode_image(images, normalize=normalize)
     tower, visual = vision_tower(model), model.visual
-    sequence = _Sequence(model, tower, prompts)
+    trunk, last, sequence = tower.trunk, len(tower.blocks) - 1, _Sequence(model, tower, prompts)
     if tower.family == "timm":
-        trunk: Any = tower.trunk
         x = trunk.patch_drop(trunk._pos_embed(trunk.patch_embed(images.to(trunk.patch_embed.proj.weight.dtype))))
         x = _run_blocks(tower, trunk.norm_pre(sequence.enter(0, x)), sequence, trunk.grad_checkpointing)
         x = visual.head(trunk.forward_head(trunk.norm(sequence.leave(x))))
     else:
         x = visual.patch_dropout(_embed_patches(visual, images, visual.grid_size))
         x = visual.ln_pre(sequence.enter(0, x))
-        if sequence.layers and _pools_first(visual) and _is_plain(tower.blocks[-1]):
-            last = len(tower.blocks) - 1
-            x = _run_blocks(tower, x, sequence, tower.trunk.grad_checkpointing, stop=last)
+        class_token_alone = visual.attn_pool is None and visual.pool_type == "tok"
+        if sequence.layers and class_token_alone and _is_plain(tower.blocks[-1]):
+            x = _run_blocks(tower, x, sequence, trunk.grad_checkpointing, stop=last)
             x = _at_one_place(tower.blocks[last], sequence.enter(last, x), x.new_zeros(len(x), dtype=torch.long))
             x = visual._pool(x[:, None])[0]
         else:
-            x = _run_blocks(tower, x, sequence, tower.trunk.grad_checkpointing)
+            x = _run_blocks(tower, x, sequence, trunk.grad_checkpointing)
             x = visual._pool(sequence.leave(x))[0]
         x = x if visual.proj is None else x @ visual.proj
     return F.normalize(x, dim=-1) if normalize else x
 
 
-def _pools_first(visual: Any) -> bool:
-    """Whether an embedding is made of the class token alone."""
-    return visual.attn_pool is None and visual.pool_type == "tok"
-
-
-def _embed_patches(visual: Any, images: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Class token and patches with positions, (B, 1 + h w, width)."""
-    x = visual.conv1(images.to(visual.conv1.weight.dtype)).flatten(2).transpose(1, 2)
-    x = torch.cat([visual.class_embedding.to(x.dtype).expand(len(x), 1, -1), x], dim=1)
-    return x + resize_positions(visual.positional_embedding, grid, visual.grid_size).to(x.dtype)
-
-
-def _run_blocks(
-    tower: Tower,
-    x: Tensor,
-    sequence: _Sequence,
-    checkpointing: bool,
-    stop: int | None = None,
-    hook: Callable[[int, Tensor], None] = lambda number, x: None,
-) -> Tensor:
-    """The blocks of an image tower, up to ``stop``; ``hook`` sees what each gives, without prompts."""
-    for number, block in enumerate(tower.blocks[:stop]):
-        x = sequence.enter(number, x) if number else x
-        x = checkpoint(block, x, use_reentrant=False) if checkpointing else block(x)
-        hook(number, sequence.leave(x))
-    return x
-
-
 def encode_dense(
-    model: nn.Module,
+    model: Any,
     images: Tensor,
     hooks: tuple[int, ...] = (),
     checkpointing: bool = False,
@@ -495,7 +432,7 @@ def encode_dense(
     Args:
         model: an open_clip model with a ViT image tower, adapted or not.
         images: (B, 3, H, W), normalised; sides are multiples of the patch size.
-        hooks: numbers of blocks whose patch tokens are wanted, too.
+        hooks: numbers of the blocks whose patch tokens are returned too.
         checkpointing: compute the blocks again in backward instead of keeping their activations.
         prompts: learned tokens; default: what the model gives (:func:`set_prompts`).
 
@@ -506,7 +443,7 @@ def encode_dense(
     Raises:
         HypvisionError: the image is smaller than a patch or no multiple of it.
     """
-    tower = vision_tower(model)
+    tower, visual = vision_tower(model), model.visual
     rows, columns = patch_size(model)
     height, width = images.shape[-2:]
     if height < rows or width < columns:
@@ -515,16 +452,80 @@ def encode_dense(
         raise HypvisionError(
             f"The image has {height} x {width} pixels, no multiple of the patch of {rows} x {columns}. Resize it first."
         )
-    grid = (height // rows, width // columns)
     if bad := [number for number in hooks if not 0 <= number < len(tower.blocks)]:
         raise HypvisionError(f"There is no image block {bad[0]}: the tower has blocks 0 to {len(tower.blocks) - 1}.")
-    run = _timm_dense if tower.family == "timm" else _open_clip_dense
-    sequence = _Sequence(model, tower, prompts)
-    return run(model, tower, images, grid, hooks, checkpointing and torch.is_grad_enabled(), sequence)
+    grid = (height // rows, width // columns)
+    checkpointing = checkpointing and torch.is_grad_enabled()
+    sequence, maps = _Sequence(model, tower, prompts), dict[int, Tensor]()
+
+    def as_map(x: Tensor) -> Tensor:
+        return x[:, -grid[0] * grid[1] :].transpose(1, 2).unflatten(2, grid)
+
+    def collect(number: int, x: Tensor) -> None:
+        if number in hooks:
+            maps[number] = as_map(x)
+
+    if tower.family == "timm":
+        trunk = tower.trunk
+        x = trunk.norm_pre(sequence.enter(0, _embed_timm_patches(trunk, images, grid)))
+        x = sequence.leave(_run_blocks(tower, x, sequence, checkpointing, hook=collect))
+        x = trunk.norm(x[:, trunk.num_prefix_tokens :])
+        if trunk.attn_pool is not None:
+            x = trunk.attn_pool(x.flatten(0, 1)[:, None]).unflatten(0, x.shape[:2])
+        x = visual.head(trunk.head(trunk.fc_norm(x)))
+    else:
+        x = visual.ln_pre(sequence.enter(0, _embed_patches(visual, images, grid)))
+        x = sequence.leave(_run_blocks(tower, x, sequence, checkpointing, -1, collect))
+        block: Any = tower.blocks[-1]
+        owner: Any = tower.owner(block)
+        y = tower.values(block, block.ln_1(x))
+        # What else stands between the values and the residual in open_clip's own Attention.
+        y = getattr(owner, "ln_inner", nn.Identity())(y)
+        y = getattr(block, "ln_attn", nn.Identity())(owner.out_proj(y))
+        y = block.ls_1(y) + x[:, :1]
+        y = y + block.ls_2(block.mlp(block.ln_2(y)))
+        collect(len(tower.blocks) - 1, y)
+        x = visual.ln_post(y)
+        x = x if visual.proj is None else x @ visual.proj
+    return as_map(x), [maps[number] for number in hooks], None if tower.family == "timm" else x[:, 0]
 
 
-def _as_map(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-    return tokens.transpose(1, 2).unflatten(2, grid)
+def _run_blocks(
+    tower: Tower,
+    x: Tensor,
+    sequence: _Sequence,
+    checkpointing: bool,
+    stop: int | None = None,
+    hook: Callable[[int, Tensor], None] = lambda number, x: None,
+) -> Tensor:
+    """The blocks of an image tower, up to ``stop``; ``hook`` sees what each gives, without prompts."""
+    for number, block in enumerate([*tower.blocks][:stop]):
+        x = sequence.enter(number, x) if number else x
+        x = checkpoint(block, x, use_reentrant=False) if checkpointing else block(x)
+        hook(number, sequence.leave(x))
+    return x
+
+
+def _embed_patches(visual: Any, images: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Class token and patches of open_clip's ViT with positions, (B, 1 + h w, width)."""
+    x = visual.conv1(images.to(visual.conv1.weight.dtype)).flatten(2).transpose(1, 2)
+    x = torch.cat([visual.class_embedding.to(x.dtype).expand(len(x), 1, -1), x], dim=1)
+    return x + resize_positions(visual.positional_embedding, grid, visual.grid_size).to(x.dtype)
+
+
+def _embed_timm_patches(trunk: Any, images: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Register tokens, if there are any, and patches of timm's ViT with positions, (B, prefix + h w, width)."""
+    if trunk.cls_token is not None or trunk.pos_embed is None:
+        raise HypvisionError("The dense mode of timm's image towers is for those without a class token (SigLIP).")
+    x = trunk.patch_embed.proj(images.to(trunk.patch_embed.proj.weight.dtype)).flatten(2).transpose(1, 2)
+    table, old = trunk.pos_embed[0], tuple(trunk.patch_embed.grid_size)
+    extra = len(table) - old[0] * old[1]  # positions of register tokens
+    patches = resize_positions(torch.cat([table[:1], table[extra:]]), grid, old)[1:]
+    x = trunk.patch_embed.norm(x) + patches.to(x.dtype)
+    if trunk.num_prefix_tokens:
+        registers = trunk.reg_token[0] + (table[:extra] if extra else 0)
+        x = torch.cat([registers.to(x.dtype).expand(len(x), -1, -1), x], dim=1)
+    return x
 
 
 def resize_positions(table: Tensor, grid: tuple[int, int], old: tuple[int, int]) -> Tensor:
@@ -537,73 +538,3 @@ def resize_positions(table: Tensor, grid: tuple[int, int], old: tuple[int, int])
     patches = table[1:].T.reshape(1, -1, *old)
     patches = F.interpolate(patches.float(), grid, mode="bicubic", align_corners=False).to(table.dtype)
     return torch.cat([table[:1], patches.flatten(2)[0].T])
-
-
-def _open_clip_dense(
-    model: nn.Module,
-    tower: Tower,
-    images: Tensor,
-    grid: tuple[int, int],
-    hooks: tuple[int, ...],
-    checkpointing: bool,
-    sequence: _Sequence,
-) -> tuple[Tensor, list[Tensor], Tensor]:
-    visual: Any = model.visual
-    maps: dict[int, Tensor] = {}
-
-    def keep(number: int, x: Tensor) -> None:
-        if number in hooks:
-            maps[number] = _as_map(x[:, 1:], grid)
-
-    x = visual.ln_pre(sequence.enter(0, _embed_patches(visual, images, grid)))
-    x = sequence.leave(_run_blocks(tower, x, sequence, checkpointing, -1, keep))
-    block: Any = tower.blocks[-1]
-    owner = tower.owner(block)
-    y = tower.values(block, block.ln_1(x))
-    # What else stands between the values and the residual in open_clip's own Attention.
-    y = getattr(owner, "ln_inner", nn.Identity())(y)
-    y = getattr(block, "ln_attn", nn.Identity())(owner.out_proj(y))
-    y = block.ls_1(y) + x[:, :1]
-    y = y + block.ls_2(block.mlp(block.ln_2(y)))
-    keep(len(tower.blocks) - 1, y)
-    y = visual.ln_post(y)
-    if visual.proj is not None:
-        y = y @ visual.proj
-    return _as_map(y[:, 1:], grid), [maps[number] for number in hooks], y[:, 0]
-
-
-def _timm_dense(
-    model: nn.Module,
-    tower: Tower,
-    images: Tensor,
-    grid: tuple[int, int],
-    hooks: tuple[int, ...],
-    checkpointing: bool,
-    sequence: _Sequence,
-) -> tuple[Tensor, list[Tensor], None]:
-    trunk: Any = tower.trunk
-    x = trunk.patch_embed.proj(images.to(trunk.patch_embed.proj.weight.dtype)).flatten(2).transpose(1, 2)
-    x = trunk.patch_embed.norm(x)
-    if trunk.cls_token is not None or trunk.pos_embed is None:
-        raise HypvisionError("The dense mode of timm's image towers is for those without a class token (SigLIP).")
-    prefix, old = trunk.num_prefix_tokens, tuple(trunk.patch_embed.grid_size)
-    table = trunk.pos_embed[0]
-    extra = len(table) - old[0] * old[1]  # of register tokens
-    patches = resize_positions(torch.cat([table[:1], table[extra:]]), grid, old)[1:]
-    x = x + patches.to(x.dtype)
-    if prefix:
-        registers = trunk.reg_token[0] + (table[:extra] if extra else 0)
-        x = torch.cat([registers.to(x.dtype).expand(len(x), -1, -1), x], dim=1)
-    maps: dict[int, Tensor] = {}
-
-    def keep(number: int, x: Tensor) -> None:
-        if number in hooks:
-            maps[number] = _as_map(x[:, prefix:], grid)
-
-    x = trunk.norm_pre(sequence.enter(0, x))
-    x = sequence.leave(_run_blocks(tower, x, sequence, checkpointing, hook=keep))
-    x = trunk.norm(x[:, prefix:])
-    if trunk.attn_pool is not None:
-        x = trunk.attn_pool(x.flatten(0, 1)[:, None]).unflatten(0, x.shape[:2])
-    x = model.visual.head(trunk.head(trunk.fc_norm(x)))
-    return _as_map(x, grid), [maps[number] for number in hooks], None

@@ -16,8 +16,6 @@ from torchvision.transforms import functional as F
 
 from hypvision.checks import one_of
 
-__all__ = ["View", "show_to", "view_of"]
-
 
 @dataclass(frozen=True)
 class View:
@@ -29,9 +27,6 @@ class View:
         resize_mode: ``"shortest"``: the image covers the size, and its centre is cut out; ``"longest"``: it fits into
             the size, and the rest is filled; ``"squash"``: its shape becomes that of the size.
         fill_color: from 0 to 255, of the rest.
-
-    Raises:
-        HypvisionError: another interpolation or mode.
     """
 
     size: tuple[int, int] = (224, 224)
@@ -64,19 +59,22 @@ class View:
 
 
 def view_of(model: nn.Module) -> View:
-    """How an open_clip model sees images: as its weights were trained, or what OpenAI's were where it does not say."""
-    visual = model.visual
+    """How an open_clip model sees images: as its weights were trained; where it does not say, as OpenAI's were."""
+    visual = getattr(model, "visual", None)
     about = {"size": getattr(visual, "image_size", None), **getattr(visual, "preprocess_cfg", {})}
     return View(**{field.name: about[field.name] for field in fields(View) if about.get(field.name) is not None})
 
 
 def show_to(dataset: Any, model: nn.Module) -> None:
-    """Let a data set with a ``view`` show its images as a model sees them; its own ``size``, if it has one, stays."""
+    """Set the ``view`` of a data set, if it has one, to that of a model; the data set's own ``size`` stays."""
     if hasattr(dataset, "view"):
         found = view_of(model)
         dataset.view = found if dataset.size is None else replace(found, size=dataset.size)
 
 
 def first_view(size: int | Sequence[int] | None) -> View:
-    """The view of a data set that no model has told its own."""
-    return View() if size is None else View(size=size)
+    """The view of a data set before a model has set its own."""
+    if size is None:
+        return View()
+    height, width = (size, size) if isinstance(size, int) else (size[0], size[-1])
+    return View((height, width))

@@ -10,7 +10,7 @@ import importlib
 __all__ = ["TAXONOMY", "Scene", "ShapesClassification", "ShapesScenes", "Taxonomy"]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> object:
     if name in __all__:
         return getattr(importlib.import_module("hypvision.data.shapes"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

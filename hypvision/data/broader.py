@@ -24,8 +24,6 @@ from hypvision.data.chains import Chain
 from hypvision.errors import HypvisionError
 from hypvision.files import read_lines
 
-__all__ = ["Terms", "build_chains", "chain_of", "read_captions", "read_terms"]
-
 _LONGEST = 3  # words of a term that is looked for in a caption
 _SHORTEST = 3  # letters of a term: WordNet knows "a" and "in" as units
 _MEASURES = {"basket", "bowl", "box", "bunch", "couple", "cup", "flock", "glass", "group", "herd", "image", "kind",
@@ -56,11 +54,7 @@ class Terms:
         return children
 
     def path(self, node: str) -> list[str]:
-        """The nodes from the top to ``node``.
-
-        Raises:
-            HypvisionError: it goes in a circle.
-        """
+        """The nodes from the top to ``node``; an error if they go in a circle."""
         path = [node]
         while (above := self.broader.get(path[-1])) is not None:
             if above in path:
@@ -87,27 +81,14 @@ def read_terms(path: str | Path) -> Terms:
         HypvisionError: no such file or folder, or columns that are missing; with the line.
     """
     path = Path(path).expanduser()
+    broader: dict[str, str] = {}
     if path.is_dir():
-        rows = _rows(path / "nouns.tsv", ("wnid", "synset", "lemmas"), "\t")
-        names: dict[str, str] = {}
-        senses: dict[str, tuple[int, str]] = {}
-        for _, (node, synset, lemmas) in rows:
-            words = [word.strip().replace("_", " ") for word in lemmas.split("|") if word.strip()] or [node]
-            names[node] = words[0]
-            for word in words:
-                # bank.n.02 is the second sense of bank, and one of its lesser known ones of its other lemmas.
-                own, _, sense = synset.partition(".n.")
-                rank = int(sense) if own == word.lower().replace(" ", "_") and sense.isdigit() else 99
-                if rank < senses.get(word.lower(), (100, ""))[0]:
-                    senses[word.lower()] = (rank, node)
-        meaning = {word: node for word, (_, node) in senses.items()}
-        broader: dict[str, str] = {}
+        names, meaning = _nouns(path / "nouns.tsv")
         for line, (child, parent) in _rows(path / "edges.tsv", ("child", "parent"), "\t"):
             if child not in names or parent not in names:
                 raise HypvisionError(f"Line {line} of '{path / 'edges.tsv'}' names a node that nouns.tsv has not.")
             broader.setdefault(child, parent)
         return Terms(names, broader, meaning, top=4)  # entity, physical entity, object, whole
-    broader = {}
     for line, (word, above) in _rows(path, ("word", "broader"), ","):
         if not word or not above:
             raise HypvisionError(f"Line {line} of '{path}' lacks a word: 'word,broader' is expected.")
@@ -116,13 +97,31 @@ def read_terms(path: str | Path) -> Terms:
     return Terms(names, broader, {word.lower(): word for word in names})
 
 
+def _nouns(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """WordNet's nouns by their ids, and the node that each word means."""
+    names: dict[str, str] = {}
+    senses: dict[str, tuple[int, str]] = {}
+    for _, (node, synset, lemmas) in _rows(path, ("wnid", "synset", "lemmas"), "\t"):
+        words = [word.strip().replace("_", " ") for word in lemmas.split("|") if word.strip()] or [node]
+        names[node] = words[0]
+        for word in words:
+            # bank.n.02 is the second sense of bank, and one of its lesser known ones of its other lemmas.
+            own, _, sense = synset.partition(".n.")
+            rank = int(sense) if own == word.lower().replace(" ", "_") and sense.isdigit() else 99
+            if rank < senses.get(word.lower(), (100, ""))[0]:
+                senses[word.lower()] = (rank, node)
+    return names, {word: node for word, (_, node) in senses.items()}
+
+
 def _rows(path: Path, columns: tuple[str, ...], delimiter: str) -> list[tuple[int, list[str]]]:
     if not path.is_file():
         raise HypvisionError(f"There is no table '{path}'. Its columns are {' and '.join(columns)}.")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            quoted = delimiter != "\t"
-            reader = csv.DictReader(file, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
+            if delimiter == "\t":
+                reader = csv.DictReader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+            else:
+                reader = csv.DictReader(file, delimiter=delimiter)
             if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
                 raise HypvisionError(
                     f"The table '{path}' has no column '{missing[0]}'. Expected: {', '.join(columns)}."
@@ -188,8 +187,10 @@ def _build(
     if places is None:
         return None
     texts = (*(terms.names[path[place]] for place in places[:-1]), word, caption)
-    if len(set(texts)) < levels or rng is None:
-        return (texts, ()) if len(set(texts)) == levels else None
+    if len(set(texts)) < levels:
+        return None
+    if rng is None:
+        return texts, ()
     negatives: list[str] = []
     for place in places:
         others = [terms.names[other] for other in terms.siblings(path[: place + 1]) if terms.names[other] not in texts]
@@ -200,11 +201,7 @@ def _build(
 
 
 def read_captions(path: str | Path) -> list[tuple[str, str | None]]:
-    """Captions and their images: a csv with the columns ``image,caption``, or a text file with a caption a line.
-
-    Raises:
-        HypvisionError: no such file, not text, or no captions.
-    """
+    """Captions and their images: a csv with the columns ``image,caption``, or a text file with a caption a line."""
     path = Path(path).expanduser()
     if path.suffix.lower() == ".csv":
         found = [(caption, image or None) for _, (image, caption) in _rows(path, ("image", "caption"), ",") if caption]
@@ -228,9 +225,6 @@ def build_chains(
         levels: texts of a chain: ``levels - 2`` broader terms, evenly spread on the way from the top, the term and the
             caption.
         seed: of the choice of siblings.
-
-    Raises:
-        HypvisionError: fewer than three levels, or no caption has a chain.
     """
     if levels < 3:
         raise HypvisionError(f"A chain of a caption has at least 3 levels (broader term, term, caption), got {levels}.")

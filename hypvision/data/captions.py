@@ -14,20 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from .drawing import COLOURS, TEXTURES
 from .taxonomy import KINDS
 
-__all__ = ["NUM_CAPTIONS", "Fact", "Phrase", "describe"]
-
-NUM_CAPTIONS = 4
+T = TypeVar("T")
 
 _GROUND = "on a grey ground"  # not "plain", which is the name of a texture
-_NOUNS = {"branched": "branched shape", "composite": "composite shape", "polygon": "polygon", "round": "round shape"}
+NOUNS = {"branched": "branched shape", "composite": "composite shape", "polygon": "polygon", "round": "round shape"}
 _OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
+
+
+def with_article(words: str) -> str:
+    """``"orange ring"`` to ``"an orange ring"``."""
+    return f"{'an' if words[0].lower() in 'aeiou' else 'a'} {words}"
 
 
 class Described(Protocol):
@@ -59,11 +62,10 @@ class Phrase:
         return all(value is None or value == getattr(item, name) for name, value in vars(self).items())
 
     def __str__(self) -> str:
-        noun = self.shape or (_NOUNS[self.kind] if self.kind else None)
+        noun = self.shape or (NOUNS[self.kind] if self.kind else None)
         if noun is None:
             return "something"
-        words = " ".join(word for word in (self.texture, self.colour, noun) if word)
-        return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+        return with_article(" ".join(word for word in (self.texture, self.colour, noun) if word))
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def describe(
     """Four true facts of a scene, from general to specific, and four false ones.
 
     Args:
-        rng: where choices come from.
+        rng: of all random choices.
         objects: the visible objects, at least one; they must leave out at least one kind.
         size: height and width of the scene in pixels.
 
@@ -115,9 +117,8 @@ def describe(
         _specific(rng, subject, objects, size),
     ]
     other_kinds = [kind for kind in KINDS if kind not in kinds]
-    siblings = [
-        shape for shape in KINDS[subject.kind] if shape not in shapes
-    ]  # the harder confusion, where there is one
+    # the harder confusion, where there is one
+    siblings = [shape for shape in KINDS[subject.kind] if shape not in shapes]
     strangers = [shape for family in KINDS.values() for shape in family if shape not in shapes]
     false = [
         Fact(Phrase(), absent=True, ground=True),
@@ -129,7 +130,9 @@ def describe(
     return true, false
 
 
-def _specific(rng, subject: Described, objects: Sequence[Described], size: tuple[int, int]) -> Fact:
+def _specific(
+    rng: np.random.Generator, subject: Described, objects: Sequence[Described], size: tuple[int, int]
+) -> Fact:
     """The subject with its looks and, where there is a clear one, its place beside another object."""
     looks = _looks(subject)
     others = [item for item in objects if item is not subject]
@@ -167,5 +170,5 @@ def _offset(a: Described, b: Described, relation: str) -> float:
     return ahead if relation in ("left of", "above") else -ahead
 
 
-def _pick(rng, choices: list):
+def _pick(rng: np.random.Generator, choices: list[T]) -> T:
     return choices[rng.integers(len(choices))]

@@ -26,8 +26,6 @@ import numpy as np
 from hypvision.errors import HypvisionError
 from hypvision.files import csv_text, replacing
 
-__all__ = ["SEPARATOR", "Chain", "emoji_chains", "read_chains", "shape_chains", "with_negatives", "write_chains"]
-
 SEPARATOR = "=>"
 _SCHEMAS = "'positive,negative[,image_url]' or 'id,captions[,image_url]'"
 
@@ -105,11 +103,7 @@ def _split(chain: str, where: str) -> tuple[str, ...]:
 
 
 def write_chains(path: str | Path, chains: Sequence[Chain]) -> None:
-    """Write chains in the schema with negatives if all have them, else in the other; compressed if so named (.gz).
-
-    Raises:
-        HypvisionError: as :func:`hypvision.files.replacing`.
-    """
+    """Write chains in the schema with negatives if all have them, else in the other; compressed if so named (.gz)."""
     negatives = all(chain.negatives for chain in chains)
     rows: list[list] = [["positive", "negative", "image_url"] if negatives else ["id", "captions"]]
     for number, chain in enumerate(chains):
@@ -129,20 +123,16 @@ def with_negatives(chains: Sequence[Chain], seed: int = 0) -> list[Chain]:
 
     The negative of a text is the text at its level of another chain, drawn from those that share as many levels above
     it as there are. So it fits the text before, where any does, and is not the text itself.
-
-    Raises:
-        HypvisionError: all chains are equal at some level, so there is no other text.
     """
     rng = np.random.default_rng(seed)
     depth = len(chains[0].texts)
-    below: list[dict[tuple[str, ...], list[str]]] = [defaultdict(list) for _ in range(depth)]
+    below: list[dict[tuple[str, ...], dict[str, None]]] = [defaultdict(dict) for _ in range(depth)]
     for chain in chains:
         for level in range(depth):
             for shared in range(level + 1):
-                known = below[level][chain.texts[:shared]]
-                known.append(chain.texts[level])
-    # Each text once, so that a sibling with many chains is not drawn the more often.
-    texts = [{above: list(dict.fromkeys(found)) for above, found in level.items()} for level in below]
+                # a dict as an ordered set: siblings with many chains are not drawn the more often
+                below[level][chain.texts[:shared]][chain.texts[level]] = None
+    texts = [{above: list(found) for above, found in level.items()} for level in below]
     return [
         replace(chain, negatives=tuple(_sibling(rng, texts[level], chain.texts, level) for level in range(depth)))
         for chain in chains
@@ -162,11 +152,7 @@ def _sibling(
 
 
 def shape_chains(length: int, split: str = "train", size: int = 64, seed: int = 0) -> list[Chain]:
-    """Chains of the drawn scenes (:func:`hypvision.data.shapes.make_scene`), with their own contradictions.
-
-    Raises:
-        HypvisionError: an argument is out of range.
-    """
+    """Chains of the drawn scenes (:func:`hypvision.data.shapes.make_scene`), with their own contradictions."""
     from hypvision.data.shapes import make_scene
 
     scenes = (make_scene(index, split, size, seed) for index in range(length))
@@ -176,16 +162,12 @@ def shape_chains(length: int, split: str = "train", size: int = 64, seed: int = 
 def emoji_chains(root: str | Path, split: str, keywords: int = 6, seed: int = 0) -> list[Chain]:
     """``animal or plant => mammal => dog face => dog face: pet, puppy`` of each emoji, with negatives from siblings.
 
-    Emoji whose steps repeat themselves, or that have no keyword beyond the words of the
-    name, are left out.
+    Emoji whose steps repeat themselves, or that have no keyword beyond the words of the name, are left out.
 
     Args:
         root, split: see :func:`hypvision.data.emoji.read_emoji`.
         keywords: largest number in the last text.
         seed: of the choice of negatives, which come from the same split.
-
-    Raises:
-        HypvisionError: as there.
     """
     from hypvision.data.emoji import read_emoji
 

@@ -15,22 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
-
-__all__ = [
-    "COLOURS",
-    "OUTLINES",
-    "PARTS",
-    "TEXTURES",
-    "Part",
-    "Sprite",
-    "Stamp",
-    "add_noise",
-    "draw_background",
-    "rasterise",
-]
 
 Outline = Callable[[np.ndarray, np.ndarray], np.ndarray]  # x, y of any equal shape -> signed distance of that shape
 
@@ -63,7 +51,7 @@ def box(left: float, top: float, right: float, bottom: float) -> Outline:
 def ellipse(a: float, b: float) -> Outline:
     """Ellipse of semi-axes a, b at the origin; the distance is exact to first order at the edge, where it matters."""
 
-    def distance(x, y):
+    def distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         level = np.sqrt((x / a) ** 2 + (y / b) ** 2)
         slope = np.sqrt((x / (a * a)) ** 2 + (y / (b * b)) ** 2)
         return level * (level - 1) / np.maximum(slope, 1e-6)
@@ -79,13 +67,7 @@ def convex(vertices: Sequence[tuple[float, float]]) -> Outline:
         nx, ny = (y1 - y0) / length, (x0 - x1) / length  # outward normal
         planes.append((nx, ny, nx * x0 + ny * y0))
 
-    def distance(x, y):
-        result = planes[0][0] * x + planes[0][1] * y - planes[0][2]
-        for nx, ny, offset in planes[1:]:
-            np.maximum(result, nx * x + ny * y - offset, out=result)
-        return result
-
-    return distance
+    return lambda x, y: reduce(np.maximum, (nx * x + ny * y - offset for nx, ny, offset in planes))
 
 
 def regular(sides: int) -> Outline:
@@ -106,23 +88,15 @@ def bars(count: int, width: float) -> Outline:
     length = math.sqrt(1 - width * width)
     turns = [(math.cos(math.pi * k / count), math.sin(math.pi * k / count)) for k in range(count)]
 
-    def distance(x, y):
-        return union(*(lambda x, y, c=c, s=s: np.maximum(abs(s * x + c * y) - width, abs(c * x - s * y) - length)
-                       for c, s in turns))(x, y)  # fmt: skip
+    def bar(c: float, s: float) -> Outline:
+        return lambda x, y: np.maximum(abs(s * x + c * y) - width, abs(c * x - s * y) - length)
 
-    return distance
+    return union(*(bar(c, s) for c, s in turns))
 
 
 def union(*outlines: Outline) -> Outline:
     """Whatever lies in one of the outlines; they should overlap, or a soft seam shows where they touch."""
-
-    def distance(x, y):
-        result = outlines[0](x, y)
-        for outline in outlines[1:]:
-            result = np.minimum(result, outline(x, y))
-        return result
-
-    return distance
+    return lambda x, y: reduce(np.minimum, (outline(x, y) for outline in outlines))
 
 
 def without(outline: Outline, hole: Outline) -> Outline:
@@ -256,7 +230,7 @@ def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
     return Stamp((slice(top, bottom), slice(left, right)), cover, paint, parts)
 
 
-def _turn(dx, dy, angle: float, scale: float):
+def _turn(dx: np.ndarray, dy: np.ndarray, angle: float, scale: float) -> tuple[np.ndarray, np.ndarray]:
     """Coordinates in a frame turned by ``angle`` and scaled; broadcasts a row against a column."""
     c, s = np.float32(math.cos(angle) * scale), np.float32(math.sin(angle) * scale)
     return c * dx + s * dy, c * dy - s * dx

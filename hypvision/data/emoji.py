@@ -29,10 +29,10 @@ from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import read_json
 from hypvision.images import open_image
 
-__all__ = ["TEMPLATES", "Emoji", "EmojiCaptions", "augment", "read_emoji"]
-
 TEMPLATES = ("a photo of a {}", "a picture of a {}", "a drawing of a {}", "an emoji of a {}")
 
+_EMOJI = ("id", "name", "keywords", "group", "subgroup")
+_CLASS = ("label", "classname", "subgroup", "group_name")
 _SPLITS = ("train", "val", "test")
 _ONE_SIDED = ("hand", "time", "transport-sign")  # subgroups whose images mean something else in a mirror
 
@@ -59,18 +59,13 @@ class Emoji:
 
 
 def read_emoji(root: str | Path, split: str) -> tuple[list[Emoji], tuple[str, ...]]:
-    """The emoji of a split, in the order of its list, and the names of all classes, in the order of their labels.
-
-    Raises:
-        HypvisionError: a file is missing or not of the layout above, an unknown split, or an emoji of it without a
-            class.
-    """
+    """The emoji of a split, in the order of its list, and the names of all classes, in the order of their labels."""
     root = Path(root).expanduser()
-    classes = sorted(_records(root / "splits/classes.json", "label"), key=lambda row: row["label"])
+    classes = sorted(_records(root / "splits/classes.json", _CLASS), key=lambda row: row["label"])
     if [row["label"] for row in classes] != list(range(len(classes))):
         raise HypvisionError(f"The labels in '{root / 'splits/classes.json'}' are not 0, 1, 2, ...: renumber them.")
     by_subgroup = {row["subgroup"]: row for row in classes}
-    known = {row["id"]: row for row in _records(root / "emoji.json", "id")}
+    known = {row["id"]: row for row in _records(root / "emoji.json", _EMOJI)}
     splits = _json(root / "splits/emoji_split.json")
     if not isinstance(splits, dict) or split not in splits:
         raise HypvisionError(f"There is no split '{split}'.{did_you_mean(split, _SPLITS)} Use train, val or test.")
@@ -88,10 +83,10 @@ def read_emoji(root: str | Path, split: str) -> tuple[list[Emoji], tuple[str, ..
             or row["subgroup"].startswith(_ONE_SIDED)
             or not {"left", "right"}.isdisjoint(row["name"].split())
         )
+        words = tuple(row["keywords"])
         found.append(
-            Emoji(name, row["name"], tuple(row["keywords"]), place["label"], place["classname"], place["group_name"],
-                  one_sided)
-        )  # fmt: skip
+            Emoji(name, row["name"], words, place["label"], place["classname"], place["group_name"], one_sided)
+        )
     return found, tuple(row["classname"] for row in classes)
 
 
@@ -107,11 +102,8 @@ def _json(path: Path) -> Any:
         raise HypvisionError(f"'{path}' is not JSON: {error}. Replace it by an intact copy.") from error
 
 
-def _records(path: Path, key: str) -> list[dict[str, Any]]:
+def _records(path: Path, keys: tuple[str, ...]) -> list[dict[str, Any]]:
     rows = _json(path)
-    keys = {"id": ("id", "name", "keywords", "group", "subgroup")}.get(
-        key, ("label", "classname", "subgroup", "group_name")
-    )
     for number, row in enumerate(rows if isinstance(rows, list) else [rows]):
         if lacking := [name for name in keys if not isinstance(row, dict) or name not in row]:
             raise HypvisionError(f"Entry {number} of '{path}' has no '{lacking[0]}'. Expected: {', '.join(keys)}.")
@@ -129,15 +121,12 @@ class EmojiCaptions(Dataset):
     Args:
         root: folder of the layout above.
         split: ``train``, ``val`` or ``test``.
-        styles: of the images (folders of ``images``). An emoji that a style does not have is passed over.
+        styles: of the images (folders of ``images``). Emoji that a style lacks are left out.
         length: number of samples of the training; the other splits have one an image.
         size: side of a sample in pixels.
         augmented: False: images of the training as they are, too.
         mix: probabilities of a class, a group, a name with keywords; the rest are names.
         seed: of all random choices; sample i is always the same.
-
-    Raises:
-        HypvisionError: see :func:`read_emoji`; a style without images, or an image that cannot be read.
     """
 
     def __init__(
@@ -168,12 +157,9 @@ class EmojiCaptions(Dataset):
                 raise HypvisionError(f"The style '{style}' has no image of the split '{split}' in '{folder}'.")
             self.items += there
         self.length = length if split == "train" else len(self.items)
-        self._images = [np.asarray(self._read(path)) for _, path in self.items]
-
-    def _read(self, path: Path) -> Image.Image:
-        image = open_image(path)
-        side = (self.size, self.size)
-        return image if image.size == side else image.resize(side, Image.Resampling.BICUBIC)
+        # resize() returns a copy of an image that has the size already
+        images = (open_image(path).resize((size, size), Image.Resampling.BICUBIC) for _, path in self.items)
+        self._images = [np.asarray(image) for image in images]
 
     def __len__(self) -> int:
         return self.length
@@ -213,7 +199,7 @@ def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -
     """An image on white, moved, turned, resized, in other colours, in grey or as line art.
 
     Args:
-        rng: where choices come from.
+        rng: of all random choices.
         pixels: uint8 (H, W, 3).
         mirror: whether it may be mirrored.
     """

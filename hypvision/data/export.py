@@ -14,24 +14,22 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from hypvision.checks import one_of
 from hypvision.errors import HypvisionError
 from hypvision.files import check_output_folder, read_json, replacing_folder, write_json
 
 from .shapes import ShapesClassification, ShapesScenes
 from .taxonomy import TAXONOMY
 
-__all__ = ["LAYOUTS", "export", "run_length"]
-
 _RECORD = "dataset.json"
 _FORMAT = 1  # goes up when the images or the layouts change
 
 
-def run_length(mask: np.ndarray) -> dict:
+def run_length(mask: np.ndarray) -> dict[str, list[int]]:
     """A boolean mask ``(H, W)`` as COCO's uncompressed run-length encoding: column-major runs, starting with zeros."""
     pixels = np.asarray(mask, dtype=bool).ravel(order="F")
     edges = np.flatnonzero(np.diff(np.concatenate([[False], pixels, [not pixels[-1]]])))
-    counts = np.diff(np.concatenate([[0], edges])).tolist()
-    return {"size": list(mask.shape), "counts": [int(count) for count in counts]}
+    return {"size": list(mask.shape), "counts": np.diff(edges, prepend=0).tolist()}
 
 
 def _write_imagefolder(root: Path, lengths: dict[str, int], size: tuple[int, int], seed: int, level: str) -> None:
@@ -72,45 +70,30 @@ def _write_coco(root: Path, lengths: dict[str, int], size: tuple[int, int], seed
     for split, length in lengths.items():
         folder = root / f"{split}2017"
         folder.mkdir()
-        images: list[dict] = []
-        instances: list[dict] = []
-        captions: list[dict] = []
+        images, instances, captions = [], [], []  # type: list[dict], list[dict], list[dict]
         data = ShapesScenes(split, length, size, seed)
         for i in tqdm(range(length), desc=f"coco {split}", unit="img", leave=False, disable=None):
             scene = data[i]
             name = f"{i:012d}.jpg"
             scene.image.save(folder / name, quality=95)
             width, height = scene.image.size
-            images.append({"id": i, "file_name": name, "width": width, "height": height})
+            images.append(dict(id=i, file_name=name, width=width, height=height))
             for item, mask in zip(scene.objects, scene.masks):
                 left, top, right, bottom = item.box
-                instances.append(
-                    {
-                        "id": len(instances) + 1,
-                        "image_id": i,
-                        "category_id": item.label(level) + 1,
-                        "bbox": [left, top, right - left, bottom - top],
-                        "area": item.area,
-                        "segmentation": run_length(mask),
-                        "iscrowd": 0,
-                    }
-                )
+                instances.append(dict(
+                    id=len(instances) + 1, image_id=i, category_id=item.label(level) + 1,
+                    bbox=[left, top, right - left, bottom - top], area=item.area, segmentation=run_length(mask),
+                    iscrowd=0,
+                ))  # fmt: skip
             for depth, (true, false) in enumerate(zip(scene.captions, scene.contradictions)):
-                captions.append(
-                    {
-                        "id": len(captions) + 1,
-                        "image_id": i,
-                        "level": depth,
-                        "caption": true,
-                        "contradiction": false,
-                    }
-                )
-        info = {"description": f"hypvision shapes, seed {seed}"}
-        for kind, items in (("instances", instances), ("captions", captions)):
-            record: dict = {"info": info, "licenses": [], "images": images, "annotations": items}
-            if kind == "instances":
-                record["categories"] = categories
-            (root / "annotations" / f"{kind}_{split}2017.json").write_text(json.dumps(record))
+                number = len(captions) + 1
+                captions.append(dict(id=number, image_id=i, level=depth, caption=true, contradiction=false))
+        shared = dict(info={"description": f"hypvision shapes, seed {seed}"}, licenses=[], images=images)
+        for kind, record in (
+            ("instances", dict(annotations=instances, categories=categories)),
+            ("captions", dict(annotations=captions)),
+        ):
+            (root / "annotations" / f"{kind}_{split}2017.json").write_text(json.dumps(shared | record))
 
 
 LAYOUTS: dict[str, Callable[[Path, dict[str, int], tuple[int, int], int, str], None]] = {
@@ -148,18 +131,9 @@ def export(
         HypvisionError: an argument is out of range, ``out`` holds something else, or the disk is full.
     """
     out = Path(out)
-    if layout not in LAYOUTS:
-        raise HypvisionError(f"There is no layout {layout!r}. Use one of {', '.join(LAYOUTS)}.")
+    one_of(LAYOUTS, layout=layout)
     height, width = (size, size) if isinstance(size, int) else size
-    record = {
-        "format": _FORMAT,
-        "layout": layout,
-        "train": train,
-        "val": val,
-        "size": [height, width],
-        "seed": seed,
-        "level": level,
-    }
+    record = dict(format=_FORMAT, layout=layout, train=train, val=val, size=[height, width], seed=seed, level=level)
     if _already_there(out, record, overwrite):
         return out
     # Arguments are checked before anything is written.

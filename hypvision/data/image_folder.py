@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 from torchvision import datasets as tv_datasets
 from torchvision import transforms as tv_transforms
 
+from hypvision.checks import one_of
 from hypvision.clip.classes import check_classes
 from hypvision.errors import HypvisionError, require
 from hypvision.files import read_lines
@@ -27,8 +28,6 @@ from hypvision.images import SUFFIXES, open_image
 require("mmengine", "mm")
 
 from mmengine.registry import DATASETS  # noqa: E402 - after the check that says how to install it
-
-__all__ = ["CIFARDataset", "ImageFolderDataset", "build_transform", "check_root"]
 
 CIFAR_LAYOUT = {
     "cifar10": (tv_datasets.CIFAR10, "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"),
@@ -44,12 +43,6 @@ def build_transform(config: dict[str, Any] | Callable) -> Callable:
             auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25)``. One more key, ``pad_crop=4``, replaces timm's random
             resized crop by the one used for small images: pad by so many pixels (reflected), crop at random, flip. A
             callable is returned as it is.
-
-    Returns:
-        A function from a PIL image to a ``(3, H, W)`` tensor.
-
-    Raises:
-        HypvisionError: an argument that timm does not know.
     """
     if callable(config):
         return config
@@ -74,11 +67,7 @@ def build_transform(config: dict[str, Any] | Callable) -> Callable:
 
 
 def check_root(root: str | Path) -> None:
-    """Check that the folder of an :class:`ImageFolderDataset` is there.
-
-    Raises:
-        HypvisionError: it is not; says what is expected there.
-    """
+    """Refuse a folder of an :class:`ImageFolderDataset` that does not exist, and say what is expected there."""
     root = Path(root).expanduser()
     if not root.is_dir():
         raise HypvisionError(
@@ -142,10 +131,6 @@ class ImageFolderDataset(_ImageDataset):
             sub-folders of that folder, e.g. the training images', of which ``root`` may lack some.
         indices: keep these images only (numbers in the sorted order), e.g. to try a config on a few.
         cache: keep all decoded images in memory. For small images (CIFAR): decoding costs more than everything else.
-
-    Raises:
-        HypvisionError: the folder or list is missing, has the wrong layout or labels out of range; a corrupt image
-            (when it is read).
     """
 
     def __init__(
@@ -160,15 +145,14 @@ class ImageFolderDataset(_ImageDataset):
         super().__init__(transform)
         self.root = Path(root).expanduser()
         check_root(self.root)
+        names, partial = None if classes is None or isinstance(classes, str | Path) else list(classes), False
         if isinstance(classes, str | Path):
             check_root(classes)
-            names: Sequence[str] | None = _sub_folders(Path(classes).expanduser())
-        else:
-            names = classes
+            names, partial = _sub_folders(Path(classes).expanduser()), True
         if names is not None:
             check_classes(enumerate(names), "'classes' of the data set", "Give every class a name of its own.")
         if ann_file is None:
-            samples, found = self._scan_folders(names, partial=names is not classes)
+            samples, found = self._scan_folders(names, partial)
         else:
             samples, found = self._scan_list(Path(ann_file), names)
         if indices is not None:
@@ -180,7 +164,7 @@ class ImageFolderDataset(_ImageDataset):
 
     def _scan_folders(self, classes: Sequence[str] | None, partial: bool) -> tuple[list[tuple[str, int]], list[str]]:
         found = _sub_folders(self.root)
-        wanted = list(classes) if classes is not None else found
+        wanted = found if classes is None else list(classes)
         if partial and (unknown := sorted(set(found) - set(wanted))):
             raise HypvisionError(
                 f"The data folder '{self.root}' has folders that are none of the {len(wanted)} classes: "
@@ -194,8 +178,7 @@ class ImageFolderDataset(_ImageDataset):
                 f"'{self.root}/cat/0001.jpg'. Found: {_abridged(sorted(p.name for p in self.root.iterdir()))}."
             )
         try:
-            present = set(found)
-            labels = {name: i for i, name in enumerate(wanted) if name in present}
+            labels = {name: i for i, name in enumerate(wanted) if name in found}
             samples = tv_datasets.folder.make_dataset(str(self.root), labels, tuple(sorted(SUFFIXES)))
         except FileNotFoundError as error:
             raise HypvisionError(
@@ -247,9 +230,6 @@ class CIFARDataset(_ImageDataset):
         train: the 50,000 training images, else the 10,000 test images.
         name: ``"cifar10"`` or ``"cifar100"``.
         indices: keep these images only.
-
-    Raises:
-        HypvisionError: unknown ``name``; files missing or not the official ones.
     """
 
     def __init__(
@@ -261,8 +241,7 @@ class CIFARDataset(_ImageDataset):
         indices: Sequence[int] | None = None,
     ):
         super().__init__(transform)
-        if name not in CIFAR_LAYOUT:
-            raise HypvisionError(f"CIFARDataset knows {' and '.join(CIFAR_LAYOUT)}, not '{name}'.")
+        one_of(CIFAR_LAYOUT, name=name)
         reader, url = CIFAR_LAYOUT[name]
         self.place = Path(root).expanduser() / reader.base_folder
         try:
@@ -273,11 +252,10 @@ class CIFARDataset(_ImageDataset):
                 f"The data folder '{self.place}' {state}. Download {url} and unpack it in '{root}' (see docs/data.md). "
                 "Images in class folders are read with ImageFolderDataset instead."
             ) from error
-        keep = np.arange(len(data)) if indices is None else np.asarray(list(indices), dtype=np.int64)
-        self.images = data.data[keep]
-        self.labels = np.array(data.targets, dtype=np.int64)[keep]
+        self._numbers = np.arange(len(data))[slice(None) if indices is None else list(indices)]
+        self.images = data.data[self._numbers]
+        self.labels = np.array(data.targets, dtype=np.int64)[self._numbers]
         self.metainfo = dict(classes=tuple(data.classes))
-        self._numbers = keep
 
     def read(self, index: int) -> Image.Image:
         return Image.fromarray(self.images[index])

@@ -12,6 +12,7 @@ import json
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,11 +24,9 @@ from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from hypvision.checkpoints.sources import offline
-from hypvision.checks import one_of
+from hypvision.checks import at_least, one_of
 from hypvision.errors import HypvisionError, require
 from hypvision.files import parse_json, read_json, replacing, write_json
-
-__all__ = ["ByteTokenizer", "PackedText", "Tokenizer", "documents", "load_tokenizer", "pack"]
 
 
 class Tokenizer(Protocol):
@@ -43,8 +42,8 @@ class Tokenizer(Protocol):
 
 
 class ByteTokenizer:
-    """Bytes of UTF-8 as tokens: 0 fills, 1 begins a document, byte b is b + 3. So are those of transformers'
-    ``ByT5Tokenizer(extra_ids=0)``, which stands in for it there."""
+    """Bytes of UTF-8 as tokens, as transformers' ``ByT5Tokenizer(extra_ids=0)`` has them: 0 fills, 1 begins a document,
+    byte b is b + 3."""
 
     vocab_size, bos_id, pad_id = 259, 1, 0
     name = "byte"
@@ -83,11 +82,7 @@ class _Pretrained:
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """``"byte"``, or a tokenizer of transformers by its folder or name.
-
-    Raises:
-        HypvisionError: there is none of that name.
-    """
+    """``"byte"``, or a tokenizer of transformers by its folder or name."""
     return ByteTokenizer() if name == "byte" else _Pretrained(name)
 
 
@@ -127,8 +122,19 @@ def _files(entry: str) -> list[Path]:
     return found
 
 
-def _file(path: Path, field: str, separator: str | None) -> Iterator[str]:
+@contextmanager
+def _reading(what: str, field: str) -> Iterator[None]:
     try:
+        yield
+    except (KeyError, ValueError) as error:
+        raise HypvisionError(
+            f"{what} cannot be read as text with the field '{field}' ({type(error).__name__}: {error}). Name the field "
+            "that holds the text, or give UTF-8."
+        ) from error
+
+
+def _file(path: Path, field: str, separator: str | None) -> Iterator[str]:
+    with _reading(f"'{path}'", field):
         if path.suffix == ".parquet":
             file = require("pyarrow.parquet", "eval").ParquetFile(path)
             if field not in file.schema_arrow.names:
@@ -141,20 +147,10 @@ def _file(path: Path, field: str, separator: str | None) -> Iterator[str]:
         else:
             text = path.read_text(encoding="utf-8")
             yield from (part for part in (text.split(separator) if separator else [text]) if part.strip())
-    except (KeyError, ValueError) as error:
-        raise HypvisionError(
-            f"'{path}' cannot be read as text with the field '{field}' ({type(error).__name__}: {error}). Name the "
-            "field that holds the text, or give UTF-8."
-        ) from error
 
 
 def _texts(rows: Iterable[Any], field: str) -> Iterator[str]:
-    """The texts of rows, without the empty ones.
-
-    Raises:
-        KeyError: a row has no such field.
-        ValueError: something else than text is in it.
-    """
+    """The texts of rows, without the empty ones."""
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             raise ValueError(f"row {number} is of type {type(row).__name__}, and has no fields")
@@ -172,22 +168,17 @@ def _hub(name: str, field: str) -> Iterator[str]:
         rows = datasets.load_dataset(path, config or None, split=split or "train", streaming=True)
     except (OSError, ValueError) as error:
         raise HypvisionError(f"The data set '{path}' cannot be loaded: {str(error).splitlines()[0]}") from error
-    try:
+    with _reading(f"The data set '{path}'", field):
         yield from _texts(rows, field)
-    except (KeyError, ValueError) as error:
-        raise HypvisionError(
-            f"The data set '{path}' cannot be read as text with the field '{field}' ({type(error).__name__}: {error}). "
-            "Name the field that holds the text."
-        ) from error
 
 
 def pack(lengths: Sequence[int], room: int, window: int = 1024) -> list[list[int]]:
-    """First-fit packing: pieces in the order in which they come into the first row with room.
+    """First-fit packing: each piece goes into the first row that has space for it.
 
     Args:
         lengths: of the pieces, each at most ``room``.
-        room: of a row.
-        window: so many pieces are packed together, that rows stay near each other in the text.
+        room: length of a row.
+        window: so many pieces are packed together, so that rows have pieces from nearby in the text.
 
     Returns:
         For each row the numbers of its pieces.
@@ -197,11 +188,10 @@ def pack(lengths: Sequence[int], room: int, window: int = 1024) -> list[list[int
         free: list[int] = []
         opened: list[list[int]] = []
         for i in range(begin, min(begin + window, len(lengths))):
-            place = next((k for k, left in enumerate(free) if left >= lengths[i]), None)
-            if place is None:
+            place = next((k for k, left in enumerate(free) if left >= lengths[i]), len(free))
+            if place == len(free):
                 free.append(room)
                 opened.append([])
-                place = len(free) - 1
             free[place] -= lengths[i]
             opened[place].append(i)
         rows += opened
@@ -221,9 +211,6 @@ class PackedText(Dataset):
         tail: ``"keep"`` the rest of a document that was cut, or ``"drop"`` it, as published.
         cache: folder for the tokens; by default beside the working directory's ``work_dirs``.
         limit: so many rows at most.
-
-    Raises:
-        HypvisionError: no text, or one too short for a row.
     """
 
     def __init__(
@@ -238,18 +225,16 @@ class PackedText(Dataset):
         limit: int | None = None,
     ):
         one_of(("keep", "drop"), tail=tail)
-        if length < 2:
-            raise HypvisionError(f"A row must have 2 tokens at least, got length={length}.")
+        at_least(2, integer=True, length=length)
         self.tokenizer, self.length = load_tokenizer(tokenizer), length
         self.tokens, sizes, self.bytes = _tokenized(source, tokenizer, self.tokenizer, field, separator, Path(cache))
         begins = np.concatenate([[0], np.cumsum(sizes)])
         pieces = [
             (int(begin) + i, min(length, int(size) - i))
             for begin, size in zip(begins, sizes)
-            for i in range(0, int(size), length)
+            for i in range(0, int(size) - 1, length)
             if not (tail == "drop" and i and int(size) - i < length)
         ]
-        pieces = [piece for piece in pieces if piece[1] > 1]
         self.rows = [[pieces[i] for i in row] for row in pack([size for _, size in pieces], length)][:limit]
         if not self.rows:
             raise HypvisionError(f"The text at '{source}' has no two tokens. Give more.")
@@ -280,16 +265,14 @@ def _tokenized(
     base = folder.expanduser() / hashlib.sha256(key.encode()).hexdigest()[:16]
     flat, facts = base.with_suffix(".bin"), base.with_suffix(".json")
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-    many = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-    if not many or os.environ.get("LOCAL_RANK", str(dist.get_rank())) == "0":
-        try:
-            if not facts.is_file():
-                _write_tokens(flat, facts, source, documents(source, field, separator), tokenizer, dtype)
-        finally:
-            if many:
-                dist.barrier()
-    else:
-        dist.barrier()
+    several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    try:
+        first = not several or os.environ.get("LOCAL_RANK", str(dist.get_rank())) == "0"
+        if first and not facts.is_file():
+            _write_tokens(flat, facts, source, documents(source, field, separator), tokenizer, dtype)
+    finally:
+        if several:
+            dist.barrier()
     if not facts.is_file():
         raise HypvisionError(f"The first process of this machine could not read the text at '{source}'; it says why.")
     found = read_json(facts)

@@ -24,11 +24,12 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from hypvision.errors import HypvisionError, require
+from hypvision.checks import one_of
+from hypvision.clip.classes import official_ids
+from hypvision.data.published import read_matlab
+from hypvision.errors import HypvisionError, one_line, require
 from hypvision.files import below, check_output_folder, read_json, read_lines, replacing
 from hypvision.images import image_size, read_labels
-
-__all__ = ["PREPARED", "ade847_labels", "prepare", "voc_labels"]
 
 Item = tuple[str, Path, Path, Callable[[], np.ndarray]]  # name, image, file of its labels, the labels
 
@@ -75,14 +76,11 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except HypvisionError:
         raise
-    except Exception as error:  # the readers raise whatever the bytes make them stumble over
-        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise HypvisionError(f"'{path}' cannot be read ({text}). Replace it by an intact copy.") from error
+    except Exception as error:  # pycocotools raises errors of many classes for damaged annotations
+        raise HypvisionError(f"'{path}' cannot be read ({one_line(error)}). Replace it by an intact copy.") from error
 
 
 def _ade847(source: Path) -> Iterator[Item]:
-    from hypvision.clip.classes import official_ids
-
     ids = official_ids("ade847")
     table = np.full(max(ids) + 2, 65535, dtype=np.uint16)
     table[ids] = np.arange(len(ids))
@@ -97,20 +95,18 @@ def _ade847(source: Path) -> Iterator[Item]:
 
 
 def _pc59(source: Path) -> Iterator[Item]:
-    from hypvision.clip.classes import official_ids
-
     masks: Any = require("pycocotools.mask", "mm")
-    with _reading(source / "trainval_merged.json"):
-        content = read_json(_need(source / "trainval_merged.json"))
-        images, annotations = content["images"], content["annos" if "annos" in content else "annotations"]
     ids = official_ids("pc59")
     table = np.full(max(ids) + 1, 255, dtype=np.uint8)
     table[ids[1:]] = np.arange(len(ids) - 1)
     by_image: dict[Any, list[dict]] = {}
-    with _reading(source / "trainval_merged.json"):
-        for annotation in annotations:
+    file = _need(source / "trainval_merged.json")
+    with _reading(file):
+        content = read_json(file)
+        for annotation in content["annos" if "annos" in content else "annotations"]:
             by_image.setdefault(annotation["image_id"], []).append(annotation)
-        wanted = [(Path(item["file_name"]).stem, item) for item in images if item.get("phase", "val") == "val"]
+        images = [item for item in content["images"] if item.get("phase", "val") == "val"]
+        wanted = [(Path(item["file_name"]).stem, item) for item in images]
 
     def labels(item: dict) -> np.ndarray:
         painted = np.zeros((item["height"], item["width"]), dtype=np.int64)
@@ -124,15 +120,12 @@ def _pc59(source: Path) -> Iterator[Item]:
         return table[np.where(painted < len(table), painted, 0)]
 
     for name, item in wanted:
-        source_image = _need(source / "JPEGImages" / f"{name}.jpg")
-        yield name, source_image, source / "trainval_merged.json", partial(labels, item)
+        yield name, _need(source / "JPEGImages" / f"{name}.jpg"), file, partial(labels, item)
 
 
 def _pc459(source: Path) -> Iterator[Item]:
-    loadmat = require("scipy.io", "mm").loadmat
-
     def labels(path: Path) -> np.ndarray:
-        found = loadmat(str(path))["LabelMap"].astype(np.int64)
+        found = read_matlab(path, "LabelMap").astype(np.int64)
         if found.min() < 1 or found.max() > 459:
             raise HypvisionError(f"'{path}' has labels from {found.min()} to {found.max()}; expected 1 to 459.")
         return (found - 1).astype(np.uint16)
@@ -174,12 +167,8 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
 
     Returns:
         Number of images.
-
-    Raises:
-        HypvisionError: unknown name, no images, a file that is missing or damaged, or labels out of range.
     """
-    if name not in PREPARED:
-        raise HypvisionError(f"There is nothing to prepare for '{name}'. Known: {', '.join(PREPARED)}.")
+    one_of(PREPARED, name=name)
     items, suffix, limit = PREPARED[name]
     source, out = _need(Path(source).expanduser()), Path(out).expanduser()
     images, annotations = out / "images/validation", out / "annotations/validation"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import fnmatch
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +23,22 @@ from PIL import Image
 
 from hypvision.clip.classes import check_classes
 from hypvision.errors import HypvisionError, require
-from hypvision.files import read_json, read_lines
+from hypvision.files import read_json
 from hypvision.images import open_image
 
 from .image_folder import ImageFolderDataset, _ImageDataset
-from .taxonomy import KINDS, TAXONOMY
+from .published import read_label, read_matlab, read_rows
+from .taxonomy import KIND_OF, TAXONOMY
 
 require("mmengine", "mm")
 
 from mmengine.registry import DATASETS  # noqa: E402 - after the check that says how to install it
 
-__all__ = ["CUB200", "Cars196", "InShop", "RetrievalFolder", "StanfordOnlineProducts"]
+_Loaded = tuple[list[str], list[int], list[str], list[tuple[str, ...]], int | None]
 
 
 class _RetrievalDataset(_ImageDataset):
-    """What the published data sets share. Subclasses implement :meth:`_load`.
+    """What the published data sets share: they find their files by :meth:`_find` and read them in :meth:`_load`.
 
     Args:
         root: folder of the data set.
@@ -49,11 +50,9 @@ class _RetrievalDataset(_ImageDataset):
     """
 
     title: str
-    # The folder that unpacking makes, and where the archive is.
-    folder: str
-    source: str
-    # Images and classes of each split as published.
-    published: dict[str, tuple[int, int]]
+    folder: str  # that unpacking makes
+    source: str  # of the archive
+    published: dict[str, tuple[int, int]]  # images and classes of each split
 
     def __init__(self, root: str, transform: dict[str, Any] | Callable, split: str = "train"):
         super().__init__(transform)
@@ -63,7 +62,8 @@ class _RetrievalDataset(_ImageDataset):
         self.root = Path(root).expanduser()
         if not self.root.is_dir():
             raise self._missing(f"The data folder '{self.root}' does not exist.")
-        self.paths, self.labels, classes, ancestors, queries = self._load()
+        self.paths, labels, classes, ancestors, queries = self._load()
+        self.labels = np.array(labels, dtype=np.int64)
         if not self.paths:
             raise self._missing(f"The lists in '{self.root}' name no images of the split '{split}'.")
         absent = [path for path in self.paths if not Path(path).is_file()]
@@ -83,7 +83,7 @@ class _RetrievalDataset(_ImageDataset):
         self.metainfo = dict(classes=tuple(classes), ancestors=tuple(ancestors), queries=queries)
 
     @abstractmethod
-    def _load(self) -> tuple[list[str], np.ndarray, list[str], list[tuple[str, ...]], int | None]:
+    def _load(self) -> _Loaded:
         """Paths, labels (from 0), class names, their ancestors, and the number of queries."""
 
     def _missing(self, what: str) -> HypvisionError:
@@ -92,33 +92,16 @@ class _RetrievalDataset(_ImageDataset):
             "(layout in docs/data.md), or give its place with --cfg-options data_root=FOLDER."
         )
 
-    def _lines(self, *names: str) -> list[list[str]]:
-        """The words of each line of the first of these files that exists."""
+    def _find(self, *names: str) -> Path:
+        """The first of these files that exists."""
         for name in names:
             if (self.root / name).is_file():
-                return [line.split() for line in read_lines(self.root / name, f"a list of {self.title}")]
+                return self.root / name
         raise self._missing(f"The file '{self.root / names[0]}' does not exist.")
 
-    def _table(self, rows: Iterable[list[str]], width: int, name: str) -> list[list[str]]:
-        """Rows of ``width`` words, checked."""
-        rows = list(rows)
-        for row in rows:
-            if len(row) != width:
-                raise HypvisionError(
-                    f"'{self.root / name}' has the line '{' '.join(row)}', which is not {width} words. Replace the "
-                    "file by an intact copy."
-                )
-        return rows
-
-    def _number(self, word: Any, name: str) -> int:
-        """The number of a class in a list, checked."""
-        try:
-            return int(word)
-        except (TypeError, ValueError):
-            raise HypvisionError(
-                f"'{self.root / name}' has '{word}' where the number of a class belongs. Replace the file by an intact "
-                "copy."
-            ) from None
+    def _rows(self, width: int, *names: str, skip: int = 0) -> list[list[str]]:
+        """The words of each line, ``width`` of them, of the first of these files that exists."""
+        return read_rows(self._find(*names), f"a list of {self.title}", width, width, skip)
 
     def read(self, index: int) -> Image.Image:
         return open_image(self.paths[index])
@@ -133,27 +116,24 @@ class CUB200(_RetrievalDataset):
 
     Files: ``images.txt``, ``image_class_labels.txt``, ``classes.txt``, ``images/CLASS/*.jpg``. The ancestor of a
     species is the last word of its name (albatross, sparrow, ...): a common name, close to the family but not taxonomy.
-
-    Args and errors: see the base class.
     """
 
     title, folder = "CUB-200-2011", "CUB_200_2011"
     source = "https://data.caltech.edu/records/65de6-vp158 (CUB_200_2011.tgz)"
     published = {"train": (5864, 100), "test": (5924, 100)}
 
-    def _load(self):
-        rows = self._table(self._lines("classes.txt"), 2, "classes.txt")
-        pairs = [(self._number(number, "classes.txt"), name) for number, name in rows]
-        classes = check_classes(pairs, f"'{self.root / 'classes.txt'}'", "Take an intact copy.")
-        files = self._table(self._lines("images.txt"), 2, "images.txt")
-        numbers = dict(self._table(self._lines("image_class_labels.txt"), 2, "image_class_labels.txt"))
+    def _load(self) -> _Loaded:
+        sheet = self._find("classes.txt")
+        pairs = [(read_label(number, sheet), name) for number, name in self._rows(2, "classes.txt")]
+        classes = check_classes(pairs, f"'{sheet}'", "Take an intact copy.")
+        numbers = dict(self._rows(2, "image_class_labels.txt"))
         wanted = sorted(number for number in classes if (number <= 100) == (self.split == "train"))
         place = {str(number): i for i, number in enumerate(wanted)}
-        chosen = [(file, place[numbers[key]]) for key, file in files if numbers.get(key) in place]
+        chosen = [(file, place[numbers[key]]) for key, file in self._rows(2, "images.txt") if numbers.get(key) in place]
         names = [classes[number].partition(".")[2] or classes[number] for number in wanted]
         ancestors = [(name.rpartition("_")[2].lower(),) for name in names]
         paths = [str(self.root / "images" / file) for file, _ in chosen]
-        return paths, np.array([label for _, label in chosen], dtype=np.int64), names, ancestors, None
+        return paths, [label for _, label in chosen], names, list(ancestors), None
 
 
 # Makers of Cars-196 of more than one word; the others are the first word of the model.
@@ -172,68 +152,40 @@ class Cars196(_RetrievalDataset):
     Files: ``cars_annos.mat`` and ``car_ims/*.jpg``; or, as in later copies, ``devkit/cars_meta.mat``,
     ``devkit/cars_train_annos.mat``, ``cars_test_annos_withlabels.mat``, ``cars_train/*.jpg``, ``cars_test/*.jpg``. The
     ancestor of a model is its maker. Reading ``.mat`` needs SciPy.
-
-    Args and errors: see the base class.
     """
 
     title, folder = "Cars-196", "CARS_196"
     source = "http://ai.stanford.edu/~jkrause/cars/car_dataset.html (car_ims.tgz, cars_annos.mat), or a copy of it"
     published = {"train": (8054, 98), "test": (8131, 98)}
 
-    def _load(self):
-        if (self.root / "cars_annos.mat").is_file() or not (self.root / "devkit").is_dir():
-            rows = self._annotations("cars_annos.mat", "relative_im_path")
-            names = self._entry("cars_annos.mat", "class_names")
-        else:
-            names = self._entry("devkit/cars_meta.mat", "class_names")
-            rows = []
-            for folder, file in (
-                ("cars_train", "devkit/cars_train_annos.mat"),
-                ("cars_test", "cars_test_annos_withlabels.mat"),
-            ):
-                rows += [(f"{folder}/{name}", number) for name, number in self._annotations(file, "fname")]
-        names = [str(name) for name in np.atleast_1d(names)]
+    def _load(self) -> _Loaded:
+        files = {"": "cars_annos.mat"}
+        if not (self.root / "cars_annos.mat").is_file() and (self.root / "devkit").is_dir():
+            files = {"cars_train/": "devkit/cars_train_annos.mat", "cars_test/": "cars_test_annos_withlabels.mat"}
+        rows = [(f"{folder}{name}", c) for folder, file in files.items() for name, c in self._annotations(file)]
+        titles = self._entry("devkit/cars_meta.mat" if len(files) > 1 else "cars_annos.mat", "class_names")
         first = 0 if self.split == "train" else 98
-        names = names[first : first + 98]
+        names = [str(name) for name in titles][first : first + 98]
         chosen = [(path, c - 1 - first) for path, c in rows if 0 <= c - 1 - first < len(names)]
         paths = [str(self.root / path) for path, _ in chosen]
-        ancestors = [(car_maker(name),) for name in names]
-        return paths, np.array([label for _, label in chosen], dtype=np.int64), names, ancestors, None
+        return paths, [label for _, label in chosen], names, [(car_maker(name),) for name in names], None
 
-    def _entry(self, name: str, key: str) -> Any:
-        content = self._mat(name)
-        if key not in content:
-            found = ", ".join(sorted(k for k in content if not k.startswith("__"))) or "nothing"
-            raise HypvisionError(
-                f"The file '{self.root / name}' has no '{key}', it has {found}. Replace it by an intact copy"
-                + (" with labels." if "test_annos" in name else ".")
-            )
-        return content[key]
+    def _entry(self, name: str, key: str) -> np.ndarray:
+        return np.atleast_1d(read_matlab(self._find(name), key, squeeze_me=True, struct_as_record=False))
 
-    def _annotations(self, name: str, path: str) -> list[tuple[str, int]]:
+    def _annotations(self, name: str) -> list[tuple[str, int]]:
         """Path and class of each image in a file."""
-        found = []
-        for item in np.atleast_1d(self._entry(name, "annotations")):
+        path, found = "relative_im_path" if name == "cars_annos.mat" else "fname", []
+        for item in self._entry(name, "annotations"):
             fields = getattr(item, "__dict__", {})
             for key in (path, "class"):
                 if key not in fields:
                     raise HypvisionError(
                         f"The file '{self.root / name}' has an annotation without '{key}'. Take the file that has the "
-                        "classes: the archives have one of the test images without them, too."
+                        "classes: the archives also have one of the test images without them."
                     )
-            found.append((str(fields[path]), self._number(fields["class"], name)))
+            found.append((str(fields[path]), read_label(fields["class"], self.root / name)))
         return found
-
-    def _mat(self, name: str) -> dict[str, Any]:
-        if not (self.root / name).is_file():
-            raise self._missing(f"The file '{self.root / name}' does not exist.")
-        io = require("scipy.io", "metric")
-        try:
-            return io.loadmat(self.root / name, squeeze_me=True, struct_as_record=False)
-        except Exception as error:  # the reader raises whatever the bytes make it stumble over
-            raise HypvisionError(
-                f"The file '{self.root / name}' cannot be read ({error}). Replace it by an intact copy."
-            ) from error
 
 
 @DATASETS.register_module()
@@ -242,23 +194,20 @@ class StanfordOnlineProducts(_RetrievalDataset):
 
     Files: ``Ebay_train.txt``, ``Ebay_test.txt`` and ``KIND_final/*.JPG``. The ancestor of a product is its kind, one of
     12.
-
-    Args and errors: see the base class.
     """
 
     title, folder = "Stanford Online Products", "Stanford_Online_Products"
     source = "https://cvgl.stanford.edu/projects/lifted_struct/ (Stanford_Online_Products.zip)"
     published = {"train": (59551, 11318), "test": (60502, 11316)}
 
-    def _load(self):
+    def _load(self) -> _Loaded:
         name = f"Ebay_{self.split}.txt"
-        rows = self._table(self._lines(name)[1:], 4, name)  # image_id class_id super_class_id path
-        given = [self._number(row[1], name) for row in rows]
+        rows = self._rows(4, name, skip=1)  # image_id class_id super_class_id path
+        given = [read_label(row[1], self.root / name) for row in rows]
         numbers = sorted(set(given))
         place = {number: i for i, number in enumerate(numbers)}
         kinds = {n: row[3].partition("/")[0].removesuffix("_final") for n, row in zip(given, rows)}
-        labels = np.array([place[number] for number in given], dtype=np.int64)
-        paths = [str(self.root / row[3]) for row in rows]
+        paths, labels = [str(self.root / row[3]) for row in rows], [place[number] for number in given]
         return paths, labels, [str(number) for number in numbers], [(kinds[number],) for number in numbers], None
 
 
@@ -268,17 +217,15 @@ class InShop(_RetrievalDataset):
 
     Files: ``list_eval_partition.txt`` (or in ``Eval/``) and ``img/...`` (or ``Img/img/...``). The split ``"test"`` has
     the queries first and then the gallery. The ancestors of an item are (women or men, kind of garment).
-
-    Args and errors: see the base class.
     """
 
     title, folder = "In-Shop Clothes Retrieval", "In-shop"
     source = "https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html (on request)"
     published = {"train": (25882, 3997), "test": (26830, 3985)}
 
-    def _load(self):
+    def _load(self) -> _Loaded:
         name = "list_eval_partition.txt"
-        rows = self._table(self._lines(name, f"Eval/{name}")[2:], 3, name)  # image_name item_id evaluation_status
+        rows = self._rows(3, name, f"Eval/{name}", skip=2)  # image_name item_id evaluation_status
         unknown = sorted({row[2] for row in rows} - {"train", "query", "gallery"})
         if unknown:
             raise HypvisionError(
@@ -291,15 +238,15 @@ class InShop(_RetrievalDataset):
         place = {item: i for i, item in enumerate(items)}
         above = {row[1]: tuple(row[0].split("/")[1:3]) for row in chosen}
         base = self.root / "Img" if (self.root / "Img").is_dir() else self.root
-        labels = np.array([place[row[1]] for row in chosen], dtype=np.int64)
+        labels = [place[row[1]] for row in chosen]
         queries = None if self.split == "train" else sum(row[2] == "query" for row in chosen)
         return [str(base / row[0]) for row in chosen], labels, items, [above[item] for item in items], queries
 
 
-def _matching(root: str, classes: Sequence[str] | None) -> list[str] | None:
+def _matching(root: str, classes: Sequence[str] | None) -> Sequence[str] | None:
     """Class names with patterns replaced by the folders that match them, sorted."""
     if classes is None or not any("*" in name for name in classes):
-        return None if classes is None else list(classes)
+        return classes
     folders = sorted(path.name for path in Path(root).glob("*/")) if Path(root).is_dir() else []
     found: list[str] = []
     for name in classes:
@@ -330,8 +277,7 @@ def _taxonomy(name: str) -> dict[str, tuple[str, ...]]:
         return _in_file(name)
     if name != "shapes":
         raise HypvisionError(f"There are no ancestors by the name of '{name}'. Give a dict, a .json file or 'shapes'.")
-    parents = {shape: kind for kind, shapes in KINDS.items() for shape in shapes}
-    return {" ".join(words): (parents[words[-1]], words[-1]) for words in TAXONOMY.instances}
+    return {" ".join(words): (KIND_OF[words[-1]], words[-1]) for words in TAXONOMY.instances}
 
 
 @DATASETS.register_module()
@@ -389,9 +335,9 @@ class RetrievalFolder(ImageFolderDataset):
         self.metainfo |= dict(ancestors=tuple(above), queries=queries)
 
     def _thin(self, per_class: int) -> None:
-        keep: list[int] = []
+        chosen: list[int] = []
         for label in np.unique(self.labels):
             members = np.flatnonzero(self.labels == label)
-            keep += members[np.linspace(0, len(members) - 1, min(per_class, len(members))).astype(int)].tolist()
-        self.paths = [self.paths[i] for i in keep]
-        self.labels = self.labels[keep]
+            chosen += members[np.linspace(0, len(members) - 1, min(per_class, len(members))).astype(int)].tolist()
+        self.paths = [self.paths[i] for i in chosen]
+        self.labels = self.labels[chosen]

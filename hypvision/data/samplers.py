@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hypvision.checks import one_of
 from hypvision.errors import HypvisionError, require
 
 require("mmengine", "mm")
@@ -14,10 +15,6 @@ require("mmengine", "mm")
 import timm.data.distributed_sampler as timm_samplers  # noqa: E402 - after the check that says how to install it
 from mmengine.dist import get_dist_info, sync_random_seed  # noqa: E402
 from mmengine.registry import DATA_SAMPLERS  # noqa: E402
-
-__all__ = ["MPerClassBatchSampler", "RepeatAugSampler"]
-
-SHORT = ("error", "repeat", "drop")
 
 
 @DATA_SAMPLERS.register_module()
@@ -37,10 +34,7 @@ class MPerClassBatchSampler:
         short_classes: what to do with a class of fewer than ``m`` images: ``"error"``, ``"repeat"`` its images, or
             ``"drop"`` it.
         replace: draw the images of a class with replacement, as the HIER recipes do.
-        drop_last: there is no last, smaller batch; for mmengine's sake.
-
-    Raises:
-        HypvisionError: sizes that do not divide, too few classes, a class with fewer than ``m`` images.
+        drop_last: mmengine passes it; there never is a last, smaller batch.
     """
 
     def __init__(
@@ -53,15 +47,13 @@ class MPerClassBatchSampler:
         drop_last: bool = True,
     ):
         self.sampler, self.batch_size, self.m, self.replace = sampler, batch_size, m, replace
-        self.drop_last = True
         self.world_size, self.rank = getattr(sampler, "world_size", 1), getattr(sampler, "rank", 0)
         if m < 1 or batch_size < m or batch_size % m:
             raise HypvisionError(
                 f"A batch of {batch_size} images cannot hold {m} of each class. Set train_dataloader.batch_size to a "
                 "multiple of train_dataloader.batch_sampler.m."
             )
-        if short_classes not in SHORT:
-            raise HypvisionError(f"batch_sampler.short_classes is one of {', '.join(SHORT)}, not '{short_classes}'.")
+        one_of(("error", "repeat", "drop"), short_classes=short_classes)
         labels = np.asarray(sampler.dataset.labels)
         names = (getattr(sampler.dataset, "metainfo", None) or {}).get("classes")
         order = np.argsort(labels, kind="stable")
@@ -97,8 +89,8 @@ class MPerClassBatchSampler:
         for _ in range(len(self)):
             chosen = generator.choice(len(self.members), self.classes_per_batch, replace=False)
             drawn = [self._draw(self.members[c], generator) for c in chosen]
-            mine = drawn[self.rank * per_process : (self.rank + 1) * per_process]
-            yield [int(index) for group in mine for index in group]
+            own = drawn[self.rank * per_process : (self.rank + 1) * per_process]
+            yield [int(index) for group in own for index in group]
 
     def _draw(self, indices: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         return generator.choice(indices, self.m, replace=self.replace or len(indices) < self.m)

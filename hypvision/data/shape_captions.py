@@ -12,11 +12,9 @@ from torch.utils.data import Dataset
 
 from hypvision.clip.classes import TEMPLATES
 from hypvision.clip.models import create_clip
-from hypvision.data.captions import _NOUNS
+from hypvision.data.captions import NOUNS, with_article
 from hypvision.data.shapes import TAXONOMY, make_object, make_scene
-from hypvision.data.taxonomy import KINDS
-
-__all__ = ["ShapeCaptions", "vocabulary"]
+from hypvision.data.taxonomy import KIND_OF
 
 (TEMPLATE,) = TEMPLATES["catseg"]
 
@@ -53,13 +51,9 @@ class ShapeCaptions(Dataset):
             image, instance = make_object(index // 2 if self.scenes else index, self.split, self.size)
             label = int(TAXONOMY.ancestors("shape", of="instance")[instance])
             texture, colour, shape = TAXONOMY.instances[instance]
-            kind = next(kind for kind, shapes in KINDS.items() if shape in shapes)
-            words = (_NOUNS[kind], shape, f"{colour} {shape}", f"{texture} {colour} {shape}")
+            words = (NOUNS[KIND_OF[shape]], shape, f"{colour} {shape}", f"{texture} {colour} {shape}")
             caption = words[int(rng.choice(4, p=(0.05, 0.25, 0.4, 0.3)))]
-            if rng.random() < 0.5:
-                caption = TEMPLATE.format(caption)
-            else:
-                caption = f"{'an' if caption[0] in 'aeiou' else 'a'} {caption}"
+            caption = TEMPLATE.format(caption) if rng.random() < 0.5 else with_article(caption)
         return dict(inputs=torch.from_numpy(np.array(image)).permute(2, 0, 1), caption=caption, label=label)
 
 

@@ -14,39 +14,19 @@ process, at whatever level its label is asked for; and the splits share no strea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 from PIL import Image
 from torch.utils.data import Dataset
 
-from ..errors import HypvisionError
-from .captions import Fact, describe
-from .drawing import COLOURS, PARTS, TEXTURES, Sprite, Stamp, add_noise, draw_background, rasterise
-from .taxonomy import KINDS, LEVELS, TAXONOMY, Taxonomy
-
-__all__ = [
-    "BACKGROUND",
-    "COLOURS",
-    "KINDS",
-    "LEVELS",
-    "PARTS",
-    "SPLITS",
-    "TAXONOMY",
-    "TEXTURES",
-    "Scene",
-    "SceneObject",
-    "ShapesClassification",
-    "ShapesScenes",
-    "Taxonomy",
-    "VERSION",
-    "make_object",
-    "make_scene",
-]
+from ..checks import at_least, between, one_of
+from .captions import describe
+from .drawing import COLOURS, TEXTURES, Sprite, Stamp, add_noise, draw_background, rasterise
+from .taxonomy import KIND_OF, KINDS, LEVELS, TAXONOMY, Taxonomy  # noqa: F401 - Taxonomy is public here
 
 VERSION = 1
 """Goes up when the same seed draws other images than before."""
@@ -84,9 +64,6 @@ def make_object(
     Returns:
         The image, uint8 (height, width, 3), and its instance label; :meth:`Taxonomy.ancestors` leads to other levels.
         Counted from 0, each run of 16 samples shows every shape once, each run of 384 every instance once.
-
-    Raises:
-        HypvisionError: an argument is out of range.
     """
     split, (height, width), seed, index = _check(split, size, seed, index)
     label = _instance_label(seed, split, index)
@@ -108,7 +85,7 @@ def _shape_order(seed: int, split: str, block: int) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _attribute_order(seed: int, split: str, shape: int, epoch: int) -> tuple[tuple[str, str], ...]:
-    """The 24 pairs of texture and colour in random order: what one shape wears in turn."""
+    """The 24 pairs of texture and colour in random order: those of one shape in turn."""
     pairs = [(texture, colour) for texture in TEXTURES for colour in COLOURS]
     return tuple(pairs[i] for i in _stream(seed, split, "attributes", epoch, shape).permutation(len(pairs)))
 
@@ -123,7 +100,7 @@ def _instance_label(seed: int, split: str, index: int) -> int:
 
 
 def _random_sprite(rng, shape: str, texture: str, colour: str, radius: float, height: int, width: int) -> Sprite:
-    composite = shape in KINDS["composite"]  # a house stands on the ground, a hexagon may lie as it likes
+    composite = shape in KINDS["composite"]  # a house stands upright, a hexagon lies at any angle
     return Sprite(
         shape=shape,
         texture=texture,
@@ -183,8 +160,8 @@ class Scene:
     objects: tuple[SceneObject, ...]
     instances: np.ndarray
     parts: np.ndarray
-    captions: tuple[str, str, str, str]
-    contradictions: tuple[str, str, str, str]
+    captions: tuple[str, ...]
+    contradictions: tuple[str, ...]
 
     @property
     def masks(self) -> np.ndarray:
@@ -243,12 +220,7 @@ def make_scene(index: int, split: str = "train", size: int | tuple[int, int] = 1
     objects = tuple(_scene_object(sprite, instances == number) for number, sprite in enumerate(sprites, start=1))
     true, false = describe(rng, objects, (height, width))
     image = Image.fromarray(add_noise(rng, canvas))
-    return Scene(image, objects, instances, parts, _four(true), _four(false))
-
-
-def _four(facts: Sequence[Fact]) -> tuple[str, str, str, str]:
-    first, second, third, fourth = map(str, facts)
-    return first, second, third, fourth
+    return Scene(image, objects, instances, parts, tuple(map(str, true)), tuple(map(str, false)))
 
 
 def _place(rng, sprites: list[Sprite], sprite: Sprite, height: int, width: int) -> Sprite | None:
@@ -270,9 +242,8 @@ def _hides_too_much(stamp: Stamp, instances: np.ndarray, full: list[int]) -> boo
 
 def _scene_object(sprite: Sprite, mask: np.ndarray) -> SceneObject:
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    kind = next(kind for kind, shapes in KINDS.items() if sprite.shape in shapes)
     box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
-    return SceneObject(kind, sprite.shape, sprite.texture, sprite.colour, box, int(mask.sum()))
+    return SceneObject(KIND_OF[sprite.shape], sprite.shape, sprite.texture, sprite.colour, box, int(mask.sum()))
 
 
 # Data sets ----------------------------------------------------------------------------------------------------------
@@ -294,9 +265,6 @@ class ShapesClassification(Dataset):
     Attributes:
         classes: names of the classes at ``level``, in the order of the labels.
         taxonomy: the :class:`Taxonomy`.
-
-    Raises:
-        HypvisionError: an argument is out of range.
     """
 
     def __init__(
@@ -347,14 +315,11 @@ class ShapesScenes(Dataset):
 
     Args:
         split, length, size, seed: as for :class:`ShapesClassification`.
-        transform: applied to the :class:`Scene`; turns it into whatever a model eats.
+        transform: applied to the :class:`Scene`; turns it into the input of a model.
 
     Attributes:
         classes: names of the shapes; a semantic map holds their label + 1 (0 is the ground).
         taxonomy: the :class:`Taxonomy`.
-
-    Raises:
-        HypvisionError: an argument is out of range.
     """
 
     def __init__(
@@ -379,21 +344,12 @@ class ShapesScenes(Dataset):
 # Checks -------------------------------------------------------------------------------------------------------------
 
 
-def _check(split, size, seed, number, name: str = "index") -> tuple[str, tuple[int, int], int, int]:
+def _check(
+    split: str, size: int | tuple[int, int], seed: int, number: int, name: str = "index"
+) -> tuple[str, tuple[int, int], int, int]:
     """The arguments that all of the above take, checked and in plain types."""
-    if split not in SPLITS:
-        raise HypvisionError(f"There is no split {split!r} of the shapes. Use one of {', '.join(SPLITS)}.")
-    sides = (size, size) if isinstance(size, Integral) else size
-    if (
-        not isinstance(sides, (tuple, list))
-        or len(sides) != 2
-        or not all(isinstance(side, Integral) and int(side) >= MIN_SIZE for side in sides)
-    ):
-        raise HypvisionError(
-            f"The size {size!r} cannot be drawn. Give a whole number of pixels or a pair (height, width), each at "
-            f"least {MIN_SIZE}, such as 64 or (96, 128)."
-        )
-    for label, value in (("seed", seed), (name, number)):
-        if not isinstance(value, Integral) or not 0 <= int(value) < 2**32:
-            raise HypvisionError(f"The {label} is {value!r}. Give a whole number from 0 to 2**32 - 1.")
+    one_of(SPLITS, split=split)
+    sides = size if isinstance(size, (tuple, list)) and len(size) == 2 else (size, size)
+    at_least(MIN_SIZE, integer=True, height=sides[0], width=sides[1])
+    between(0, 2**32 - 1, integer=True, seed=seed, **{name: number})
     return split, (int(sides[0]), int(sides[1])), int(seed), int(number)

@@ -12,24 +12,20 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 
+from hypvision.checks import at_least, between
 from hypvision.clip.classes import load_classes
+from hypvision.data.captions import with_article
 from hypvision.errors import HypvisionError
 from hypvision.images import open_image, read_labels
-
-__all__ = ["TEMPLATES", "TagCaptions", "caption_of"]
 
 TEMPLATES = ("a photo of {}", "A photo of {} in the scene")
 
 
 def caption_of(names: Sequence[str], template: str = TEMPLATES[0]) -> str:
-    """``("road", "apple")`` -> ``"a photo of a road and an apple"``.
-
-    Raises:
-        HypvisionError: no names.
-    """
+    """``("road", "apple")`` -> ``"a photo of a road and an apple"``; at least one name is needed."""
     if not names:
         raise HypvisionError("A caption needs at least one name.")
-    words = [f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}" for name in names]
+    words = [with_article(name) for name in names]
     listed = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
     return template.format(listed)
 
@@ -77,10 +73,12 @@ class TagCaptions(Dataset):
         single: bool = False,
         seed: int = 0,
     ):
-        if not (0 < zoom[0] <= zoom[1] <= 1 and 0 <= share < 1 and most >= 1 and 0 <= jitter < 1):
+        between(0, 1, share=share, jitter=jitter)
+        at_least(1, integer=True, most=most)
+        if not (0 < zoom[0] <= zoom[1] <= 1 and share < 1 and jitter < 1):
             raise HypvisionError(
-                f"zoom={tuple(zoom)}, share={share}, most={most}, jitter={jitter}: use 0 < zoom[0] <= zoom[1] <= 1, a "
-                "share from 0 to below 1, at least one word, and a jitter from 0 to below 1."
+                f"zoom={tuple(zoom)}, share={share}, jitter={jitter}: expected are 0 < zoom[0] <= zoom[1] <= 1, and a "
+                "share and a jitter below 1."
             )
         self.names = load_classes(classes)
         self.length, self.size, self.zoom, self.share, self.most = length, size, tuple(zoom), share, most
@@ -110,7 +108,9 @@ class TagCaptions(Dataset):
         rng = np.random.default_rng([index, self.seed, int(self.single)])
         for _ in range(1000):
             number, drawn, box = self._crop(rng)
-            covered = self._cover(number, box)
+            left, top, right, bottom = box
+            part = self._labels[number][top:bottom, left:right]
+            covered = np.bincount(part.ravel(), minlength=256)[: len(self.names)] / part.size
             label = int(covered.argmax()) if covered.max() > 0.5 else -1
             if label >= 0 or not self.single:
                 break
@@ -139,11 +139,6 @@ class TagCaptions(Dataset):
         top = int(np.clip(place // width - rng.integers(sides[0]), 0, height - sides[0]))
         left = int(np.clip(place % width - rng.integers(sides[1]), 0, width - sides[1]))
         return number, drawn, (left, top, left + sides[1], top + sides[0])
-
-    def _cover(self, number: int, box: tuple[int, int, int, int]) -> np.ndarray:
-        left, top, right, bottom = box
-        part = self._labels[number][top:bottom, left:right]
-        return np.bincount(part.ravel(), minlength=256)[: len(self.names)] / part.size
 
     def _image(self, number: int) -> Image.Image:
         if number not in self._images:

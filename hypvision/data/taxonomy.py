@@ -11,10 +11,9 @@ from functools import cached_property
 
 import numpy as np
 
+from ..checks import one_of
 from ..errors import HypvisionError
 from .drawing import COLOURS, OUTLINES, TEXTURES
-
-__all__ = ["KINDS", "LEVELS", "TAXONOMY", "Taxonomy"]
 
 LEVELS = ("kind", "shape", "instance")
 
@@ -24,6 +23,9 @@ KINDS = {  # the same number of shapes each, which lets a short data set be bala
     "polygon": ("hexagon", "pentagon", "square", "triangle"),
     "round": ("crescent", "disk", "ellipse", "ring"),
 }
+
+
+KIND_OF = {shape: kind for kind, shapes in KINDS.items() for shape in shapes}
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,8 @@ class Taxonomy:
     parents: dict[str, np.ndarray]
 
     def depth(self, level: str) -> int:
-        """Edges from the root to a class of ``level``. Raises :class:`HypvisionError` for an unknown level."""
-        if level not in self.levels:
-            raise HypvisionError(f"There is no level {level!r} in this hierarchy. Use one of {', '.join(self.levels)}.")
+        """Edges from the root to a class of ``level``."""
+        one_of(self.levels, level=level)
         return self.levels.index(level) + 1
 
     def ancestors(self, level: str, of: str) -> np.ndarray:
@@ -97,16 +98,12 @@ class _ShapesTaxonomy(Taxonomy):
 
 
 def _build() -> _ShapesTaxonomy:
-    kinds = tuple(sorted(KINDS))
-    kind_of = {shape: kind for kind, shapes in KINDS.items() for shape in shapes}
-    shapes = tuple(sorted(kind_of))
-    assert set(shapes) == set(OUTLINES)
-    instances = tuple(
-        sorted(f"{texture} {colour} {shape}" for texture in TEXTURES for colour in COLOURS for shape in shapes)
-    )
+    kinds, shapes = tuple(sorted(KINDS)), tuple(sorted(OUTLINES))
+    names = (f"{texture} {colour} {shape}" for texture in TEXTURES for colour in COLOURS for shape in shapes)
+    instances = tuple(sorted(names))
     parents = {
         "kind": np.zeros(len(kinds), dtype=np.int64),
-        "shape": np.array([kinds.index(kind_of[shape]) for shape in shapes], dtype=np.int64),
+        "shape": np.array([kinds.index(KIND_OF[shape]) for shape in shapes], dtype=np.int64),
         "instance": np.array([shapes.index(name.split()[-1]) for name in instances], dtype=np.int64),
     }
     for array in parents.values():

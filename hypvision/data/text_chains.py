@@ -16,8 +16,6 @@ from hypvision.data.chains import Chain, emoji_chains, read_chains, shape_chains
 from hypvision.errors import HypvisionError
 from hypvision.images import open_image
 
-__all__ = ["TextChains"]
-
 
 @DATASETS.register_module()
 class TextChains(Dataset):
@@ -34,9 +32,6 @@ class TextChains(Dataset):
         size: side of these images; None: that of the model that is tuned. They are resized as that model sees them.
         levels: of the chains that are taken, from 0, such as ``(0, 1, 3)``; None: all.
         share: first and last chain as shares of all: ``(0.95, 1.0)`` are the last 5 %, for validation.
-
-    Raises:
-        HypvisionError: as the readers; no chain in the share; levels that the chains do not have.
     """
 
     def __init__(

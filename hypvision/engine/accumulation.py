@@ -16,8 +16,6 @@ from torch.distributed.tensor import DTensor
 from hypvision.engine.hooks import unwrapped
 from hypvision.engine.sharded import cut, whole_tensor
 
-__all__ = ["AccumulationHook"]
-
 
 @HOOKS.register_module()
 class AccumulationHook(Hook):
@@ -50,19 +48,21 @@ class AccumulationHook(Hook):
         kept = checkpoint.get("accumulated")
         if not kept or not runner._resume:
             return
-        model, own = unwrapped(runner), kept[get_rank()] if len(kept) == get_world_size() else None
+        model: Any = unwrapped(runner)
+        own = kept[get_rank()] if len(kept) == get_world_size() else None
         for name, parameter in model.named_parameters():
             grad, parts = kept[0]["whole"].get(name), [one["gradients"].get(name) for one in kept]
-            is_cut = isinstance(parameter, DTensor)
-            if grad is None and own is not None and not is_cut:
+            if grad is None and own is not None and not isinstance(parameter, DTensor):
                 grad = own["gradients"].get(name)
             elif grad is None and any(part is not None for part in parts):
                 grad = sum(part for part in parts if part is not None) / len(kept)
             if grad is not None:
-                parameter.grad = cut(grad, parameter) if is_cut else grad
+                parameter.grad = cut(grad, parameter) if isinstance(parameter, DTensor) else grad.to(parameter.device)
         sums = own["sums"] if own is not None else [sum(values) for values in zip(*(one["sums"] for one in kept))]
         if sums:  # of all processes one has them, if there are now more or fewer
-            model.accumulated = sums if own is not None or get_rank() == 0 else [torch.zeros_like(x) for x in sums]
+            sums = sums if own is not None or get_rank() == 0 else [torch.zeros_like(value) for value in sums]
+            device = next(model.parameters()).device
+            model.accumulated = [value.to(device) for value in sums]
 
 
 def _between_steps(runner: Runner) -> bool:

@@ -38,19 +38,6 @@ from hypvision.clip.models import expand_tokens
 from hypvision.errors import HypvisionError
 from hypvision.files import replacing
 
-__all__ = [
-    "AtomicLocalBackend",
-    "EngineNamesHook",
-    "diverged_weights",
-    "engine_names",
-    "find_resume_checkpoint",
-    "install",
-    "load",
-    "load_checkpoint_file",
-    "readable_resume",
-]
-
-
 # Reading
 
 
@@ -93,6 +80,8 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
     Raises:
         HypvisionError: it cannot be fetched or read.
     """
+    if (checkpoint := _handed_over.pop(str(source), None)) is not None:
+        return checkpoint
     # None would put each tensor on the GPU that it was saved from, which may not be there.
     device = "cpu" if map_location is None else map_location
     if is_address(source):
@@ -107,6 +96,23 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
         fetch(source)
     barrier()
     return load_checkpoint_file(fetch(source), device)  # again for processes on machines with a cache of their own
+
+
+_handed_over: dict[str, dict[str, Any]] = {}
+
+
+def hand_over(source: str | Path, checkpoint: dict[str, Any]) -> None:
+    """Let the next :func:`load` of this name return a checkpoint that was read already, and forget it."""
+    _handed_over[str(source)] = checkpoint
+
+
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """Inside, :func:`hand_over` saves a second reading; what nobody has loaded is forgotten at the end."""
+    try:
+        yield
+    finally:
+        _handed_over.clear()
 
 
 @HOOKS.register_module()
@@ -206,14 +212,6 @@ class AtomicLocalBackend(LocalBackend):
 
 
 # Resuming
-
-
-def _not_resumable(path: Path) -> str | None:
-    """Why a checkpoint is not complete, or lacks the place in the training that a resumed run starts from."""
-    try:
-        return resume_problem(load_checkpoint_file(path))
-    except HypvisionError as error:
-        return str(error)
 
 
 def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
@@ -340,7 +338,13 @@ def _not_resumed(runner: Any, reason: str) -> HypvisionError:
 
 
 def find_resume_checkpoint(work_dir: str | Path) -> str | None:
-    """The newest complete checkpoint of a run.
+    """The path of :func:`newest_checkpoint`; None if there is no checkpoint at all."""
+    newest = newest_checkpoint(work_dir)
+    return None if newest is None else newest[0]
+
+
+def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None:
+    """The newest checkpoint of a run that a training can go on from.
 
     First the one that ``last_checkpoint`` names, then ``epoch_N.pth`` and ``iter_N.pth`` by falling number (the kind
     that was written last comes first). Damaged files are passed over, with a warning.
@@ -349,7 +353,7 @@ def find_resume_checkpoint(work_dir: str | Path) -> str | None:
         work_dir: the run's folder; it may have been moved since.
 
     Returns:
-        Its path; None if there is no checkpoint at all.
+        Its path and what it holds; None if there is no checkpoint at all.
 
     Raises:
         HypvisionError: there are checkpoints, but none that a training can go on from.
@@ -373,9 +377,13 @@ def find_resume_checkpoint(work_dir: str | Path) -> str | None:
         place = path.resolve()
         if place in wrong or not path.exists():
             continue
-        problem = _not_resumable(path)
+        try:
+            checkpoint = load_checkpoint_file(path)
+            problem = resume_problem(checkpoint)
+        except HypvisionError as error:
+            problem = str(error)
         if problem is None:
-            return str(path)
+            return str(path), checkpoint
         MMLogger.get_current_instance().warning(f"Not resuming from '{path}': {problem.rstrip('.')}.")
         wrong[place] = problem
     if wrong:
@@ -388,11 +396,15 @@ def find_resume_checkpoint(work_dir: str | Path) -> str | None:
     return None
 
 
+# libyaml's is ten times as fast: a config on one of mmdet's reads a hundred metafiles of it.
+_SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
 class SafeYamlHandler(YamlHandler):
     """mmengine's YAML without tags that make Python objects, by which a file could run any command."""
 
     def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
-        return yaml.safe_load(file)
+        return yaml.load(file, Loader=_SafeLoader)
 
 
 class PickleWriter(PickleHandler):

@@ -13,8 +13,6 @@ from typing import Any
 from hypvision.errors import HypvisionError, did_you_mean, explain_os_error
 from hypvision.shipped import shipped_configs
 
-__all__ = ["check_channels", "check_data", "close_configs", "data_folders", "explain", "readable_errors"]
-
 LAYOUT = {
     "img_path": "the images",
     "img": "the images",

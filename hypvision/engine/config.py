@@ -25,8 +25,6 @@ from hypvision.shipped import config_folder, find_config
 if TYPE_CHECKING:
     from mmengine.config import Config
 
-__all__ = ["leave_out_pretrained", "leave_processes", "load_config", "parse_options", "prepare"]
-
 _logger = logging.getLogger(__name__)
 
 PHASES = ("train", "val", "test")
@@ -39,7 +37,7 @@ RUN_KEYS = (
     "model_wrapper_cfg", "find_unused_parameters", "tta_model", "tta_pipeline",
 )  # fmt: skip
 # What mmengine takes there; anything else ends in a traceback far from the config.
-KINDS = {
+KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "a dict": (dict, (
         "model", *(f"{phase}_{part}" for phase in PHASES for part in ("dataloader", "cfg")), "optim_wrapper",
         "auto_scale_lr", "default_hooks", "env_cfg", "log_processor", "randomness", "model_wrapper_cfg", "visualizer",
@@ -174,8 +172,10 @@ def _roots_of_bases(config: Config) -> list[str]:
     found = []
     for path in _files(config) if config.get("data_root") else ():
         for node in ast.parse(Path(path).read_text(encoding="utf-8")).body if path.endswith(".py") else ():
-            names = [target.id for target in getattr(node, "targets", ()) if isinstance(target, ast.Name)]
-            if "data_root" in names and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant):
+                continue
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            if "data_root" in names and isinstance(node.value.value, str):
                 found.append(node.value.value)
     return [root for root in dict.fromkeys(found) if root.rstrip("/") != str(config.data_root).rstrip("/")]
 
@@ -317,8 +317,8 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
         # Workers that are seeded anew in each epoch, by the main process: see RepeatableSeedHook, SeekingIterTrainLoop.
         config.train_dataloader.setdefault("worker_init_fn", dict(type="seed_worker"))
         config.train_dataloader.persistent_workers = False
-        schedule = config.get("train_cfg") or {}
-        if schedule.get("type") == "IterBasedTrainLoop" or schedule.get("by_epoch") is False:
+        schedule = config.get("train_cfg")
+        if schedule and (schedule.get("type") == "IterBasedTrainLoop" or schedule.get("by_epoch") is False):
             schedule.pop("by_epoch", None)
             schedule.type = "SeekingIterTrainLoop"
             checkpoint = config.get("default_hooks", {}).get("checkpoint") or {}

@@ -24,9 +24,8 @@ from mmengine.logging import MMLogger
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from tqdm import tqdm
 
+from hypvision.engine.hooks import unwrapped
 from hypvision.zoo.cards import count_text
-
-__all__ = ["ConsoleHook", "quiet"]
 
 _OWN = str(Path(__file__).resolve().parents[1])
 _LINES = 30.0  # seconds between lines where the output is no terminal
@@ -153,7 +152,7 @@ class ConsoleHook(Hook):
     def before_run(self, runner: Runner) -> None:
         if not is_main_process():
             return
-        model = getattr(runner.model, "module", runner.model)
+        model = unwrapped(runner)
         backbone = getattr(model, "backbone", None)
         cfg = getattr(backbone, "pretrained_cfg", None) or {}
         clip = runner.cfg.get("model", {}).get("clip") or {}
@@ -191,7 +190,7 @@ class ConsoleHook(Hook):
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
     ) -> None:
         if self.train_bar is not None:
-            rates = sum(runner.optim_wrapper.get_lr().values(), [])
+            rates = [rate for group in runner.optim_wrapper.get_lr().values() for rate in group]
             loss = (outputs or {}).get("loss")
             facts = [] if loss is None else [f"loss {float(loss):.4g}"]  # the value is on the CPU since StopOnNaNHook
             facts += [f"lr {max(rates):.3g}"] if rates else []
@@ -273,10 +272,11 @@ def _table(row: dict[str, str], head: bool = True) -> str:
     """A row of metrics below their names; as many as the terminal is wide, and how many more the log file has."""
     names = {key: key.rpartition("/")[2] for key in row}
     widths = {key: max(len(name), _NARROWEST) for key, name in names.items()}
-    room, shown = shutil.get_terminal_size((120, 24)).columns - len("  +99 in the log"), []
+    left = shutil.get_terminal_size((120, 24)).columns - len("  +99 in the log")
+    shown: list[str] = []
     for key in row:
-        room -= widths[key] + 2
-        if room < 0 and shown:
+        left -= widths[key] + 2
+        if left < 0 and shown:
             break
         shown.append(key)
     more = f"  +{len(row) - len(shown)} in the log" if len(shown) < len(row) else ""

@@ -7,27 +7,18 @@ images (``--show-dir``) and augments at test time (``--tta``), and what ``hypvis
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from hypvision.plugins import PLUGINS, plugin
 
 if TYPE_CHECKING:
     from mmengine.config import Config
 
-__all__ = [
-    "PREDICTION_ARGUMENTS",
-    "PREDICTORS",
-    "PREPARATIONS",
-    "RUN_HOOKS",
-    "TEST_OPTIONS",
-    "TestOptions",
-    "import_extensions",
-    "test_options",
-]
 
-
-class TestOptions(NamedTuple):
+@dataclass(frozen=True)
+class TestOptions:
     """How a kind of model follows the options of ``hypvision test``; each function changes the config.
 
     Attributes:
@@ -35,7 +26,7 @@ class TestOptions(NamedTuple):
         show: ``--show-dir``, with the folder.
     """
 
-    __test__ = False  # not a test of pytest's
+    __test__: ClassVar[bool] = False  # pytest takes a class of this name for tests
 
     augment: Callable[[Config], None]
     show: Callable[[Config, Path], None]
@@ -76,9 +67,6 @@ def import_extensions(config: Config) -> None:
             plugin(role)
 
 
-def test_options(config: Config) -> TestOptions | None:
+def find_test_options(config: Config) -> TestOptions | None:
     """The entry for the model of a config; None if there is none."""
     return TEST_OPTIONS.get(config.model.get("type")) or TEST_OPTIONS.get(config.get("default_scope"))
-
-
-test_options.__test__ = False

@@ -28,23 +28,6 @@ from hypvision.errors import HypvisionError
 from hypvision.files import write_text
 from hypvision.geometry import CurvatureParameter
 
-__all__ = [
-    "CheckClassesHook",
-    "CoreTimeHook",
-    "CurvatureHook",
-    "DatasetHook",
-    "InterruptHook",
-    "ReduceLossHook",
-    "RepeatableSeedHook",
-    "StopOnNaNHook",
-    "TrainingInterrupted",
-    "UnusedParametersHook",
-    "last_checkpoint",
-    "seed_everything",
-    "seed_worker",
-    "unwrapped",
-]
-
 
 class TrainingInterrupted(KeyboardInterrupt):
     """SIGINT or SIGTERM was received and the state is on disk; the message says how to go on."""
@@ -141,13 +124,13 @@ class UnusedParametersHook(Hook):
         strict = get_world_size() > 1 and not getattr(model, "find_unused_parameters", True)
         if strict and isinstance(optimizer, torch.optim.Optimizer):
             self._first = True
-            optimizer.register_step_pre_hook(lambda *_: self._check(model))
+            optimizer.register_step_pre_hook(lambda *_: self._check(unwrapped(runner)))
 
     def _check(self, model: torch.nn.Module) -> None:
         if not self._first:  # a hook that took itself away here would disturb those that follow it
             return
         self._first = False
-        unused = [name for name, p in model.module.named_parameters() if p.requires_grad and p.grad is None]
+        unused = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
         if unused:
             names = ", ".join(unused[:5]) + (", ..." if len(unused) > 5 else "")
             raise HypvisionError(
@@ -198,11 +181,9 @@ class StopOnNaNHook(Hook):
             checkpoint = find_resume_checkpoint(runner.work_dir)
         except HypvisionError:
             checkpoint = None
-        return (
-            f"The last good checkpoint is '{checkpoint}'"
-            if checkpoint
-            else "No checkpoint without such values was written yet"
-        )
+        if checkpoint is None:
+            return "No checkpoint without such values was written yet"
+        return f"The last good checkpoint is '{checkpoint}'"
 
 
 class DatasetHook(Hook, ABC):
@@ -231,7 +212,7 @@ class CheckClassesHook(DatasetHook):
     """
 
     def check(self, runner: Runner, dataset: Any) -> None:
-        model = getattr(runner.model, "module", runner.model)
+        model = unwrapped(runner)
         known = getattr(model, "num_classes", None)
         labels, classes = getattr(dataset, "labels", None), (getattr(dataset, "metainfo", None) or {}).get("classes")
         if known is None or labels is None or classes is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -13,8 +14,6 @@ from mmengine.runner import IterBasedTrainLoop
 from torch.utils.data import BatchSampler
 
 from hypvision.engine.hooks import seed_everything
-
-__all__ = ["SeekingIterTrainLoop"]
 
 
 @LOOPS.register_module()
@@ -46,20 +45,20 @@ class _SeekingIterator:
         self.loop = loop
         self.restart_interval = restart_interval
         self.position = 0
-        self.batches = None
+        self.batches: Iterator[Any] | None = None
 
     def __next__(self) -> Any:
         if self.position < self.loop.iter:
             self.position += 1
             return None
         if self.batches is None or (self.restart_interval > 0 and self.position % self.restart_interval == 0):
-            self._open()
+            self.batches = None  # ends the old workers before the new ones start
+            self.batches = self._open()
         self.position += 1
         return next(self.batches)
 
-    def _open(self) -> None:
-        self.batches = None  # ends the old workers before the new ones start
+    def _open(self) -> Iterator[Any]:
         loader, seed = self.loop.dataloader, self.loop.runner.seed
         loader.sampler.indices = islice(loader.sampler._indices_of_rank(), self.position * loader.batch_size, None)
         seed_everything(int(np.random.SeedSequence([seed, get_rank(), self.position]).generate_state(1)[0]))
-        self.batches = iter(loader)
+        return iter(loader)

@@ -12,8 +12,6 @@ from mmengine.evaluator import BaseMetric
 
 from hypvision.errors import HypvisionError, require_finite
 
-__all__ = ["Metric", "tell_missing"]
-
 _logger = logging.getLogger(__name__)
 _SHOWN = 5
 
@@ -50,7 +48,7 @@ class Metric(BaseMetric):
     allow_nonfinite = False
     without_truth: Sequence[str] = ()
     _spoilt = ""
-    _told: tuple = ()
+    _told: tuple[str, tuple[str, ...], tuple[str, ...]] = ("", (), ())
 
     def check(self, values: Any, what: str, samples: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the predictions for samples are finite.
@@ -86,7 +84,8 @@ class Metric(BaseMetric):
             self.results.clear()
         self._spoilt = ""
         found = super().evaluate(size)
-        told = (spoilt, tuple(self.without_truth), tuple(name for name, value in found.items() if math.isnan(value)))
+        unknown = tuple(name for name, value in found.items() if math.isnan(value))
+        told: tuple[str, tuple[str, ...], tuple[str, ...]] = (spoilt, tuple(self.without_truth), unknown)
         if is_main_process() and told != self._told:
             if spoilt:
                 _logger.warning("%s: all numbers are NaN. %s", type(self).__name__, spoilt)

@@ -13,8 +13,6 @@ from types import ModuleType
 
 from hypvision.errors import HypvisionError, require
 
-__all__ = ["require_mmengine"]
-
 _WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)  # s
 
 

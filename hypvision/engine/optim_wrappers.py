@@ -13,8 +13,6 @@ from torch import nn
 
 from hypvision.optim import clip_grad_norm_
 
-__all__ = ["BFloat16OptimWrapper", "RiemannianAmpOptimWrapper", "RiemannianOptimWrapper"]
-
 
 @OPTIM_WRAPPERS.register_module()
 class BFloat16OptimWrapper(OptimWrapper):

@@ -23,8 +23,6 @@ from hypvision.engine.precision import Muon
 from hypvision.errors import HypvisionError
 from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, param_groups
 
-__all__ = ["GroupMultiStepLR", "ParamGroups", "RiemannianParamGroups", "TimmParamGroups"]
-
 for _optimizer in (RiemannianSGD, RiemannianAdam, RiemannianAdamW):
     OPTIMIZERS.register_module(module=_optimizer, force=True)
 
@@ -60,7 +58,8 @@ class ParamGroups:
 
     def __call__(self, model: nn.Module) -> OptimWrapper:
         """The wrapper with the optimiser for a model."""
-        groups = self.groups(model.module if is_model_wrapper(model) else model)
+        inner: Any = model.module if is_model_wrapper(model) else model
+        groups = self.groups(inner)
         try:
             optimizer = OPTIMIZERS.build(dict(self.optimizer_cfg, params=groups))
         except (TypeError, ValueError) as error:
@@ -113,9 +112,7 @@ class TimmParamGroups(ParamGroups):
                 (f"{name}_table" if p.dim() > 1 and name.endswith(".bias") and name not in spared else name, p)
                 for name, p in model.named_parameters()
             ]
-            return param_groups_weight_decay(
-                SimpleNamespace(named_parameters=lambda: named), decay, no_weight_decay_list=spared
-            )
+            return _weight_decay_groups(named, decay, spared)
         backbone = next((module for module in model.modules() if hasattr(module, "group_matcher")), None)
         if backbone is None:
             raise HypvisionError(
@@ -131,10 +128,7 @@ class TimmParamGroups(ParamGroups):
             group["lr"] = base_lr * group.pop("lr_scale")
         inside = {id(parameter) for parameter in backbone.parameters()}
         rest = [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) not in inside]
-        # timm asks a model for its named_parameters() and for nothing else.
-        return groups + param_groups_weight_decay(
-            SimpleNamespace(named_parameters=lambda: rest), decay, no_weight_decay_list=_no_weight_decay(model)
-        )
+        return groups + _weight_decay_groups(rest, decay, _no_weight_decay(model))
 
     def _scaled(
         self, groups: list[dict[str, Any]], model: nn.Module, lr_mult: Mapping[str, float]
@@ -153,7 +147,8 @@ class TimmParamGroups(ParamGroups):
                     f"of that name. It has {', '.join(name for name, _ in model.named_children())}, ... Correct it."
                 )
             factors.update((id(p), factor) for p in inside)
-        base, scaled = self.optimizer_cfg["lr"], []
+        base: float = self.optimizer_cfg["lr"]
+        scaled: list[dict[str, Any]] = []
         for group in groups:
             params = list(group["params"])
             # Not a rate of 0: schedules that end at a rate of their own (``eta_min``) would raise it.
@@ -161,6 +156,12 @@ class TimmParamGroups(ParamGroups):
                 part = [p for p in params if factors.get(id(p), 1.0) == factor]
                 scaled.append({**group, "params": part, "lr": group.get("lr", base) * factor})
         return scaled
+
+
+def _weight_decay_groups(named: list[tuple[str, nn.Parameter]], decay: float, spared: set[str]) -> list[dict[str, Any]]:
+    """timm's groups for a part of the parameters; of a model it reads ``named_parameters()`` and nothing else."""
+    part: Any = SimpleNamespace(named_parameters=lambda: named)
+    return param_groups_weight_decay(part, decay, no_weight_decay_list=spared)
 
 
 def _embeddings_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:

@@ -15,8 +15,6 @@ import torch
 from timm.optim import Muon as TimmMuon
 from timm.optim import muon as _muon
 
-__all__ = ["Muon", "has_fast_bfloat16", "slowness_of_bfloat16"]
-
 _SIZE, _TRIES = 256, 5
 _LIMIT = 2.0  # with instructions it is less, without more than 10
 _GAIN = 0.8  # the same choice in each process of a CPU where both are alike, in spite of noise

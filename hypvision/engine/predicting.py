@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from hypvision.inference.predictors import Predictor, Request
 
-__all__ = ["predictor_of", "trained_model"]
-
 
 def predictor_of(request: Request) -> Predictor:
     """The predictor of a request whose model is a config.

@@ -11,13 +11,20 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypvision.checkpoints.match import check_compatible
+from hypvision.checkpoints.match import check_compatible, engine_names
 from hypvision.checkpoints.sources import is_address
-from hypvision.engine.checkpoint import engine_names, find_resume_checkpoint, load, readable_resume, resume_problem
+from hypvision.engine.checkpoint import (
+    hand_over,
+    load,
+    newest_checkpoint,
+    readable_resume,
+    reading_once,
+    resume_problem,
+)
 from hypvision.engine.checks import check_channels, check_data, data_folders
 from hypvision.engine.config import files_of, leave_out_pretrained, load_config, prepare
 from hypvision.engine.console import ConsoleHook, quiet
-from hypvision.engine.extensions import PREDICTION_ARGUMENTS, import_extensions, test_options
+from hypvision.engine.extensions import PREDICTION_ARGUMENTS, find_test_options, import_extensions
 from hypvision.engine.hooks import InterruptHook
 from hypvision.engine.work_dir import lock_work_dir
 from hypvision.errors import HypvisionError
@@ -27,8 +34,6 @@ from hypvision.images import is_image
 if TYPE_CHECKING:
     from mmengine.config import Config
     from mmengine.runner import Runner
-
-__all__ = ["test", "train"]
 
 _RUNS = count()
 # What mmengine builds a loop of: all of them, or none.
@@ -55,8 +60,8 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
         config.param_scheduler = None  # which mmengine refuses without one
     # mmengine writes the config and the name of the last checkpoint without asking what is there.
     written = Path(config.work_dir, Path(config.filename or "config.py").name)
-    given = bool(config.filename) and written.is_file() and written.samefile(config.filename)
-    if given or not of_training:  # the file of this name is the given config, or the record of the training
+    is_given = bool(config.filename) and written.is_file() and written.samefile(config.filename)
+    if is_given or not of_training:  # the file of this name is the given config, or the record of the training
         object.__setattr__(config, "_filename", None)  # then it writes the config under the time, beside that one
     else:
         with protecting(*files_of(config)):
@@ -103,38 +108,41 @@ def train(
     Raises:
         HypvisionError: a mistake in the config, the data or the checkpoint; the loss became NaN.
     """
-    with quiet(verbose):
-        config = _training(load_config(config, cfg_options), work_dir, resume, amp, launcher)
+    with quiet(verbose), reading_once():
+        config = load_config(config, cfg_options)
+        import_extensions(config)
+        config = prepare(config, work_dir, amp, launcher)
+        _check_training(config, resume)
         with lock_work_dir(config.work_dir):
             return _train(config, None if verbose else ConsoleHook())
 
 
-def _training(
-    config: Config, work_dir: str | Path | None, resume: str | Path | None, amp: bool, launcher: str
-) -> Config:
-    """The config of a training, with its data checked and what it goes on from."""
-    import_extensions(config)
-    config = prepare(config, work_dir, amp, launcher)
+def _check_training(config: Config, resume: str | Path | None) -> None:
+    """Check the parts and the data of a training, and set the checkpoint that it goes on from."""
     for name in ("train_dataloader", "train_cfg", "optim_wrapper"):
         if config.get(name) is None:
             raise HypvisionError(f"The config '{config.filename}' has no {name}: it can be tested only.")
     check_data(config, ("train", "val"))
-    if resume is not None:
-        path = find_resume_checkpoint(config.work_dir) if str(resume) == "auto" else str(resume)
-        if path is not None and not Path(path).exists():
-            raise HypvisionError(f"There is no checkpoint '{path}' to resume. Give the path of a .pth file.")
-        config.resume, config.load_from = path is not None, None if path is None else str(path)
+    if str(resume) == "auto":
+        newest = newest_checkpoint(config.work_dir)
+        config.resume, config.load_from = newest is not None, None if newest is None else newest[0]
+        if newest is not None:
+            hand_over(*newest)
+    elif resume is not None:
+        if not Path(resume).exists():
+            raise HypvisionError(f"There is no checkpoint '{resume}' to resume. Give the path of a .pth file.")
+        config.resume, config.load_from = True, str(resume)
     if config.get("resume"):
         leave_out_pretrained(config.model)
-    return config
 
 
 def _train(config: Config, console: ConsoleHook | None) -> Runner:
     runner = _build_runner(config, console, of_training=True)
+    resume = bool(config.get("resume"))
     if config.get("load_from"):
-        _check_weights(runner, config.load_from, resume=bool(config.get("resume")), exact=bool(config.get("resume")))
+        _check_weights(runner, config.load_from, resume, exact=resume)
     try:
-        with readable_resume(runner) if config.get("resume") else nullcontext():
+        with readable_resume(runner) if resume else nullcontext():
             runner.train()
     finally:
         for hook in runner.hooks:
@@ -148,10 +156,10 @@ def _train(config: Config, console: ConsoleHook | None) -> Runner:
 def _check_weights(
     runner: Runner, path: str, resume: bool = False, exact: bool = True, allow_nonfinite: bool = True
 ) -> None:
-    """Refuse a checkpoint of another architecture before it is loaded."""
+    """Refuse a checkpoint of another architecture before the Runner loads it."""
     if "://" in path and not path.startswith(("http://", "https://")) and not is_address(path):
-        return  # elsewhere on the net: mmengine's loaders find it
-    checkpoint = load(path)  # of an address from the cache, when the Runner asks again
+        return  # one of mmengine's lists of weights, which its own loaders find
+    checkpoint = load(path)
     if resume and "optimizer" not in checkpoint:
         raise HypvisionError(
             f"'{path}' holds weights only, without the state of a training, so it cannot be resumed. To start from "
@@ -160,8 +168,9 @@ def _check_weights(
     if resume and (wrong := resume_problem(checkpoint)) is not None:
         raise HypvisionError(f"'{path}' cannot be resumed: {wrong}. Give an earlier checkpoint: --resume CHECKPOINT.")
     model = getattr(runner.model, "module", runner.model)
-    checkpoint = engine_names(model, checkpoint)
-    check_compatible(model, checkpoint.get("state_dict", checkpoint), path, exact, allow_nonfinite)
+    named = engine_names(model, checkpoint)
+    check_compatible(model, named.get("state_dict", named), path, exact, allow_nonfinite)
+    hand_over(path, checkpoint)
 
 
 def test(
@@ -199,7 +208,7 @@ def test(
     Raises:
         HypvisionError: a mistake in the config, the data or the checkpoint; no test-time augmentation for the config.
     """
-    with quiet(verbose):
+    with quiet(verbose), reading_once():
         config = load_config(config, cfg_options)
         import_extensions(config)
         config = prepare(config, work_dir, launcher=launcher)
@@ -240,7 +249,7 @@ def test(
 def _use_tta(config: Config) -> None:
     """The config's own ``tta_model`` and ``tta_pipeline`` come first; what is missing comes from the task."""
     if "tta_model" not in config or "tta_pipeline" not in config:
-        options = test_options(config)
+        options = find_test_options(config)
         if options is None:
             raise HypvisionError(
                 f"--tta: the config '{config.filename}' has no tta_model and tta_pipeline, and nothing tells which to "
@@ -291,7 +300,7 @@ def _check_result(config: Config, path: Path) -> None:
 
 
 def _show(config: Config, folder: Path) -> None:
-    options = test_options(config)
+    options = find_test_options(config)
     if options is None:
         raise HypvisionError(
             f"--show-dir: nothing tells how to paint the predictions of the config '{config.filename}'. Leave it out."

@@ -23,8 +23,6 @@ from torch.optim import Optimizer
 
 from hypvision.optim import unsharded_parameters
 
-__all__ = ["ShardedRunner", "cut", "whole_tensor"]
-
 
 def whole_tensor(value: Any) -> Any:
     """What a tensor of a sharded model is in whole, for which all processes must ask; other things as they are."""
@@ -103,15 +101,17 @@ class ShardedRunner(Runner):
         """Shard ``model``; all processes begin with the weights of the first."""
         if not self.distributed:
             return super().wrap_model(model_wrapper_cfg, model)
-        if hasattr(model, "init_weights"):
-            model.init_weights()
+        if callable(init_weights := getattr(model, "init_weights", None)):
+            init_weights()
         model = model.to(get_device())
         for tensor in model.state_dict().values():
             broadcast(tensor)
         ignored = unsharded_parameters(model)
-        for block in model.blocks() if hasattr(model, "blocks") else ():
+        blocks = getattr(model, "blocks", None)
+        for block in blocks() if callable(blocks) else ():
             fully_shard(block, ignored_params=ignored)
-        return fully_shard(model, ignored_params=ignored)
+        fully_shard(model, ignored_params=ignored)
+        return model
 
     def _init_model_weights(self) -> None:
         if not self.distributed:  # else it has happened before the weights were cut

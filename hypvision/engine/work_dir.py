@@ -15,8 +15,6 @@ from mmengine.dist import is_main_process
 from hypvision.errors import HypvisionError
 from hypvision.files import read_json, write_json
 
-__all__ = ["lock_work_dir"]
-
 
 @contextmanager
 def lock_work_dir(work_dir: str | Path) -> Iterator[None]:

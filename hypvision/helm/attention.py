@@ -19,11 +19,10 @@ from torch.autograd.function import once_differentiable
 from hypvision.geometry.numerics import Function
 
 from . import rows
+from .cache import Cache
 from .config import Architecture
-from .layers import Layout, RowLinear, RowNorm, apply_linear
+from .layers import Layout, RowLinear, RowNorm, apply_linear, rounded_up
 from .rotary import Rotary
-
-__all__ = ["Context", "FullAttention", "LatentAttention", "attend"]
 
 
 class Context(NamedTuple):
@@ -33,7 +32,7 @@ class Context(NamedTuple):
         start: position of the first token; so many are in the cache.
         mask: ``(B, 1, L, start + L)``, True where a token looks; None for all before it.
         lengths: of the documents, one after the other over all rows; None for one a row.
-        cache: with ``update(keys, values, layer)``, or None.
+        cache: of earlier tokens, or None.
         documents: numbers ``(B, L)`` of the documents that ``lengths`` are of, -1 for padding; or None.
         broken: ``(B, L)``, True for tokens whose embeddings are not finite; the rows are those of other points. None
             if there are none.
@@ -42,47 +41,50 @@ class Context(NamedTuple):
     start: int = 0
     mask: Tensor | None = None
     lengths: Sequence[int] | None = None
-    cache: object | None = None
+    cache: Cache | None = None
     documents: Tensor | None = None
     broken: Tensor | None = None
 
-    def sees_broken(self) -> Tensor:
-        """Which tokens ``(B, L)`` see one of those that are broken, themselves included."""
+    def remember(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Those of the tokens in the cache too, once it has taken these ``(B, H, L, d)``."""
+        return (keys, values) if self.cache is None else self.cache.update(keys, values, layer)
+
+    def seeing(self, broken: Tensor) -> Tensor:
+        """Which tokens ``(B, L)`` see one of the given ``(B, L)``, themselves included."""
         if self.mask is not None:
-            return (self.mask[:, 0, :, self.start :] & self.broken[:, None]).any(-1)
-        count = self.broken.long().cumsum(1)
+            return (self.mask[:, 0, :, self.start :] & broken[:, None]).any(-1)
+        count = broken.long().cumsum(1)
         if self.documents is not None:
             begins = F.pad(self.documents[:, 1:] != self.documents[:, :-1], (min(1, count.shape[1]), 0))
             place = torch.arange(count.shape[1], device=count.device)
             begin = torch.where(begins, place, 0).cummax(1).values
-            count = count - (count - self.broken.long()).gather(1, begin)
+            count = count - (count - broken.long()).gather(1, begin)
         return count > 0
 
     def marked(self, keys: Tensor) -> Tensor:
-        """What only logits are made of, for a cache: NaN of broken tokens ``(B, ..., L, d)``, which all find that see
-        them."""
+        """Keys for a cache, with NaN for broken tokens ``(B, ..., L, d)``: whatever token sees these becomes NaN."""
         if self.broken is None:
             return keys
         return keys.masked_fill(self.broken.view(len(keys), *[1] * (keys.dim() - 3), keys.shape[-2], 1), float("nan"))
 
     def weighed(self, values: Tensor) -> Tensor:
-        """What means are of, out of a cache: the weights of 0 that a mask makes must not meet NaN."""
+        """Values out of a cache, without NaN where there is a mask: its weights of 0 times NaN would be NaN."""
         return values if self.mask is None else values.masked_fill(values.isnan(), 0.0)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, context: Context) -> Tensor:
     """``scaled_dot_product_attention`` of ``(B, H, L, d)`` within documents; no (L, L) mask for them.
 
-    Each document is a call of its own over its own tokens: less work than one masked call, in place of more.
+    Each document is a call of its own over its own tokens, which is less work than one masked call.
     """
     if context.lengths is not None and len(context.lengths) > q.shape[0]:
-        whole = q.shape
+        whole, lengths = q.shape, list(context.lengths)
         # documents lie one after the other in the rows, and the rows one after the other
-        parts = [x.transpose(1, 2).flatten(0, 1).split(list(context.lengths)) for x in (q, k, v)]
-        found = [
-            F.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in part), is_causal=True, scale=scale)
-            for part in zip(*parts)
-        ]
+        parts = zip(*(x.transpose(1, 2).flatten(0, 1).split(lengths) for x in (q, k, v)))
+        found = []
+        for part in parts:
+            one_q, one_k, one_v = (x.transpose(0, 1)[None] for x in part)
+            found.append(F.scaled_dot_product_attention(one_q, one_k, one_v, is_causal=True, scale=scale))
         joined = torch.cat([x[0].transpose(0, 1) for x in found])
         return joined.view(whole[0], whole[2], whole[1], v.shape[-1]).transpose(1, 2)
     if context.mask is not None:
@@ -96,17 +98,16 @@ def _attend_half(q: Tensor, k: Tensor, v: Tensor, n: int, m: int, scale: float, 
     The softmax does not see a shift of all key times, and a mean takes one of all value times along; without them the
     digits go to what differs.
     """
-    shift_k = k[..., n].mean(-1, keepdim=True).detach()
-    shift_v = v[..., m].mean(-1, keepdim=True).detach()
-    k = torch.cat([k[..., :n], (k[..., n] - shift_k).unsqueeze(-1), k[..., n + 1 :]], -1)
-    v = torch.cat([v[..., :m], (v[..., m] - shift_v).unsqueeze(-1), v[..., m + 1 :]], -1)
+    place = torch.arange(k.shape[-1], device=k.device)
+    shift_k, shift_v = (x[..., slot].mean(-1)[..., None, None].detach() for x, slot in ((k, n), (v, m)))
+    k, v = torch.where(place == n, k - shift_k, k), torch.where(place == m, v - shift_v, v)
     with torch.autocast(q.device.type, enabled=False):
         out = attend(q.to(dtype), k.to(dtype), v.to(dtype), scale, context).to(q.dtype)
-    return torch.cat([out[..., :m], (out[..., m] + shift_v).unsqueeze(-1), out[..., m + 1 :]], -1)
+    return torch.where(place == m, out + shift_v, out)
 
 
-def _rotate_(x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    rows.turn(x, cos, sin, out=x)
+def _time(space: Tensor) -> Tensor:
+    return torch.sqrt(torch.linalg.vector_norm(space, dim=-1).square_() + 1)
 
 
 class _Heads(Function):
@@ -116,10 +117,9 @@ class _Heads(Function):
     def forward(ctx, product, f, cos, sin, heads, size, n):
         b, length, _ = product.shape
         packed = product.detach()[..., : 3 * heads * size].view(b, length, 3, heads, size)
-        d = 2 * cos.shape[-1]
-        _rotate_(packed[:, :, :2, :, :d], cos, sin)
+        rows.turn_(packed[:, :, :2, :, : 2 * cos.shape[-1]], cos, sin)
         if n is not None:
-            packed[..., n:] = torch.sqrt(torch.linalg.vector_norm(packed[..., :n], dim=-1, keepdim=True).square_() + 1)
+            packed[..., n] = _time(packed[..., :n])
             packed[:, :, 0, :, n:].neg_()
         ctx.save_for_backward(packed, f, cos, sin)
         ctx.n, ctx.width = n, product.shape[-1]
@@ -133,31 +133,38 @@ class _Heads(Function):
         whole = packed.new_empty(b, length, ctx.width)
         whole[..., 3 * heads * size :] = 0
         found = whole[..., : 3 * heads * size].view(packed.shape)
-        n, d = ctx.n, 2 * cos.shape[-1]
         for i, grad in enumerate(grads):
-            part, x = found[:, :, i], packed[:, :, i]
-            if n is None:
-                part.copy_(grad)
-            else:
-                torch.addcmul(grad, x, grad[..., n:] / x[..., n:], out=part)
-                part[..., n] = 0
-        _rotate_(found[:, :, :2, :, :d], cos, -sin)
-        by_f = (
-            None if f is None or not ctx.needs_input_grad[1] else (-(grads[0] * packed[:, :, 0]).sum() / f).view_as(f)
-        )
+            _through_time(grad, packed[:, :, i], ctx.n, found[:, :, i])
+        rows.turn_(found[:, :, :2, :, : 2 * cos.shape[-1]], cos, -sin)
+        by_f = _by_temperature(grads[0], packed[:, :, 0], f) if ctx.needs_input_grad[1] else None
         return whole, by_f, None, None, None, None, None
+
+
+def _through_time(grad: Tensor, x: Tensor, slot: int | None, out: Tensor) -> None:
+    """The gradient of points ``x`` to that of the rows that were lifted to them."""
+    if slot is None:
+        out.copy_(grad)
+    else:
+        torch.addcmul(grad, x, grad[..., slot : slot + 1] / x[..., slot : slot + 1], out=out)
+        out[..., slot] = 0
+
+
+def _by_temperature(grad: Tensor, q: Tensor, f: Tensor) -> Tensor:
+    """The gradient of the temperature ``f``, by which the logits of queries ``q`` are divided."""
+    return (-(grad * q).sum() / f).view_as(f)
 
 
 class _Attention(nn.Module):
     """What both kinds share: the temperature, centroids and the last product."""
 
-    def __init__(self, config: Architecture, layer: int, head: int, value: int, temperature: float):
+    bias: Tensor
+
+    def __init__(self, config: Architecture, layer: int, head: int, value: int, temperature: float, turned: int):
         super().__init__()
         self.config, self.layer, self.heads, self.head, self.value = config, layer, config.n_heads, head, value
-        self.lorentz = config.lorentz
-        width = -(-self.heads * value // config.pad) * config.pad
-        self.joined = width
-        self.temperature = temperature
+        self.lorentz, self.temperature = config.lorentz, temperature
+        self.rotary = Rotary(config, turned)
+        self.joined = rounded_up(self.heads * value, config.pad)
         if self.lorentz:
             self.scale = nn.Parameter(torch.full((1,), temperature))
             # published with the logits; the softmax does not see it
@@ -167,7 +174,7 @@ class _Attention(nn.Module):
         live = [h * value + i for h in range(self.heads) for i in inside]
         outer = Layout(config.dim, config)
         init = "torch" if config.attention == "full" else "xavier"
-        self.out = RowLinear(width, outer.width, live, outer.space, self.lorentz, init)
+        self.out = RowLinear(self.joined, outer.width, live, outer.space, self.lorentz, init)
 
     def reset_parameters(self) -> None:
         """The temperature; the maps have their own."""
@@ -175,8 +182,11 @@ class _Attention(nn.Module):
             nn.init.constant_(self.scale, self.temperature)
 
     def scales(self, q: Tensor) -> tuple[float, Tensor | None]:
-        """The factor of the logits, and the factor of Q where the first may not be a number: where asking for it
-        would hold up a GPU or a compiler, and where the logits are differentiated by plain operations."""
+        """The factor of the logits, and a factor of Q or None.
+
+        The second has the temperature where asking for its number would hold up a GPU or a compiler, and where
+        plain operations differentiate the logits.
+        """
         factor = self.rotary.attention_factor
         if not self.lorentz:
             return factor * self.head**-0.5, None
@@ -187,15 +197,15 @@ class _Attention(nn.Module):
     def _by_hand(self, x: Tensor) -> bool:
         return rows.by_hand(self.config.fused, x)
 
-    def core(self, q: Tensor, k: Tensor, v: Tensor, context: Context, scale: float, last: int) -> Tensor:
-        """Points ``(B, L, H, d)`` to joined rows ``(B, L, width)``; the time of a value is in slot ``last``."""
+    def core(self, q: Tensor, k: Tensor, v: Tensor, context: Context, scale: float) -> Tensor:
+        """Points ``(B, L, H, d)`` to joined rows ``(B, L, width)``."""
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         half = self._half_type(q)
         if half is None:
             with torch.autocast(q.device.type, enabled=False):
                 out = attend(q, k, v, scale, context)
         elif self.lorentz:
-            out = _attend_half(q, k, v, q.shape[-1] - 1, last, scale, context, half)
+            out = _attend_half(q, k, v, q.shape[-1] - 1, self.value - 1, scale, context, half)
         else:
             out = attend(q.to(half), k.to(half), v.to(half), scale, context)
         return self.finish(out.transpose(1, 2))
@@ -209,7 +219,7 @@ class _Attention(nn.Module):
     def finish(self, heads: Tensor) -> Tensor:
         """Weighted sums ``(B, L, H, value or more)`` to rows without time ``(B, L, width)``."""
         if self.lorentz:
-            joined = rows.centroid(heads, self.value, self.joined, self.config.safe_clamp, self.config.fused)
+            joined = rows.centroid(heads, self.value, self.joined, self.config.safe_clamp)
         else:
             joined = rows.join(rows.upcast(heads[..., : self.value]), self.joined)
         return apply_linear(self.out, joined)
@@ -225,75 +235,63 @@ class FullAttention(_Attention):
     """Multi-head attention with keys and values of every head."""
 
     def __init__(self, config: Architecture, layer: int):
-        size = config.dim // config.n_heads
-        super().__init__(config, layer, size, size, config.dim**0.5)
-        outer, h = Layout(config.dim, config), config.n_heads
+        size, h = config.dim // config.n_heads, config.n_heads
         self.d = size - 1  # rotated, of Euclidean heads as well
-        self.rotary = Rotary(config, self.d)
-        width = -(-3 * h * size // config.pad) * config.pad
-        space = size - 1 if self.lorentz else size
-        half = self.d // 2
-        turned = [i // 2 + i % 2 * half for i in range(self.d)] + list(range(self.d, space))
+        super().__init__(config, layer, size, size, config.dim**0.5, self.d)
+        outer, space = Layout(config.dim, config), size - 1 if self.lorentz else size
+        turned = [i // 2 + i % 2 * (self.d // 2) for i in range(self.d)] + list(range(self.d, space))
         live = [
             (part * h + head) * size + i
             for part in range(3)
             for head in range(h)
             for i in (turned if part < 2 else range(space))
         ]
+        width = rounded_up(3 * h * size, config.pad)
         self.qkv = RowLinear(outer.width, width, outer.ambient, live, self.lorentz, "torch")
 
     def project(self, x: Tensor, start: int) -> tuple[Tensor, Tensor, Tensor, float]:
         """Queries, keys and values ``(B, L, H, d)``, rotated and with times, and the factor of the logits."""
         product = rows.upcast(apply_linear(self.qkv, x))
-        cos, sin = (t[:, None] for t in self.rotary(start, x.shape[1], x.device))
+        cos, sin = (t[:, None, None] for t in self.rotary(start, x.shape[1], x.device))
         scale, factor = self.scales(product)
         n = self.head - 1 if self.lorentz else None
         if self._by_hand(product):
             f = self.scale if self.lorentz and factor is None else None
-            q, k, v = _Heads.apply(product, f, cos[:, None], sin[:, None], self.heads, self.head, n)
+            q, k, v = _Heads.apply(product, f, cos, sin, self.heads, self.head, n)
         else:
             packed = product[..., : 3 * self.heads * self.head].unflatten(-1, (3, self.heads, self.head))
-            turned = rows.turn(packed[:, :, :2, :, : self.d], cos[:, None], sin[:, None]).to(packed.dtype)
+            turned = rows.turn(packed[:, :, :2, :, : self.d], cos, sin).to(packed.dtype)
             packed = torch.cat([torch.cat([turned, packed[:, :, :2, :, self.d :]], -1), packed[:, :, 2:]], 2)
-            q, k, v = packed.unbind(2)
-            if self.lorentz:
-                q, k, v = (rows._with_time(part, n) for part in (q, k, v))
+            q, k, v = (rows.lift(part, n) for part in packed.unbind(2))
+            if n is not None:
                 q = torch.cat([q[..., :n], -q[..., n:]], -1)
         return (q if factor is None else q * factor), k, v, scale
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Points ``(B, L, width)`` to rows without time."""
         q, k, v, scale = self.project(x, context.start)
-        if context.cache is None:
-            return self.core(q, k, v, context, scale, self.head - 1)
-        space = self.head - 1 if self.lorentz else self.head
-        keys, values = (part[..., :space].transpose(1, 2) for part in (k, v))
-        keys, values = context.cache.update(context.marked(keys).contiguous(), values.contiguous(), self.layer)
-        if context.start == 0:
-            return self.core(q, k, v, context, scale, self.head - 1)
-        with torch.autocast(q.device.type, enabled=False):  # which would sum in half precision
-            heads = self._decode(q.transpose(1, 2), rows.upcast(keys), rows.upcast(values), context, scale, space)
-        return self.finish(heads)
+        if context.cache is not None:
+            space = self.head - 1 if self.lorentz else self.head
+            keys, values = (part[..., :space].transpose(1, 2) for part in (k, v))
+            keys, values = context.remember(context.marked(keys).contiguous(), values.contiguous(), self.layer)
+            if context.start:
+                with torch.autocast(q.device.type, enabled=False):  # which would sum in half precision
+                    heads = self._decode(q.transpose(1, 2), rows.upcast(keys), rows.upcast(values), context, scale)
+                return self.finish(heads)
+        return self.core(q, k, v, context, scale)
 
-    def _decode(self, q: Tensor, keys: Tensor, values: Tensor, context: Context, scale: float, space: int) -> Tensor:
+    def _decode(self, q: Tensor, keys: Tensor, values: Tensor, context: Context, scale: float) -> Tensor:
         """New queries ``(B, H, L, d)`` and all space parts ``(B, H, all, d - 1)`` to means ``(B, L, H, d)``."""
-        logits, values = q[..., :space] @ keys.mT, context.weighed(values)
+        space, values = keys.shape[-1], context.weighed(values)
+        logits = q[..., :space] @ keys.mT
         if self.lorentz:
-            key_time, value_time = (torch.sqrt(_square(part) + 1) for part in (keys, values))
-            logits = logits + q[..., space:] * key_time.unsqueeze(-2)
-        p = self.weights(logits * scale, context)
-        out = p @ values
-        if self.lorentz:
-            out = torch.cat([out, p @ value_time.unsqueeze(-1)], -1)
-        return out.transpose(1, 2)
-
-
-def _square(x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x, dim=-1).square()
+            logits = logits + q[..., space:] * _time(keys).unsqueeze(-2)
+            values = torch.cat([values, _time(values).unsqueeze(-1)], -1)
+        return (self.weights(logits * scale, context) @ values).transpose(1, 2)
 
 
 class _LatentHeads(Function):
-    """The heads of latent attention: the rotated key goes into the room that the product leaves, times into slots."""
+    """The heads of latent attention: the rotated key and the times go into the slots that the product leaves free."""
 
     @staticmethod
     def forward(ctx, query, pair, k_pe, f, cos, sin, heads, nope, value, timed):
@@ -303,14 +301,11 @@ class _LatentHeads(Function):
         q = query.detach()[..., : heads * size].view(b, length, heads, size)
         both = pair.detach()[..., : 2 * heads * size].view(b, length, 2, heads, size)
         k, v = both[:, :, 0], both[:, :, 1]
-        _rotate_(q[..., nope:n], cos, sin)
+        rows.turn_(q[..., nope:n], cos, sin)
         k[..., nope:n] = rows.turn(k_pe, cos[:, 0], sin[:, 0])[:, :, None]
         if timed:
-            for x in (q, k):
-                x[..., n:] = torch.sqrt(torch.linalg.vector_norm(x[..., :n], dim=-1, keepdim=True).square_() + 1)
-            q[..., n:].neg_()
-            space = v[..., : value - 1]
-            v[..., value - 1] = torch.sqrt(torch.linalg.vector_norm(space, dim=-1).square_() + 1)
+            q[..., n], k[..., n] = _time(q[..., :n]).neg_(), _time(k[..., :n])
+            v[..., value - 1] = _time(v[..., : value - 1])
         ctx.save_for_backward(q, k, v, f, cos, sin)
         ctx.sizes, ctx.widths = (nope, n, value, timed), (query.shape[-1], pair.shape[-1])
         return q, k, v
@@ -325,20 +320,15 @@ class _LatentHeads(Function):
         by_query[..., heads * size :] = 0
         by_pair[..., 2 * heads * size :] = 0
         to_q = by_query[..., : heads * size].view(q.shape)
-        both = by_pair[..., : 2 * heads * size].view(b, length, 2, heads, size)
-        slots = ((to_q, by_q, q, n), (both[:, :, 0], by_k, k, n), (both[:, :, 1], by_v, v, value - 1))
-        for part, grad, x, slot in slots:
-            if timed:
-                torch.addcmul(grad, x, grad[..., slot : slot + 1] / x[..., slot : slot + 1], out=part)
-                part[..., slot] = 0
-            else:
-                part.copy_(grad)
-        both[:, :, 1, :, value - timed :] = 0
-        _rotate_(to_q[..., nope:n], cos, -sin)
-        room = both[:, :, 0, :, nope:n]
-        by_pe = rows.turn(room.sum(2), cos[:, 0], -sin[:, 0])
-        room.zero_()
-        by_f = None if f is None or not ctx.needs_input_grad[3] else (-(by_q * q).sum() / f).view_as(f)
+        to_k, to_v = by_pair[..., : 2 * heads * size].view(b, length, 2, heads, size).unbind(2)
+        for grad, x, slot, out in ((by_q, q, n, to_q), (by_k, k, n, to_k), (by_v, v, value - 1, to_v)):
+            _through_time(grad, x, slot if timed else None, out)
+        to_v[..., value - timed :] = 0
+        rows.turn_(to_q[..., nope:n], cos, -sin)
+        to_rotated = to_k[..., nope:n]
+        by_pe = rows.turn(to_rotated.sum(2), cos[:, 0], -sin[:, 0])
+        to_rotated.zero_()
+        by_f = _by_temperature(by_q, q, f) if ctx.needs_input_grad[3] else None
         return by_query, by_pair, by_pe, by_f, None, None, None, None, None, None
 
 
@@ -347,43 +337,35 @@ class LatentAttention(_Attention):
 
     def __init__(self, config: Architecture, layer: int):
         h, nope, d = config.n_heads, config.qk_nope_head_dim, config.qk_rope_head_dim - 1
-        timed = int(config.lorentz)
+        self.nope, self.d, self.timed = nope, d, int(config.lorentz)
         temperature = (h * (nope + config.qk_rope_head_dim)) ** 0.5
-        super().__init__(config, layer, nope + d + timed, config.v_head_dim, temperature)
-        self.nope, self.d, self.timed = nope, d, timed
-        self.rotary = Rotary(config, d)
+        super().__init__(config, layer, nope + d + self.timed, config.v_head_dim, temperature, d)
         outer, rank, pad = Layout(config.dim, config), config.kv_lora_rank, config.pad
-        self.latent = Layout(rank + timed, config)
-        self.q_latent = Layout(config.q_lora_rank + timed, config) if config.q_lora_rank else None
-        turned = [nope + i // 2 + i % 2 * (d // 2) for i in range(d)]
-        head = [*range(nope), *turned]
-        self.query_width = -(-h * self.head // pad) * pad
-        queries = [i * self.head + j for i in range(h) for j in head]
-        first = self.query_width if self.q_latent is None else self.q_latent.width
-        begin = first + self.latent.width  # of the rotated key
+        self.latent = Layout(rank + self.timed, config)
+        self.q_latent = Layout(config.q_lora_rank + self.timed, config) if config.q_lora_rank else None
+        turned = [i // 2 + i % 2 * (d // 2) for i in range(d)]
+        queries = [i * self.head + j for i in range(h) for j in (*range(nope), *(nope + place for place in turned))]
+        self.query_width = rounded_up(h * self.head, pad)
+        # wq (or its first half) and wkv_a in one: queries, the latent row, the rotated key
         asked = queries if self.q_latent is None else self.q_latent.space
-        down = [
-            *asked,
-            *(first + i for i in self.latent.space),
-            *(begin + i // 2 + i % 2 * (d // 2) for i in range(d)),
-        ]
-        width = -(-(begin + d) // pad) * pad
+        first = self.query_width if self.q_latent is None else self.q_latent.width
+        begin = first + self.latent.width
+        down = [*asked, *(first + i for i in self.latent.space), *(begin + place for place in turned)]
+        width = rounded_up(begin + d, pad)
         self.splits = (first, self.latent.width, d, width - begin - d)
-        # wq (or its first half) and wkv_a in one
         joined = [len(asked), len(down) - len(asked)]
         self.down = RowLinear(outer.width, width, outer.ambient, down, config.lorentz, joined=joined)
         self.kv_norm = RowNorm(self.latent, config.rms_eps)
-        keys = [i * self.head + j for i in range(h) for j in range(nope)]
-        values = [(h + i) * self.head + j for i in range(h) for j in range(config.v_head_dim - timed)]
         # the published order: the keys and values of a head, then those of the next
-        count = config.v_head_dim - timed
         pairs = [
-            place
+            (part * h + i) * self.head + j
             for i in range(h)
-            for place in (*keys[i * nope : (i + 1) * nope], *values[i * count : (i + 1) * count])
+            for part, count in enumerate((nope, config.v_head_dim - self.timed))
+            for j in range(count)
         ]
-        self.pair_width = -(-2 * h * self.head // pad) * pad
-        self.up = RowLinear(self.latent.width, self.pair_width, self.latent.ambient, pairs, config.lorentz)
+        self.up = RowLinear(
+            self.latent.width, rounded_up(2 * h * self.head, pad), self.latent.ambient, pairs, config.lorentz
+        )
         if self.q_latent is not None:
             self.q_norm = RowNorm(self.q_latent, config.rms_eps)
             self.q_up = RowLinear(self.q_latent.width, self.query_width, self.q_latent.ambient, queries, config.lorentz)
@@ -409,10 +391,15 @@ class LatentAttention(_Attention):
         q = q if factor is None else q * factor
         if context.cache is not None:
             rotated = rows.turn(k_pe, cos[:, 0], sin[:, 0])
-            keys, values = self._remember(latent, rotated, k, v, context)
-            if context.start:  # an adapter is on the way up: everything is built again
+            times = [k[..., self.nope + self.d], v[..., self.value - 1]] if self.timed else []
+            keys, values = self._remember(latent, rotated, times, context)
+            if context.start:  # an adapter is in the place of self.up, so keys and values are built again
                 return self._rebuilt(q, rows.upcast(keys[:, 0]), rows.upcast(values[:, 0]), scale, context)
-        return self.core(q, k, v, context, scale, self.value - 1)
+        return self.core(q, k, v, context, scale)
+
+    def _parted(self, pair: Tensor) -> Tensor:
+        """What :attr:`up` gives, as keys without their rotated part, and values: ``(B, L, 2, H, head)``."""
+        return pair[..., : 2 * self.heads * self.head].unflatten(-1, (2, self.heads, self.head))
 
     def expand(
         self, query: Tensor, latent: Tensor, k_pe: Tensor, cos: Tensor, sin: Tensor, f: Tensor | None
@@ -424,12 +411,11 @@ class LatentAttention(_Attention):
             return _LatentHeads.apply(query, pair, k_pe, f, cos, sin, self.heads, self.nope, self.value, self.timed)
         n = self.nope + self.d
         q = self._rotated(query, cos, sin)
-        both = pair[..., : 2 * self.heads * self.head].unflatten(-1, (2, self.heads, self.head))
-        k, v = both.unbind(2)
-        room = rows.turn(k_pe, cos[:, 0], sin[:, 0])[:, :, None].expand(-1, -1, self.heads, -1).to(k.dtype)
-        k = torch.cat([k[..., : self.nope], room, k[..., n:]], -1)
+        k, v = self._parted(pair).unbind(2)
+        rotated = rows.turn(k_pe, cos[:, 0], sin[:, 0])[:, :, None].expand(-1, -1, self.heads, -1).to(k.dtype)
+        k = torch.cat([k[..., : self.nope], rotated, k[..., n:]], -1)
         if self.timed:
-            q, k, v = rows._with_time(q, n), rows._with_time(k, n), rows._with_time(v, self.value - 1)
+            q, k, v = rows.lift(q, n), rows.lift(k, n), rows.lift(v, self.value - 1)
             q = torch.cat([q[..., :n], -q[..., n:]], -1)
         return q, k, v
 
@@ -441,19 +427,10 @@ class LatentAttention(_Attention):
 
     # With a cache
 
-    def _remember(self, latent: Tensor, k_pe: Tensor, k: Tensor, v: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    def _remember(self, latent: Tensor, k_pe: Tensor, times: list[Tensor], context: Context) -> tuple[Tensor, Tensor]:
         """Latent space parts ``(B, 1, all, rank)``; rotated keys with the heads' times ``(B, 1, all, d + 2 H)``."""
-        times = [k[..., self.nope + self.d], v[..., self.value - 1]] if self.timed else []
         second = torch.cat([context.marked(k_pe), *times], -1)[:, None]
-        first = latent[:, None, :, : self.latent.size].contiguous()
-        return context.cache.update(first, second, self.layer)
-
-    def _weights_up(self) -> tuple[Tensor, Tensor | None]:
-        """The map from the latent row to keys and values ``(2, H, head, width)``, and its bias ``(2, H, head)``."""
-        count = 2 * self.heads * self.head
-        shape = (2, self.heads, self.head)
-        bias = None if self.up.bias is None else rows.upcast(self.up.bias)[:count].view(shape)
-        return rows.upcast(self.up.weight)[:count].view(*shape, -1), bias
+        return context.remember(latent[:, None, :, : self.latent.size].contiguous(), second, self.layer)
 
     def _absorbed(
         self,
@@ -470,50 +447,42 @@ class LatentAttention(_Attention):
 
         The times are no linear maps of the latent point, therefore the cache has them.
         """
-        weight, bias = self._weights_up()
-        new = torch.einsum("blr,xhnr->blxhn", latent, weight)
-        new = new if bias is None else new + bias
+        nope, n, size, rank = self.nope, self.nope + self.d, self.value - self.timed, self.latent.size
+        weight, bias = rows.upcast(self.up.weight), None if self.up.bias is None else rows.upcast(self.up.bias)
         q, rotated = self._rotated(query, cos, sin), rows.turn(k_pe, cos[:, 0], sin[:, 0])
-        n, size = self.nope + self.d, self.value - self.timed
-        k, v = new.unbind(2)
-        if self.timed:
-            key_space = torch.cat([k[..., : self.nope], rotated[:, :, None].expand(-1, -1, self.heads, -1)], -1)
-            k, v = (F.pad(part, (0, 1)) for part in (key_space, v[..., :size]))
-            k, v = rows._with_time(k, n), rows._with_time(v, size)
-        keys, values = (rows.upcast(x[:, 0]) for x in self._remember(latent, rotated, k, v, context))
-        keys, times = context.weighed(keys), context.weighed(values[..., self.d :])
+        times = []
+        if self.timed:  # of the new keys and values
+            k, v = self._parted(F.linear(latent, weight, bias)).unbind(2)
+            key_space = torch.cat([k[..., :nope], rotated[:, :, None].expand(-1, -1, self.heads, -1)], -1)
+            times = [_time(key_space), _time(v[..., :size])]
+        keys, values = (rows.upcast(x[:, 0]) for x in self._remember(latent, rotated, times, context))
+        keys, all_times = context.weighed(keys), context.weighed(values[..., self.d :])
         q = q.transpose(1, 2)
-        q = q if factor is None else q * factor
-        to_latent = torch.einsum("bhln,hnr->bhlr", q[..., : self.nope], weight[0, :, : self.nope])
-        rank = self.latent.size
-        logits = _shared(to_latent[..., :rank], keys) + _shared(q[..., self.nope : n], values[..., : self.d])
+        q_time = _time(q[..., :n])
+        if factor is not None:
+            q, q_time = q * factor, q_time * factor
+        key_map, value_map = weight[: 2 * self.heads * self.head].view(2, self.heads, self.head, -1)
+        to_latent = torch.einsum("bhln,hnr->bhlr", q[..., :nope], key_map[:, :nope])
+        logits = _shared(to_latent[..., :rank], keys) + _shared(q[..., nope:n], values[..., : self.d])
+        latent_time = _time(keys)
         if self.timed:
-            time = torch.sqrt(_square(keys) + 1)  # of the latent points
-            logits = logits + to_latent[..., rank : rank + 1] * time[:, None, None]
-            q_time = torch.sqrt(_square(q[..., :n] if factor is None else q[..., :n] / factor) + 1)
-            q_time = q_time if factor is None else q_time * factor
-            key_time = times[..., : self.heads].mT  # (B, H, all)
-            logits = logits - q_time[..., None] * key_time[:, :, None]
+            logits = logits + to_latent[..., rank : rank + 1] * latent_time[:, None, None]
+            logits = logits - q_time[..., None] * all_times[..., : self.heads].mT[:, :, None]
         p = self.weights(logits * scale, context)
-        b, h, length, total = p.shape
-        mean = (p.reshape(b, h * length, total) @ keys).view(b, h, length, rank)
-        up = weight[1, :, :size]
-        out = torch.einsum("bhlr,hnr->bhln", mean, up[..., :rank])
+        value_map = value_map[:, :size]
+        out = torch.einsum("bhlr,hnr->bhln", _shared(p, keys.mT), value_map[..., :rank])
         if bias is not None:
-            out = out + bias[1, :, None, :size]
+            out = out + bias[self.heads * self.head :][: self.heads * self.head].view(self.heads, 1, -1)[..., :size]
         if self.timed:
-            out = out + (p @ time[:, None, :, None]) * up[..., rank][:, None]
-            value_time = times[..., self.heads :].mT
-            out = torch.cat([out, p @ value_time[..., None]], -1)
+            out = out + (p @ latent_time[:, None, :, None]) * value_map[..., rank][:, None]
+            out = torch.cat([out, p @ all_times[..., self.heads :].mT[..., None]], -1)
         return out.transpose(1, 2)
 
     def _rebuilt(self, q: Tensor, keys: Tensor, values: Tensor, scale: float, context: Context) -> Tensor:
         """Attention of new queries over keys and values built from all that the cache holds."""
         k_pe, keys = values[..., : self.d], context.weighed(keys)
-        latent = F.pad(keys, (0, self.latent.width - keys.shape[-1]))
-        latent = rows.lift(latent, self.latent.n, 1.0, fused=False)
-        pair = rows.upcast(apply_linear(self.up, latent))
-        both = pair[..., : 2 * self.heads * self.head].unflatten(-1, (2, self.heads, self.head))
+        latent = rows.lift(F.pad(keys, (0, self.latent.width - keys.shape[-1])), self.latent.n)
+        both = self._parted(rows.upcast(apply_linear(self.up, latent)))
         n, size = self.nope + self.d, self.value - self.timed
         k = torch.cat([both[:, :, 0, :, : self.nope], k_pe[:, :, None].expand(-1, -1, self.heads, -1)], -1)
         v = both[:, :, 1, :, :size]
@@ -528,5 +497,4 @@ class LatentAttention(_Attention):
 
 def _shared(q: Tensor, keys: Tensor) -> Tensor:
     """Products of queries ``(B, H, L, d)`` with keys ``(B, all, d)`` that all heads share."""
-    b, h, length, d = q.shape
-    return (q.reshape(b, h * length, d) @ keys.mT).view(b, h, length, keys.shape[1])
+    return (q.flatten(1, 2) @ keys.mT).unflatten(1, q.shape[1:3])

@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
-__all__ = ["LatentCache"]
+
+class Cache(Protocol):
+    """What attention asks of a cache."""
+
+    def update(self, keys: Tensor, values: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
+        """Add tokens ``(B, H, L, d)`` of a layer; returns those of all tokens."""
+
+    def get_seq_length(self) -> int:
+        """Tokens in the cache."""
 
 
 class _Layer:
     """Keys and values ``(B, H, all, d)``, in memory that doubles when it is full."""
 
     def __init__(self, keys: Tensor, values: Tensor):
-        self._stored, self.length = [keys, values], keys.shape[-2]
+        self.stored, self.length = [keys, values], keys.shape[-2]
 
     @property
     def keys(self) -> Tensor:
-        return self._stored[0].narrow(-2, 0, self.length)
+        return self.stored[0].narrow(-2, 0, self.length)
 
     @property
     def values(self) -> Tensor:
-        return self._stored[1].narrow(-2, 0, self.length)
+        return self.stored[1].narrow(-2, 0, self.length)
 
     def append(self, keys: Tensor, values: Tensor) -> None:
-        count = keys.shape[-2]
+        total = self.length + keys.shape[-2]
         for i, new in enumerate((keys, values)):
-            stored = self._stored[i]
-            if stored.shape[-2] < self.length + count:
-                room = stored.new_empty(*stored.shape[:-2], 2 * (self.length + count), stored.shape[-1])
-                room.narrow(-2, 0, self.length).copy_(stored.narrow(-2, 0, self.length))
-                self._stored[i] = stored = room
-            stored.narrow(-2, self.length, count).copy_(new)
-        self.length += count
+            stored = self.stored[i]
+            if stored.shape[-2] < total:
+                larger = stored.new_empty(*stored.shape[:-2], 2 * total, stored.shape[-1])
+                larger.narrow(-2, 0, self.length).copy_(stored.narrow(-2, 0, self.length))
+                self.stored[i] = stored = larger
+            stored.narrow(-2, self.length, keys.shape[-2]).copy_(new)
+        self.length = total
 
 
 class LatentCache:
@@ -64,6 +74,6 @@ class LatentCache:
             layer.length = min(layer.length, length)
 
     def reorder(self, index: Tensor) -> None:
-        """Take other rows of the batch, as beams do."""
+        """Take other rows of the batch, as beam search does."""
         for layer in self.layers:
-            layer._stored = [torch.index_select(stored, 0, index) for stored in layer._stored]
+            layer.stored = [torch.index_select(stored, 0, index) for stored in layer.stored]

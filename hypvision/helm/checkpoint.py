@@ -20,17 +20,6 @@ from .config import PRESETS, Architecture, preset
 from .layers import RowLinear, RowNorm, pack, unpack
 from .model import Helm
 
-__all__ = [
-    "decoder_weights",
-    "helm_arguments",
-    "helm_from_official",
-    "helm_to_official",
-    "helm_variant",
-    "is_official_helm",
-    "official_architecture",
-    "untold",
-]
-
 _ALIAS = re.compile(r"(?:^|\.)(?:c|k)$")
 _EXPERT = re.compile(r"(layers\.\d+\.ffn\.(?:shared_)?experts\.\d+)\.(expert_manifold\.|w\d\.(?:manifold\.)?[ck]$)?")
 _BUFFERS = ("attn_mask", "freqs_complex", "freqs_cis")
@@ -70,8 +59,22 @@ class _Entry(NamedTuple):
     official: tuple[str, ...]
 
 
+def _tensors(config: Architecture) -> Iterator[tuple[_Entry, nn.Module | None]]:
+    """The tensors of a model, and the module that each is the weight or bias of, if :func:`_entries` names one."""
+    with torch.device("meta"):
+        modules = dict(Helm(config).named_modules())
+    for entry in _entries(config):
+        module = modules.get(entry.ours)
+        if module is None:
+            yield entry, None
+            continue
+        for part in ("weight", "bias"):
+            if getattr(module, part, None) is not None:
+                yield _Entry(f"{entry.ours}.{part}", tuple(f"{name}.{part}" for name in entry.official)), module
+
+
 def _entries(config: Architecture) -> Iterator[_Entry]:
-    """What a model of these sizes consists of."""
+    """The parts of a model of these sizes."""
     if config.mixed or config.attention == "latent":
         yield _Entry("embed.weight", ("embed.weight" if config.project_emb else "embed.embedding",))
         yield from (_Entry("norm", ("norm",)), _Entry("head", ("head",)), _Entry("final_proj", ("final_proj.linear",)))
@@ -132,10 +135,13 @@ def _experts(config: Architecture, ours: str, theirs: str) -> Iterator[_Entry]:
             yield _Entry(f"{ours}{name}", (f"{theirs}add_experts.{name}",))
 
 
-def _skeleton(config: Architecture) -> dict[str, nn.Module]:
-    """The modules of a model without data."""
-    with torch.device("meta"):
-        return dict(Helm(config).named_modules())
+def _find(weights: Mapping[str, Tensor], name: str) -> Tensor:
+    if name not in weights:
+        raise HypvisionError(
+            f"The checkpoint has no entry '{name}', which a HELM model of its kind and sizes has. Check that the file "
+            "is complete."
+        )
+    return weights[name]
 
 
 def is_official_helm(state_dict: Mapping[str, Tensor]) -> bool:
@@ -152,28 +158,29 @@ def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         HypvisionError: manifolds that the published code does not have.
     """
-    kept: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     manifolds: dict[str, Tensor] = {}
     for name, value in state_dict.items():
         name = name.removeprefix("module.")
         if _ALIAS.search(name):
             manifolds[name] = value
         elif name.rpartition(".")[2] not in _BUFFERS and ".add_pos." not in name:
-            kept[name] = value
+            weights[name] = value
     for name, value in manifolds.items():
+        expected = [torch.ones(())]
         expert = _EXPERT.match(name)
         own = manifolds.get(f"{expert[1]}.expert_manifold.k") if expert else None
-        twin = manifolds.get(f"{name[:-1]}{'ck'[name[-1] == 'c']}", value)  # the same number by its other name
-        # an expert's maps are on its own manifold; what leads into it and out of it may be on the model's
-        right = [1.0] if own is None else [own] if expert[2] else [own, 1.0]
-        if not (any(bool((value == number).all()) for number in right) and bool((value == twin).all())):
+        if expert and own is not None:  # what leads into an expert and out of it may be on the model's manifold
+            expected = [own] if expert[2] else [own, *expected]
+        alias = manifolds.get(f"{name[:-1]}{'ck'[name[-1] == 'c']}", value)  # the same number by its other name
+        if not (any(bool((value == number).all()) for number in expected) and bool((value == alias).all())):
             raise HypvisionError(
-                f"The manifold '{name}' of the checkpoint has c = {value.flatten()[0].item():g}, but all but those of "
-                "experts must have 1, and an expert one everywhere. No published model is so; check the file."
+                f"The manifold '{name}' of the checkpoint has c = {value.flatten()[0].item():g}, but the manifolds "
+                "of an expert must share one number, and all others have 1, as in each published model. Check the file."
             )
         if name.endswith(".expert_manifold.k"):
-            kept[name] = value
-    return kept
+            weights[name] = value
+    return weights
 
 
 def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> Architecture:
@@ -187,13 +194,12 @@ def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> A
     context, weights = helm_arguments(state_dict), _clean(state_dict)
 
     def rows_of(name: str) -> int:
-        if name not in weights:
-            raise HypvisionError(f"The checkpoint has no entry '{name}', which every HELM checkpoint of its kind has.")
-        return weights[name].shape[0]
+        return _find(weights, name).shape[0]
 
     def count(pattern: str) -> int:
         return 1 + max((int(m[1]) for m in (re.match(pattern, name) for name in weights) if m), default=-1)
 
+    found: dict[str, Any]
     if "resblocks.0.attn.Wq.weight" in weights:
         dim = weights["token_embed.embedding"].shape[1]
         found = dict(
@@ -242,34 +248,21 @@ def helm_from_official(state_dict: Mapping[str, Tensor], config: Architecture | 
         HypvisionError: entries that no HELM checkpoint has, missing ones, or other shapes.
     """
     config = official_architecture(state_dict) if config is None else config
-    weights, modules, ours = _clean(state_dict), _skeleton(config), {}
-    for entry in _entries(config):
-        module = modules.get(entry.ours)
-        for part in ("weight", "bias") if module is not None else (None,):
-            if part is not None and getattr(module, part, None) is None:
-                continue
-            names = [name if part is None else f"{name}.{part}" for name in entry.official]
-            missing = [name for name in names if name not in weights]
-            if missing:
-                raise HypvisionError(
-                    f"The checkpoint has no entry '{missing[0]}', which a HELM model of its sizes has. Check that the "
-                    "file is complete."
-                )
-            value = torch.cat([weights.pop(name) for name in names]) if part else weights.pop(names[0])
-            ours[entry.ours if part is None else f"{entry.ours}.{part}"] = _packed(
-                entry.ours, module, part, value, modules
-            )
+    weights, ours = _clean(state_dict), {}
+    for entry, module in _tensors(config):
+        for name in entry.official:
+            _find(weights, name)
+        parts = [weights.pop(name) for name in entry.official]
+        ours[entry.ours] = _packed(entry.ours, module, torch.cat(parts) if len(parts) > 1 else parts[0])
     for name in weights:
         raise HypvisionError(unknown_name(name, "HELM"))
     return ours
 
 
-def _packed(name: str, module: nn.Module | None, part: str | None, value: Tensor, modules: dict) -> Tensor:
+def _packed(name: str, module: nn.Module | None, value: Tensor) -> Tensor:
     if isinstance(module, RowLinear):
-        shape = (module.out_features, module.in_features)
-        if part == "weight":
-            return pack(value, module.live_out, module.live_in, shape)
-        return pack(value, module.live_out, None, shape[:1])
+        live_in = module.live_in if value.dim() == 2 else None
+        return pack(value, module.live_out, live_in, module.weight.shape[: value.dim()])
     if isinstance(module, RowNorm):
         return pack(value, module.layout.space, None, (module.layout.width,))
     scalar = name.rpartition(".")[2] in ("attn_w_y", "ffn_w_y", "w_y", "scale", "c")
@@ -285,19 +278,11 @@ def helm_to_official(state_dict: Mapping[str, Tensor], config: Architecture | No
     """
     state_dict = decoder_weights(state_dict)
     config = helm_architecture(state_dict) if config is None else config
-    modules, official = _skeleton(config), {}
-    for entry in _entries(config):
-        module = modules.get(entry.ours)
-        for part in ("weight", "bias") if module is not None else (None,):
-            if part is not None and getattr(module, part, None) is None:
-                continue
-            name = entry.ours if part is None else f"{entry.ours}.{part}"
-            if name not in state_dict:
-                raise HypvisionError(f"The checkpoint has no entry '{name}', which a HELM model of its sizes has.")
-            value = _unpacked(entry.ours, module, part, state_dict[name], modules)
-            sizes = _parts(config, entry, value.shape[0] if value.dim() else 1)
-            for target, piece in zip(entry.official, value.split(sizes) if len(sizes) > 1 else [value]):
-                official[target if part is None else f"{target}.{part}"] = piece.clone()
+    official: dict[str, Tensor] = {}
+    for entry, module in _tensors(config):
+        value = _unpacked(entry.ours, module, _find(state_dict, entry.ours))
+        pieces = value.split(_parts(config, entry, len(value))) if len(entry.official) > 1 else [value]
+        official |= {name: piece.clone() for name, piece in zip(entry.official, pieces)}
     embedding = next((name for name in official if name.endswith(".embedding")), None)
     if embedding is not None:  # never used, but expected
         prefix = embedding.removesuffix("embedding")
@@ -305,20 +290,18 @@ def helm_to_official(state_dict: Mapping[str, Tensor], config: Architecture | No
     return official
 
 
-def _unpacked(name: str, module: nn.Module | None, part: str | None, value: Tensor, modules: dict) -> Tensor:
+def _unpacked(name: str, module: nn.Module | None, value: Tensor) -> Tensor:
     if isinstance(module, RowLinear):
-        return unpack(value, module.live_out, module.live_in if part == "weight" else None)
+        return unpack(value, module.live_out, module.live_in if value.dim() == 2 else None)
     if isinstance(module, RowNorm):
         return unpack(value, module.layout.space, None)
-    last = name.rpartition(".")[2]
-    return value.reshape(()) if last in ("attn_w_y", "ffn_w_y", "w_y", "c") or ".ffn.scale" in name else value
+    scalar = name.endswith((".ffn.scale", "w_y")) or name.rpartition(".")[2] == "c"
+    return value.reshape(()) if scalar else value
 
 
 def _parts(config: Architecture, entry: _Entry, rows: int) -> list[int]:
     """Rows of the published matrices in one of ours."""
-    if len(entry.official) == 1:
-        return [rows]
-    if entry.ours.endswith(".attn.down"):
+    if ".attn.down." in entry.ours:
         second = config.kv_lora_rank + config.qk_rope_head_dim - 1
         return [rows - second, second]
     return [rows // len(entry.official)] * len(entry.official)
@@ -387,13 +370,12 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
 def helm_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
     """The preset that converted weights belong to, and the options in which they differ from it."""
     found = helm_architecture(state_dict).to_dict()
-    known = {name: preset(name).to_dict() for name in PRESETS}
-    hidden = ("max_seq_len",)  # no weight shows it
+    ignored = {"max_seq_len"}  # no weight shows it
+    if not found["n_routed_experts"]:
+        ignored |= {"mice_inter_dim", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}
     differences = {
-        name: {key: value for key, value in found.items() if key not in hidden and value != options[key]}
-        for name, options in known.items()
+        name: {k: v for k, v in found.items() if k not in ignored and v != options[k]}
+        for name, options in ((name, preset(name).to_dict()) for name in PRESETS)
     }
     best = min(differences, key=lambda name: len(differences[name]))
-    unused = ("mice_inter_dim", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    dense = not found["n_routed_experts"]
-    return best, {k: v for k, v in differences[best].items() if not (dense and k in unused)}
+    return best, differences[best]

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from hypvision.checks import at_least, more_than, one_of
 from hypvision.errors import HypvisionError, did_you_mean
-
-__all__ = ["PRESETS", "Architecture", "preset"]
 
 
 @dataclasses.dataclass
@@ -27,7 +25,7 @@ class Architecture:
     Attributes:
         vocab_size: tokens.
         dim: width of a token.
-        n_layers, n_heads: as they say.
+        n_layers, n_heads: their numbers.
         inter_dim: width of the dense feed-forward layers.
         max_seq_len: tokens of context.
         geometry: ``"lorentz"``, or ``"euclidean"`` for the LLaMA-like or DeepSeek-like network of the same sizes.
@@ -36,7 +34,7 @@ class Architecture:
         residual_scale: factor of the space part after each residual connection; 4 sqrt(dim) in HELM-D and sqrt(dim)
             in HELM-MiCE, taken for dense and for mixed models if None.
         rms_eps: below the root of RMSNorm; HELM's 1e-8, later code has 1e-4.
-        safe_clamp: Minkowski norms are cut at what means of points cannot fall below, which changes nothing but
+        safe_clamp: Minkowski norms are cut at the least that means of points can have, which changes nothing but
             round-off; False for the published floors (1e-4, 1e-6).
         rope_theta: base of the rotary code.
         original_seq_len, rope_factor, beta_fast, beta_slow, mscale: YaRN, used where max_seq_len > original_seq_len.
@@ -56,8 +54,8 @@ class Architecture:
         bias_rule: how the load bias of the router follows the loads: ``"proportional"`` or DeepSeek's ``"sign"``.
         bias_rate: its step.
         aux_alpha: weight of the loss on uneven loads.
-        pad: rows are stored in multiples of this many numbers: what matrix products like. 1 for none.
-        fused: whether row operations are functions with a backward written by hand, or plain ones.
+        pad: rows are stored in multiples of this many numbers, which matrix products are faster with. 1 for none.
+        fused: whether row operations have a backward written by hand, or are plain.
 
     Raises:
         HypvisionError: sizes that do not go together.
@@ -99,7 +97,7 @@ class Architecture:
     renorm_topk: bool | None = None
     moe_combine: str = "released"
     train_curv: bool = True
-    expert_c_init: float | Sequence[float] | str = 1.0
+    expert_c_init: float | Sequence[float] | Literal["ones"] = 1.0
     bias_rule: str = "proportional"
     bias_rate: float = 0.005
     aux_alpha: float = 1e-4
@@ -109,15 +107,12 @@ class Architecture:
     def __post_init__(self) -> None:
         if self.expert_c_init == "ones":
             self.expert_c_init = 1.0
-        for name, known in {
-            "geometry": ("lorentz", "euclidean"),
-            "attention": ("full", "latent"),
-            "score_func": ("softmax", "sigmoid"),
-            "router": ("linear", "lorentz"),
-            "moe_combine": ("released", "centroid"),
-            "bias_rule": ("proportional", "sign"),
-        }.items():
-            one_of(known, **{name: getattr(self, name)})
+        one_of(("lorentz", "euclidean"), geometry=self.geometry)
+        one_of(("full", "latent"), attention=self.attention)
+        one_of(("softmax", "sigmoid"), score_func=self.score_func)
+        one_of(("linear", "lorentz"), router=self.router)
+        one_of(("released", "centroid"), moe_combine=self.moe_combine)
+        one_of(("proportional", "sign"), bias_rule=self.bias_rule)
         least = dict(
             vocab_size=1, dim=3, n_layers=1, n_heads=1, inter_dim=2, max_seq_len=1, pad=1, n_routed_experts=0,
             n_shared_experts=0, n_dense_layers=0, q_lora_rank=0, kv_lora_rank=1, mice_inter_dim=2,
@@ -162,15 +157,22 @@ class Architecture:
                 f"{self.n_limited_groups} groups of {e // groups} experts are fewer than the {k} that a token uses."
             )
         more_than(0, route_scale=self.route_scale)
-        given = self.expert_c_init
-        values = list(given) if isinstance(given, Sequence) else [given]
-        if len(values) not in (1, e) or not all(isinstance(v, (int, float)) and v > 0 for v in values):
-            raise HypvisionError(f"expert_c_init must be 'ones', a positive number or {e} of them, got {given!r}.")
+        if len(self.curvatures) != e or not all(isinstance(c, (int, float)) and c > 0 for c in self.curvatures):
+            raise HypvisionError(
+                f"expert_c_init must be 'ones', a positive number or {e} of them, got {self.expert_c_init!r}."
+            )
 
     @property
     def mixed(self) -> bool:
         """Whether there are experts."""
         return self.n_routed_experts > 0
+
+    @property
+    def curvatures(self) -> list[float]:
+        """Initial ``c`` of each expert."""
+        given: Any = self.expert_c_init
+        values = list(given) if isinstance(given, Sequence) else [given]
+        return values * self.n_routed_experts if len(values) == 1 else values
 
     @property
     def lorentz(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -13,11 +14,9 @@ from .config import Architecture
 from .grouped import grouped_linear
 from .layers import FeedForward, Layout, RowLinear, compute_dtype
 
-__all__ = ["Gate", "MixtureOfCurvatures", "Routing"]
-
 
 class Routing(NamedTuple):
-    """How the tokens of a layer went.
+    """Which experts the tokens of a layer went to.
 
     Attributes:
         counts: tokens of each expert, ``(E,)``.
@@ -30,6 +29,8 @@ class Routing(NamedTuple):
 
 class Gate(nn.Module):
     """Which experts a token goes to, and with which weights."""
+
+    bias: Tensor
 
     def __init__(self, config: Architecture):
         super().__init__()
@@ -82,30 +83,31 @@ class Gate(nn.Module):
 class MixtureOfCurvatures(nn.Module):
     """Experts on hyperboloids of their own, and shared ones, to one point."""
 
+    shared: nn.ModuleList | FeedForward | None
+
     def __init__(self, config: Architecture):
         super().__init__()
         self.config = config
-        e = config.n_routed_experts
-        given = config.expert_c_init
-        values = [given] * e if isinstance(given, (int, float)) else list(given) * (e // len(list(given)))
         self.gate = Gate(config)
         self.experts = nn.ModuleList(
-            FeedForward(config, config.mice_inter_dim, c if config.lorentz else None, config.train_curv) for c in values
+            FeedForward(config, config.mice_inter_dim, c if config.lorentz else None, config.train_curv)
+            for c in config.curvatures
         )
-        count = config.n_shared_experts
+        count, connected = config.n_shared_experts, False
         if config.lorentz and config.moe_combine == "centroid":  # the paper's have curvatures of their own
-            found = [FeedForward(config, config.mice_inter_dim, 1.0, config.train_curv) for _ in range(count)]
-            self.shared = nn.ModuleList(found)
+            self.shared = nn.ModuleList(
+                FeedForward(config, config.mice_inter_dim, 1.0, config.train_curv) for _ in range(count)
+            )
         else:
             self.shared = FeedForward(config, count * config.mice_inter_dim) if count else None
-            if count and config.lorentz:
-                self.w_y = nn.Parameter(torch.empty(1))
-                self.scale = nn.Parameter(torch.empty(1))
+            connected = count > 0 and config.lorentz
+        self.w_y = nn.Parameter(torch.empty(1)) if connected else None
+        self.scale = nn.Parameter(torch.empty(1)) if connected else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """The connection with the shared experts."""
-        if hasattr(self, "w_y"):
+        if self.w_y is not None and self.scale is not None:
             nn.init.constant_(self.w_y, 1.0)
             nn.init.constant_(self.scale, 0.6931471805599453)  # a factor of 2
 
@@ -119,9 +121,9 @@ class MixtureOfCurvatures(nn.Module):
         # not bincount, which waits for a GPU to learn how many numbers it gives
         counts = every.new_zeros(config.n_routed_experts).scatter_add_(0, every, torch.ones_like(every))
         gathered = flat.index_select(0, order // k)
-        plain = all(isinstance(layer, RowLinear) for e in self.experts for layer in (e.gate_up, e.down))  # no adapters
-        if torch.compiler.is_compiling() and plain:
-            done = self._in_one_graph(gathered, counts, every[order])
+        own = [e for e in self.experts if isinstance(e, FeedForward) and e.is_plain]
+        if torch.compiler.is_compiling() and len(own) == len(self.experts):
+            done = _in_one_graph(own, gathered, counts, every[order])
         else:
             parts = zip(self.experts, gathered.split(counts.tolist()))
             # Without tokens an expert has no gradient, rather than zeros with which an optimiser would go on moving
@@ -137,28 +139,28 @@ class MixtureOfCurvatures(nn.Module):
         load = counts * (config.n_routed_experts / (k * max(count, 1)))
         return out, Routing(counts, (load * share.sum(0)).sum() / max(count, 1))
 
-    def _in_one_graph(self, x: Tensor, counts: Tensor, own: Tensor) -> Tensor:
-        """The experts' rows ``(N, width)`` of gathered points, of the experts ``own``; no number of rows is asked."""
-        first = self.experts[0]
-        c: float | Tensor = 1.0
-        if first.initial_c is not None:
-            c = torch.cat([expert.curvature() for expert in self.experts])[own, None]
-            x = x * torch.sqrt(c)
-        h = rows.swiglu(_grouped(x, counts, [e.gate_up for e in self.experts]), first.inner.n, c, first.fused)
-        out = rows.upcast(_grouped(h, counts, [e.down for e in self.experts]))
-        return out if first.initial_c is None else out / torch.sqrt(c)
-
     def _combine(self, shared: list[Tensor], routed: list[Tensor], weights: Tensor) -> Tensor:
         config = self.config
         if not config.lorentz:
-            return sum((y * w for y, w in zip(routed, weights.split(1, -1))), sum(shared))
-        released = config.moe_combine == "released"
-        w_y, scale = (rows.upcast(self.w_y), rows.upcast(self.scale)) if hasattr(self, "w_y") else (None, None)
-        return rows.combine(shared, routed, weights, w_y, scale, released, config.safe_clamp, config.fused)
+            return functools.reduce(torch.add, [*shared, *(y * w for y, w in zip(routed, weights.split(1, -1)))])
+        w_y, scale = (None if x is None else rows.upcast(x) for x in (self.w_y, self.scale))
+        return rows.combine(shared, routed, weights, w_y, scale, config.moe_combine == "released", config.safe_clamp)
 
 
 def _several_processes() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _in_one_graph(experts: list[FeedForward], x: Tensor, counts: Tensor, own: Tensor) -> Tensor:
+    """The experts' rows ``(N, width)`` of gathered points, of the experts ``own``; no number of rows is asked."""
+    first = experts[0]
+    c: float | Tensor = 1.0
+    if first.initial_c is not None:
+        c = torch.cat([expert.curvature() for expert in experts])[own, None]
+        x = x * torch.sqrt(c)
+    h = rows.swiglu(_grouped(x, counts, [e.gate_up for e in experts]), first.inner.n, c, first.fused)
+    out = rows.upcast(_grouped(h, counts, [e.down for e in experts]))
+    return out / torch.sqrt(c) if isinstance(c, Tensor) else out
 
 
 def _grouped(x: Tensor, counts: Tensor, layers: list[RowLinear]) -> Tensor:

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from hypvision.geometry.numerics import without_autocast
 
-__all__ = ["grouped_linear"]
-
 
 @torch.library.custom_op(
     "hypvision::grouped_linear",

@@ -16,8 +16,6 @@ from hypvision.geometry.numerics import Function, plain
 from . import rows
 from .layers import RowLinear, apply_linear, compute_dtype
 
-__all__ = ["token_losses"]
-
 BLOCK = 256
 
 

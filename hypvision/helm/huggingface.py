@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from hypvision.errors import HypvisionError, require
 from hypvision.geometry import named_manifold_parameters
 from hypvision.geometry.parameters import mark
 
+from .cache import Cache
 from .checkpoint import decoder_weights, helm_architecture, helm_from_official, is_official_helm, official_architecture
 from .config import ALIASES, Architecture, architecture, preset
 from .model import Helm
@@ -40,8 +41,6 @@ from transformers import (  # noqa: E402
     PreTrainedModel,
 )
 from transformers.modeling_outputs import CausalLMOutputWithPast  # noqa: E402
-
-__all__ = ["HelmConfig", "HelmForCausalLM"]
 
 # What the library calls a model's cache, in what it passes and in what it takes: "past_key_values" before 5.24.
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
@@ -108,8 +107,9 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
     def _init_weights(self, module: torch.nn.Module) -> None:
         own = list(module.parameters(recurse=False))
         loaded = any(getattr(parameter, "_is_hf_initialized", False) for parameter in own)
-        if own and not loaded and hasattr(module, "reset_parameters"):
-            module.reset_parameters()
+        reset = getattr(module, "reset_parameters", None)
+        if own and not loaded and callable(reset):
+            reset()
 
     def get_input_embeddings(self) -> torch.nn.Module:
         return self.model.embed
@@ -117,8 +117,8 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
     def get_output_embeddings(self) -> torch.nn.Module:
         return self.model.head
 
-    def resize_token_embeddings(self, *args: Any, **options: Any) -> torch.nn.Module:
-        """Refused: rows of points cannot be drawn from a normal distribution.
+    def resize_token_embeddings(self, *args: Any, **options: Any) -> NoReturn:
+        """Refused: new rows would have to be points, and transformers draws them from a normal distribution.
 
         Raises:
             HypvisionError: always.
@@ -126,6 +126,21 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         raise HypvisionError(
             "The vocabulary of a HELM model is fixed when it is built. Build one with the vocab_size of the tokenizer."
         )
+
+    def generate(self, inputs: Tensor | None = None, *args: Any, **options: Any) -> Any:
+        """As every model of transformers.
+
+        Raises:
+            HypvisionError: no prompts, or what :meth:`forward` refuses.
+        """
+        prompts = options.get("input_ids", inputs)
+        if prompts is not None and not prompts.numel():
+            raise HypvisionError(
+                f"generate() needs at least one prompt of at least one token, got {tuple(prompts.shape)}. Let prompts "
+                "begin with a token of your own (such as the end of a text), and leave out empty batches."
+            )
+        # the library annotates self by a protocol that its own models do not meet
+        return super().generate(inputs, *args, **options)  # type: ignore[misc]
 
     def forward(
         self,
@@ -136,8 +151,8 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         sequence_id: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        cache: object | None = None,
-        past_key_values: object | None = None,
+        cache: Cache | None = None,
+        past_key_values: Cache | None = None,
         cache_position: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
@@ -145,7 +160,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-    ) -> CausalLMOutputWithPast:
+    ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """One pass; see :meth:`hypvision.helm.Helm.forward`. What is not named here is a TypeError.
 
         Args:
@@ -190,8 +205,9 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
             with torch.no_grad():
                 logits = self.model.logits(found.hidden, logits_to_keep).float()
         hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        remembered: dict[str, Any] = {_CACHE: cache}
         output = CausalLMOutputWithPast(
-            loss=loss, logits=logits, hidden_states=(found.hidden,) if hidden else None, **{_CACHE: cache}
+            loss=loss, logits=logits, hidden_states=(found.hidden,) if hidden else None, **remembered
         )
         return output if (self.config.return_dict if return_dict is None else return_dict) else output.to_tuple()
 

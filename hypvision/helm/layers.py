@@ -14,7 +14,10 @@ from hypvision.geometry import Lorentz, ManifoldParameter
 from . import rows
 from .config import Architecture
 
-__all__ = ["FeedForward", "Layout", "PointEmbedding", "RowLinear", "RowNorm", "apply_linear"]
+
+def rounded_up(count: int, multiple: int) -> int:
+    """The least multiple that is not below ``count``."""
+    return -(-count // multiple) * multiple
 
 
 class Layout:
@@ -35,7 +38,7 @@ class Layout:
     def __init__(self, ambient: int, config: Architecture):
         self.size = ambient - 1 if config.lorentz else ambient
         self.n = self.size if config.lorentz else None
-        self.width = -(-ambient // config.pad) * config.pad
+        self.width = rounded_up(ambient, config.pad)
         self.space = list(range(self.size))
         self.ambient = [*([] if self.n is None else [self.n]), *self.space]
 
@@ -88,7 +91,7 @@ class RowLinear(nn.Linear):
     def set_dense(self, weight: Tensor, bias: Tensor | None) -> None:
         """Take a weight ``(out, in)`` and bias ``(out,)`` without zeros, in the published order."""
         self.weight.copy_(pack(weight, self.live_out, self.live_in, self.weight.shape))
-        if self.bias is not None:
+        if bias is not None:
             self.bias.copy_(pack(bias, self.live_out, None, self.bias.shape))
 
 
@@ -118,7 +121,9 @@ def compute_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
 def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """A linear layer, or what an adapter has put in its place, on rows of at least float32."""
     weight = layer.weight
-    return layer(x if torch.is_autocast_enabled(x.device.type) else x.to(weight.dtype))
+    if isinstance(weight, Tensor) and not torch.is_autocast_enabled(x.device.type):
+        x = x.to(weight.dtype)
+    return layer(x)
 
 
 class RowNorm(nn.Module):
@@ -141,7 +146,7 @@ class RowNorm(nn.Module):
 
 
 class PointEmbedding(nn.Embedding):
-    """A table of points of the unit hyperboloid, time first, as :mod:`hypvision.optim` takes them.
+    """A table of points of the unit hyperboloid, time first, as the optimisers of :mod:`hypvision.optim` expect them.
 
     They start as published: directions evenly spread, the Euclidean length of a tangent vector at the origin 1.
     """
@@ -176,6 +181,8 @@ class FeedForward(nn.Module):
         learned: whether it is learned.
     """
 
+    c: nn.Parameter
+
     def __init__(self, config: Architecture, ambient: int, c: float | None = None, learned: bool = False):
         super().__init__()
         outer, inner = Layout(config.dim, config), Layout(ambient, config)
@@ -187,13 +194,17 @@ class FeedForward(nn.Module):
         self.down = RowLinear(inner.width, outer.width, inner.ambient, outer.space, bias)
         self.initial_c = c
         if c is not None:
-            value = torch.full((1,), float(c))
-            self.register_parameter("c", nn.Parameter(value, requires_grad=learned))
+            self.c = nn.Parameter(torch.full((1,), float(c)), requires_grad=learned)
 
     def reset_parameters(self) -> None:
         """The curvature; the maps have their own."""
         if self.initial_c is not None:
             nn.init.constant_(self.c, self.initial_c)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no adapter is in the place of a map."""
+        return isinstance(self.gate_up, RowLinear) and isinstance(self.down, RowLinear)
 
     def curvature(self) -> Tensor:
         """``c`` of an expert, ``(1,)``. Published code has the bare number, which weight decay may take below zero."""
@@ -202,8 +213,8 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Points to rows without time."""
         if self.initial_c is None:
-            z = apply_linear(self.gate_up, x)
-            return apply_linear(self.down, rows.swiglu(z, self.inner.n, 1.0, self.fused))
+            h = rows.swiglu(apply_linear(self.gate_up, x), self.inner.n, 1.0, self.fused)
+            return apply_linear(self.down, h)
         c = self.curvature()
         root = torch.sqrt(c)
         h = rows.swiglu(apply_linear(self.gate_up, x * root), self.inner.n, c, self.fused)

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from hypvision.errors import HypvisionError
 
 from . import rows
 from .attention import Context, FullAttention, LatentAttention
+from .cache import Cache
 from .config import Architecture
 from .experts import MixtureOfCurvatures, Routing
 from .head import token_losses
 from .layers import FeedForward, Layout, PointEmbedding, RowLinear, RowNorm, apply_linear
 
-__all__ = ["Block", "Helm", "Output"]
-
 
 class Output(NamedTuple):
-    """What a model gives.
+    """What a pass of a model gives.
 
     Attributes:
         logits: ``(B, L or logits_to_keep, V)``; None where labels are given.
@@ -66,16 +67,14 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, h: Tensor, context: Context) -> tuple[Tensor, Tensor | None, Routing | None]:
         """Points and normalised points ``(B, L, width)`` to those of the next block, and where tokens went."""
-        config = self.config
-        w_attn, w_ffn = (self.attn_w_y, self.ffn_w_y) if config.lorentz else (None, None)
-        x, h = self._residual(x, self.attn(h, context), w_attn, self.ffn_norm)
-        u, routing = self.ffn(h), None
+        w_attn, w_ffn = (self.attn_w_y, self.ffn_w_y) if self.config.lorentz else (None, None)
+        x, normed = self._residual(x, self.attn(h, context), w_attn, self.ffn_norm)
+        u, routing = self.ffn(normed), None
         if isinstance(u, tuple):
             u, routing = u
-        x, h = self._residual(x, u, w_ffn, self.next_norm)
-        return x, h, routing
+        return *self._residual(x, u, w_ffn, self.next_norm), routing
 
-    def _residual(self, x: Tensor, u: Tensor, w: Tensor | None, norm: RowNorm | None):
+    def _residual(self, x: Tensor, u: Tensor, w: Tensor | None, norm: RowNorm | None) -> tuple[Tensor, Tensor | None]:
         config, layout = self.config, self.layout
         gain = None if norm is None else norm.weight
         return rows.residual_norm(
@@ -97,10 +96,12 @@ class Helm(nn.Module):
         >>> loss = model(tokens, labels=tokens).loss
     """
 
+    embed: nn.Embedding
+
     def __init__(self, config: Architecture):
         super().__init__()
-        self.config, self.layout = config, Layout(config.dim, config)
-        layout = self.layout
+        self.config = config
+        self.layout = layout = Layout(config.dim, config)
         if config.lorentz and not config.project_emb:
             self.embed = PointEmbedding(config.vocab_size, config.dim)
         else:
@@ -115,36 +116,32 @@ class Helm(nn.Module):
             layout.width, config.vocab_size, layout.ambient, range(config.vocab_size), bias=False, init="torch"
         )
         self.gradient_checkpointing = False
-        self._gradient_checkpointing_func = None
+        self._gradient_checkpointing_func: Callable[..., Any] | None = None
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters that weight decay is not for: the points."""
+        """Names of the parameters without weight decay: the points."""
         return {"embed.weight"}
 
     def num_parameters(self) -> int:
         """Learned numbers, without the zeros that fill rows."""
         total = 0
         for module in self.modules():
-            own = dict(module.named_parameters(recurse=False))
             if isinstance(module, RowLinear):
                 total += len(module.live_out) * (len(module.live_in) + (module.bias is not None))
             elif isinstance(module, RowNorm):
                 total += module.layout.size
             else:
-                total += sum(p.numel() for p in own.values())
+                total += sum(p.numel() for p in module.parameters(recurse=False))
         return total
 
     def points(self, input_ids: Tensor) -> Tensor:
         """Embeddings of tokens ``(B, L)`` as rows ``(B, L, width)``."""
         e, layout = rows.upcast(self.embed(input_ids)), self.layout
-        if layout.n is None:
-            return F.pad(e, (0, layout.width - layout.size))
-        if isinstance(self.embed, PointEmbedding) and self.embed.weight.dtype not in rows.HALF:
-            space = e[..., 1:]
-            return torch.cat([space, e[..., :1], e.new_zeros(*e.shape[:-1], layout.width - layout.size - 1)], -1)
-        if isinstance(self.embed, PointEmbedding):  # half precision has lost the time
+        if isinstance(self.embed, PointEmbedding):
+            if self.embed.weight.dtype not in rows.HALF:  # which would have lost the time
+                return F.pad(torch.cat([e[..., 1:], e[..., :1]], -1), (0, layout.width - layout.size - 1))
             e = e[..., 1:]
-        return rows.lift(F.pad(e, (0, layout.width - layout.size)), layout.n, fused=False)
+        return rows.lift(F.pad(e, (0, layout.width - layout.size)), layout.n)
 
     def hidden(self, input_ids: Tensor, context: Context) -> tuple[Tensor, tuple[Routing, ...]]:
         """The points that the head reads, ``(B, L, width)``, and where tokens went.
@@ -154,7 +151,7 @@ class Helm(nn.Module):
         """
         x = self.points(input_ids)
         broken = ~x.detach().sum(-1).isfinite()
-        # without waiting for a GPU, where nobody knows whether there are any
+        # a GPU is not asked whether there are any, for which the CPU would have to wait
         if x.device.type != "cpu" or torch.compiler.is_compiling() or bool(broken.any()):
             x, context = x.masked_fill(broken[..., None], 0.0), context._replace(broken=broken)
         h = self.first_norm(x)
@@ -171,14 +168,12 @@ class Helm(nn.Module):
             x = apply_linear(self.final_proj, x)
         x = self.norm(x)
         if context.broken is not None:
-            x = x.masked_fill(context.sees_broken()[..., None], float("nan"))
+            x = x.masked_fill(context.seeing(context.broken)[..., None], float("nan"))
         return x, tuple(routing)
 
-    def _checkpointed(self, block: Block, *args):
+    def _checkpointed(self, block: nn.Module, *args: Any) -> Any:
         if self._gradient_checkpointing_func is not None:
             return self._gradient_checkpointing_func(block.__call__, *args)
-        from torch.utils.checkpoint import checkpoint
-
         return checkpoint(block, *args, use_reentrant=False)
 
     def context(
@@ -186,7 +181,7 @@ class Helm(nn.Module):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         sequence_id: Tensor | None = None,
-        cache: object | None = None,
+        cache: Cache | None = None,
         position_ids: Tensor | None = None,
     ) -> Context:
         """What the tokens may see.
@@ -198,7 +193,7 @@ class Helm(nn.Module):
         if cache is not None:
             _check_cache(cache, b)
         start = 0 if cache is None else int(cache.get_seq_length())
-        # A GPU would have to be waited for, which a prompt may do and a step may not; a compiler has no numbers.
+        # Tokens on a GPU are checked in prompts alone, since the CPU waits for it; a compiler has no numbers.
         prompt = cache is not None and not start
         if (prompt or input_ids.device.type == "cpu") and not torch.compiler.is_compiling():
             check_tokens(input_ids, self.config.vocab_size)
@@ -236,7 +231,7 @@ class Helm(nn.Module):
         labels: Tensor | None = None,
         attention_mask: Tensor | None = None,
         sequence_id: Tensor | None = None,
-        cache: object | None = None,
+        cache: Cache | None = None,
         logits_to_keep: int | Tensor = 0,
         position_ids: Tensor | None = None,
     ) -> Output:
@@ -287,7 +282,7 @@ class Helm(nn.Module):
 
 
 def check_tokens(ids: Tensor, vocab_size: int) -> None:
-    """Look at tokens before an embedding does, which on a GPU ends the process with a remark about indices.
+    """Refuse tokens that the embedding does not have: on a GPU such an index would end the process.
 
     Raises:
         HypvisionError: tokens outside of the vocabulary.
@@ -308,7 +303,7 @@ def shifted(labels: Tensor, attention_mask: Tensor | None, sequence_id: Tensor |
         target = target.masked_fill((sequence_id != following) | (sequence_id < 0), -100)
     if attention_mask is not None:
         there = attention_mask.bool()
-        target = target.masked_fill(~(there & F.pad(there[:, 1:], (0, 1))), -100)  # padding is nobody's next token
+        target = target.masked_fill(~(there & F.pad(there[:, 1:], (0, 1))), -100)  # padding is never a next token
     return target
 
 
@@ -324,7 +319,7 @@ def document_lengths(sequence_id: Tensor) -> list[int]:
 def _documents(
     position_ids: Tensor, attention_mask: Tensor | None, sequence_id: Tensor | None, start: int, input_ids: Tensor
 ) -> Tensor | None:
-    """The numbers of documents that go with positions; the code of positions is relative and goes by columns."""
+    """The numbers of documents that positions tell; the code of positions is relative and goes by columns."""
     b, length = input_ids.shape
     if position_ids.shape not in ((b, length), (1, length)):
         raise HypvisionError(
@@ -348,9 +343,9 @@ def _documents(
         return jump.cumsum(1) if bool(jump.any()) else None
     if bool(wrong.any()):
         raise HypvisionError(
-            "position_ids must go up by one from token to token of a document, padding left out, and on from those in "
-            "the cache: the code of positions is relative. Packed documents have positions that begin anew and no "
-            "attention_mask, or are told apart by sequence_id."
+            "position_ids must go up by one from token to token of a document (padding aside), and go on from the "
+            "tokens in the cache, because the code of positions is relative. Packed documents have positions that "
+            "begin anew and no attention_mask, or numbers in sequence_id."
         )
     return sequence_id
 
@@ -364,11 +359,12 @@ def _padding_mask(there: Tensor, start: int) -> Tensor:
     return ((place <= query) & there[:, None, :] | (place == query))[:, None]
 
 
-def _check_cache(cache: object, batch: int) -> None:
+def _check_cache(cache: Cache, batch: int) -> None:
     if getattr(cache, "is_compileable", False):  # filled up with zeros, which have a time like any point
         raise HypvisionError(
-            f"A {type(cache).__name__} has room for tokens to come, which HELM's attention would take for tokens. Give "
-            "a DynamicCache (in generate(): leave cache_implementation out) or a hypvision.helm.LatentCache."
+            f"A {type(cache).__name__} has empty places for tokens to come, which HELM's attention would take for "
+            "tokens. Give a DynamicCache (in generate(): leave cache_implementation out) or a "
+            "hypvision.helm.LatentCache."
         )
     layers = getattr(cache, "layers", None)
     keys = getattr(layers[0], "keys", None) if layers else None

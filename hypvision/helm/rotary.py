@@ -13,8 +13,6 @@ from torch import Tensor
 
 from .config import Architecture
 
-__all__ = ["Rotary", "angles", "yarn"]
-
 
 def yarn(theta: Tensor, base: float, original: int, factor: float, beta_fast: float, beta_slow: float) -> Tensor:
     """Frequencies ``(d/2,)`` for longer contexts (Peng et al., ICLR 2024): slow ones are divided by ``factor``."""

@@ -18,18 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hypvision.checks import at_least, more_than
-from hypvision.errors import require_finite
-
-__all__ = ["average_distortion", "complete_tree", "graph_map", "neighbour_loss", "tree_distances"]
+from hypvision.errors import ArgumentError, require_finite
 
 
 def complete_tree(branching: int, depth: int) -> list[int]:
     """The parent of every node of the tree in which all nodes above ``depth`` have ``branching`` children.
 
     The root comes first with the parent -1, then level by level.
-
-    Raises:
-        ValueError: ``branching`` or ``depth`` is below 1.
     """
     at_least(1, integer=True, branching=branching, depth=depth)
     parents, level = [-1], [0]
@@ -45,12 +40,9 @@ def tree_distances(parents: Sequence[int]) -> Tensor:
 
     Args:
         parents: the parent of every node; parents come before their children, the root first with -1.
-
-    Raises:
-        ValueError: the first node is not the only root, or a parent comes after its child.
     """
     if not len(parents) or parents[0] != -1 or any(not 0 <= p < i for i, p in enumerate(parents) if i):
-        raise ValueError("parents must begin with the root, -1, and name for every other node an earlier one.")
+        raise ArgumentError("parents must begin with the root, -1, and name for every other node an earlier one.")
     hops = torch.zeros(len(parents), len(parents), dtype=torch.long)
     for node, parent in enumerate(parents):  # the root has none before it
         hops[node, :node] = hops[:node, node] = hops[parent, :node] + 1
@@ -67,15 +59,14 @@ def neighbour_loss(distances: Tensor, hops: Tensor) -> Tensor:
     Args:
         distances: from some nodes to all, ``(B, N)``.
         hops: edges between the same, ``(B, N)``: 0 for the node itself, 1 for a neighbour.
-
-    Raises:
-        ValueError: the shapes differ, or no row has a neighbour.
     """
     if distances.shape != hops.shape:
-        raise ValueError(f"distances and hops must have one shape, got {tuple(distances.shape)}, {tuple(hops.shape)}.")
+        raise ArgumentError(
+            f"distances and hops must have one shape, got {tuple(distances.shape)}, {tuple(hops.shape)}."
+        )
     edges = hops == 1
     if not edges.any():
-        raise ValueError("hops has no 1 in it: none of these nodes has a neighbour.")
+        raise ArgumentError("hops has no 1 in it: none of these nodes has a neighbour.")
     others = torch.logsumexp(-distances.masked_fill(hops <= 1, torch.inf), -1, keepdim=True)
     # a node whose neighbours are all there is has nothing to be told apart from
     return F.softplus(distances + others)[edges].mean()
@@ -92,21 +83,17 @@ def graph_map(distances: Tensor, edges: Tensor) -> float:
     Args:
         distances: ``(N, N)``; ties count against the ranking.
         edges: ``(N, N)``, true for neighbours. Nodes without are left out.
-
-    Raises:
-        ValueError: the shapes differ or are not square, or there is no edge.
-        HypvisionError: a distance is not finite.
     """
     _square(distances, edges, "edges")
     require_finite(distances, lambda row: f"A distance of node {row}")
     edges = edges.bool().clone()
     edges.fill_diagonal_(False)
     if not edges.any():
-        raise ValueError("edges has no true value outside its diagonal.")
+        raise ArgumentError("edges has no true value outside its diagonal.")
     itself = torch.eye(len(distances), dtype=torch.bool, device=distances.device)
-    far = distances.detach().double().masked_fill(itself, torch.inf)
-    reach = _within(far, far)
-    hits = _within(far.masked_fill(~edges, torch.inf), far)
+    apart = distances.detach().double().masked_fill(itself, torch.inf)
+    reach = _within(apart, apart)
+    hits = _within(apart.masked_fill(~edges, torch.inf), apart)
     precision = (hits.double() / reach).masked_fill(~edges, 0)
     degree = edges.sum(1)
     return (precision.sum(1)[degree > 0] / degree[degree > 0]).mean().item()
@@ -127,32 +114,27 @@ def average_distortion(distances: Tensor, hops: Tensor, scale: float | None = No
         distances: between the points, ``(N, N)``, symmetric.
         hops: between the nodes, ``(N, N)``, positive outside the diagonal.
         scale: length of one edge.
-
-    Raises:
-        ValueError: the shapes differ or are not square, there are fewer than two nodes, a distance of the graph is not
-            positive, or ``scale`` is not.
     """
     _square(distances, hops, "hops")
     if len(hops) < 2:
-        raise ValueError("There must be at least two nodes.")
+        raise ArgumentError("There must be at least two nodes.")
     above = torch.triu(torch.ones_like(hops, dtype=torch.bool), 1)
-    true = hops[above].double()
-    if not (true > 0).all():
-        raise ValueError("hops must be positive outside its diagonal.")
-    ratio = distances.detach()[above].double() / true
-    if scale is None:
+    if not (hops[above] > 0).all():
+        raise ArgumentError("hops must be positive outside its diagonal.")
+    ratio = distances.detach()[above].double() / hops[above].double()
+    if scale is not None:
+        more_than(0, scale=scale)
+    else:
         ratio, _ = ratio.sort()
         weight = ratio.cumsum(0)
         if weight[-1] == 0:
             return 1.0  # all points in one place
         scale = ratio[torch.searchsorted(weight, weight[-1] / 2).clamp(max=len(ratio) - 1)].item()
-    else:
-        more_than(0, scale=scale)
     return (ratio / scale - 1).abs().mean().item()
 
 
 def _square(distances: Tensor, graph: Tensor, name: str) -> None:
     if distances.dim() != 2 or distances.shape[0] != distances.shape[1] or distances.shape != graph.shape:
-        raise ValueError(
+        raise ArgumentError(
             f"distances and {name} must both be (N, N), got {tuple(distances.shape)} and {tuple(graph.shape)}."
         )

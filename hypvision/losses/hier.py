@@ -15,17 +15,18 @@ gradient of the distance matrix on the way: memory beyond it does not depend on 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from hypvision.checks import more_than, one_of
+from hypvision.checks import at_least, more_than, one_of
+from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
 from hypvision.geometry.manifolds import whose
 from hypvision.geometry.numerics import Function, clip_norm, exact
-
-__all__ = ["HIERLoss", "clip_to_ball", "lca_triplet_loss", "mutual_neighbours", "rescale_radii", "sample_triplets"]
 
 # Rows of a block: all of its tensors together fit into the cache of a CPU core; a GPU wants fewer, longer calls.
 _ROWS = {"cpu": 256}
@@ -38,21 +39,6 @@ _NATS = 130.0
 _HIER_EPS = 1e-3
 
 
-class _RiemannianGradient(Function):
-    """Identity, whose backward pass turns the gradient into the Riemannian one of the ball."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, c: float) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.c = c
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        (x,) = ctx.saved_tensors
-        return poincare.egrad2rgrad(x, grad, ctx.c), None
-
-
 def clip_to_ball(x: Tensor, manifold: PoincareBall, radius: float | None = 2.3, riemannian: bool = True) -> Tensor:
     r"""Feature vectors as points of the ball: clipped, through the exponential map at the origin, then projected.
 
@@ -62,7 +48,7 @@ def clip_to_ball(x: Tensor, manifold: PoincareBall, radius: float | None = 2.3, 
 
     Args:
         x: ``(..., n)``.
-        manifold: the ball; its curvature gets no gradient if ``riemannian``.
+        manifold: the ball.
         radius: longest vector (Guo et al., CVPR 2022); None for no limit but the projection.
         riemannian: scale the gradient by ``(1 - c |y|^2)^2 / 4`` on its way back, as HIER does.
 
@@ -72,7 +58,10 @@ def clip_to_ball(x: Tensor, manifold: PoincareBall, radius: float | None = 2.3, 
     if radius is not None:
         x = clip_norm(x, radius)
     y = poincare.expmap0(x, manifold.c, _HIER_EPS if manifold.eps is None else manifold.eps)
-    return _RiemannianGradient.apply(y, manifold._value()) if riemannian else y
+    if not riemannian:
+        return y
+    fixed = y.detach()
+    return fixed + poincare.egrad2rgrad(fixed, y - fixed, manifold._value())  # y, with the gradient scaled
 
 
 def rescale_radii(x: Tensor, manifold: Lorentz, slope: float = 2.0, limit: float | None = None) -> Tensor:
@@ -80,10 +69,10 @@ def rescale_radii(x: Tensor, manifold: Lorentz, slope: float = 2.0, limit: float
 
     The default limit follows the curvature but gives it no gradient (Bdeir et al.).
     """
+    c = manifold.c
     if limit is None:
-        c = manifold.c
         limit = lorentz.max_distance(c.detach() if isinstance(c, Tensor) else c)
-    return manifold.rescale(x, limit=limit, slope=slope)
+    return lorentz.rescale(x, c, limit=limit, slope=slope)
 
 
 # Triplets
@@ -92,13 +81,10 @@ def rescale_radii(x: Tensor, manifold: Lorentz, slope: float = 2.0, limit: float
 def mutual_neighbours(similarity: Tensor, k: int) -> Tensor:
     """Which pairs are among the ``k`` most similar of each other: bool ``(N, N)``; never a node and itself.
 
-    Args:
-        similarity: ``(N, N)``; the node itself takes part in the ranking, so it uses up one of the ``k``.
-        k: neighbours.
+    The node itself takes part in the ranking, so it uses up one of the ``k``.
     """
-    count = len(similarity)
     near = torch.zeros_like(similarity, dtype=torch.bool)
-    near.scatter_(1, similarity.topk(min(k, count), dim=1).indices, True)
+    near.scatter_(1, similarity.topk(min(k, len(similarity)), dim=1).indices, True)
     return (near & near.T).fill_diagonal_(False)
 
 
@@ -131,11 +117,11 @@ def sample_triplets(
     anchors = ((mutual.sum(1) >= least) & (others.sum(1) >= 1)).nonzero()[:, 0]
     if not len(anchors):
         return anchors.new_empty(0, 3)
-    j, far = (
+    related, unrelated = (
         torch.multinomial(table[anchors].float(), draws, replacement=True, generator=generator)
         for table in (mutual, others)
     )
-    return torch.stack([anchors[:, None].expand_as(j), j, far], -1).view(-1, 3)
+    return torch.stack([anchors[:, None].expand_as(related), related, unrelated], -1).view(-1, 3)
 
 
 # The loss of triplets
@@ -151,12 +137,10 @@ class _Noise:
     def __init__(
         self, like: Tensor, gumbel: Tensor | None, rows: int, triplets: int, generator: torch.Generator | None
     ):
-        self.width, self.gumbel, self.generator = like.shape[1], gumbel, generator
-        self.like, self.pools = like, None
-        if gumbel is None and like.device.type == "cpu":
-            size = max(_POOL // 2, 4 * rows * self.width)
-            if triplets * self.width > size:
-                self.pools = self._draw(2, size)
+        self.like, self.width, self.gumbel, self.generator = like, like.shape[1], gumbel, generator
+        size = max(_POOL // 2, 4 * rows * self.width)
+        pooled = gumbel is None and like.device.type == "cpu" and triplets * self.width > size
+        self.pools = self._draw(2, size) if pooled else None
 
     def _draw(self, *shape: int) -> Tensor:
         u = torch.rand(shape, generator=self.generator, dtype=self.like.dtype, device=self.like.device)
@@ -166,13 +150,12 @@ class _Noise:
     def __call__(self, start: int, rows: int) -> tuple[Tensor, Tensor]:
         if self.gumbel is not None:
             first, second = self.gumbel[:, start : start + rows].to(self.like).exp()
-            return first, second
-        if self.pools is None:
+        elif self.pools is None:
             first, second = self._draw(2, rows, self.width)
-            return first, second
-        count = rows * self.width
-        at = torch.randint(self.pools.shape[1] - count + 1, (2,), generator=self.generator).tolist()
-        first, second = (pool[a : a + count].view(rows, self.width) for pool, a in zip(self.pools, at))
+        else:
+            count = rows * self.width
+            at = torch.randint(self.pools.shape[1] - count + 1, (2,), generator=self.generator).tolist()
+            first, second = (pool[a : a + count].view(rows, self.width) for pool, a in zip(self.pools, at))
         return first, second
 
 
@@ -181,48 +164,64 @@ class _TripletLoss(Function):
 
     @staticmethod
     def forward(
-        ctx, dist: Tensor, triplets: Tensor, temperature: float, margin: float, gumbel, generator, score: str
+        ctx: Any,
+        dist: Tensor,
+        triplets: Tensor,
+        temperature: float,
+        margin: float,
+        gumbel: Tensor | None,
+        generator: torch.Generator | None,
+        score: str,
     ) -> Tensor:
-        width = dist.shape[1]
         rows = _ROWS.get(dist.device.type, _ROWS_ELSEWHERE)
         noise = _Noise(dist, gumbel, rows, len(triplets), generator)
         low, high = dist.amin(), dist.amax()
         # exp(-max(d_i, d_j) / tau) is the smaller of two table entries, unless the table would underflow.
-        narrow, slope = dist.device.type == "cpu", None
+        narrow = dist.device.type == "cpu"
         if score == "exp":  # log-weights between 0 and 1, whose slope is their own negative
             table, temperature = torch.exp(-dist), 1.0
             slope = table.clone()
         else:
             narrow = narrow and (high - low).item() <= _NATS * temperature
-            table = (dist - (low + high) / 2).mul_(-1 / temperature)
+            table, slope = (dist - (low + high) / 2).mul_(-1 / temperature), None
         if narrow:
             table.exp_()
         total = (low + high) * 0  # NaN if a distance is not finite
-        grad = torch.zeros_like(dist) if ctx.needs_input_grad[0] else None
-        soft = grad if grad is None or slope is None else torch.zeros_like(dist)
-        buffers = dist.new_empty(6, rows, width)
+        grads = None
+        if ctx.needs_input_grad[0]:  # of the drawn distances, and through the softmax
+            drawn = torch.zeros_like(dist)
+            grads = drawn, drawn if slope is None else torch.zeros_like(dist)
+        buffers = dist.new_empty(6, rows, dist.shape[1])
         for start in range(0, len(triplets), rows):
             block = triplets[start : start + rows]
             factors = noise(start, len(block))
-            total += _block(dist, table, narrow, block, factors, margin, temperature, grad, soft, buffers)
-        if soft is not grad:
-            grad.addcmul_(soft, slope)
-        ctx.save_for_backward(grad)
+            total += _block(dist, table, narrow, block, factors, margin, temperature, grads, buffers)
+        if grads is not None and slope is not None:
+            grads[0].addcmul_(grads[1], slope)
+        ctx.save_for_backward(None if grads is None else grads[0])
         return total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, upstream: Tensor):
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = ctx.saved_tensors
         return grad * upstream, None, None, None, None, None, None
 
 
-def _block(dist, table, narrow, triplets, noise, margin, temperature, grad, soft, buffers) -> Tensor:
-    """Loss of a block of triplets; adds the gradient of the drawn distances to ``grad``, that through the softmax to
-    ``soft``."""
-    count, width = len(triplets), dist.shape[1]
+def _block(
+    dist: Tensor,
+    table: Tensor,
+    narrow: bool,
+    triplets: Tensor,
+    noise: tuple[Tensor, Tensor],
+    margin: float,
+    temperature: float,
+    grads: tuple[Tensor, Tensor] | None,
+    buffers: Tensor,
+) -> Tensor:
+    """Loss of a block of triplets; adds up the gradients of the drawn distances and through the softmax."""
     i, j, k = (column.contiguous() for column in triplets.unbind(1))
-    a, b, c, pair, triple, spare = buffers[:, :count]
+    a, b, c, pair, triple, spare = buffers[:, : len(triplets)]
     for rows, out in ((i, a), (j, b), (k, c)):
         torch.index_select(table, 0, rows, out=out)
     # Weights of the proxies as LCA of the pair and of the triple, and 1 or 0 for whose distance is the largest.
@@ -236,22 +235,22 @@ def _block(dist, table, narrow, triplets, noise, margin, temperature, grad, soft
         weights.mul_(factors)
     # The largest log-weight plus Gumbel noise is a draw from the softmax.
     chosen = torch.stack([_largest(weights, spare) for weights in (pair, triple)])
-    rows = torch.stack([i, j, k]) * width
-    at_pair, at_triple = rows + chosen[0], rows + chosen[1]
+    at_pair, at_triple = (torch.stack([i, j, k]) * dist.shape[1] + column for column in chosen)
     flat = dist.reshape(-1)
     gap = flat[at_pair] - flat[at_triple]
     gap[2].neg_()
     gap += margin
     active = ((gap > 0) & (chosen[0] != chosen[1])).to(dist.dtype)
     total = (gap * active).sum()
-    if grad is None:
+    if grads is None:
         return total
 
+    drawn, soft = grads
     sign = active
     sign[2].neg_()
     # The drawn distances themselves ...
-    grad.view(-1).index_add_(0, at_pair.view(-1), sign.view(-1))
-    grad.view(-1).index_add_(0, at_triple.view(-1), sign.view(-1), alpha=-1)
+    drawn.view(-1).index_add_(0, at_pair.view(-1), sign.view(-1))
+    drawn.view(-1).index_add_(0, at_triple.view(-1), sign.view(-1), alpha=-1)
     # ... and through the softmax: with v = dL/d(choice of the pair) = -dL/d(choice of the triple),
     # dL/d(logits) = y (v - <y, v>), which belongs to the node at the largest distance.
     v = F.embedding_bag(triplets, dist, per_sample_weights=sign.T.contiguous(), mode="sum")
@@ -309,38 +308,33 @@ def lca_triplet_loss(
 
     Returns:
         Scalar; 0 without triplets. It can be differentiated once.
-
-    Raises:
-        ValueError: shapes that do not fit, a temperature that is not positive, or an unknown score.
     """
     if dist.dim() != 2 or triplets.dim() != 2 or triplets.shape[1] != 3:
-        raise ValueError(
+        raise ArgumentError(
             f"dist must be (N, P) and triplets (T, 3), got {tuple(dist.shape)} and {tuple(triplets.shape)}."
         )
     more_than(0, temperature=temperature)
     one_of(("distance", "exp"), score=score)
     if gumbel is not None and gumbel.shape != (2, len(triplets), dist.shape[1]):
-        raise ValueError(
+        raise ArgumentError(
             f"gumbel must be (2, T, P) = (2, {len(triplets)}, {dist.shape[1]}), got {tuple(gumbel.shape)}."
         )
     if not len(triplets):
         return dist.sum() * 0
     dist = dist.float() if dist.dtype in (torch.float16, torch.bfloat16) else dist
-    if not hard:
-        return _soft_loss(dist, triplets, temperature, margin, gumbel, generator, score)
-    return _TripletLoss.apply(dist, triplets, temperature, margin, gumbel, generator, score) / len(triplets)
-
-
-def _soft_loss(dist, triplets, temperature, margin, gumbel, generator, score) -> Tensor:
-    """:func:`lca_triplet_loss` with ``hard=False``."""
+    if hard:
+        total: Tensor = _TripletLoss.apply(  # type: ignore[no-untyped-call]
+            dist, triplets, temperature, margin, gumbel, generator, score
+        )
+        return total / len(triplets)
     nodes = dist[triplets.T]  # (3, T, P)
     farthest = torch.stack([nodes[:2].amax(0), nodes.amax(0)])
     if gumbel is None:
         gumbel = -torch.empty_like(farthest).exponential_(generator=generator).log()
     logits = torch.exp(-farthest) if score == "exp" else -farthest / temperature
     weights = (logits + gumbel).softmax(-1)
-    to_pair, to_triple = (nodes * weights[:, None]).sum(-1)  # (3, T) each
-    gap = (to_pair - to_triple) * dist.new_tensor([[1.0], [1.0], [-1.0]])
+    means = (nodes * weights[:, None]).sum(-1)  # (2, 3, T), of the pair and of the triple
+    gap = (means[0] - means[1]) * dist.new_tensor([[1.0], [1.0], [-1.0]])
     apart = weights[0].argmax(-1) != weights[1].argmax(-1)
     return ((gap + margin).clamp(min=0).sum(0) * apart).mean()
 
@@ -387,20 +381,17 @@ class HIERLoss(nn.Module):
     ):
         super().__init__()
         if not isinstance(manifold, (PoincareBall, Lorentz)):
-            raise ValueError(f"HIERLoss needs a PoincareBall or a Lorentz manifold, got {whose(manifold)}.")
-        if num_proxies < 2 or neighbours < 2 or draws < 1:
-            raise ValueError(
-                "HIERLoss needs at least 2 proxies, 2 neighbours and 1 draw, got "
-                f"{num_proxies}, {neighbours} and {draws}."
-            )
+            raise ArgumentError(f"HIERLoss needs a PoincareBall or a Lorentz manifold, got {whose(manifold)}.")
+        at_least(2, integer=True, num_proxies=num_proxies, neighbours=neighbours)
+        at_least(1, integer=True, draws=draws)
         self.manifold = manifold
         self.temperature, self.margin, self.score = temperature, margin, score
         self.neighbours, self.draws, self.exclude_anchor = neighbours, draws, exclude_anchor
         self.clip_radius, self.slope, self.limit = clip_radius, slope, limit
         vectors = torch.randn(num_proxies, dim) / dim**0.5 * clip_radius * 0.9
         if isinstance(manifold, Lorentz):
-            with torch.no_grad():
-                self.proxies = ManifoldParameter(manifold.expmap0(vectors), manifold=manifold)
+            points = lorentz.expmap0(vectors, manifold.c).detach()
+            self.proxies: nn.Parameter = ManifoldParameter(points, manifold=manifold)
         else:
             self.proxies = nn.Parameter(vectors)
 
@@ -441,15 +432,16 @@ class HIERLoss(nn.Module):
             to_proxies = to_proxies.masked_fill(itself, 0.0)
             if triplets is None:
                 triplets = self._triplets(x.detach(), labels, to_proxies.detach(), generator)
-            gumbel = (None, None) if gumbel is None else gumbel
-            losses = [
+            first, second = (
                 lca_triplet_loss(part, rows, self.temperature, self.margin, noise, generator, self.score)
-                for part, rows, noise in zip((to_samples, to_proxies), triplets, gumbel)
-            ]
-            return losses[0] + losses[1]
+                for part, rows, noise in zip((to_samples, to_proxies), triplets, gumbel or (None, None))
+            )
+            return first + second
 
     @torch.no_grad()
-    def _triplets(self, x: Tensor, labels: Tensor, between_proxies: Tensor, generator) -> tuple[Tensor, Tensor]:
+    def _triplets(
+        self, x: Tensor, labels: Tensor, between_proxies: Tensor, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
         similarity = torch.exp(-self.manifold.cdist(x, x))
         similarity.fill_diagonal_(1.0)
         similarity += labels.unsqueeze(0) == labels.unsqueeze(1)  # those of the same class come first

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from hypvision.checks import more_than, one_of
+from hypvision.errors import ArgumentError
 from hypvision.geometry import Euclidean, Lorentz
 from hypvision.geometry.lorentz import minkowski_inner
 from hypvision.geometry.numerics import exact
-
-__all__ = ["LOGITS", "gaussian_prior_kl", "tree_contrastive_loss"]
 
 LOGITS = ("neg_distance", "distance", "inner")
 
@@ -48,17 +47,13 @@ def tree_contrastive_loss(
 
     Returns:
         The loss, a scalar; 0 for a single level.
-
-    Raises:
-        ValueError: unknown ``logit``, a temperature that is not positive, or levels of which one is not half of the one
-            before.
     """
     one_of(LOGITS, logit=logit)
     more_than(0, temperature=temperature)
     total = points[0].new_zeros((), dtype=torch.promote_types(points[0].dtype, torch.float32))
     for children, parents in pairwise(points):
         if children.shape[-2] != 2 * parents.shape[-2]:
-            raise ValueError(
+            raise ArgumentError(
                 f"A level must have half of the nodes of the finer one, got {children.shape[-2]}, {parents.shape[-2]}."
             )
         parents = parents.repeat_interleave(2, -2)  # (B, n, D): node j has the parent j // 2
@@ -70,7 +65,9 @@ def tree_contrastive_loss(
     return total
 
 
-def _similarities(children: Tensor, parents: Tensor, manifold, logit: str) -> tuple[Tensor, Tensor]:
+def _similarities(
+    children: Tensor, parents: Tensor, manifold: Lorentz | Euclidean, logit: str
+) -> tuple[Tensor, Tensor]:
     """Similarity of the children among each other ``(B, n, n)``, and to their parents ``(B, n)``."""
     if logit == "inner":
         x, y = (points.to(torch.promote_types(points.dtype, torch.float32)) for points in (children, parents))

@@ -13,14 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hypvision.checks import one_of
 from hypvision.errors import HypvisionError, did_you_mean, require
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
 from hypvision.geometry.numerics import exact
 
 from .proxy_anchor import ProxyAnchorLoss, ProxyNCALoss
 from .supcon import SupConLoss
-
-__all__ = ["MetricLoss", "hyperbolic_distance"]
 
 # The defaults of pytorch-metric-learning are for cosines, from -1 to 1. Hyperbolic distances are some units long: with
 # those defaults the repelling terms vanish and all points meet. Multi-Similarity (s = -d) and SupCon have the defaults
@@ -60,8 +59,10 @@ _COSINES = {
     "P2SGradLoss": "its gradients are of cosines, whatever the distance",
 }
 
-# The library's names of the number of classes and of the dimension.
-_SIZES = dict(num_classes="classes", embedding_size="dim", descriptors_dim="dim")
+
+def _sizes(num_classes: int | None, dim: int | None) -> dict[str, int | None]:
+    """The number of classes and the dimension, under the names that losses have for them."""
+    return {"num_classes": num_classes, "dim": dim, "embedding_size": dim, "descriptors_dim": dim}
 
 
 def hyperbolic_distance(manifold: Manifold, similarity: bool = False, centred: bool = False) -> nn.Module:
@@ -74,13 +75,12 @@ def hyperbolic_distance(manifold: Manifold, similarity: bool = False, centred: b
         manifold: its curvature.
         similarity: give ``-d``, which grows with likeness, instead of ``d``.
         centred: subtract the mean of a matrix of distances, without those of points from themselves, as a constant.
-
-    Raises:
-        HypvisionError: pytorch-metric-learning is not installed.
     """
     distances = require("pytorch_metric_learning.distances", "metric")
 
-    class HyperbolicDistance(distances.BaseDistance):
+    base: Any = distances.BaseDistance
+
+    class HyperbolicDistance(base):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__(normalize_embeddings=False, is_inverted=similarity)
             self.manifold = manifold
@@ -126,10 +126,6 @@ class MetricLoss(nn.Module):
 
     Shapes:
         points on ``manifold`` ``(B, ...)`` and labels ``(B,)``, to a scalar. Computed outside autocast.
-
-    Raises:
-        HypvisionError: unknown loss or arguments; pytorch-metric-learning is not installed; hyperbolic distances of
-            Euclidean embeddings, or for a loss that is defined on cosines alone; what is no loss of labelled images.
     """
 
     def __init__(
@@ -142,25 +138,38 @@ class MetricLoss(nn.Module):
         **options: Any,
     ):
         super().__init__()
-        if distance not in ("angular", "hyperbolic"):
-            raise HypvisionError(f"The distance of a metric loss is 'angular' or 'hyperbolic', not '{distance}'.")
+        one_of(("angular", "hyperbolic"), distance=distance)
         if distance == "hyperbolic" and isinstance(manifold, Euclidean):
             raise HypvisionError("distance='hyperbolic' needs hyperbolic embeddings: give the neck a curvature.")
         self.manifold, self.angular = manifold, distance == "angular"
         own = {"ProxyAnchorLoss": ProxyAnchorLoss, "ProxyNCALoss": ProxyNCALoss, "SupConLoss": SupConLoss}
-        if name in own and (self.angular or name != "ProxyAnchorLoss"):
-            if name != "SupConLoss":
-                options = {"num_classes": num_classes, "dim": dim, **options}
-            if not self.angular:
-                options = {**_HYPERBOLIC.get(name, {}), "similarity": self._similarity, **options}
-            try:
-                self.loss = own[name](**options)
-            except TypeError as error:
-                raise HypvisionError(f"{name} does not accept its arguments: {error}.") from error
-            return
+        ours = name in own and (self.angular or name != "ProxyAnchorLoss")
+        kind = own[name] if ours else self._of_library(name)
+        # Some losses hand **kwargs on to their bases.
+        taken = {key for base in kind.__mro__ if "__init__" in vars(base) for key in inspect.signature(base).parameters}
+        sizes = {key: value for key, value in _sizes(num_classes, dim).items() if key in taken}
+        if not self.angular:
+            centred = name in _WANTS_CENTRE and "base" not in options
+            options = {**_HYPERBOLIC.get(name, {}), **options}
+            if ours:
+                options = {"similarity": self._similarity, **options}
+            else:
+                options["distance"] = hyperbolic_distance(manifold, name in _WANTS_SIMILARITY, centred)
+        try:
+            self.loss = kind(**{**sizes, **options})
+        except AssertionError as error:  # the library's check of the distance
+            raise HypvisionError(
+                f"The loss '{name}' has no form for hyperbolic distances ({error}): set distance='angular'."
+            ) from error
+        except (TypeError, ValueError, KeyError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise HypvisionError(f"The loss '{name}' does not accept its arguments: {reason}.") from error
+
+    def _of_library(self, name: str) -> type[nn.Module]:
+        """The class of a loss of pytorch-metric-learning that can be used here."""
         losses = require("pytorch_metric_learning.losses", "metric")
-        kind = getattr(losses, name, None)
-        if not inspect.isclass(kind):
+        kind: type[nn.Module] | None = getattr(losses, name, None)
+        if kind is None or not inspect.isclass(kind):
             names = [n for n, value in vars(losses).items() if inspect.isclass(value) and n.endswith("Loss")]
             hint = did_you_mean(name, names) or f" Known: {', '.join(sorted(names))}."
             raise HypvisionError(f"pytorch-metric-learning has no loss '{name}'.{hint}")
@@ -170,23 +179,7 @@ class MetricLoss(nn.Module):
             raise HypvisionError(
                 f"The loss '{name}' has no form for hyperbolic distances ({_COSINES[name]}): set distance='angular'."
             )
-        # Some take what they hand on to their bases by **kwargs.
-        taken = {key for base in kind.__mro__ if "__init__" in vars(base) for key in inspect.signature(base).parameters}
-        sizes = dict(classes=num_classes, dim=dim)
-        options = {**{key: sizes[what] for key, what in _SIZES.items() if key in taken}, **options}
-        if not self.angular:
-            centred = name in _WANTS_CENTRE and "base" not in options
-            options = {**_HYPERBOLIC.get(name, {}), **options}
-            options["distance"] = hyperbolic_distance(manifold, name in _WANTS_SIMILARITY, centred)
-        try:
-            self.loss = kind(**options)
-        except AssertionError as error:  # the library's check of the distance
-            raise HypvisionError(
-                f"The loss '{name}' has no form for hyperbolic distances ({error}): set distance='angular'."
-            ) from error
-        except (TypeError, ValueError, KeyError) as error:
-            reason = f"{error} is missing" if isinstance(error, KeyError) else error
-            raise HypvisionError(f"The loss '{name}' does not accept its arguments: {reason}.") from error
+        return kind
 
     def _similarity(self, x: Tensor, y: Tensor) -> Tensor:
         """Negative distances of points given by their space parts, from their mean: Proxy-NCA has a fixed margin, and
@@ -204,5 +197,5 @@ class MetricLoss(nn.Module):
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         with exact(x.device):
-            x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-            return self.loss(self.vectors(x), labels)
+            loss: Tensor = self.loss(self.vectors(x.to(torch.promote_types(x.dtype, torch.float32))), labels)
+            return loss

@@ -8,9 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hypvision.errors import ArgumentError
 from hypvision.geometry.numerics import exact
 
-__all__ = ["ProxyAnchorLoss", "ProxyNCALoss"]
+# Of vectors (N, d) and (M, d): (N, M).
+Similarity = Callable[[Tensor, Tensor], Tensor]
 
 
 def cosines(x: Tensor, y: Tensor) -> Tensor:
@@ -34,9 +36,6 @@ class ProxyAnchorLoss(nn.Module):
 
     Shapes:
         vectors ``(B, dim)`` of any length and labels ``(B,)``, to a scalar.
-
-    Raises:
-        ValueError: a label that is no class.
     """
 
     def __init__(self, num_classes: int, dim: int, margin: float = 0.1, alpha: float = 32.0):
@@ -49,11 +48,11 @@ class ProxyAnchorLoss(nn.Module):
         own, attract, repel = self._terms(x, labels, cosines, 0)
         return attract.sum() / own.any(0).sum() + repel.sum() / len(self.proxies)
 
-    def _terms(self, x: Tensor, labels: Tensor, similarity: Callable, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _terms(self, x: Tensor, labels: Tensor, similarity: Similarity, dim: int) -> tuple[Tensor, Tensor, Tensor]:
         """Which proxies are the samples' own ``(B, K)``; logarithms of 1 and the sums along ``dim`` over those, and
         over the others."""
         if labels.numel() and not labels.is_cuda and int(labels.max()) >= len(self.proxies):
-            raise ValueError(f"There are {len(self.proxies)} class proxies, but a label is {int(labels.max())}.")
+            raise ArgumentError(f"There are {len(self.proxies)} class proxies, but a label is {int(labels.max())}.")
         with exact(x.device):
             x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
             found = similarity(x, self.proxies.to(x.dtype))
@@ -81,7 +80,7 @@ class ProxyNCALoss(ProxyAnchorLoss):
     """
 
     def __init__(
-        self, num_classes: int, dim: int, margin: float = 0.1, alpha: float = 32.0, similarity: Callable = cosines
+        self, num_classes: int, dim: int, margin: float = 0.1, alpha: float = 32.0, similarity: Similarity = cosines
     ):
         super().__init__(num_classes, dim, margin, alpha)
         self.similarity = similarity

@@ -18,18 +18,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from hypvision.checks import at_least, one_of
+from hypvision.errors import ArgumentError
 from hypvision.geometry import lorentz
 from hypvision.geometry.numerics import safe_sqrt, square_norm
-
-__all__ = [
-    "ChainLoss",
-    "EntailmentConeLoss",
-    "MERUEntailmentLoss",
-    "RadialLoss",
-    "chain_triples",
-    "cone_half_aperture",
-    "radial_angle",
-]
 
 # Vectors shorter than this have no direction: unit vectors of equal texts differ by round-off alone.
 _SHORTEST = {torch.float64: 1e-12, torch.float32: 1e-6}
@@ -77,19 +69,16 @@ def chain_triples(levels: int, chains: int, pairs: str | Sequence[tuple[int, int
         int64 ``(T, 3)``, row numbers of a matrix in which all first texts of the chains come first, then all second
         ones, ..., then all first negatives, ... (level-major, ``2 * levels * chains`` rows). The negative of the last
         level is in none.
-
-    Raises:
-        ValueError: fewer than two levels, or pairs that these levels do not have.
     """
-    if levels < 2:
-        raise ValueError(f"chain_triples: a chain has at least 2 levels, got {levels}.")
+    at_least(2, integer=True, levels=levels)
     known = [(i, j) for i in range(levels - 1) for j in range(i + 1, levels)]
     if isinstance(pairs, str):
-        if pairs not in ("next", "all"):
-            raise ValueError(f"chain_triples: pairs must be 'next', 'all' or pairs of levels, got '{pairs}'.")
+        one_of(("next", "all"), **{"pairs, if not pairs of levels,": pairs})
         pairs = [(i, j) for i, j in known if pairs == "all" or j == i + 1]
     if bad := [pair for pair in pairs if tuple(pair) not in known]:
-        raise ValueError(f"chain_triples: {levels} levels have no pair {tuple(bad[0])}: (i, j), 0 <= i < j < {levels}.")
+        raise ArgumentError(
+            f"chain_triples: {levels} levels have no pair {tuple(bad[0])}: (i, j), 0 <= i < j < {levels}."
+        )
     rows = torch.tensor([(i, j, levels + i) for i, j in pairs])  # (pairs, 3)
     return (rows[:, None] * chains + torch.arange(chains)[:, None]).flatten(0, 1)
 
@@ -130,20 +119,21 @@ class ChainLoss(nn.Module, ABC):
             ValueError: there are no triples.
         """
         if not len(triples):
-            raise ValueError("A loss on chains needs at least one triple (general, specific, negative).")
+            raise ArgumentError("A loss on chains needs at least one triple (general, specific, negative).")
         dtype = torch.promote_types(embeddings.dtype, torch.float32)
         with torch.autocast(embeddings.device.type, enabled=False):
             embeddings, root = embeddings.to(dtype), root.to(dtype)
-            parts = self.order(*(embeddings[rows] for rows in triples.T), root)
+            general, specific, negative = (embeddings[rows] for rows in triples.T)
+            parts = self.order(general, specific, negative, root)
             if reference is not None and self.prior:
-                kept = (embeddings * reference.to(dtype)).sum(-1)
-                weights = torch.ones_like(kept) if counts is None else counts.to(dtype)
-                parts["loss_prior"] = self.prior * (1 - (kept * weights).sum() / weights.sum()) / 2
+                similarity = (embeddings * reference.to(dtype)).sum(-1)
+                weights = torch.ones_like(similarity) if counts is None else counts.to(dtype)
+                parts["loss_prior"] = self.prior * (1 - (similarity * weights).sum() / weights.sum()) / 2
         return parts
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in vars(self).items() if isinstance(value, (int, float))
-                         and not isinstance(value, bool))  # fmt: skip
+        numbers = {name: v for name, v in vars(self).items() if isinstance(v, (int, float)) and name != "training"}
+        return ", ".join(f"{name}={value}" for name, value in numbers.items())
 
 
 class RadialLoss(ChainLoss):
@@ -164,11 +154,8 @@ class RadialLoss(ChainLoss):
         p, n = radial_angle(general, specific, root), radial_angle(general, negative, root)
         parts = dict(loss_entail=self.entail * (p.mean() - n.mean()))
         if self.hard:
-            both = p - n
-            hardest = torch.stack(
-                [p.argmax(), n.argmin()]
-            )  # two numbers as an index: one alone would be read by the host
-            parts["loss_hard"] = self.hard * both[hardest].sum()
+            hardest = torch.stack([p.argmax(), n.argmin()])  # as one index: each alone would be read by the host
+            parts["loss_hard"] = self.hard * (p - n)[hardest].sum()
         return parts
 
 
@@ -188,10 +175,9 @@ class EntailmentConeLoss(ChainLoss):
 
     def order(self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor) -> dict[str, Tensor]:
         aperture = cone_half_aperture(general, root, self.epsilon)
-        return _cones(
-            torch.relu(radial_angle(general, specific, root) - aperture),
-            torch.relu(radial_angle(general, negative, root) - aperture), self.entail, self.margin,
-        )  # fmt: skip
+        inside = torch.relu(radial_angle(general, specific, root) - aperture)
+        outside = torch.relu(radial_angle(general, negative, root) - aperture)
+        return _cones(inside, outside, self.entail, self.margin)
 
 
 class MERUEntailmentLoss(ChainLoss):
@@ -222,12 +208,10 @@ class MERUEntailmentLoss(ChainLoss):
         self.margin, self.entail = margin, entail
 
     def order(self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor) -> dict[str, Tensor]:
-        points = [lorentz.expmap0(self.scale * (e - root), self.c) for e in (general, specific, negative)]
-        outside = [
-            lorentz.entailment_loss(points[0], other, self.c, self.min_radius, self.aperture_scale)
-            for other in points[1:]
-        ]
-        return _cones(*outside, self.entail, self.margin)
+        x, y, z = (lorentz.expmap0(self.scale * (e - root), self.c) for e in (general, specific, negative))
+        options = self.c, self.min_radius, self.aperture_scale
+        inside, outside = (lorentz.entailment_loss(x, point, *options) for point in (y, z))
+        return _cones(inside, outside, self.entail, self.margin)
 
 
 def _cones(positive: Tensor, negative: Tensor, weight: float, margin: float | None) -> dict[str, Tensor]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
+from hypvision.errors import ArgumentError
 from hypvision.geometry.numerics import exact
 
-from .proxy_anchor import cosines
-
-__all__ = ["SupConLoss"]
+from .proxy_anchor import Similarity, cosines
 
 
 class SupConLoss(nn.Module):
@@ -32,20 +29,17 @@ class SupConLoss(nn.Module):
     Shapes:
         vectors ``(B, dim)`` and labels ``(B,)`` in any order, to a scalar. Samples of a class are views in the order in
         which they come.
-
-    Raises:
-        ValueError: the classes of the batch have different numbers of samples, or one alone.
     """
 
-    def __init__(self, temperature: float = 0.2, similarity: Callable = cosines):
+    def __init__(self, temperature: float = 0.2, similarity: Similarity = cosines):
         super().__init__()
         self.temperature, self.similarity = temperature, similarity
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        classes, counts = labels.unique(return_counts=True)
+        classes, counts = torch.unique(labels, return_counts=True)
         count, views = len(classes), int(counts.max()) if len(counts) else 0
         if views < 2 or bool((counts != views).any()):
-            raise ValueError(
+            raise ArgumentError(
                 "SupConLoss needs batches with the same number of samples of every class, at least 2: got "
                 f"{sorted(set(counts.tolist()))}. Sample classes first, then as many images of each."
             )

@@ -1,21 +1,22 @@
 """What the networks of this package share: timm's contract for stages, and checkpoints of every origin.
 
 timm gives ``create_model(..., checkpoint_path=FILE)`` the names in the file as they are. :class:`AnyCheckpoint` lets
-``load_state_dict`` itself translate them, so that official files, files of trainings and the zoo's small files load by
-every door.
+``load_state_dict`` itself translate them, so that official files, files of trainings and the zoo's small files load
+however a model is created.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+import torch.nn.functional as F
 from timm.models import build_model_with_cfg
-from timm.models._features import FeatureGetterNet
+from timm.models._features import FeatureGetterNet, feature_take_indices
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import check_kinds, filtered
 from hypvision.checkpoints.read import allow_training_files, network_weights
-from hypvision.checkpoints.timm_models import forget_weights, read_overlay
-
-__all__ = ["AnyCheckpoint", "FeatureMaps", "StagedModel", "build_model", "head_names"]
+from hypvision.errors import ArgumentError
+from hypvision.models.timm_models import forget_weights, read_overlay
 
 allow_training_files()  # for checkpoint_path, which timm reads before any code of a model runs
 
@@ -29,7 +30,8 @@ def build_model(cls: type[nn.Module], variant: str, pretrained: bool, **kwargs: 
 
 def head_names(model: nn.Module) -> set[str]:
     """The names of the parameters of a timm model's classifier, or classifiers."""
-    classifier = model.get_classifier()
+    get_classifier: Any = model.get_classifier
+    classifier = get_classifier()
     heads = classifier if isinstance(classifier, (tuple, list)) else (classifier,)
     inside = {id(parameter) for head in heads for parameter in head.parameters()}
     return {name for name, parameter in model.named_parameters() if id(parameter) in inside}
@@ -41,7 +43,7 @@ class AnyCheckpoint(nn.Module):
     The class and that function must stand in the same module.
     """
 
-    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if not prefix:
             _replace(state_dict, filtered(self, network_weights(state_dict)), self.state_dict())
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -50,17 +52,16 @@ class AnyCheckpoint(nn.Module):
 class FeatureMaps(FeatureGetterNet):
     """timm's network of feature maps, which loads checkpoints of the whole network too, leaving out its other parts."""
 
-    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         expected = self.state_dict()
         if not prefix and not state_dict.keys() <= expected.keys():
             weights = filtered(self.model, network_weights(state_dict))
-            _replace(
-                state_dict, {f"model.{name}": v for name, v in weights.items() if f"model.{name}" in expected}, expected
-            )
+            named = {f"model.{name}": value for name, value in weights.items()}
+            _replace(state_dict, {name: value for name, value in named.items() if name in expected}, expected)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def _replace(state_dict: dict, weights: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+def _replace(state_dict: dict[str, Any], weights: Mapping[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Put weights in the place of those in a state dict; numbers of another kind than the model's are an error."""
     check_kinds(expected, weights)
     state_dict.clear()
@@ -68,16 +69,110 @@ def _replace(state_dict: dict, weights: dict[str, Tensor], expected: dict[str, T
 
 
 class StagedModel(AnyCheckpoint):
-    """A network of ``stages``, each with a switch ``grad_checkpointing``, and a ``head``."""
+    """A network of a ``stem``, ``stages``, a final ``norm`` and a ``head``, with timm's methods for them."""
+
+    stem: nn.Module
+    stages: nn.ModuleList  # each with a switch grad_checkpointing
+    norm: nn.Module
+    global_pool: nn.Module
+    head: nn.Module
+    drop_rate: float
+    num_classes: int
+    num_features: int
+    head_hidden_size: int
+    feature_info: list[dict[str, Any]]
+
+    def _enter(self, x: Tensor) -> Tensor:
+        """The first map of images."""
+        first: Tensor = self.stem(x)
+        return first
+
+    def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
+        """What leaves the network as the map of a stage, with the final norm if ``norm``."""
+        raise NotImplementedError
+
+    def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:
+        """Drop what belongs to stages after the last, or to none of those taken."""
+        raise NotImplementedError
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """Replace the head by a new one for ``num_classes`` (0: none); optionally change the pooling."""
+        raise NotImplementedError
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute the blocks in backward instead of keeping their activations."""
         for stage in self.stages:
-            stage.grad_checkpointing = enable
+            setattr(stage, "grad_checkpointing", enable)  # noqa: B010 - an attribute that not every module has
 
     def get_classifier(self) -> nn.Module:
         """The head, or an identity."""
         return self.head
 
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Last map ``(B, C, h, w)`` of images ``(B, in_chans, H, W)``, after the final norm."""
+        x = self._enter(x)
+        for stage in self.stages:
+            x = stage(x)
+        final: Tensor = self.norm(x)
+        return final
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Logits ``(B, num_classes)`` of a last map, or the pooled features ``(B, C)``."""
+        pooled = F.dropout(self.global_pool(x), p=self.drop_rate, training=self.training)
+        out: Tensor = pooled if pre_logits else self.head(pooled)
+        return out
+
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(x))
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+        """Maps of stages, and the final features.
+
+        Args:
+            x: images ``(B, in_chans, H, W)``.
+            indices: the last n stages if int, all if None, else the stages named.
+            norm: apply the final norm, if there is one, to the map of the last stage.
+            stop_early: leave out the stages after the last one asked for.
+            output_fmt: ``"NCHW"`` only.
+            intermediates_only: return the list alone.
+
+        Returns:
+            List of maps ``(B, C_i, H_i, W_i)``; before it, unless ``intermediates_only``, what
+            :meth:`forward_features` returns, or the last map computed.
+        """
+        if output_fmt != "NCHW":
+            raise ArgumentError(f"output_fmt must be 'NCHW', the only format of these maps, got {output_fmt!r}.")
+        taken, max_index = feature_take_indices(len(self.stages), indices)
+        last = len(self.stages) - 1
+        maps: list[Tensor] = []
+        x = self._enter(x)
+        for i, stage in enumerate(self.stages):
+            if not stop_early or i <= max_index:
+                x = stage(x)
+                if i in taken:
+                    maps.append(self._stage_map(i, x, norm and i == last))
+        if intermediates_only:
+            return maps
+        return self.norm(x) if not stop_early or max_index == last else x, maps
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Drop what the given stages do not need; returns the indices kept."""
+        taken, last = feature_take_indices(len(self.stages), indices)
+        prune_end = last < len(self.stages) - 1
+        self.stages = self.stages[: last + 1]
+        self._prune(taken, last, prune_norm or prune_end)
+        if prune_end:
+            self.num_features = self.head_hidden_size = self.feature_info[last]["num_chs"]
+        if prune_head or prune_end:
+            self.reset_classifier(0, "")
+        return taken

@@ -10,6 +10,9 @@ products; every public output is NCHW. Any input of at least 32 x 32 pixels work
 may change from call to call.
 """
 
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -24,27 +27,22 @@ from timm.layers import (
     get_device_dtype,
     trunc_normal_,
 )
-from timm.models import (
-    generate_default_cfgs,
-    register_model,
-    register_notrace_module,
-)
-from timm.models._features import feature_take_indices
+from timm.models import generate_default_cfgs, register_model, register_notrace_module
 from timm.models._input import update_model_args
 from timm.models._manipulate import checkpoint
 from timm.models.resnet import BasicBlock
 from torch import Tensor, nn
+from torch.types import Device
 
 from hypvision.checkpoints.pretrained import pretrained_overlay
 from hypvision.checks import at_least, more_than, one_of
+from hypvision.errors import ArgumentError
 from hypvision.geometry.numerics import Function
 from hypvision.nn import ClusterAssignment, ClusterMixer
 from hypvision.nn.linear import SharedLinear
 
 from .base import FeatureMaps, StagedModel, build_model
 from .hcformer_checkpoint import checkpoint_filter_fn
-
-__all__ = ["HCFormer", "StageAssignments"]
 
 # Control flow on sizes and the autocast island are Python, which torch.fx cannot trace: these stay one node each.
 register_notrace_module(ClusterMixer)
@@ -63,13 +61,13 @@ class _GeluLinear(Function):
         return F.linear(F.gelu(h), weight, bias)
 
     @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
         h, weight, bias = inputs
         ctx.save_for_backward(h, weight)
         ctx.bias_dtype = bias.dtype
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         h, weight = ctx.saved_tensors
         dtype = grad.dtype  # under autocast the weight is wider than the maps
         rows = grad.flatten(0, -2)
@@ -86,41 +84,35 @@ class StageAssignments(NamedTuple):
     assignment: ClusterAssignment
 
 
-def _group_norm1(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """GroupNorm with one group of a map ``(B, H, W, C)``."""
-    # One contiguous row an image: the layer-norm kernel is about twice as fast here as the group-norm kernel.
-    x = F.layer_norm(x, [x.shape[1], x.shape[2], x.shape[3]], eps=eps)
-    return torch.addcmul(bias, x, weight)
-
-
 class GroupNorm1(nn.GroupNorm):
     """GroupNorm with one group on channels-last maps ``(B, H, W, C)``."""
 
-    def __init__(self, dim: int, device=None, dtype=None):
+    def __init__(self, dim: int, device: Device = None, dtype: torch.dtype | None = None):
         super().__init__(1, dim, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        return _group_norm1(x, self.weight, self.bias, self.eps)
+        # One contiguous row an image: the layer-norm kernel is about twice as fast here as the group-norm kernel.
+        x = F.layer_norm(x, [x.shape[1], x.shape[2], x.shape[3]], eps=self.eps)
+        return torch.addcmul(self.bias, x, self.weight)
 
 
-class MapNorm(nn.GroupNorm):
+class MapNorm(GroupNorm1):
     """GroupNorm with one group on maps ``(B, C, H, W)`` that lie channels-last in memory, as the stages return them.
 
     ``nn.GroupNorm`` itself would do, but PyTorch 2.11 on CPUs crashes in its backward where such an input needs no
     gradient, as behind frozen stages.
     """
 
-    def __init__(self, dim: int, device=None, dtype=None):
-        super().__init__(1, dim, device=device, dtype=dtype)
-
     def forward(self, x: Tensor) -> Tensor:
-        return _group_norm1(x.permute(0, 2, 3, 1), self.weight, self.bias, self.eps).permute(0, 3, 1, 2)
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 class Mlp(nn.Module):
     """Linear - GELU - Linear on the last dimension; ``scale`` ``(C,)`` multiplies the output channels (layer scale)."""
 
-    def __init__(self, dim: int, hidden: int, drop: float = 0.0, device=None, dtype=None):
+    def __init__(
+        self, dim: int, hidden: int, drop: float = 0.0, device: Device = None, dtype: torch.dtype | None = None
+    ):
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden, device=device, dtype=dtype)
         self.fc2 = SharedLinear(hidden, dim, device=device, dtype=dtype)
@@ -129,14 +121,13 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor, scale: Tensor) -> Tensor:
         # Scaling the small weight instead of the large output saves a pass over the map, and its copy for backward.
         x, weight, bias = self.fc1(x), self.fc2.weight * scale.unsqueeze(1), self.fc2.bias * scale
-        if self._recompute():
-            return _GeluLinear.apply(x, weight, bias)
-        return self.drop(F.linear(self.drop(F.gelu(x)), weight, bias))
-
-    def _recompute(self) -> bool:
-        """Whether GELU is computed again in backward; compilers decide that themselves."""
         dropping = self.training and self.drop.p > 0
-        return torch.is_grad_enabled() and not dropping and not torch.compiler.is_compiling()
+        out: Tensor
+        if torch.is_grad_enabled() and not dropping and not torch.compiler.is_compiling():  # compilers recompute alone
+            out = _GeluLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+        else:
+            out = self.drop(F.linear(self.drop(F.gelu(x)), weight, bias))
+        return out
 
 
 register_notrace_module(Mlp)
@@ -145,12 +136,13 @@ register_notrace_module(Mlp)
 class LocalConv(nn.Module):
     """Depthwise 3x3 convolution added to a map ``(B, H, W, C)``; zeros at the start, as if it were not there."""
 
-    def __init__(self, dim: int, device=None, dtype=None):
+    def __init__(self, dim: int, device: Device = None, dtype: torch.dtype | None = None):
         super().__init__()
         self.conv = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        local: Tensor = self.conv(x.permute(0, 3, 1, 2))
+        return x + local.permute(0, 2, 3, 1)
 
 
 class HCFormerBlock(nn.Module):
@@ -165,11 +157,11 @@ class HCFormerBlock(nn.Module):
         layer_scale: tuple[float, float],
         mixer: dict[str, Any],
         local_conv: bool = False,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        factory = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.local = LocalConv(dim, **factory) if local_conv else nn.Identity()
         self.norm1 = GroupNorm1(dim, **factory)
         self.mixer = ClusterMixer(dim, **mixer, **factory)
@@ -182,14 +174,23 @@ class HCFormerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.local(x)
-        x = x + self.drop_path1(self.mixer(self.norm1(x), self.layer_scale1))
-        return x + self.drop_path2(self.mlp(self.norm2(x), self.layer_scale2))
+        mixed: Tensor = x + self.drop_path1(self.mixer(self.norm1(x), self.layer_scale1))
+        out: Tensor = mixed + self.drop_path2(self.mlp(self.norm2(mixed), self.layer_scale2))
+        return out
 
 
 class HCFormerStage(nn.Module):
     """Optional down-sampling convolution and the blocks of one resolution; NCHW in and out."""
 
-    def __init__(self, dim_in: int, dim: int, downsample: bool, blocks: list[HCFormerBlock], device=None, dtype=None):
+    def __init__(
+        self,
+        dim_in: int,
+        dim: int,
+        downsample: bool,
+        blocks: list[HCFormerBlock],
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ):
         super().__init__()
         self.grad_checkpointing = False
         self.downsample = (
@@ -198,13 +199,15 @@ class HCFormerStage(nn.Module):
         self.blocks = nn.Sequential(*blocks)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.downsample(x).permute(0, 2, 3, 1).contiguous()
+        x = self.channels_last(x)
         for block in self.blocks:
-            if self.grad_checkpointing:
-                x = checkpoint(block, x)
-            else:
-                x = block(x)
+            x = checkpoint(block, x) if self.grad_checkpointing else block(x)
         return x.permute(0, 3, 1, 2)
+
+    def channels_last(self, x: Tensor) -> Tensor:
+        """The map ``(B, H, W, C)`` that enters the first block."""
+        smaller: Tensor = self.downsample(x)
+        return smaller.permute(0, 2, 3, 1).contiguous()
 
 
 class HCFormer(StagedModel):
@@ -268,57 +271,34 @@ class HCFormer(StagedModel):
         proj_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         feature_norms: bool = False,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        factory = {"device": device, "dtype": dtype}
-        per_stage = dict(
-            layers=layers, dims=dims, heads=heads, mlp_ratios=mlp_ratios, fold=fold, prop=prop, win=win,
-            window_level=window_level,
-        )  # fmt: skip
-        _check_arguments(per_stage, dict(patch_size=patch_size, head_dim=head_dim), img_size, curvature)
-        if len({len(value) for value in per_stage.values()}) != 1:
-            lengths = ", ".join(f"{name}: {len(value)}" for name, value in per_stage.items())
-            raise ValueError(f"The per-stage arguments must have one entry a stage, got {lengths}.")
-        side = img_size if isinstance(img_size, int) else max(img_size)
-        if side < 8 * patch_size:
-            raise ValueError(f"img_size must be at least 8 * patch_size = {8 * patch_size}, got {img_size}.")
-        self.num_classes = num_classes
-        self.in_chans = in_chans
-        self.drop_rate = drop_rate
-        self.patch_size = patch_size
-
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        mixer_arguments = dict(fold=fold, prop=prop, win=win, window_level=window_level)
+        _check_stages(curvature, layers=layers, dims=dims, heads=heads, mlp_ratios=mlp_ratios, **mixer_arguments)
+        at_least(1, integer=True, patch_size=patch_size, head_dim=head_dim)
+        self.in_chans, self.drop_rate, self.patch_size = in_chans, drop_rate, patch_size
         self.stem = _stem(stem, in_chans, dims[0], patch_size, factory)
-        scales = tuple(layer_scale) if isinstance(layer_scale, (tuple, list)) else (layer_scale, layer_scale)
-        if len(scales) != 2 or not all(isinstance(s, (int, float)) and 0 <= s < float("inf") for s in scales):
-            raise ValueError(f"layer_scale must be a finite number >= 0, or two (mixers, MLPs), got {layer_scale!r}.")
-        rates = calculate_drop_path_rates(drop_path_rate, sum(layers))
-        stages, self.feature_info, nominal = [], [], side // patch_size
+        rates: Iterator[Any] = iter(calculate_drop_path_rates(drop_path_rate, sum(layers)))
+        stages, self.feature_info, nominal = [], [], _nominal_side(img_size, patch_size) // patch_size
         for i, depth in enumerate(layers):
-            if i > 0:
-                nominal = (nominal + 1) // 2
             mixer = dict(
-                heads=heads[i], head_dim=head_dim, fold=fold[i], prop=prop[i], win=win[i], nominal_size=nominal,
-                window_level=window_level[i], curvature=curvature, pad=pad, lift=lift, norm=mixer_norm,
-                alpha=alpha, window_alpha=window_alpha, center=center, locality=locality,
+                heads=heads[i], head_dim=head_dim, nominal_size=-(-nominal // 2**i), curvature=curvature, pad=pad,
+                lift=lift, norm=mixer_norm, alpha=alpha, window_alpha=window_alpha, center=center, locality=locality,
+                **{name: values[i] for name, values in mixer_arguments.items()},
             )  # fmt: skip
-            first = sum(layers[:i])
-            blocks = [
-                HCFormerBlock(
-                    dims[i], mlp_ratios[i], proj_drop_rate, rates[first + j], scales, mixer, local_conv, **factory
-                )
-                for j in range(depth)
-            ]
+            options = dict(layer_scale=_pair(layer_scale), mixer=mixer, local_conv=local_conv, **factory)
+            make = partial(HCFormerBlock, dims[i], mlp_ratios[i], proj_drop_rate, **options)
+            blocks = [make(drop_path=rate) for rate in islice(rates, depth)]
             stages.append(HCFormerStage(dims[max(i - 1, 0)], dims[i], i > 0, blocks, **factory))
             self.feature_info.append(dict(num_chs=dims[i], reduction=patch_size * 2**i, module=f"stages.{i}"))
         self.stages = nn.ModuleList(stages)
         self.feature_norms = nn.ModuleList(MapNorm(dim, **factory) if feature_norms else nn.Identity() for dim in dims)
-
         self.num_features = self.head_hidden_size = dims[-1]
-        self.norm: nn.Module = MapNorm(dims[-1], **factory)
-        self.global_pool = SelectAdaptivePool2d(pool_type=global_pool, flatten=bool(global_pool))
-        self.head = nn.Linear(dims[-1], num_classes, **factory) if num_classes > 0 else nn.Identity()
+        self.norm = MapNorm(dims[-1], **factory)
+        self.reset_classifier(num_classes, global_pool)
         self.init_weights()
 
     def init_weights(self) -> None:
@@ -332,8 +312,8 @@ class HCFormer(StagedModel):
                 trunc_normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
             elif isinstance(module, LocalConv):
-                nn.init.zeros_(module.conv.weight)
-                nn.init.zeros_(module.conv.bias)
+                for parameter in module.parameters():
+                    nn.init.zeros_(parameter)
 
     def no_weight_decay(self) -> set[str]:
         """Temperatures: zero is not their prior. Position biases are decayed, as published."""
@@ -360,7 +340,6 @@ class HCFormer(StagedModel):
         )
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the head by a new one for ``num_classes`` (0: none); optionally change the pooling."""
         factory = get_device_dtype(self)
         self.num_classes = num_classes
         if global_pool is not None:
@@ -369,85 +348,26 @@ class HCFormer(StagedModel):
         self.global_pool.train(self.training)
         self.head.train(self.training)
 
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | list[int] | None = None,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ):
-        """Stage maps, and the final features.
+    def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
+        found: Tensor = self.norm(x) if norm else self.feature_norms[stage](x)
+        return found
 
-        Args:
-            x: images ``(B, in_chans, H, W)``.
-            indices: the last n stages if int, all if None, else the stages named.
-            norm: apply the final norm to the last map, where the model has no norms of its own for each stage.
-            stop_early: leave out the stages after the last one asked for.
-            output_fmt: ``"NCHW"`` only.
-            intermediates_only: return the list alone.
-
-        Returns:
-            List of maps ``(B, C_i, H_i, W_i)``; before it, unless ``intermediates_only``, the final feature map.
-        """
-        assert output_fmt in ("NCHW",), "Output format must be NCHW."
-        take_indices, max_index = feature_take_indices(len(self.stages), indices)
-        last = len(self.stages) - 1
-        intermediates: list[Tensor] = []
-        x = self.stem(x)
-        for i, (stage, feature_norm) in enumerate(zip(self.stages, self.feature_norms)):
-            if not stop_early or i <= max_index:
-                x = stage(x)
-                if i in take_indices:
-                    intermediates.append(self.norm(x) if norm and i == last else feature_norm(x))
-        if intermediates_only:
-            return intermediates
-        if not stop_early or max_index == last:
-            x = self.norm(x)
-        return x, intermediates
-
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        """Drop what the given stages do not need; returns the indices kept."""
-        take_indices, max_index = feature_take_indices(len(self.stages), indices)
-        prune_end = max_index < len(self.stages) - 1
-        if prune_norm or prune_end:
+    def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:
+        if prune_norm:
             self.norm = nn.Identity()
-        self.stages = self.stages[: max_index + 1]
-        self.feature_norms = nn.ModuleList(
-            norm if i in take_indices else nn.Identity() for i, norm in enumerate(self.feature_norms[: max_index + 1])
-        )
-        if prune_end:
-            self.num_features = self.head_hidden_size = self.feature_info[max_index]["num_chs"]
-        if prune_head or prune_end:
-            self.reset_classifier(0, "")
-        return take_indices
-
-    def forward_features(self, x: Tensor) -> Tensor:
-        """Normalised last map ``(B, C, H/32, W/32)`` of images ``(B, in_chans, H, W)``."""
-        x = self.stem(x)
-        for stage in self.stages:
-            x = stage(x)
-        return self.norm(x)
-
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Logits ``(B, num_classes)`` of a feature map, or the pooled features ``(B, C)``."""
-        x = self.global_pool(x)
-        x = F.dropout(x, p=self.drop_rate, training=self.training)
-        return x if pre_logits else self.head(x)
+        norms = enumerate(self.feature_norms[: last + 1])
+        self.feature_norms = nn.ModuleList(norm if i in taken else nn.Identity() for i, norm in norms)
 
     @torch.no_grad()
     def forward_assignments(self, x: Tensor) -> list[StageAssignments]:
         """The soft cluster assignments of every block for images ``(B, in_chans, H, W)``, from first to last."""
         found: list[StageAssignments] = []
         x = self.stem(x)
-        for i, stage in enumerate(self.stages):
-            x = stage.downsample(x).permute(0, 2, 3, 1).contiguous()
+        stages: Iterable[Any] = self.stages
+        for i, stage in enumerate(stages):
+            x = stage.channels_last(x)
             for j, block in enumerate(stage.blocks):
-                seen = block.norm1(block.local(x))
-                found.append(StageAssignments(i, j, block.mixer.assignments(seen)))
+                found.append(StageAssignments(i, j, block.mixer.assignments(block.norm1(block.local(x)))))
                 x = block(x)
             x = x.permute(0, 3, 1, 2)
         return found
@@ -475,22 +395,40 @@ def _stem(stem: str, in_chans: int, dim: int, patch_size: int, factory: dict[str
     return nn.Sequential(*layers)
 
 
-def _check_arguments(
-    per_stage: dict[str, Any], counts: dict[str, Any], img_size: int | tuple[int, int], curvature: float
-) -> None:
-    """Raise ValueError for an argument that is out of its range, before it fails somewhere inside."""
-    for name, values in per_stage.items():
+def _check_stages(curvature: float, **arguments: Any) -> None:
+    """The arguments that have an entry for each stage must be tuples of one length and of values in range."""
+    more_than(0, **{"curvature, minus the sectional curvature,": curvature})
+    for name, values in arguments.items():
         if not isinstance(values, (tuple, list)) or not values:
-            raise ValueError(f"{name} must be a tuple with one entry a stage, got {values!r}.")
+            raise ArgumentError(f"{name} must be a tuple with one entry a stage, got {values!r}.")
         for stage, value in enumerate(values):
             if name == "mlp_ratios":
                 more_than(0, **{f"{name}[{stage}]": value})
             elif name != "window_level":
                 at_least(1, integer=True, **{f"{name}[{stage}]": value})
-    at_least(1, integer=True, **counts)
-    for side in img_size if isinstance(img_size, (tuple, list)) else (img_size,):
+    if len({len(values) for values in arguments.values()}) != 1:
+        lengths = ", ".join(f"{name}: {len(values)}" for name, values in arguments.items())
+        raise ArgumentError(f"The per-stage arguments must have one entry a stage, got {lengths}.")
+
+
+def _nominal_side(img_size: int | tuple[int, int], patch_size: int) -> int:
+    """The longer side of the nominal input, which needs a pixel in the map of the last stage."""
+    sides = img_size if isinstance(img_size, (tuple, list)) else (img_size,)
+    for side in sides:
         at_least(1, integer=True, img_size=side)
-    more_than(0, **{"curvature, minus the sectional curvature,": curvature})
+    if max(sides) < 8 * patch_size:
+        raise ArgumentError(f"img_size must be at least 8 * patch_size = {8 * patch_size}, got {img_size}.")
+    return max(sides)
+
+
+def _pair(layer_scale: float | tuple[float, float]) -> tuple[float, float]:
+    """The layer scales of mixers and MLPs."""
+    scales = tuple(layer_scale) if isinstance(layer_scale, (tuple, list)) else (layer_scale, layer_scale)
+    if len(scales) != 2:
+        raise ArgumentError(f"layer_scale must be a number, or two (for mixers and MLPs), got {layer_scale!r}.")
+    for scale in scales:
+        at_least(0, layer_scale=scale)
+    return scales[0], scales[1]
 
 
 def _cfg(url: str = "", **kwargs: Any) -> dict[str, Any]:
@@ -543,41 +481,17 @@ default_cfgs = generate_default_cfgs(
 )
 
 # Small images need another network than the published one; create_model("NAME.TAG") builds it.
+_SMALL_IMAGES: dict[str, Any] = dict(
+    stem="conv", center=True, alpha=3.0, window_alpha=4.0, locality=2.0, pad="minimal",
+    fold=(4, 2, 1, 1), prop=(2, 2, 2, 1), win=(2, 1, 1, 1), mlp_ratios=(4, 4, 4, 4),
+)  # fmt: skip
 _TAG_ARGS: dict[str, dict[str, Any]] = {
-    "hcformer_nano.cifar10": dict(
-        img_size=32,
-        patch_size=2,
-        stem="conv",
-        center=True,
-        alpha=3.0,
-        window_alpha=4.0,
-        locality=2.0,
-        fold=(4, 2, 1, 1),
-        prop=(2, 2, 2, 1),
-        win=(2, 1, 1, 1),
-        mlp_ratios=(4, 4, 4, 4),
-        pad="minimal",
-        layer_scale=0.1,
-    ),
-    "hcformer_nano.shapes": dict(
-        img_size=64,
-        layers=(1, 1, 2, 1),
-        mlp_ratios=(4, 4, 4, 4),
-        fold=(4, 2, 1, 1),
-        prop=(2, 2, 2, 1),
-        win=(2, 1, 1, 1),
-        pad="minimal",
-        stem="conv",
-        center=True,
-        alpha=3.0,
-        window_alpha=4.0,
-        locality=2.0,
-        layer_scale=0.3,
-    ),
+    "hcformer_nano.cifar10": dict(_SMALL_IMAGES, img_size=32, patch_size=2, layer_scale=0.1),
+    "hcformer_nano.shapes": dict(_SMALL_IMAGES, img_size=64, layers=(1, 1, 2, 1), layer_scale=0.3),
 }
 
 
-def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], **kwargs: Any) -> HCFormer:
+def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], kwargs: dict[str, Any]) -> nn.Module:
     """``kwargs`` are the caller's and come before what the tag and the variant say."""
     if pretrained:
         overlay = kwargs.pop("pretrained_cfg_overlay", None)
@@ -587,7 +501,7 @@ def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], **kwa
     kwargs = {**args, **own, **kwargs}
     if kwargs.get("features_only"):
         kwargs.setdefault("feature_norms", True)
-    first = {"conv": "stem.0", "residual": "stem.0.conv"}.get(kwargs.get("stem"))
+    first = {"conv": "stem.0", "residual": "stem.0.conv"}.get(kwargs.get("stem", "patch"))
     if first is not None:  # where timm changes the input channels of weights
         kwargs["pretrained_cfg_overlay"] = {"first_conv": first} | (kwargs.get("pretrained_cfg_overlay") or {})
     stages = kwargs["layers"]
@@ -605,28 +519,28 @@ def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], **kwa
 
 
 @register_model
-def hcformer_nano(pretrained: bool = False, **kwargs: Any) -> HCFormer:
+def hcformer_nano(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     """HCFormer-nano: 5.3 M parameters, 0.9 GFLOPs at 224 px as the paper counts them."""
     args = dict(layers=(2, 2, 6, 2), dims=(32, 64, 196, 224), heads=(4, 4, 8, 8), head_dim=16)
-    return _create_hcformer("hcformer_nano", pretrained, args, **kwargs)
+    return _create_hcformer("hcformer_nano", pretrained, args, kwargs)
 
 
 @register_model
-def hcformer_tiny(pretrained: bool = False, **kwargs: Any) -> HCFormer:
+def hcformer_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     """HCFormer-tiny: 7.0 M parameters, 1.0 GFLOPs at 224 px as the paper counts them."""
     args = dict(layers=(2, 2, 6, 2), dims=(32, 64, 196, 320), heads=(4, 4, 8, 8), head_dim=24)
-    return _create_hcformer("hcformer_tiny", pretrained, args, **kwargs)
+    return _create_hcformer("hcformer_tiny", pretrained, args, kwargs)
 
 
 @register_model
-def hcformer_small(pretrained: bool = False, **kwargs: Any) -> HCFormer:
+def hcformer_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     """HCFormer-small: 16.1 M parameters, 2.9 GFLOPs at 224 px as the paper counts them."""
     args = dict(layers=(2, 2, 6, 2), dims=(64, 128, 320, 512), heads=(4, 4, 8, 8), head_dim=32)
-    return _create_hcformer("hcformer_small", pretrained, args, **kwargs)
+    return _create_hcformer("hcformer_small", pretrained, args, kwargs)
 
 
 @register_model
-def hcformer_medium(pretrained: bool = False, **kwargs: Any) -> HCFormer:
+def hcformer_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     """HCFormer-medium: 33.6 M parameters, 6.4 GFLOPs at 224 px as the paper counts them."""
     args = dict(layers=(4, 4, 12, 4), dims=(64, 128, 320, 512), heads=(6, 6, 12, 12), head_dim=32)
-    return _create_hcformer("hcformer_medium", pretrained, args, **kwargs)
+    return _create_hcformer("hcformer_medium", pretrained, args, kwargs)

@@ -18,15 +18,6 @@ from hypvision.checks import more_than
 from hypvision.errors import HypvisionError
 from hypvision.nn import ClusterMixer
 
-__all__ = [
-    "checkpoint_filter_fn",
-    "hcformer_arguments",
-    "hcformer_from_official",
-    "hcformer_to_official",
-    "hcformer_variant",
-    "is_official_hcformer",
-]
-
 # Official name -> ours, inside a block. Values: (our name, True where a 1x1 convolution becomes a linear map).
 _HCFORMER_BLOCK = {
     "norm1.weight": ("norm1.weight", False),

@@ -16,7 +16,8 @@ The queries do not depend on the image: they are projected once, not once an ima
 layer together. Without noise the samples of a node are equal, so that one of them is enough.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,22 +25,13 @@ from timm.layers import trunc_normal_
 from timm.models import register_notrace_module
 from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
+from torch.types import Device
 
 from hypvision.checks import one_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Euclidean, Lorentz
 from hypvision.geometry.numerics import Function, exact
 from hypvision.nn.linear import SharedLinear
-
-__all__ = [
-    "Decomposer",
-    "GaussianTree",
-    "HierarchyMapper",
-    "MapLayout",
-    "Moments",
-    "TreeEncoder",
-    "TreeLift",
-]
 
 # log-variances stay within these: a standard deviation of 1e-3 to 1e3
 LOG_VARIANCE = (-13.8, 13.8)
@@ -86,8 +78,8 @@ class GaussianTree(nn.Module):
         levels: int = 4,
         distribution: str = "gaussian",
         mixture: str = "moment",
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
         one_of(("gaussian", "deterministic"), tree=distribution)
@@ -206,9 +198,9 @@ class GaussianTree(nn.Module):
 class Attention(nn.Module):
     """Multi-head attention with queries, keys and values from projections without bias; it holds the weights."""
 
-    def __init__(self, dim: int, heads: int, drop: float, device=None, dtype=None):
+    def __init__(self, dim: int, heads: int, drop: float, device: Device = None, dtype: torch.dtype | None = None):
         super().__init__()
-        factory = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.heads = heads
         self.q_proj = SharedLinear(dim, dim, bias=False, **factory)
         self.k_proj = SharedLinear(dim, dim, bias=False, **factory)
@@ -218,16 +210,19 @@ class Attention(nn.Module):
 
     def split(self, x: Tensor) -> Tensor:
         """``(..., T, w)`` to ``(..., heads, T, w / heads)``."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+        parts: Tensor = x.unflatten(-1, (self.heads, -1))
+        return parts.transpose(-2, -3)
 
     def join(self, x: Tensor) -> Tensor:
         """Output of the heads ``(..., heads, T, d)`` to the projected, dropped-out ``(..., T, w)``."""
-        return self.drop(self.proj(x.transpose(-2, -3).flatten(-2)))
+        joined: Tensor = self.drop(self.proj(x.transpose(-2, -3).flatten(-2)))
+        return joined
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values ``(..., heads, M, d)`` of ``(..., M, w)`` by one product."""
         both = F.linear(memory, torch.cat([self.k_proj.weight, self.v_proj.weight]))
-        return tuple(map(self.split, both.chunk(2, -1)))
+        keys, values = both.chunk(2, -1)
+        return self.split(keys), self.split(values)
 
     def cross(self, x: Tensor, memory: Tensor, scale: float | None = None) -> Tensor:
         """Queries ``(B, T, w)`` attend to ``(B, M, w)``."""
@@ -242,11 +237,13 @@ class Attention(nn.Module):
         weights = torch.softmax(torch.matmul(query, memory.transpose(-1, -2)), -1)
         mixed = torch.matmul(weights, memory).unflatten(1, (x.shape[1], self.heads))
         out = torch.einsum("bthw,hdw->bthd", mixed, values)
-        return self.drop(self.proj(out.flatten(-2)))
+        result: Tensor = self.drop(self.proj(out.flatten(-2)))
+        return result
 
     def alone(self, x: Tensor) -> Tensor:
         """Self-attention of tokens ``(..., w)`` that see themselves only: the softmax over one token is 1."""
-        return self.drop(self.proj(self.v_proj(x)))
+        seen: Tensor = self.drop(self.proj(self.v_proj(x)))
+        return seen
 
 
 class DecoderLayer(nn.Module):
@@ -256,10 +253,17 @@ class DecoderLayer(nn.Module):
     """
 
     def __init__(
-        self, dim: int, heads: int, mlp_ratio: float, drop: float, memnorm: bool = False, device=None, dtype=None
+        self,
+        dim: int,
+        heads: int,
+        mlp_ratio: float,
+        drop: float,
+        memnorm: bool = False,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        factory = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.norm1 = nn.LayerNorm(dim, **factory)
         self.cross_attn = Attention(dim, heads, drop, **factory)
         self.norm2 = nn.LayerNorm(dim, **factory)
@@ -272,10 +276,11 @@ class DecoderLayer(nn.Module):
 
     def mlp(self, x: Tensor) -> Tensor:
         """The MLP branch of ``(..., w)``, with its norm."""
-        return self.drop(self.fc2(self.drop(F.gelu(self.fc1(self.norm3(x))))))
+        out: Tensor = self.drop(self.fc2(self.drop(F.gelu(self.fc1(self.norm3(x))))))
+        return out
 
 
-def _projection(dim_in: int, dim_out: int, factory: dict, norm: bool = False) -> nn.Sequential:
+def _projection(dim_in: int, dim_out: int, factory: dict[str, Any], norm: bool = False) -> nn.Sequential:
     layers = [nn.LayerNorm(dim_in, **factory), nn.Linear(dim_in, dim_out, **factory)]
     return nn.Sequential(*layers, *([nn.LayerNorm(dim_out, **factory)] if norm else []))
 
@@ -307,11 +312,11 @@ class Decomposer(nn.Module):
         heads: int = 4,
         mlp_ratio: float = 4.0,
         drop: float = 0.1,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        factory = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.nodes, self.samples = nodes, samples
         self.memory_proj = _projection(dim, width, factory, norm=True)
         self.node_proj = _projection(dim, width, factory)
@@ -334,7 +339,7 @@ class Decomposer(nn.Module):
         sizes = [len(tokens) for tokens in queries]
         keys, values = cross.keys_values(self.memory_proj(memory))
         # Up to the cross attention the queries are the same for all images.
-        start = self.node_proj(torch.cat(queries).to(self.node_proj[0].weight.dtype))
+        start = self.node_proj(torch.cat(queries).to(next(self.node_proj.parameters()).dtype))
         query = cross.split(cross.q_proj(layer.norm1(start))).expand(memory.shape[0], -1, -1, -1)
         seen = F.scaled_dot_product_attention(query, keys, values, scale=CROSS_SCALE)
         x = start + cross.join(seen)
@@ -351,8 +356,8 @@ class Decomposer(nn.Module):
         attn = self.layer.self_attn
         qkv = F.linear(x, torch.cat([attn.q_proj.weight, attn.k_proj.weight, attn.v_proj.weight]))
         if len(set(sizes)) == 1:  # levels as a part of the batch
-            parts = (attn.split(part.unflatten(-2, (len(sizes), -1))) for part in qkv.chunk(3, -1))
-            return attn.join(F.scaled_dot_product_attention(*parts)).flatten(1, 2)
+            q, k, v = (attn.split(part.unflatten(-2, (len(sizes), -1))) for part in qkv.chunk(3, -1))
+            return attn.join(F.scaled_dot_product_attention(q, k, v)).flatten(1, 2)
         # Level after level: a mask over all would compute twice as much.
         found = []
         for part in qkv.split(sizes, -2):
@@ -389,11 +394,11 @@ class TreeEncoder(nn.Module):
         mlp_ratio: float = 4.0,
         drop: float = 0.1,
         official: bool = True,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        factory = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.nodes = nodes
         self.memory_proj = _projection(memory_dim, width, factory, norm=True)
         self.node_proj = _projection(dim, width, factory)
@@ -407,16 +412,19 @@ class TreeEncoder(nn.Module):
         """Features ``(B, T, dim)``, each by itself, and nodes ``(B, sum n_l, C)`` to features ``(B, T, dim)``."""
         memory = self.memory_proj(nodes)
         x = self.node_proj(x)
-        for layer, level in zip(self.layers, memory.split(self.nodes, -2)):
+        layers: Iterable[Any] = self.layers
+        for layer, level in zip(layers, memory.split(self.nodes, -2)):
             x = x + layer.cross_attn.cross(layer.norm1(x), level)
             x = x + layer.self_attn.alone(layer.norm2(x))
             x = x + layer.mlp(x)
-        return self.out_proj(x)
+        out: Tensor = self.out_proj(x)
+        return out
 
     def unused(self) -> list[nn.Parameter]:
         """Parameters that checkpoints hold and the result does not depend on."""
         found: list[nn.Parameter] = []
-        for layer in self.layers:
+        layers: Iterable[Any] = self.layers
+        for layer in layers:
             found += [layer.self_attn.q_proj.weight, layer.self_attn.k_proj.weight]
             found += list(layer.memnorm.parameters()) if layer.memnorm is not None else []
         return found
@@ -448,19 +456,20 @@ class TreeLift(nn.Module):
         lift: str = "exp0",
         geometry: str = "lorentz",
         curvature: float = 1.0,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
         one_of(("exp0", "official"), lift=lift)
         one_of(("lorentz", "euclidean"), geometry=geometry)
         self.lift = lift
         self.weight = nn.Parameter(torch.empty(dim, dim_out, device=device, dtype=dtype))
-        self.manifold = Lorentz(curvature, learnable=True) if geometry == "lorentz" else Euclidean()
+        flat = geometry == "euclidean"
+        self.manifold: Lorentz | Euclidean = Euclidean() if flat else Lorentz(curvature, learnable=True)
         if device is not None:
             self.manifold.to(device)
-        self.scale = None
-        if lift == "exp0" or geometry == "euclidean":
+        self.scale: nn.Parameter | None = None
+        if lift == "exp0" or flat:
             self.scale = nn.Parameter(torch.empty((), device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -477,11 +486,12 @@ class TreeLift(nn.Module):
         compute_dtype = torch.promote_types(nodes.dtype, torch.float32)
         with exact(nodes.device):
             v = torch.matmul(nodes.to(compute_dtype), self.weight.to(compute_dtype))
+            scaled = v if self.scale is None else v * self.scale.to(compute_dtype)
             if isinstance(self.manifold, Euclidean):
-                return v * self.scale.to(compute_dtype)
-            if self.lift == "exp0":
-                return self.manifold.expmap0(v * self.scale.to(compute_dtype))
-            return self.manifold.from_space(_official_lift(v))
+                return scaled
+            exp0 = self.lift == "exp0"
+            point: Tensor = self.manifold.expmap0(scaled) if exp0 else self.manifold.from_space(_official_lift(v))
+            return point
 
 
 def _official_lift(v: Tensor) -> Tensor:
@@ -543,12 +553,12 @@ class _Attach(Function):
     """Identity on ``x`` that puts ``parameters`` into its graph, with gradient 0."""
 
     @staticmethod
-    def forward(ctx, x, *parameters):
+    def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
         ctx.save_for_backward(*parameters)
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
         return grad, *(torch.zeros_like(parameter) for parameter in ctx.saved_tensors)
 
 
@@ -595,27 +605,28 @@ class HierarchyMapper(nn.Module):
         one_by_one: bool = False,
         layout: MapLayout = MapLayout(),  # noqa: B008 - immutable
         dense_dim: int | None = None,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
         one_of(("mean", "sample", "fixed"), eval_noise=eval_noise)
         if width % heads:
             raise HypvisionError(f"width must be a multiple of heads, got {width} and {heads}.")
-        factory = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.eval_noise, self.residual, self.one_by_one, self.layout = eval_noise, residual, one_by_one, layout
         self.grad_checkpointing = False
         self.tree = GaussianTree(dim, leaves, levels, tree, mixture, **factory)
         layer = dict(width=width, heads=heads, mlp_ratio=mlp_ratio, drop=drop, **factory)
         self.decomposer = Decomposer(dim, self.tree.nodes, self.tree.samples, **layer)
-        self.encoder = TreeEncoder(cls_dim, dim, self.tree.nodes, **layer)
+        self.encoder: TreeEncoder | None = TreeEncoder(cls_dim, dim, self.tree.nodes, **layer)
         self.lift = TreeLift(dim, points, lift, geometry, curvature, **factory)
-        self.dense = None
+        self.dense: TreeEncoder | None = None
         if dense_dim is not None:
             self.dense = TreeEncoder(dense_dim, dim, self.tree.nodes, official=False, **layer)
-            for block in self.dense.layers:  # no checkpoint asks for what attention to oneself does not use
+            blocks: Iterable[Any] = self.dense.layers
+            for block in blocks:  # no checkpoint asks for what attention to oneself does not use
                 block.self_attn.q_proj = block.self_attn.k_proj = None
-            nn.init.zeros_(self.dense.out_proj[1].weight)
+            nn.init.zeros_(self.dense.out_proj.get_parameter("1.weight"))
         if eval_noise == "fixed":
             noise = torch.randn(levels, leaves, dim, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
             self.register_buffer("noise", noise.to(self.tree.mean.device), persistent=False)
@@ -637,10 +648,10 @@ class HierarchyMapper(nn.Module):
             if self.tree.distribution == "deterministic" or not (self.training or self.eval_noise != "mean"):
                 return [entry.mean for entry in moments]
             if not self.training and self.eval_noise == "fixed":
-                shapes = zip(self.noise, self.tree.nodes, self.tree.samples)
+                shapes = zip(self.get_buffer("noise"), self.tree.nodes, self.tree.samples)
                 noise = [eps.view(m, n, -1) for eps, n, m in shapes]
                 if generator is None and self.tree.mixture == "components":
-                    generator = torch.Generator(self.noise.device).manual_seed(0)
+                    generator = torch.Generator(noise[0].device).manual_seed(0)
             else:
                 noise = self.tree.draw_noise(generator, self.one_by_one)
         return self.tree.sample(moments, noise, generator)
@@ -657,19 +668,25 @@ class HierarchyMapper(nn.Module):
         :class:`Decomposer` and :meth:`queries`."""
         moments = self.tree.moments() if moments is None else moments
         queries = self.queries(moments, noise, generator)
+        found: tuple[Tensor, Tensor | None]
         if self.grad_checkpointing and torch.is_grad_enabled():
-            return checkpoint(self.decomposer, memory, queries, maps)
-        return self.decomposer(memory, queries, maps)
+            found = checkpoint(self.decomposer, memory, queries, maps)
+        else:
+            found = self.decomposer(memory, queries, maps)
+        return found
 
     def encode(self, feature: Tensor, nodes: Tensor) -> Tensor:
         """Image features ``(B, cls_dim)``, or ``(B, T, cls_dim)`` for several, with what the nodes say of them."""
         x = feature if feature.ndim == 3 else feature.unsqueeze(1)
-        x = self.encoder(x, nodes).reshape(feature.shape)
-        return feature + x if self.residual else x
+        assert self.encoder is not None, "prune_intermediate_layers dropped the encoder"
+        encoded: Tensor = self.encoder(x, nodes).reshape(feature.shape)
+        return feature + encoded if self.residual else encoded
 
     def fuse(self, tokens: Tensor, nodes: Tensor) -> Tensor:
         """What the nodes add to each token of a map, ``(B, M, dense_dim)``; needs ``dense_dim``."""
-        return self.dense(tokens, nodes)
+        assert self.dense is not None, "fuse needs dense_dim"
+        added: Tensor = self.dense(tokens, nodes)
+        return added
 
     def forward(self, features: Tensor, pooled: Tensor) -> Tensor:
         """Enriched image features of the shape of ``pooled``.
@@ -687,8 +704,10 @@ class HierarchyMapper(nn.Module):
         """In training, gives the parameters that ``x`` does not depend on the gradient 0: data-parallel training waits
         for a gradient of every parameter, and some serve the losses or official checkpoints alone."""
         if self.training and torch.is_grad_enabled():
-            rest = [p for p in (*self.lift.parameters(), *self.encoder.unused()) if p.requires_grad]
-            return _Attach.apply(x, *rest)
+            unused = [] if self.encoder is None else self.encoder.unused()
+            rest = [p for p in (*self.lift.parameters(), *unused) if p.requires_grad]
+            attached: Tensor = _Attach.apply(x, *rest)  # type: ignore[no-untyped-call]
+            return attached
         return x
 
     def levels(self, x: Tensor, dim: int = 1) -> list[Tensor]:

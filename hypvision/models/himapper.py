@@ -28,17 +28,16 @@ from timm.models import generate_default_cfgs, get_pretrained_cfg, register_mode
 from timm.models._features import feature_take_indices
 from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
+from torch.types import Device
 
-from hypvision.checkpoints.timm_models import create_model
 from hypvision.checks import more_than, one_of
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
+from hypvision.models.timm_models import create_model
 
 from .base import AnyCheckpoint, FeatureMaps, build_model, head_names
-from .hierarchy_mapper import HierarchyMapper, MapLayout
-from .himapper_checkpoint import checkpoint_filter_fn
-
-__all__ = ["BACKBONES", "PRESETS", "HiMapper"]
+from .hierarchy_mapper import HierarchyMapper, MapLayout, Moments
+from .himapper_checkpoint import BACKBONES, checkpoint_filter_fn
 
 PRESETS: dict[str, dict[str, Any]] = {
     "proper": dict(eval_noise="mean", kv="patch", lift="exp0", logit="neg_distance", one_by_one=False),
@@ -87,6 +86,15 @@ class HiMapper(AnyCheckpoint):
         TypeError: an argument that the backbone does not have.
     """
 
+    trunk: Any  # of timm, whose classes have no common base
+    mapper: HierarchyMapper | None
+    head: nn.Linear | None
+    num_classes: int
+    num_features: int
+    head_hidden_size: int
+    feature_info: list[dict[str, Any]]
+    _losses: dict[str, Tensor] | None
+
     def __init__(
         self,
         backbone: str | nn.Module,
@@ -113,88 +121,58 @@ class HiMapper(AnyCheckpoint):
         residual: bool = True,
         dense: str | None = None,
         pretrained_backbone: bool = False,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
         **backbone_args: Any,
     ):
         super().__init__()
         one_of(PRESETS, preset=preset)
         given = dict(eval_noise=eval_noise, kv=kv, lift=lift, logit=logit)
-        chosen = {**PRESETS[preset], **{name: value for name, value in given.items() if value is not None}}
+        chosen = PRESETS[preset] | {name: value for name, value in given.items() if value is not None}
         one_of(("patch", "official", "all"), kv=chosen["kv"])
         one_of(LOGITS, logit=chosen["logit"])
         one_of((None, "init", "aux", "fuse"), dense=dense)
         more_than(0, temperature=temperature)
-        self.preset, self.logit, self.temperature, self.dense = preset, chosen["logit"], temperature, dense
+        self.preset, self.logit, self.temperature, self.dense = preset, chosen.pop("logit"), temperature, dense
         self.contrastive_weight, self.kl_weight = contrastive_weight, kl_weight
-        self._losses: dict[str, Tensor] | None = None
-
+        self.in_chans, self._losses = in_chans, None
         with torch.device(device) if device is not None else nullcontext():
-            if isinstance(backbone, nn.Module):
-                if backbone_args or pretrained_backbone:
-                    raise HypvisionError(
-                        "A backbone that is a network already takes no further arguments, but got "
-                        f"{', '.join(backbone_args) or 'pretrained_backbone'}. Give them where it is created."
-                    )
-                trunk = backbone
-                if num_classes is not None and num_classes != trunk.num_classes:
-                    trunk.reset_classifier(num_classes)
-            else:
-                if num_classes is not None:
-                    backbone_args["num_classes"] = num_classes
-                trunk = _create_trunk(backbone, pretrained_backbone, in_chans=in_chans, **backbone_args)
-            if dtype is not None:
-                trunk = trunk.to(dtype)
-            if type(trunk).__name__ in _UNSUPPORTED:
-                raise HypvisionError(
-                    f"The backbone {type(trunk).__name__} gives {_UNSUPPORTED[type(trunk).__name__]}; Hi-Mapper needs "
-                    "one feature map. Take another backbone."
-                )
-            self.trunk = trunk
-            self.num_classes, self.in_chans = trunk.num_classes, in_chans
-            self.num_features: int = trunk.num_features
-            self.head_hidden_size: int = getattr(trunk, "head_hidden_size", None) or trunk.num_features
-            info = getattr(trunk, "feature_info", [])
-            self.feature_info = [
-                dict(entry, module=f"trunk.{entry['module']}") for entry in getattr(info, "info", info)
-            ]
-            if hasattr(trunk, "output_fmt"):
-                self.output_fmt = trunk.output_fmt
-            if hasattr(trunk, "set_input_size"):
-                self.set_input_size = trunk.set_input_size
-            self.distilled = isinstance(trunk, VisionTransformerDistilled)
-            layout = MapLayout(
-                channels_last=str(getattr(trunk, "output_fmt", "NCHW")).endswith("NHWC"),
-                prefix=getattr(trunk, "num_prefix_tokens", _PREFIX.get(type(trunk).__name__, 0)),
-                distilled=self.distilled,
-                kv=chosen.pop("kv"),
-            )
-            self.mapper: HierarchyMapper | None = HierarchyMapper(
-                self.num_features,
-                self.head_hidden_size,
-                leaves=leaves,
-                levels=levels,
-                width=width,
-                heads=heads,
-                mlp_ratio=mlp_ratio,
-                drop=mapper_drop,
-                tree=tree,
-                mixture=mixture,
-                eval_noise=chosen["eval_noise"],
-                lift=chosen["lift"],
-                one_by_one=chosen["one_by_one"],
-                geometry=geometry,
-                curvature=curvature,
-                residual=residual,
-                layout=layout,
+            backbone_args |= {} if num_classes is None else dict(num_classes=num_classes)
+            trunk = _create_trunk(backbone, pretrained_backbone, in_chans, backbone_args)
+            self._take_trunk(trunk if dtype is None else trunk.to(dtype))
+            self.mapper = HierarchyMapper(
+                self.num_features, self.head_hidden_size, leaves, levels, width, heads, mlp_ratio, mapper_drop, tree,
+                mixture, geometry=geometry, curvature=curvature, residual=residual,
+                layout=self._layout(chosen.pop("kv")),
                 dense_dim=self.feature_info[-1]["num_chs"] if dense == "fuse" else None,
-                device=device,
-                dtype=dtype,
-            )
-            # Networks that are never classifiers have no head: it is ours then.
-            self.head: nn.Linear | None = None
-            if num_classes and isinstance(trunk.get_classifier(), nn.Identity):
-                self._own_head(num_classes)
+                device=device, dtype=dtype, **chosen,
+            )  # fmt: skip
+            self._set_own_head(num_classes or 0)
+
+    def _take_trunk(self, trunk: Any) -> None:
+        """Keep the backbone, and what timm asks of a network that is the backbone's to say."""
+        self.trunk = trunk
+        self.num_classes, self.num_features = trunk.num_classes, trunk.num_features
+        self.head_hidden_size = getattr(trunk, "head_hidden_size", None) or trunk.num_features
+        info = getattr(trunk, "feature_info", [])
+        self.feature_info = [dict(entry, module=f"trunk.{entry['module']}") for entry in getattr(info, "info", info)]
+        for name in ("output_fmt", "set_input_size"):
+            if hasattr(trunk, name):
+                setattr(self, name, getattr(trunk, name))
+        self.distilled = isinstance(trunk, VisionTransformerDistilled)
+
+    def _layout(self, kv: str) -> MapLayout:
+        return MapLayout(
+            channels_last=str(getattr(self.trunk, "output_fmt", "NCHW")).endswith("NHWC"),
+            prefix=getattr(self.trunk, "num_prefix_tokens", _PREFIX.get(type(self.trunk).__name__, 0)),
+            distilled=self.distilled,
+            kv=kv,
+        )
+
+    def _tree_mapper(self) -> HierarchyMapper:
+        if self.mapper is None:
+            raise HypvisionError("The mapper was pruned, so this network has no hierarchy. Create the model anew.")
+        return self.mapper
 
     # The contract of timm
 
@@ -243,54 +221,52 @@ class HiMapper(AnyCheckpoint):
         Without pooling there is no image feature to enrich: :meth:`forward` then gives the backbone's map.
         """
         self.trunk.reset_classifier(num_classes, *(() if global_pool is None else (global_pool,)))
+        self.num_classes = num_classes
+        self._set_own_head(num_classes)
+
+    def _set_own_head(self, num_classes: int) -> None:
+        """A head of ours where the backbone, never a classifier, has none."""
         self.head = None
         if num_classes and isinstance(self.trunk.get_classifier(), nn.Identity):
-            self._own_head(num_classes)
-        self.num_classes = num_classes
-
-    def _own_head(self, num_classes: int) -> None:
-        like = next(self.trunk.parameters())
-        self.head = nn.Linear(self.head_hidden_size, num_classes, device=like.device, dtype=like.dtype)
-        nn.init.trunc_normal_(self.head.weight, std=0.02)
-        nn.init.zeros_(self.head.bias)
-        self.head.train(self.training)
-        self.num_classes = num_classes
+            like = next(self.trunk.parameters())
+            self.head = nn.Linear(self.head_hidden_size, num_classes, device=like.device, dtype=like.dtype)
+            nn.init.trunc_normal_(self.head.weight, std=0.02)
+            nn.init.zeros_(self.head.bias)
+            self.head.train(self.training)
+            self.num_classes = num_classes
 
     def forward_features(self, x: Tensor) -> Tensor:
         """The backbone's map of images ``(B, in_chans, H, W)``, in its own format."""
-        return self.trunk.forward_features(x)
+        features: Tensor = self.trunk.forward_features(x)
+        return features
 
     def _pool(self, features: Tensor) -> Tensor:
         """The backbone's image features ``(B, cls_dim)``, with a distillation token ``(B, 2, cls_dim)``."""
+        pooled: Tensor
         if self.distilled:
-            return self.trunk.head_drop(features[:, :2])
-        return self.trunk.forward_head(features, pre_logits=True)
+            pooled = self.trunk.head_drop(features[:, :2])
+        else:
+            pooled = self.trunk.forward_head(features, pre_logits=True)
+        return pooled
 
     def _classify(self, feature: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Logits of enriched features."""
+        """Logits of enriched features, the mean of those of several heads."""
         classifier = self.get_classifier()
-        if self.distilled:
-            both = [head(x) for head, x in zip(classifier, feature.unbind(1))]
-            if self.trunk.distilled_training and self.training:
-                return both[0], both[1]
-            return (both[0] + both[1]) / 2
-        heads = classifier if isinstance(classifier, (tuple, list)) else (classifier,)
-        # Some networks hand out the head with its pooling, which has been done.
-        heads = [head.fc if isinstance(head, ClassifierHead) else head for head in heads]
-        logits = [
-            head(feature[..., None, None]).flatten(1) if isinstance(head, nn.Conv2d) else head(feature)
-            for head in heads
-        ]
-        return logits[0] if len(logits) == 1 else sum(logits) / len(logits)
+        heads = list(classifier) if isinstance(classifier, (tuple, list)) else [classifier]
+        features = feature.unbind(1) if self.distilled else [feature] * len(heads)
+        logits = [_apply_head(head, x) for head, x in zip(heads, features)]
+        if self.distilled and self.trunk.distilled_training and self.training:
+            return logits[0], logits[1]
+        return logits[0] if len(logits) == 1 else sum(logits[1:], logits[0]) / len(logits)
 
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor | tuple[Tensor, Tensor]:
         """Logits ``(B, num_classes)`` of the backbone's map, or the enriched image features ``(B, cls_dim)``."""
-        feature = self.mapper(x, self._pool(x))
+        feature: Tensor = self._tree_mapper()(x, self._pool(x))
         if pre_logits:
             return feature.mean(1) if self.distilled else feature
         return self._classify(feature)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         return self.forward_head(self.forward_features(x))
 
     # Maps of several levels
@@ -304,7 +280,7 @@ class HiMapper(AnyCheckpoint):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
         **kwargs: Any,
-    ):
+    ) -> Any:
         """The backbone's ``forward_intermediates``; with ``dense="fuse"`` its last level is enriched.
 
         Raises:
@@ -323,10 +299,10 @@ class HiMapper(AnyCheckpoint):
                 x, stop_early=stop_early, intermediates_only=intermediates_only, **arguments
             )
         final, maps = self.trunk.forward_intermediates(x, stop_early=False, **arguments)
-        moments = self.mapper.tree.moments()
-        nodes, _ = self.mapper.decompose(self.mapper.layout.memory(final), moments)
+        moments = self._tree_mapper().tree.moments()
+        nodes, _ = self._tree_mapper().decompose(self._tree_mapper().layout.memory(final), moments)
         if self.training:
-            points = self.mapper.levels(self.mapper.lift(nodes))
+            points = self._tree_mapper().levels(self._tree_mapper().lift(nodes))
             self._losses = self._auxiliary(points, moments)
         if self.dense == "fuse":
             place = taken.index(last)
@@ -337,10 +313,10 @@ class HiMapper(AnyCheckpoint):
         if isinstance(level, tuple):  # with prefix tokens
             return (self._fused(level[0], nodes, output_fmt), *level[1:])
         if level.ndim == 3:
-            return level + self.mapper.fuse(level, nodes)
+            return level + self._tree_mapper().fuse(level, nodes)
         if output_fmt == "NHWC":
-            return level + self.mapper.fuse(level.flatten(1, 2), nodes).reshape(level.shape)
-        delta = self.mapper.fuse(level.flatten(2).transpose(1, 2), nodes)
+            return level + self._tree_mapper().fuse(level.flatten(1, 2), nodes).reshape(level.shape)
+        delta = self._tree_mapper().fuse(level.flatten(2).transpose(1, 2), nodes)
         return level + delta.transpose(1, 2).reshape(level.shape)
 
     def prune_intermediate_layers(
@@ -351,9 +327,11 @@ class HiMapper(AnyCheckpoint):
         levels = len(self.feature_info)
         keep = self.dense in ("fuse", "aux") and feature_take_indices(levels, indices)[1] == levels - 1
         # The decomposition needs the final map, with what some networks count as a part of their head.
-        taken = self.trunk.prune_intermediate_layers(indices, prune_norm and not keep, prune_head and not keep)
+        taken: list[int] = self.trunk.prune_intermediate_layers(
+            indices, prune_norm and not keep, prune_head and not keep
+        )
         if keep:
-            self.mapper.encoder = None
+            self._tree_mapper().encoder = None
             if prune_head:
                 self.trunk.reset_classifier(0)
         else:
@@ -393,7 +371,7 @@ class HiMapper(AnyCheckpoint):
             ``losses``, the weighted auxiliary losses ``contrastive`` and ``kl``.
         """
         features = self.forward_features(x)
-        pooled, mapper = self._pool(features), self.mapper
+        pooled, mapper = self._pool(features), self._tree_mapper()
         moments = mapper.tree.moments()
         memory = mapper.layout.memory(features)
         nodes, attention = mapper.decompose(memory, moments, noise, generator, maps)
@@ -410,15 +388,15 @@ class HiMapper(AnyCheckpoint):
             tokens=mapper.layout.patches(features),
             losses=self._auxiliary(points, moments),
         )
-        if maps:
+        if attention is not None:
             out["attention"] = mapper.levels(attention)
         return out
 
-    def _auxiliary(self, points: list[Tensor], moments: list) -> dict[str, Tensor]:
-        manifold = self.mapper.lift.manifold
+    def _auxiliary(self, points: list[Tensor], moments: list[Moments]) -> dict[str, Tensor]:
+        manifold = self._tree_mapper().lift.manifold
         contrastive = tree_contrastive_loss(points, manifold, self.logit, self.temperature)
         losses = dict(contrastive=self.contrastive_weight * contrastive)
-        if self.mapper.tree.distribution == "gaussian":
+        if self._tree_mapper().tree.distribution == "gaussian":
             losses["kl"] = self.kl_weight * gaussian_prior_kl(*moments[-1])
         return losses
 
@@ -426,7 +404,8 @@ class HiMapper(AnyCheckpoint):
     def aux_loss(hierarchy: dict[str, Any]) -> Tensor:
         """The sum of the weighted auxiliary losses in what :meth:`forward_with_hierarchy` gives; add it to the task's
         loss."""
-        return sum(hierarchy["losses"].values())
+        losses: list[Tensor] = list(hierarchy["losses"].values())
+        return sum(losses[1:], losses[0])
 
     def head_names(self) -> set[str]:
         """The names of the classifier's parameters."""
@@ -463,12 +442,40 @@ class HiMapper(AnyCheckpoint):
             )
 
 
+def _apply_head(head: nn.Module, feature: Tensor) -> Tensor:
+    """Logits of a feature; some networks hand out the head with its pooling, which has been done, or a convolution."""
+    inner = head.fc if isinstance(head, ClassifierHead) else head
+    convolution = isinstance(inner, nn.Conv2d)
+    logits: Tensor = inner(feature[..., None, None] if convolution else feature)
+    return logits.flatten(1) if convolution else logits
+
+
 def _no_backbone(name: str) -> str:
     hint = did_you_mean(name.partition(".")[0], timm.list_models())
     return f"There is no backbone '{name}'.{hint} timm.list_models() lists all (after import hypvision)."
 
 
-def _create_trunk(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+def _create_trunk(backbone: str | nn.Module, pretrained: bool, in_chans: int, arguments: dict[str, Any]) -> Any:
+    if isinstance(backbone, nn.Module):
+        trunk: Any = backbone
+        num_classes = arguments.pop("num_classes", None)
+        if arguments or pretrained:
+            raise HypvisionError(
+                "A backbone that is a network already takes no further arguments, but got "
+                f"{', '.join(arguments) or 'pretrained_backbone'}. Give them where it is created."
+            )
+        if num_classes is not None and num_classes != trunk.num_classes:
+            trunk.reset_classifier(num_classes)
+    else:
+        trunk = _create_by_name(backbone, pretrained, in_chans=in_chans, **arguments)
+    if gives := _UNSUPPORTED.get(type(trunk).__name__):
+        raise HypvisionError(
+            f"The backbone {type(trunk).__name__} gives {gives}, but Hi-Mapper needs one feature map. Take another."
+        )
+    return trunk
+
+
+def _create_by_name(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
     if not timm.is_model(name.partition(".")[0]):
         raise HypvisionError(_no_backbone(name))
     try:
@@ -496,17 +503,6 @@ class _Levels(FeatureMaps):
 
 # Entry points
 
-BACKBONES = {
-    "deit_tiny_patch16_224": "fb_in1k",
-    "deit_small_patch16_224": "fb_in1k",
-    "deit_base_patch16_224": "fb_in1k",
-    "swin_tiny_patch4_window7_224": "ms_in1k",
-    "swin_small_patch4_window7_224": "ms_in1k",
-    "resnet50": "tv_in1k",
-    "efficientnet_b4": "ra2_in1k",
-}
-"""The backbones of the paper, which have names of their own in timm's registry, and the weights they start from."""
-
 
 def _prefixed(names: Any) -> Any:
     return tuple(f"trunk.{n}" for n in names) if isinstance(names, (tuple, list)) else f"trunk.{names}"
@@ -517,21 +513,21 @@ def _cfg(backbone: str, **kwargs: Any) -> dict[str, Any]:
     cfg = get_pretrained_cfg(backbone)
     if cfg is None:
         raise HypvisionError(_no_backbone(backbone))
-    cfg = cfg.to_dict()
-    cfg.update(
+    found: dict[str, Any] = cfg.to_dict()
+    found.update(
         url="",
         file=None,
         hf_hub_id=None,
         architecture=None,
         tag=None,
-        first_conv=_prefixed(cfg["first_conv"]) if cfg.get("first_conv") else None,
-        classifier=_prefixed(cfg["classifier"]) if cfg.get("classifier") else None,
+        first_conv=_prefixed(found["first_conv"]) if found.get("first_conv") else None,
+        classifier=_prefixed(found["classifier"]) if found.get("classifier") else None,
         paper_name="Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping",
         paper_ids="arXiv:2404.00974",
         origin_url="https://github.com/kwonjunn01/Hi-Mapper",
         **kwargs,
     )
-    return cfg
+    return found
 
 
 default_cfgs = generate_default_cfgs(

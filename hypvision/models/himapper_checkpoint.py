@@ -13,13 +13,18 @@ from hypvision.checkpoints.match import unknown_name
 from hypvision.checkpoints.read import network_weights
 from hypvision.errors import HypvisionError
 
-__all__ = [
-    "checkpoint_filter_fn",
-    "himapper_from_official",
-    "himapper_to_official",
-    "himapper_variant",
-    "is_official_himapper",
-]
+from .base import head_names
+
+BACKBONES = {
+    "deit_tiny_patch16_224": "fb_in1k",
+    "deit_small_patch16_224": "fb_in1k",
+    "deit_base_patch16_224": "fb_in1k",
+    "swin_tiny_patch4_window7_224": "ms_in1k",
+    "swin_small_patch4_window7_224": "ms_in1k",
+    "resnet50": "tv_in1k",
+    "efficientnet_b4": "ra2_in1k",
+}
+"""The backbones of the paper, which have names of their own in timm's registry, and the weights they start from."""
 
 # Official prefix -> ours; names of the backbone stand without a prefix there.
 _HIMAPPER_PARTS = {
@@ -116,8 +121,6 @@ def himapper_variant(state_dict: Mapping[str, Tensor], backbone: str | None = No
         HypvisionError: a part is missing, the backbone is none of the paper's or another than ``backbone``, or it may
             be either of two.
     """
-    from hypvision.models.himapper import BACKBONES  # which imports this file
-
     mean = state_dict.get("mapper.tree.mean")
     layers = {name.split(".")[3] for name in state_dict if name.startswith("mapper.encoder.layers.")}
     if mean is None or not layers or not any(name.startswith("trunk.") for name in state_dict):
@@ -168,7 +171,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
         weights = himapper_from_official(weights)
     elif not weights.keys() <= own.keys() and not any(name.startswith(("trunk.", "mapper.")) for name in weights):
         weights = {f"trunk.{name}": value for name, value in weights.items()}
-        heads = model.head_names()
+        heads = head_names(model)
         kept = {n: v for n, v in own.items() if not n.startswith("trunk.") or n in heads}
         # Counters of batches are not in older files.
         kept |= {n: v for n, v in own.items() if n.endswith(".num_batches_tracked")}

@@ -14,19 +14,20 @@ head_type="linear")``; with the Lorentz head alone, ``hyperbolic_stages=(), plus
 (EL-ResNet).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import DropPath, SelectAdaptivePool2d, calculate_drop_path_rates
 from timm.models import generate_default_cfgs, register_model, register_notrace_module
-from timm.models._features import feature_take_indices
 from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
+from torch.types import Device
 
 from hypvision.checks import at_least, more_than, one_of
+from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz
 from hypvision.nn import (
     ChangeManifold,
@@ -42,8 +43,6 @@ from hypvision.nn import (
 from .base import FeatureMaps, StagedModel, build_model
 from .lorentz_resnet_checkpoint import checkpoint_filter_fn
 
-__all__ = ["LorentzClassifier", "LorentzResNet"]
-
 EXPANSION = 4  # of the bottlenecks
 
 
@@ -57,26 +56,31 @@ class LorentzClassifier(nn.Module):
         space parts ``(..., n)`` to logits ``(..., K)``, computed in float32 also under autocast.
     """
 
-    def __init__(self, in_features: int, num_classes: int, manifold: Lorentz, device=None, dtype=None):
+    manifold: Lorentz
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        manifold: Lorentz,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ):
         super().__init__()
         self.in_features, self.num_classes = in_features, num_classes
         self.manifold = manifold
         self.weight = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Uniform in +-1/sqrt(n), as published."""
-        bound = self.in_features**-0.5
-        nn.init.uniform_(self.weight, -bound, bound)
-        nn.init.uniform_(self.bias, -bound, bound)
+        for parameter in (self.weight, self.bias):  # as published
+            nn.init.uniform_(parameter, -(in_features**-0.5), in_features**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         compute_dtype = torch.promote_types(self.weight.dtype, torch.float32)
         points = self.manifold.from_space(x.to(compute_dtype))
-        return self.manifold.hyperplane_logits(points, self.weight.to(compute_dtype), self.bias.to(compute_dtype)).to(
-            self.weight.dtype
+        logits: Tensor = self.manifold.hyperplane_logits(
+            points, *(p.to(compute_dtype) for p in (self.weight, self.bias))
         )
+        return logits.to(self.weight.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.num_classes}"
@@ -89,12 +93,13 @@ class Add(nn.Module):
         return x + y
 
 
+@dataclass(frozen=True)
 class Layers:
     """Makes the layers of a stage: Euclidean ones, or those of a hyperboloid.
 
-    Args:
+    Attributes:
         manifold: the hyperboloid; None for Euclidean layers.
-        conv: ``"exact"``, the published Lorentz convolution, or ``"efficient"``.
+        exact: the published Lorentz convolution, or the efficient one.
         slope: of the maximum-distance rescaling; None for none.
         limit: of the rescaling; None for :func:`hypvision.geometry.lorentz.max_distance`.
         clip: of Euclidean features that enter, see :class:`~hypvision.nn.ToLorentz`.
@@ -102,35 +107,30 @@ class Layers:
         factory: ``device`` and ``dtype``.
     """
 
-    def __init__(
-        self,
-        manifold: Lorentz | None,
-        conv: str,
-        slope: float | None,
-        limit: float | None,
-        clip: float,
-        options: dict,
-        factory: dict,
-    ):
-        self.manifold, self.kind, self.slope, self.limit, self.clip = manifold, conv, slope, limit, clip
-        self.options, self.factory = options, factory
+    manifold: Lorentz | None
+    exact: bool
+    slope: float | None
+    limit: float | None
+    clip: float
+    options: dict[str, Any]
+    factory: dict[str, Any]
 
     def conv(self, inside: int, outside: int, kernel: int, stride: int = 1) -> nn.Module:
         """Convolution with the padding that keeps the size at stride 1."""
-        sizes = dict(stride=stride, padding=kernel // 2)
+        sizes: dict[str, Any] = dict(stride=stride, padding=kernel // 2)
         if self.manifold is None:
             return nn.Conv2d(inside, outside, kernel, bias=False, **sizes, **self.factory)
-        if self.kind == "exact":
+        if self.exact:
             return LorentzConv2d(inside, outside, kernel, self.manifold, **sizes, **self.factory)
-        options = dict(slope=self.slope, limit=self.limit, **self.options)
-        return EfficientLorentzConv2d(inside, outside, kernel, self.manifold, **sizes, **options, **self.factory)
+        sizes |= dict(slope=self.slope, limit=self.limit, **self.options)
+        return EfficientLorentzConv2d(inside, outside, kernel, self.manifold, **sizes, **self.factory)
 
     def norm(self, channels: int) -> nn.Module:
         """Batch norm."""
         if self.manifold is None:
             return nn.BatchNorm2d(channels, **self.factory)
         exp_limit = 10.0 if self.slope is None else 100.0  # those of the published codes
-        sizes = dict(slope=self.slope, limit=self.limit, exp_limit=exp_limit)
+        sizes: dict[str, Any] = dict(slope=self.slope, limit=self.limit, exp_limit=exp_limit)
         return LorentzBatchNorm2d(channels, self.manifold, **sizes, **self.factory)
 
     def add(self) -> nn.Module:
@@ -138,6 +138,17 @@ class Layers:
         if self.manifold is None:
             return Add()
         return LorentzResidual(self.manifold, slope=self.slope, dim=1, limit=self.limit)
+
+    def change(self, target: Lorentz | None) -> nn.Module:
+        """The map from this geometry to another; None is Euclidean."""
+        if self.manifold is target:
+            return nn.Identity()
+        if self.manifold is None:
+            assert target is not None
+            return ToLorentz(target, self.slope, self.clip, self.limit)
+        if target is None:
+            return ToTangent(self.manifold)
+        return ChangeManifold(self.manifold, target, self.slope, self.limit)
 
 
 class ConvNorm(nn.Module):
@@ -149,15 +160,14 @@ class ConvNorm(nn.Module):
         self.norm = layers.norm(outside)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.conv(x))
+        normed: Tensor = self.norm(self.conv(x))
+        return normed
 
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions; maps ``(B, C, H, W)``, space parts if ``layers`` are hyperbolic."""
 
-    expansion = 1
-
-    def __init__(self, inside: int, width: int, stride: int, layers: Layers, flat: Layers, drop_path: float = 0.0):
+    def __init__(self, inside: int, width: int, stride: int, layers: Layers, _: Layers, drop_path: float):
         super().__init__()
         self.conv1 = layers.conv(inside, width, 3, stride)
         self.norm1 = layers.norm(width)
@@ -173,23 +183,27 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.act1(self.norm1(self.conv1(x)))
         y = self.drop_path(self.norm2(self.conv2(y)))
-        return self.act2(self.add(y, self.downsample(x)))
+        found: Tensor = self.act2(self.add(y, self.downsample(x)))
+        return found
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolution, all of one geometry."""
+    """1x1, 3x3 and 1x1 convolution; that of 3x3 may have another geometry than the block.
 
-    expansion = EXPANSION
+    Euclidean ``layers`` around a hyperbolic ``core`` make the Lorentz-Core bottleneck (NeurIPS 2025).
+    """
 
-    def __init__(self, inside: int, width: int, stride: int, layers: Layers, flat: Layers, drop_path: float = 0.0):
+    def __init__(self, inside: int, width: int, stride: int, layers: Layers, core: Layers, drop_path: float):
         super().__init__()
         outside = EXPANSION * width
         self.conv1 = layers.conv(inside, width, 1)
         self.norm1 = layers.norm(width)
         self.act1 = nn.ReLU(inplace=True)
-        self.conv2 = layers.conv(width, width, 3, stride)
-        self.norm2 = layers.norm(width)
+        self.enter = layers.change(core.manifold)
+        self.conv2 = core.conv(width, width, 3, stride)
+        self.norm2 = core.norm(width)
         self.act2 = nn.ReLU(inplace=True)
+        self.leave = core.change(layers.manifold)
         self.conv3 = layers.conv(width, outside, 1)
         self.norm3 = layers.norm(outside)
         reshape = stride != 1 or inside != outside
@@ -199,43 +213,11 @@ class Bottleneck(nn.Module):
         self.act3 = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.act1(self.norm1(self.conv1(x)))
-        y = self.act2(self.norm2(self.conv2(y)))
-        y = self.drop_path(self.norm3(self.conv3(y)))
-        return self.act3(self.add(y, self.downsample(x)))
-
-
-class CoreBottleneck(nn.Module):
-    """Lorentz-Core bottleneck (NeurIPS 2025): Euclidean maps, of which the 3x3 convolution alone is hyperbolic."""
-
-    expansion = EXPANSION
-
-    def __init__(self, inside: int, width: int, stride: int, layers: Layers, flat: Layers, drop_path: float = 0.0):
-        super().__init__()
-        outside = EXPANSION * width
-        self.conv1 = flat.conv(inside, width, 1)
-        self.norm1 = flat.norm(width)
-        self.act1 = nn.ReLU(inplace=True)
-        self.enter = ToLorentz(layers.manifold, layers.slope, layers.clip, layers.limit)
-        self.conv2 = layers.conv(width, width, 3, stride)
-        self.norm2 = layers.norm(width)
-        self.act2 = nn.ReLU(inplace=True)
-        self.leave = ToTangent(layers.manifold)
-        self.conv3 = flat.conv(width, outside, 1)
-        self.norm3 = flat.norm(outside)
-        reshape = stride != 1 or inside != outside
-        self.downsample = ConvNorm(inside, outside, 1, stride, flat) if reshape else nn.Identity()
-        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
-        self.act3 = nn.ReLU(inplace=True)
-
-    def forward(self, x: Tensor) -> Tensor:
         y = self.enter(self.act1(self.norm1(self.conv1(x))))
         y = self.leave(self.act2(self.norm2(self.conv2(y))))
         y = self.drop_path(self.norm3(self.conv3(y)))
-        return self.act3(y + self.downsample(x))
-
-
-BLOCKS = {"basic": BasicBlock, "bottleneck": Bottleneck, "core": CoreBottleneck}
+        found: Tensor = self.act3(self.add(y, self.downsample(x)))
+        return found
 
 
 class Stage(nn.Module):
@@ -250,10 +232,7 @@ class Stage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.enter(x)
         for block in self.blocks:
-            if self.grad_checkpointing:
-                x = checkpoint(block, x)
-            else:
-                x = block(x)
+            x = checkpoint(block, x) if self.grad_checkpointing else block(x)
         return x
 
 
@@ -332,102 +311,89 @@ class LorentzResNet(StagedModel):
         head_type: str = "lorentz",
         drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        conv = conv or ("efficient" if plus else "exact")
-        learn_curvature = plus if learn_curvature is None else learn_curvature
         rescale = plus if rescale is None else rescale
-        one_of(BLOCKS, block=block)
-        one_of(("cifar", "imagenet"), stem=stem)
-        one_of(("exact", "efficient"), conv=conv)
-        one_of(("lorentz", "linear"), head_type=head_type)
-        one_of(("patch", "sum", "none"), norm_match=norm_match)
-        one_of(("axis", "scale", "full", "none"), boost=boost)
-        if len(layers) != 4 or len(widths) != 4:
-            raise ValueError(f"layers and widths must have one entry for each of 4 stages, got {layers} and {widths}.")
-        if not isinstance(hyperbolic_stages, Iterable):
-            raise ValueError(f"hyperbolic_stages must be a tuple, such as (1, 3), got {hyperbolic_stages!r}.")
-        hyperbolic_stages = tuple(hyperbolic_stages)
-        if not set(hyperbolic_stages) <= {1, 2, 3, 4}:
-            raise ValueError(f"hyperbolic_stages must be numbers from 1 to 4, got {hyperbolic_stages}.")
-        positive = dict(slope=slope, limit=limit, clip=clip, curvature=curvature, head_curvature=head_curvature)
-        more_than(0, **{name: value for name, value in positive.items() if value is not None})
-        if clip is not None and rescale:
-            raise ValueError(f"clip={clip} is for networks without rescaling: leave it out, or set rescale=False.")
-        if limit is not None and not rescale:
-            raise ValueError(f"limit={limit} is that of the rescaling: set rescale=True or plus=True.")
-        bounds = tuple(bounds)
-        Lorentz(curvature, bounds=bounds)  # refuses bad bounds also where nothing is hyperbolic
-        if block == "core" and hyperbolic_stem:
-            raise ValueError("Core bottlenecks take Euclidean maps: set hyperbolic_stem=False.")
-        self.in_chans, self.num_classes, self.drop_rate = in_chans, num_classes, drop_rate
-        self.slope, self.limit, self.clip = slope if rescale else None, limit, 1.0 if clip is None else clip
-        self.head_type, self.learn_curvature, self.bounds = head_type, learn_curvature, bounds
-        factory = self._factory = {"device": device, "dtype": dtype}
-        options = dict(norm_match=norm_match, boost=boost)
+        conv = conv or ("efficient" if plus else "exact")
+        _check_kinds(block, stem, conv, head_type)
+        _check_stages(layers, widths, hyperbolic_stages, block == "core" and hyperbolic_stem)
+        _check_numbers(rescale, slope, limit, clip, curvature, head_curvature, norm_match, boost)
+        self.in_chans, self.drop_rate, self.head_type = in_chans, drop_rate, head_type
+        self.learn_curvature = plus if learn_curvature is None else learn_curvature
+        self.bounds = (bounds[0], bounds[1])
+        Lorentz(curvature, bounds=self.bounds)  # refuses bad bounds also where nothing is hyperbolic
 
-        # The hyperboloids: one for all, or one for the stem and each stage; None where it is flat.
         wanted = [hyperbolic_stem, *(i in hyperbolic_stages for i in (1, 2, 3, 4))]
-        count = sum(wanted) if curvature_per_stage else min(1, sum(wanted))
-        self.manifolds = nn.ModuleList(Lorentz(curvature, learn_curvature, bounds) for _ in range(count)).to(device)
-        numbers = [sum(wanted[:i]) if curvature_per_stage else 0 for i in range(5)]
-        inner = [self.manifolds[n] if on else None for n, on in zip(numbers, wanted)]
-        self.head_manifold = None
+        inner = self._make_manifolds(wanted, curvature, curvature_per_stage, device)
+        self.head_manifold: Lorentz | None = None
         self.head_curvature = curvature if head_curvature is None else head_curvature
+        options = dict(norm_match=norm_match, boost=boost)
+        self._flat = Layers(
+            None, conv == "exact", slope if rescale else None, limit, 1.0 if clip is None else clip, options,
+            factory=dict(device=device, dtype=dtype),
+        )  # fmt: skip
+        self._build_stem(in_chans, widths[0], stem == "imagenet", inner[0])
+        self._build_stages(layers, widths, block, inner, 4 if stem == "imagenet" else 1, drop_path_rate)
+        self.norm = nn.Identity()
+        self._set_pool(global_pool)
+        self._set_head(num_classes)
+        self.init_weights()
+        # The aliases of the shared hyperboloids in every layer stay out of state dicts.
+        self.register_state_dict_post_hook(_drop_aliases)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_restore_aliases)  # type: ignore[no-untyped-call]
 
-        def make(manifold: Lorentz | None) -> Layers:
-            return Layers(manifold, conv, self.slope, limit, self.clip, options, factory)
+    # Construction
 
-        flat = make(None)
-        large = stem == "imagenet"
-        self.stem = ConvNorm(in_chans, widths[0], 7 if large else 3, 2 if large else 1, make(inner[0]))
+    def _make_manifolds(
+        self, wanted: list[bool], curvature: float, per_stage: bool, device: Device
+    ) -> list[Lorentz | None]:
+        """The hyperboloids of the stem and the stages, one for all or one for each; None where it is flat."""
+        count = sum(wanted) if per_stage else min(1, sum(wanted))
+        found = [Lorentz(curvature, self.learn_curvature, self.bounds).to(device) for _ in range(count)]
+        self.manifolds = nn.ModuleList(found)
+        places = [sum(wanted[:i]) if per_stage else 0 for i in range(5)]
+        return [found[place] if on else None for place, on in zip(places, wanted)]
+
+    def _build_stem(self, in_chans: int, width: int, large: bool, manifold: Lorentz | None) -> None:
+        kernel, stride = (7, 2) if large else (3, 1)
+        self.stem = ConvNorm(in_chans, width, kernel, stride, replace(self._flat, manifold=manifold))
         self.act = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
 
-        kind, reduction = BLOCKS[block], 4 if large else 1
-        rates = calculate_drop_path_rates(drop_path_rate, sum(layers))
+    def _build_stages(
+        self, layers: Sequence[int], widths: Sequence[int], block: str, inner: list[Lorentz | None], reduction: int,
+        drop_path_rate: float,
+    ) -> None:  # fmt: skip
+        """The stages, and the maps from their geometry to the Euclidean one."""
+        rates: Iterator[Any] = iter(calculate_drop_path_rates(drop_path_rate, sum(layers)))
+        kind = BasicBlock if block == "basic" else Bottleneck
         stages, self.feature_info, channels = [], [], widths[0]
-        # the geometry of the map behind the stem and behind each stage
-        self._outside = [inner[0]]
+        self._outside = [inner[0]]  # the geometry of the map behind the stem and behind each stage
         for i, (depth, width) in enumerate(zip(layers, widths)):
-            manifold = inner[i + 1]
-            core = block == "core" and manifold is not None
+            core = replace(self._flat, manifold=inner[i + 1])
+            outer = self._flat if block == "core" else core
             blocks: list[nn.Module] = []
             for j in range(depth):
-                stride = 2 if i > 0 and j == 0 else 1
-                chosen = Bottleneck if block == "core" and not core else kind
-                rate = rates[sum(layers[:i]) + j]
-                blocks.append(chosen(channels, width, stride, make(manifold), flat, rate))
-                channels = width * kind.expansion
-            own = None if core else manifold
-            stages.append(Stage(self._change(self._outside[-1], own), blocks))
-            self._outside.append(own)
+                blocks.append(kind(channels, width, 2 if i > 0 and j == 0 else 1, outer, core, next(rates)))
+                channels = width if block == "basic" else EXPANSION * width
+            stages.append(Stage(self._change(self._outside[-1], outer.manifold), blocks))
+            self._outside.append(outer.manifold)
             reduction *= 2 if i > 0 else 1
             self.feature_info.append(dict(num_chs=channels, reduction=reduction, module=f"stages.{i}"))
         self.stages = nn.ModuleList(stages)
         self.feature_maps = nn.ModuleList(self._change(manifold, None) for manifold in self._outside[1:])
         self.num_features = self.head_hidden_size = channels
-        self._set_pool(global_pool)
-        self._set_head(num_classes)
-        self.init_weights()
-        self._share_curvatures()
-
-    # Construction
 
     def _change(self, source: Lorentz | None, target: Lorentz | None) -> nn.Module:
         """The map from one geometry to another; None is Euclidean."""
-        if source is target:
-            return nn.Identity()
-        if source is None:
-            return ToLorentz(target, self.slope, self.clip, self.limit)
-        return ToTangent(source) if target is None else ChangeManifold(source, target, self.slope, self.limit)
+        return replace(self._flat, manifold=source).change(target)
 
     def _set_pool(self, pool_type: str) -> None:
         manifold = self._outside[-1]
         if manifold is not None and pool_type not in ("avg", ""):
-            raise ValueError(
+            raise ArgumentError(
                 f"The pooling of points is their centroid: global_pool must be 'avg' or '', got {pool_type!r}."
             )
         if manifold is not None and pool_type:
@@ -437,8 +403,8 @@ class LorentzResNet(StagedModel):
 
     def _set_head(self, num_classes: int) -> None:
         at_least(0, integer=True, num_classes=num_classes)  # 0: no head
-        weight = self.stem.conv.weight
-        factory = {"device": weight.device, "dtype": weight.dtype}
+        weight = next(self.stem.parameters())
+        factory: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype}
         self.num_classes = num_classes
         source, target = self._outside[-1], None
         if self.head_type == "lorentz" and num_classes > 0:
@@ -449,10 +415,11 @@ class LorentzResNet(StagedModel):
             self.head_manifold = None
         same = source is not None and target is not None and not self.learn_curvature and source.c == target.c
         self.head_enter = nn.Identity() if num_classes == 0 or same else self._change(source, target)
-        self.head = nn.Identity()
-        if num_classes > 0 and target is None:
+        if num_classes == 0:
+            self.head = nn.Identity()
+        elif target is None:
             self.head = nn.Linear(self.num_features, num_classes, **factory)
-        elif num_classes > 0:
+        else:
             self.head = LorentzClassifier(self.num_features, num_classes, target, **factory)
 
     def init_weights(self) -> None:
@@ -460,11 +427,6 @@ class LorentzResNet(StagedModel):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-    def _share_curvatures(self) -> None:
-        """Keep the aliases of the shared hyperboloids in every layer out of state dicts."""
-        self.register_state_dict_post_hook(_drop_aliases)
-        self.register_load_state_dict_pre_hook(_restore_aliases)
 
     # timm's contract
 
@@ -499,79 +461,67 @@ class LorentzResNet(StagedModel):
         for part in (self.global_pool, self.head_enter, self.head):
             part.train(self.training)
 
-    def _stem(self, x: Tensor) -> Tensor:
-        return self.maxpool(self.act(self.stem(x)))
+    def _enter(self, x: Tensor) -> Tensor:
+        first: Tensor = self.maxpool(self.act(self.stem(x)))
+        return first
 
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | list[int] | None = None,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ):
-        """Stage maps in Euclidean form (tangent vectors at the origin of hyperbolic stages), and the final features.
+    def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
+        """The map in Euclidean form: tangent vectors at the origin of hyperbolic stages."""
+        found: Tensor = self.feature_maps[stage](x)
+        return found
 
-        Args:
-            x: images ``(B, in_chans, H, W)``.
-            indices: the last n stages if int, all if None, else the stages named.
-            norm: no effect, there is no final norm.
-            stop_early: leave out the stages after the last one asked for.
-            output_fmt: ``"NCHW"`` only.
-            intermediates_only: return the list alone.
-
-        Returns:
-            List of maps ``(B, C_i, H_i, W_i)``; before it, unless ``intermediates_only``, what
-            :meth:`forward_features` returns.
-        """
-        assert output_fmt in ("NCHW",), "Output format must be NCHW."
-        take_indices, max_index = feature_take_indices(len(self.stages), indices)
-        intermediates: list[Tensor] = []
-        x = self._stem(x)
-        for i, (stage, change) in enumerate(zip(self.stages, self.feature_maps)):
-            if not stop_early or i <= max_index:
-                x = stage(x)
-                if i in take_indices:
-                    intermediates.append(change(x))
-        return intermediates if intermediates_only else (x, intermediates)
-
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        """Drop what the given stages do not need; returns the indices kept."""
-        take_indices, max_index = feature_take_indices(len(self.stages), indices)
-        prune_end = max_index < len(self.stages) - 1
-        self.stages = self.stages[: max_index + 1]
-        self.feature_maps = self.feature_maps[: max_index + 1]
-        if prune_end:
-            self._outside = self._outside[: max_index + 2]
-            self.num_features = self.head_hidden_size = self.feature_info[max_index]["num_chs"]
-            used = {id(module) for part in (self.stem, self.stages) for module in part.modules()}
-            self.manifolds = nn.ModuleList(manifold for manifold in self.manifolds if id(manifold) in used)
-        if prune_head or prune_end:
-            self.reset_classifier(0, "")
-        return take_indices
-
-    def forward_features(self, x: Tensor) -> Tensor:
-        """Last map ``(B, C, H', W')`` of images ``(B, in_chans, H, W)``; space parts if that stage is hyperbolic."""
-        x = self._stem(x)
-        for stage in self.stages:
-            x = stage(x)
-        return x
+    def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:
+        self.feature_maps = self.feature_maps[: last + 1]
+        self._outside = self._outside[: last + 2]
+        used = {id(module) for part in (self.stem, self.stages) for module in part.modules()}
+        self.manifolds = nn.ModuleList(manifold for manifold in self.manifolds if id(manifold) in used)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Logits ``(B, num_classes)`` of a last map, or what is pooled of it, ``(B, C)``."""
-        x = self.global_pool(x)
-        x = F.dropout(x, p=self.drop_rate, training=self.training)
-        return x if pre_logits else self.head(self.head_enter(x))
+        pooled = super().forward_head(x, pre_logits=True)
+        out: Tensor = pooled if pre_logits else self.head(self.head_enter(pooled))
+        return out
 
     def curvatures(self) -> dict[str, float]:
         """The curvatures ``c > 0`` by name, learned or not."""
-        found = {f"manifolds.{i}": manifold for i, manifold in enumerate(self.manifolds)}
+        found: dict[str, Any] = {f"manifolds.{i}": manifold for i, manifold in enumerate(self.manifolds)}
         if self.head_manifold is not None:
             found["head_manifold"] = self.head_manifold
         return {name: float(manifold._value()) for name, manifold in found.items()}
+
+
+def _check_kinds(block: str, stem: str, conv: str, head_type: str) -> None:
+    one_of(("basic", "bottleneck", "core"), block=block)
+    one_of(("cifar", "imagenet"), stem=stem)
+    one_of(("exact", "efficient"), conv=conv)
+    one_of(("lorentz", "linear"), head_type=head_type)
+
+
+def _check_stages(
+    layers: Sequence[int], widths: Sequence[int], hyperbolic: Iterable[int], points_enter_core: bool
+) -> None:
+    if len(layers) != 4 or len(widths) != 4:
+        raise ArgumentError(f"layers and widths must have one entry for each of 4 stages, got {layers} and {widths}.")
+    if not isinstance(hyperbolic, Iterable):
+        raise ArgumentError(f"hyperbolic_stages must be a tuple, such as (1, 3), got {hyperbolic!r}.")
+    if not set(hyperbolic) <= {1, 2, 3, 4}:
+        raise ArgumentError(f"hyperbolic_stages must be numbers from 1 to 4, got {hyperbolic}.")
+    if points_enter_core:
+        raise ArgumentError("Core bottlenecks take Euclidean maps: set hyperbolic_stem=False.")
+
+
+def _check_numbers(
+    rescale: bool, slope: float, limit: float | None, clip: float | None, curvature: float,
+    head_curvature: float | None, norm_match: str, boost: str,
+) -> None:  # fmt: skip
+    one_of(("patch", "sum", "none"), norm_match=norm_match)
+    one_of(("axis", "scale", "full", "none"), boost=boost)
+    positive = dict(slope=slope, limit=limit, clip=clip, curvature=curvature, head_curvature=head_curvature)
+    more_than(0, **{name: value for name, value in positive.items() if value is not None})
+    if clip is not None and rescale:
+        raise ArgumentError(f"clip={clip} is for networks without rescaling: leave it out, or set rescale=False.")
+    if limit is not None and not rescale:
+        raise ArgumentError(f"limit={limit} is that of the rescaling: set rescale=True or plus=True.")
 
 
 def _owners(model: nn.Module, prefix: str) -> dict[str, str]:
@@ -586,12 +536,12 @@ def _owners(model: nn.Module, prefix: str) -> dict[str, str]:
     return aliases
 
 
-def _drop_aliases(module: nn.Module, state_dict: dict, prefix: str, local_metadata: dict) -> None:
+def _drop_aliases(module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
     for alias in _owners(module, prefix):
         state_dict.pop(alias, None)
 
 
-def _restore_aliases(module: nn.Module, state_dict: dict, prefix: str, *_) -> None:
+def _restore_aliases(module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
     for alias, owner in _owners(module, prefix).items():
         if owner in state_dict:
             state_dict.setdefault(alias, state_dict[owner])
@@ -632,7 +582,7 @@ default_cfgs = generate_default_cfgs(
 _LARGE = dict(input_size=(3, 224, 224), pool_size=(7, 7), crop_pct=0.875)
 
 
-def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> LorentzResNet:
+def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
     if kwargs.get("stem") == "imagenet":
         kwargs["pretrained_cfg_overlay"] = {**_LARGE, **(kwargs.get("pretrained_cfg_overlay") or {})}
     return build_model(
@@ -646,27 +596,27 @@ def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> LorentzRes
 
 
 @register_model
-def hcnn_resnet18(pretrained: bool = False, **kwargs: Any) -> LorentzResNet:
+def hcnn_resnet18(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     """Fully hyperbolic ResNet-18 (HCNN): 11.2 M parameters; ``plus=True`` for HCNN+."""
     return _create("hcnn_resnet18", pretrained, **kwargs)
 
 
 @register_model
-def hcnn_resnet50(pretrained: bool = False, **kwargs: Any) -> LorentzResNet:
+def hcnn_resnet50(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     """Fully hyperbolic ResNet-50 (HCNN) of bottlenecks: 23.7 M parameters; ``plus=True`` for HCNN+."""
     args = dict(layers=(3, 4, 6, 3), block="bottleneck")
     return _create("hcnn_resnet50", pretrained, **dict(args, **kwargs))
 
 
 @register_model
-def hecnn_resnet18(pretrained: bool = False, **kwargs: Any) -> LorentzResNet:
+def hecnn_resnet18(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     """Hybrid ResNet-18 (HECNN+): stages 1 and 3 hyperbolic, 11.2 M parameters."""
     args = dict(hyperbolic_stem=False, hyperbolic_stages=(1, 3), plus=True)
     return _create("hecnn_resnet18", pretrained, **dict(args, **kwargs))
 
 
 @register_model
-def hecnn_resnet50(pretrained: bool = False, **kwargs: Any) -> LorentzResNet:
+def hecnn_resnet50(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     """Hybrid ResNet-50 (HECNN+) of Lorentz-Core bottlenecks: 23.7 M parameters."""
     args = dict(layers=(3, 4, 6, 3), block="core", hyperbolic_stem=False, plus=True)
     return _create("hecnn_resnet50", pretrained, **dict(args, **kwargs))

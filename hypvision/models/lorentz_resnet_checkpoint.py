@@ -19,14 +19,6 @@ from hypvision.checkpoints.match import unknown_name
 from hypvision.checkpoints.read import network_weights
 from hypvision.errors import HypvisionError
 
-__all__ = [
-    "checkpoint_filter_fn",
-    "hyperboliccv_from_official",
-    "hyperboliccv_to_official",
-    "hyperboliccv_variant",
-    "is_official_hyperboliccv",
-]
-
 # number in the official ``conv`` sequence -> our layer
 _PARTS = {0: "conv1", 1: "norm1", 3: "conv2", 4: "norm2", 6: "conv3", 7: "norm3"}
 _NUMBERS = {name: number for number, name in _PARTS.items()}

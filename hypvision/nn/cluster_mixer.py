@@ -14,20 +14,21 @@ to pixels and concatenated.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.types import Device
 
 from hypvision.checks import at_least, more_than, one_of
+from hypvision.errors import ArgumentError
 from hypvision.geometry import lorentz
-from hypvision.geometry.numerics import clip_norm, safe_sqrt, sinhc
+from hypvision.geometry.numerics import clip_norm, exact, has_float64, safe_sqrt, sinhc
 
 from .checks import check_sizes
+from .functional import precise
 from .linear import SharedLinear
-
-__all__ = ["ClusterAssignment", "ClusterMixer"]
 
 
 class ClusterAssignment(NamedTuple):
@@ -53,23 +54,19 @@ def _pool_matrix(size: int, bins: int, like: Tensor) -> Tensor:
     return inside / (end - start).to(like.dtype)
 
 
-def _pool_matrix_2d(height: int, width: int, bins: int, like: Tensor) -> Tensor:
-    """Matrix ``(height * width, bins * bins)`` that pools a flattened map to bins x bins cells."""
-    rows, columns = _pool_matrix(height, bins, like), _pool_matrix(width, bins, like)
-    return torch.einsum("ph,qw->hwpq", rows, columns).reshape(height * width, bins * bins)
-
-
 def _squared_distances(rows: int, columns: int, bins: int, like: Tensor) -> Tensor:
-    """``(bins^2, rows * columns)``: from the middles of bins x bins cells to the pixels of a window, in cells."""
-    cells = torch.arange(bins, device=like.device, dtype=like.dtype).unsqueeze(1) + 0.5
-    down = (torch.arange(rows, device=like.device, dtype=like.dtype) + 0.5) * (bins / rows) - cells
-    across = (torch.arange(columns, device=like.device, dtype=like.dtype) + 0.5) * (bins / columns) - cells
-    squared = down.square().reshape(bins, 1, rows, 1) + across.square().reshape(1, bins, 1, columns)
-    return squared.reshape(bins * bins, rows * columns)
+    """``(bins^2, rows, columns)``: from the middles of bins x bins cells to the pixels of a window, in cells."""
+
+    def along(size: int) -> Tensor:
+        cells, pixels = (torch.arange(n, device=like.device, dtype=like.dtype) + 0.5 for n in (bins, size))
+        return (pixels * (bins / size) - cells.unsqueeze(1)).square()
+
+    squared = along(rows).reshape(bins, 1, rows, 1) + along(columns).reshape(1, bins, 1, columns)
+    return squared.reshape(bins * bins, rows, columns)
 
 
 def _unit(x: Tensor, dim: int, eps: float) -> Tensor:
-    """Vectors along ``dim`` divided by max(length, eps); for inner dims several times faster than ``F.normalize``."""
+    """Vectors along ``dim`` divided by max(length, eps); several times faster than ``F.normalize`` if not the last."""
     return x / safe_sqrt((x * x).sum(dim, keepdim=True)).clamp(min=eps)
 
 
@@ -98,10 +95,10 @@ class ClusterMixer(nn.Module):
         locality: initial value of what multiplies, in each head, the squared distance between a pixel and the cell
             that its centre was pooled from (in cells), which is then taken from their similarity, as superpixels
             have it; 0, as published, for none and no such parameter.
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
+
+    window_alpha: nn.Parameter | None
+    window_bias: nn.Parameter | None
 
     def __init__(
         self,
@@ -121,8 +118,8 @@ class ClusterMixer(nn.Module):
         window_alpha: float = 1.0,
         center: bool = False,
         locality: float = 0.0,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
         check_sizes(
@@ -133,33 +130,26 @@ class ClusterMixer(nn.Module):
         one_of(("always", "minimal"), pad=pad)
         one_of(("ambient", "space"), lift=lift)
         if lift == "ambient" and head_dim < 2 and window_level:
-            raise ValueError("lift='ambient' takes one feature as time and needs head_dim >= 2; use lift='space'.")
-        factory = {"device": device, "dtype": dtype}
-        self.heads = heads
-        self.head_dim = head_dim
-        self.fold = fold
-        self.prop = prop
-        self.win = win
-        self.window_level = window_level
+            raise ArgumentError("lift='ambient' takes one feature as time and needs head_dim >= 2; use lift='space'.")
+        self.heads, self.head_dim = heads, head_dim
+        self.fold, self.prop, self.win, self.window_level = fold, prop, win, window_level
         self.curvature = float(curvature)
-        self.pad_always = pad == "always"
-        self.ambient_lift = lift == "ambient"
-        self.center = center
+        self.pad_always, self.ambient_lift, self.center = pad == "always", lift == "ambient", center
         # Features that differ by round-off alone, as in a window of one colour, must not be blown up to length 1.
         self.eps = 1e-3 if center else 1e-12
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+
+        def filled(value: float, *shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.full(shape, float(value), **factory))
 
         inner = heads * head_dim
         self.feature = SharedLinear(dim, inner, **factory)
         self.value = SharedLinear(dim, inner, **factory)
-        self.alpha = nn.Parameter(torch.full((1,), float(alpha), **factory))
-        self.locality = nn.Parameter(torch.full((heads,), float(locality), **factory)) if locality > 0 else None
-        self.bias = nn.Parameter(torch.zeros(heads, prop * prop, nominal_size, nominal_size, **factory))
-        if window_level:
-            self.window_alpha = nn.Parameter(torch.full((1,), float(window_alpha), **factory))
-            self.window_bias = nn.Parameter(torch.zeros(heads, win * win, fold, fold, **factory))
-        else:
-            self.window_alpha = None
-            self.window_bias = None
+        self.alpha = filled(alpha, 1)
+        self.locality = filled(locality, heads) if locality > 0 else None
+        self.bias = filled(0, heads, prop * prop, nominal_size, nominal_size)
+        self.window_alpha = filled(window_alpha, 1) if window_level else None
+        self.window_bias = filled(0, heads, win * win, fold, fold) if window_level else None
         width = inner * (2 if window_level else 1)
         self.norm = nn.GroupNorm(1, width, **factory) if norm else None
         self.proj = SharedLinear(width, dim, **factory)
@@ -172,38 +162,34 @@ class ClusterMixer(nn.Module):
 
     def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
         """Mix ``x`` of shape ``(B, H, W, C)``; ``scale`` ``(C,)`` multiplies the output channels (layer scale)."""
-        height, width, dim = x.shape[1], x.shape[2], x.shape[3]
-        weight, bias = self.proj.weight, self.proj.bias
+        height, width, inner = x.shape[1], x.shape[2], self.heads * self.head_dim
+        weight: Tensor = self.proj.weight
+        bias: Tensor = self.proj.bias
         if scale is not None:
             weight, bias = weight * scale.unsqueeze(1), bias * scale
         windows, padded, top, left = self._windows(x)
-        patch, _ = self._patch_level(windows, padded)
-        inner = self.heads * self.head_dim
-        window: Tensor | None = None
-        if self.window_level:
-            window, _ = self._window_level(windows, padded)
-
-        if self.norm is not None:
-            # The norm couples all pixels and both levels: put them together, as the paper writes it.
-            levels = patch.transpose(1, 2)
+        patch = self._patch_level(windows, padded)[0].transpose(1, 2)
+        window = self._window_level(windows, padded)[0] if self.window_level else None
+        if self.norm is None:
             if window is not None:
-                window = window.reshape(-1, 1, inner).expand(-1, levels.shape[1], inner)
-                levels = torch.cat([levels, window], 2)
-            levels = self._to_map(levels, padded)[:, top : top + height, left : left + width]
-            levels = self.norm(levels.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-            return F.linear(levels, weight, bias)
+                bias = F.linear(window, weight[:, inner:], bias)
+            patch = F.linear(patch, weight[:, :inner]) + bias.reshape(-1, 1, x.shape[3])
+        elif window is not None:
+            # The norm couples all pixels and both levels: put them together, as the paper writes it.
+            window = window.reshape(-1, 1, inner).expand(-1, patch.shape[1], inner)
+            patch = torch.cat([patch, window], 2)
+        out = self._to_map(patch, padded)[:, top : top + height, left : left + width]
+        if self.norm is None:
+            return out
+        return F.linear(self.norm(out.permute(0, 3, 1, 2)).permute(0, 2, 3, 1), weight, bias)
 
-        if window is not None:
-            offset = F.linear(window, weight[:, inner:], bias).reshape(-1, 1, dim)
-        else:
-            offset = bias.reshape(1, 1, dim)
-        mixed = F.linear(patch.transpose(1, 2), weight[:, :inner]) + offset
-        return self._to_map(mixed, padded)[:, top : top + height, left : left + width]
+    def _sides(self, padded: Tensor) -> tuple[int, int]:
+        """Height and width of a window of a padded map."""
+        return padded.shape[1] // self.fold, padded.shape[2] // self.fold
 
     def _to_map(self, windows: Tensor, padded: Tensor) -> Tensor:
         """Windows ``(B * fold^2, N, D)`` put back into a map ``(B, H', W', D)`` of the padded size."""
-        fold, rows, columns = self.fold, padded.shape[1] // self.fold, padded.shape[2] // self.fold
-        out = windows.reshape(-1, fold, fold, rows, columns, windows.shape[2]).transpose(2, 3)
+        out = windows.reshape(-1, self.fold, self.fold, *self._sides(padded), windows.shape[2]).transpose(2, 3)
         return out.reshape(-1, padded.shape[1], padded.shape[2], windows.shape[2])
 
     def assignments(self, x: Tensor) -> ClusterAssignment:
@@ -211,7 +197,7 @@ class ClusterMixer(nn.Module):
         batch, height, width, _ = x.shape
         windows, padded, top, left = self._windows(x)
         _, patch = self._patch_level(windows, padded)
-        fold, rows, columns = self.fold, padded.shape[1] // self.fold, padded.shape[2] // self.fold
+        fold, (rows, columns) = self.fold, self._sides(padded)
         patch = patch.reshape(batch, fold, fold, self.heads, self.prop**2, rows, columns)
         patch = patch.permute(0, 3, 4, 1, 5, 2, 6).reshape(batch, self.heads, self.prop**2, fold * rows, fold * columns)
         y = torch.arange(top, top + height, device=x.device) // rows
@@ -236,12 +222,10 @@ class ClusterMixer(nn.Module):
         top, bottom = self._padding(height)
         left, right = self._padding(width)
         padded = x.permute(0, 3, 1, 2)
-        if max(top, bottom) < height and max(left, right) < width:
-            padded = F.pad(padded, (left, right, top, bottom), mode="reflect")
-        else:  # reflection needs more pixels than there are
-            padded = F.pad(padded, (left, right, top, bottom), mode="replicate")
+        enough = max(top, bottom) < height and max(left, right) < width  # pixels for a reflection
+        padded = F.pad(padded, (left, right, top, bottom), mode="reflect" if enough else "replicate")
         padded = padded.permute(0, 2, 3, 1)
-        fold, rows, columns = self.fold, padded.shape[1] // self.fold, padded.shape[2] // self.fold
+        fold, (rows, columns) = self.fold, self._sides(padded)
         windows = padded.reshape(batch, fold, rows, fold, columns, dim).transpose(2, 3)
         return windows.reshape(batch * fold * fold, rows * columns, dim), padded, top, left
 
@@ -257,21 +241,21 @@ class ClusterMixer(nn.Module):
 
     def _patch_level(self, windows: Tensor, padded: Tensor) -> tuple[Tensor, Tensor]:
         """Mixed values ``(Bw, e * d, N)`` and assignments ``(B, fold^2, e, M, N)`` of the pixels of each window."""
-        fold, rows, columns = self.fold, padded.shape[1] // self.fold, padded.shape[2] // self.fold
+        fold, (rows, columns) = self.fold, self._sides(padded)
         count, pixels, _ = windows.shape
         centers = self.prop * self.prop
         feature, value = self._project(windows)
         if self.center:
             feature = feature - feature.mean(2, keepdim=True)
-        pool = _pool_matrix_2d(rows, columns, self.prop, feature)
+        pools = _pool_matrix(rows, self.prop, feature), _pool_matrix(columns, self.prop, feature)
+        pool = torch.einsum("ph,qw->hwpq", *pools).reshape(pixels, centers)
         feature_centers, value_centers = torch.matmul(feature, pool), torch.matmul(value, pool)
 
         # (e, M, F, F) -> (fold^2 * e, M, N), in the order of the windows
         bias = F.interpolate(self.bias, size=(padded.shape[1], padded.shape[2]), mode="bilinear", align_corners=True)
         bias = bias.reshape(self.heads, centers, fold, rows, fold, columns).permute(2, 4, 0, 1, 3, 5)
         if self.locality is not None:
-            squared = _squared_distances(rows, columns, self.prop, bias)
-            bias = bias - self.locality.reshape(-1, 1, 1, 1) * squared.reshape(centers, rows, columns)
+            bias = bias - self.locality.reshape(-1, 1, 1, 1) * _squared_distances(rows, columns, self.prop, bias)
         bias = bias.reshape(1, fold * fold * self.heads, centers, pixels)
 
         centers_unit, unit = _unit(feature_centers, 1, self.eps), _unit(feature, 1, self.eps)
@@ -286,6 +270,7 @@ class ClusterMixer(nn.Module):
 
     def _window_level(self, windows: Tensor, padded: Tensor) -> tuple[Tensor, Tensor]:
         """Mixed values ``(B, fold^2, e * d)`` and assignments ``(B, e, K, fold^2)`` of the windows."""
+        assert self.window_alpha is not None and self.window_bias is not None
         batch, height, width, dim = padded.shape
         count, points = self.fold * self.fold, self.win * self.win
         # Means commute with the (affine) projections, so pool the input once and project fold^2 + K tokens.
@@ -314,18 +299,13 @@ class ClusterMixer(nn.Module):
 
     def _distance(self, centers: Tensor, points: Tensor) -> Tensor:
         """Geodesic distances ``(B, e, K, fold^2)`` of the lifted features, in float32 also under autocast."""
-        kind = points.device.type
-        if kind != "meta" and torch.is_autocast_enabled(kind):
-            with torch.autocast(kind, enabled=False):
-                return self._lifted_distance(centers, points)
-        return self._lifted_distance(centers, points)
-
-    def _lifted_distance(self, centers: Tensor, points: Tensor) -> Tensor:
-        dtype = points.dtype
-        if dtype == torch.float16 or dtype == torch.bfloat16:
-            centers, points = centers.float(), points.float()
-        c = torch.full([1], self.curvature, device=points.device, dtype=points.dtype)
-        return lorentz.cdist(self._lift(centers, c), self._lift(points, c), c).to(dtype)
+        # The lifted points lie within the unit ball, where a product in float64 is exact enough. In float32, cdist
+        # computes close pairs a second time: on a GPU, hundreds of kernels for a few numbers.
+        widen = torch.Tensor.double if has_float64(points) and not torch.compiler.is_compiling() else precise
+        with exact(points.device):
+            wide = widen(points)
+            c = torch.full([1], self.curvature, device=wide.device, dtype=wide.dtype)
+            return lorentz.cdist(self._lift(widen(centers), c), self._lift(wide, c), c).to(points.dtype)
 
     def _lift(self, u: Tensor, c: Tensor) -> Tensor:
         """Points of the hyperboloid for features ``(..., d)`` clipped to the unit ball."""

@@ -5,54 +5,41 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.types import Device
 
 from hypvision.checks import one_of
+from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import exact, safe_sqrt
 
-from .checks import check_features, check_manifold, check_number, check_sizes, integers
-from .functional import radial_map, radial_rescale, rescale_factor, space_square
+from .checks import check_features, check_manifold, check_positive, check_sizes, integers
+from .functional import axial_map, precise, radial_rescale, rescale_factor, space_square
 
-__all__ = [
-    "EfficientLorentzConv1d",
-    "EfficientLorentzConv2d",
-    "EfficientLorentzLinear",
-    "LorentzConv1d",
-    "LorentzConv2d",
-    "LorentzConvTranspose2d",
-]
+_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d}
 
 
-def box_sum(x: Tensor, kernel: tuple[int, ...], stride: tuple, padding: tuple, dilation: tuple) -> Tensor:
+def box_sum(
+    x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]
+) -> Tensor:
     """Sums over the windows of a convolution of maps with one channel ``(B, 1, ...)``; outside counts as 0."""
     if max(kernel) == 1 and max(padding) == 0:
-        return x[(..., *(slice(None, None, s) for s in stride))]
+        return x[tuple(slice(None, None, step) for step in (1, 1, *stride))]
     fits = max(dilation) == 1 and len(kernel) == 2 and all(2 * p <= k for p, k in zip(padding, kernel))
     if fits and not torch.compiler.is_exporting():  # the exporter to ONNX drops the divisor without a word
         return F.avg_pool2d(x, kernel, stride, padding, divisor_override=1)
-    convolution = F.conv2d if len(kernel) == 2 else F.conv1d
-    return convolution(x, torch.ones(1, 1, *kernel, dtype=x.dtype, device=x.device), None, stride, padding, dilation)
-
-
-def _time_conv(x, weight, time_weight, bias, c, stride, padding, dilation) -> Tensor:
-    """``conv(x) + w_t sqrt(boxsum(|x|^2) + 1/c)``."""
-    kernel = tuple(weight.shape[2:])
-    convolution = F.conv2d if len(kernel) == 2 else F.conv1d
-    out = convolution(x, weight, bias, stride, padding, dilation)
-    # |t|^2 of the concatenated patch: pixels outside are origins and add nothing to the space part
-    time = torch.sqrt(box_sum(space_square(x, 1), kernel, stride, padding, dilation) + 1 / c).to(out.dtype)
-    return torch.addcmul(out, time_weight.to(out.dtype).view(-1, *[1] * len(kernel)), time)
+    ones = torch.ones(1, 1, *kernel, dtype=x.dtype, device=x.device)
+    return _CONVOLUTIONS[len(kernel)](x, ones, None, stride, padding, dilation)
 
 
 class _LorentzConv(nn.Module):
     """The published layer of the patches' concatenation, in its factorised form."""
 
     rank: int
-    convolution: Callable
 
     def __init__(
         self,
@@ -64,13 +51,13 @@ class _LorentzConv(nn.Module):
         padding: int | tuple[int, ...] = 0,
         dilation: int | tuple[int, ...] = 1,
         bias: bool = True,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        check_manifold(self, manifold, Lorentz)
+        check_manifold(self, Lorentz, manifold=manifold)
         check_sizes(self, in_channels=in_channels, out_channels=out_channels)
-        factory = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size = integers(kernel_size, self.rank, "kernel_size", 1)
         self.stride = integers(stride, self.rank, "stride", 1)
@@ -96,7 +83,10 @@ class _LorentzConv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.in_channels, 1, self.rank + 2)
         geometry = (self.stride, self.padding, self.dilation)
-        return _time_conv(x, self.weight, self.time_weight, self.bias, self.manifold.c, *geometry)
+        out = _CONVOLUTIONS[self.rank](x, self.weight, self.bias, *geometry)
+        # |t|^2 of the concatenated patch: pixels outside are origins and add nothing to the space part
+        time = torch.sqrt(box_sum(space_square(x, 1), self.kernel_size, *geometry) + 1 / self.manifold.c).to(out.dtype)
+        return torch.addcmul(out, self.time_weight.to(out.dtype).view(-1, *[1] * self.rank), time)
 
     def extra_repr(self) -> str:
         return (
@@ -115,45 +105,25 @@ class LorentzConv2d(_LorentzConv):
 
     without the unfolded patches; padding is by origins.
 
-    Args:
-        in_channels, out_channels: space dimensions.
-        kernel_size, stride, padding, dilation: as in ``nn.Conv2d``.
-        manifold: the hyperboloid.
-        bias: whether there is a bias.
-
-    Shapes:
-        space parts ``(B, C, H, W)`` to ``(B, C', H', W')``.
-
-    Raises:
-        TypeError: the manifold is not a hyperboloid, or the input is not floating point.
-        ValueError: an argument is out of range, or the input is no map of ``in_channels``.
+    Arguments are those of ``nn.Conv2d`` and the hyperboloid. Shapes: space parts ``(B, C, H, W)`` to ``(B, C', H',
+    W')``.
     """
 
     rank = 2
-    convolution = staticmethod(F.conv2d)
 
 
 class LorentzConv1d(_LorentzConv):
     """Lorentz convolution of sequences ``(B, C, L)``; see :class:`LorentzConv2d`."""
 
     rank = 1
-    convolution = staticmethod(F.conv1d)
 
 
 class LorentzConvTranspose2d(nn.Module):
     """Transposed Lorentz convolution (Bdeir et al., ICLR 2024).
 
-    Origins are put between the pixels, and a :class:`LorentzConv2d` follows.
-
-    Args:
-        in_channels, out_channels: space dimensions.
-        kernel_size, stride, padding, output_padding: as in ``nn.ConvTranspose2d``; output padding is by origins.
-        manifold: the hyperboloid.
-        bias: whether there is a bias.
-
-    Shapes:
-        space parts ``(B, C, H, W)`` to ``(B, C', H', W')``. The weight ``(C', C, kh, kw)`` has the layout of a
-        convolution.
+    Origins are put between the pixels, and a :class:`LorentzConv2d` follows. Arguments are those of
+    ``nn.ConvTranspose2d`` and the hyperboloid; output padding is by origins. Shapes: space parts ``(B, C, H, W)`` to
+    ``(B, C', H', W')``. The weight ``(C', C, kh, kw)`` has the layout of a convolution.
     """
 
     def __init__(
@@ -166,19 +136,18 @@ class LorentzConvTranspose2d(nn.Module):
         padding: int | tuple[int, int] = 0,
         output_padding: int | tuple[int, int] = 0,
         bias: bool = True,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        check_manifold(self, manifold, Lorentz)
+        check_manifold(self, Lorentz, manifold=manifold)
         check_sizes(self, in_channels=in_channels, out_channels=out_channels)
         self.stride = integers(stride, 2, "stride", 1)
         self.output_padding = integers(output_padding, 2, "output_padding", 0)
         kernel = integers(kernel_size, 2, "kernel_size", 1)
-        padding = integers(padding, 2, "padding", 0)
-        if any(p > k - 1 for p, k in zip(padding, kernel)):
-            raise ValueError(f"padding must be smaller than kernel_size {kernel}, got {padding}.")
-        inner = tuple(k - 1 - p for p, k in zip(padding, kernel))
+        inner = tuple(k - 1 - p for p, k in zip(integers(padding, 2, "padding", 0), kernel))
+        if min(inner) < 0:
+            raise ArgumentError(f"padding must be smaller than kernel_size {kernel}, got {padding}.")
         self.conv = LorentzConv2d(
             in_channels, out_channels, kernel, manifold, padding=inner, bias=bias, device=device, dtype=dtype
         )
@@ -202,6 +171,9 @@ class LorentzConvTranspose2d(nn.Module):
 class _Efficient(nn.Module):
     """Norm-preserving linear map of the space part, then a boost and a rescaling of the radius."""
 
+    weight: nn.Parameter
+    constant: Tensor
+
     def __init__(
         self,
         fan_in: int,
@@ -211,35 +183,31 @@ class _Efficient(nn.Module):
         boost: str,
         slope: float | None,
         limit: float | None,
-        factory: dict,
+        factory: dict[str, Any],
     ):
         super().__init__()
-        check_manifold(self, manifold, Lorentz)
+        check_manifold(self, Lorentz, manifold=manifold)
         one_of(("patch", "sum", "none"), norm_match=norm_match)
         one_of(("axis", "scale", "full", "none"), boost=boost)
-        if slope is not None:
-            check_number(self, "slope", slope, 0, strict=True)
-        if limit is not None:
-            check_number(self, "limit", limit, 0, strict=True)
+        check_positive(self, slope=slope, limit=limit)
         self.manifold = manifold
         self.norm_match, self.boost, self.slope, self.limit = norm_match, boost, slope, limit
         self.fan_in, self.fan_out = fan_in, fan_out
         self.expanding = fan_out > fan_in
+        self.matched = not self.expanding and norm_match != "none"
         if boost != "none":
             start = torch.ones(1, **factory) if boost != "full" else 0.05 * torch.rand(fan_out, **factory)
             self.boost_weight = nn.Parameter(start)
 
     @contextmanager
     def folded(self) -> Iterator[None]:
-        """Inside, the map is the matrix of now, computed once: what has no solver, and must not learn, can run it."""
-        if not self.expanding:
-            yield
-            return
-        self.register_buffer("constant", self.matrix().detach(), persistent=False)
+        """Inside, the matrix is a constant, for exporters that have no solver of linear systems."""
+        if self.expanding:
+            self.register_buffer("constant", self.matrix().detach(), persistent=False)
         try:
             yield
         finally:
-            del self.constant
+            self._buffers.pop("constant", None)
 
     def matrix(self) -> Tensor:
         """The linear map ``(fan_out, fan_in)``: with orthonormal columns if it expands, else the weight itself."""
@@ -251,45 +219,48 @@ class _Efficient(nn.Module):
         # Cayley transform of A = X E^T - E X^T with X the lower triangle of the weight and E = the identity's first
         # columns: A = U V^T has rank 2 fan_in, so the solve is that small (Woodbury) if that is smaller.
         with exact(weight.device):
-            x = torch.tril(weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight)
+            x = torch.tril(precise(weight))
             e = torch.eye(self.fan_out, self.fan_in, dtype=x.dtype, device=x.device)
             u, v = torch.cat([x, -e], 1), torch.cat([e, x], 1)
             right = e + u @ (v.t() @ e) / 2
             if 2 * self.fan_in >= self.fan_out:
                 eye = torch.eye(self.fan_out, dtype=x.dtype, device=x.device)
-                return torch.linalg.solve(eye - u @ v.t() / 2, right)
-            eye = torch.eye(2 * self.fan_in, dtype=x.dtype, device=x.device)
-            return right + u @ torch.linalg.solve(eye - v.t() @ u / 2, v.t() @ right) / 2
+                out: Tensor = torch.linalg.solve(eye - u @ v.t() / 2, right)
+            else:
+                eye = torch.eye(2 * self.fan_in, dtype=x.dtype, device=x.device)
+                out = right + u @ torch.linalg.solve(eye - v.t() @ u / 2, v.t() @ right) / 2
+            return out
 
-    def finish(self, out: Tensor, patch: Callable[[], Tensor], dim: int) -> Tensor:
-        """Norm matching, boost and rescaling of the map's result; ``patch`` gives the norms of the inputs."""
+    def finish(self, out: Tensor, norms: Callable[[], Tensor], dim: int) -> Tensor:
+        """Norm matching, boost and rescaling of the map's result; ``norms`` computes those of the inputs."""
         c = self.manifold.c
-        matched = not self.expanding and self.norm_match != "none"
         if self.boost in ("axis", "none"):
-            parameters = [c, *([patch()] if matched else []), *([self.boost_weight] if self.boost == "axis" else [])]
-            return radial_map(out, self._along_axis, *parameters, dim=dim, axis=True)
-        if matched:
+            parameters = [
+                c,
+                *([norms()] if self.matched else []),
+                *([self.boost_weight] if self.boost == "axis" else []),
+            ]
+            return axial_map(out, self._along_axis, *parameters, dim=dim)
+        if self.matched:
             length = safe_sqrt(space_square(out, dim))
-            out = out * (patch() / length.clamp(min=1e-12)).to(out.dtype)
+            out = out * (norms() / length.clamp(min=1e-12)).to(out.dtype)
         if self.boost == "full":
             out = self._full_boost(out, c, dim)
         else:
             space = out.movedim(dim, -1)
             points = self.manifold.scalar_mul(self.boost_weight, self.manifold.from_space(space))
             out = points[..., 1:].movedim(-1, dim)
-        return out if self.slope is None else radial_rescale(out, c, self.slope, self.limit, dim)
+        return radial_rescale(out, c, self.slope, self.limit, dim)
 
-    def _along_axis(self, square: Tensor, last: Tensor, c, *rest: Tensor) -> tuple[Tensor, Tensor]:
+    def _along_axis(self, square: Tensor, last: Tensor, c: float | Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
         """Norm matching, boost along the last axis and rescaling: a factor, and what is added to the last channel."""
-        factor = torch.ones_like(square)
-        queue = list(rest)
-        if not self.expanding and self.norm_match != "none":
-            wanted = queue.pop(0).to(square.dtype)
+        factor, shift = torch.ones_like(square), torch.zeros_like(square)
+        if self.matched:
+            wanted = rest[0].to(square.dtype)
             factor = wanted / safe_sqrt(square).clamp(min=1e-12)
             square, last = wanted * wanted, last * factor
-        shift = torch.zeros_like(square)
         if self.boost == "axis":
-            alpha = queue.pop(0).to(square.dtype)
+            alpha = rest[-1].to(square.dtype)
             moved = torch.sinh(alpha) * torch.sqrt(square + 1 / c) + torch.cosh(alpha) * last
             shift = moved - last
             square = (square - last * last).clamp(min=0) + moved * moved
@@ -298,7 +269,7 @@ class _Efficient(nn.Module):
         scale = rescale_factor(square, c, self.slope, self.limit)
         return factor * scale, shift * scale
 
-    def _full_boost(self, out: Tensor, c, dim: int) -> Tensor:
+    def _full_boost(self, out: Tensor, c: float | Tensor, dim: int) -> Tensor:
         """A boost by the velocity ``v`` of the speed ``sigmoid(|v|)``, as a product of rank one."""
         v = self.boost_weight.to(torch.promote_types(self.boost_weight.dtype, torch.float32))
         length = safe_sqrt((v * v).sum())
@@ -317,7 +288,6 @@ class _EfficientConv(_Efficient):
     """The efficient layer on the patches of a map."""
 
     rank: int
-    convolution: Callable
 
     def __init__(
         self,
@@ -330,12 +300,13 @@ class _EfficientConv(_Efficient):
         norm_match: str = "patch",
         boost: str = "axis",
         slope: float | None = 2.0,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
         limit: float | None = None,
     ):
         check_sizes(self, in_channels=in_channels, out_channels=out_channels)
-        kernel, factory = integers(kernel_size, self.rank, "kernel_size", 1), {"device": device, "dtype": dtype}
+        kernel = integers(kernel_size, self.rank, "kernel_size", 1)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         fan_in = in_channels * math.prod(kernel)
         super().__init__(fan_in, out_channels, manifold, norm_match, boost, slope, limit, factory)
         self.kernel_size = kernel
@@ -347,15 +318,15 @@ class _EfficientConv(_Efficient):
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.weight.shape[1], 1, self.rank + 2)
         weight = self.matrix().reshape(self.weight.shape).to(x.dtype) if self.expanding else self.weight
-        out = type(self).convolution(x, weight, None, self.stride, self.padding)
+        out = _CONVOLUTIONS[self.rank](x, weight, None, self.stride, self.padding)
 
-        def patch() -> Tensor:
+        def norms() -> Tensor:
             square, none = space_square(x, 1), (1,) * self.rank
             if self.norm_match == "sum":
                 return box_sum(safe_sqrt(square), self.kernel_size, self.stride, self.padding, none)
             return safe_sqrt(box_sum(square, self.kernel_size, self.stride, self.padding, none))
 
-        return self.finish(out, patch, 1)
+        return self.finish(out, norms, 1)
 
     def extra_repr(self) -> str:
         out, inside = self.weight.shape[:2]
@@ -385,29 +356,19 @@ class EfficientLorentzConv2d(_EfficientConv):
 
     Shapes:
         space parts ``(B, C, H, W)`` to ``(B, C', H', W')``.
-
-    Raises:
-        TypeError: the manifold is not a hyperboloid, or the input is not floating point.
-        ValueError: an argument is out of range, or the input is no map of ``in_channels``.
     """
 
     rank = 2
-    convolution = staticmethod(F.conv2d)
 
 
 class EfficientLorentzConv1d(_EfficientConv):
     """Efficient Lorentz convolution of sequences ``(B, C, L)``; see :class:`EfficientLorentzConv2d`."""
 
     rank = 1
-    convolution = staticmethod(F.conv1d)
 
 
 class EfficientLorentzLinear(_Efficient):
-    """The linear form of :class:`EfficientLorentzConv2d`: a rotation, a boost, a rescaling.
-
-    Shapes:
-        space parts ``(..., in_features)`` to ``(..., out_features)``.
-    """
+    """The linear form of :class:`EfficientLorentzConv2d`, for space parts ``(..., in_features)``."""
 
     def __init__(
         self,
@@ -417,11 +378,11 @@ class EfficientLorentzLinear(_Efficient):
         norm_match: str = "patch",
         boost: str = "axis",
         slope: float | None = 2.0,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
         limit: float | None = None,
     ):
-        factory = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         check_sizes(self, in_features=in_features, out_features=out_features)
         super().__init__(in_features, out_features, manifold, norm_match, boost, slope, limit, factory)
         self.weight = nn.Parameter(torch.empty(out_features, in_features, **factory))

@@ -1,16 +1,17 @@
-"""Embedding tables and patch embeddings."""
+"""Embedding tables of points."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.types import Device
 
+from hypvision.checks import at_least
+from hypvision.errors import ArgumentError
 from hypvision.geometry import Manifold, ManifoldParameter, Product
 
-from .checks import check_manifold, check_number, check_sizes
-
-__all__ = ["HyperbolicEmbedding"]
+from .checks import check_manifold, check_sizes
 
 
 class HyperbolicEmbedding(nn.Module):
@@ -26,10 +27,6 @@ class HyperbolicEmbedding(nn.Module):
 
     Shapes:
         integers ``(...)`` to points ``(..., n)`` or ``(..., n + 1)``.
-
-    Raises:
-        TypeError: ``manifold`` is none, or the indices are not integers.
-        ValueError: an argument is out of range.
     """
 
     manifold_parameters = ("weight",)
@@ -42,26 +39,25 @@ class HyperbolicEmbedding(nn.Module):
         std: float | None = None,
         padding_idx: int | None = None,
         sparse: bool = False,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        check_manifold(self, manifold, Manifold)
+        check_manifold(self, Manifold, manifold=manifold)
         check_sizes(self, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         if isinstance(manifold, Product) and sum(manifold.dims) != embedding_dim:
-            raise ValueError(
+            raise ArgumentError(
                 f"HyperbolicEmbedding: embedding_dim must be the dimension {sum(manifold.dims)} of the product, "
                 f"got {embedding_dim}."
             )
-        if std is not None:
-            check_number(self, "std", std, 0)
+        std = 0.1 * embedding_dim**-0.5 if std is None else std
+        at_least(0, std=std)
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise ValueError(
+            raise ArgumentError(
                 f"HyperbolicEmbedding: padding_idx must be one of the {num_embeddings} rows, got {padding_idx}."
             )
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.manifold, self.padding_idx, self.sparse = manifold, padding_idx, sparse
-        std = 0.1 * embedding_dim**-0.5 if std is None else std
         with torch.no_grad():
             points = manifold.random(num_embeddings, embedding_dim, std=std, device=device, dtype=dtype)
             if padding_idx is not None:

@@ -1,19 +1,20 @@
-"""Linear layers on the hyperboloid and on the ball."""
+"""The linear layer on the hyperboloid, and how weights of linear layers start."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.types import Device
 
+from hypvision.checks import between, more_than, one_of
 from hypvision.geometry import Lorentz
 
-from .checks import check_features, check_manifold, check_number, check_sizes
+from .checks import check_features, check_manifold, check_sizes
 from .functional import space_square, space_time
-
-__all__ = ["LorentzLinear"]
 
 
 @torch.no_grad()
@@ -36,11 +37,6 @@ def equal_rows_(weight: Tensor, length: float) -> None:
     weight.mul_(length / torch.linalg.vector_norm(weight, dim=1, keepdim=True))
 
 
-def check_init(layer: nn.Module, init: str, known: tuple[str, ...]) -> None:
-    if init not in known:
-        raise ValueError(f"{type(layer).__name__}: init must be one of {', '.join(map(repr, known))}, got {init!r}.")
-
-
 class SharedLinear(nn.Linear):
     """A linear layer whose weight others read: joined with that of another layer, or scaled, before it is applied.
 
@@ -60,7 +56,6 @@ class LorentzLinear(nn.Module):
     Args:
         in_features, out_features: space dimensions.
         manifold: the hyperboloid of the input.
-        bias: whether there is a bias.
         normalize: what gives the size of the result, while the linear map gives its direction: False, the map as well;
             True, the norm of the space part is ``sigmoid(w_0 . x + b_0) exp(scale)`` (Bdeir et al.); ``"time"``, the
             time is ``sigmoid(w_0 . x + b_0) exp(scale) + 1/sqrt(c) + margin`` (Chen et al., "Fully Hyperbolic Neural
@@ -76,11 +71,9 @@ class LorentzLinear(nn.Module):
 
     Shapes:
         space parts ``(..., in_features)`` to ``(..., out_features)``.
-
-    Raises:
-        TypeError: a manifold is not a hyperboloid, or the input is not floating point.
-        ValueError: an argument is out of range, or the input has another width.
     """
+
+    norm_bias: nn.Parameter | None
 
     def __init__(
         self,
@@ -94,20 +87,19 @@ class LorentzLinear(nn.Module):
         init: str = "isometric",
         manifold_out: Lorentz | None = None,
         margin: float = 0.1,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        check_manifold(self, manifold, Lorentz)
-        if manifold_out is not None:
-            check_manifold(self, manifold_out, Lorentz, "manifold_out")
+        check_manifold(
+            self, Lorentz, manifold=manifold, manifold_out=manifold if manifold_out is None else manifold_out
+        )
         check_sizes(self, in_features=in_features, out_features=out_features)
-        check_init(self, init, ("isometric", "uniform", "xavier", "orthogonal"))
-        if normalize not in (False, True, "time"):
-            raise ValueError(f'LorentzLinear: normalize must be False, True or "time", got {normalize!r}.')
-        check_number(self, "scale", scale, -math.inf)
-        check_number(self, "margin", margin, 0, strict=True)
-        factory = {"device": device, "dtype": dtype}
+        one_of(("isometric", "uniform", "xavier", "orthogonal"), init=init)
+        one_of((False, True, "time"), normalize=normalize)
+        between(-80, 80, scale=scale)  # its exponential is finite
+        more_than(0, margin=margin)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.in_features, self.out_features, self.init = in_features, out_features, init
         self.manifold, self.manifold_out = manifold, manifold_out
         self.weight = nn.Parameter(torch.empty(out_features, in_features, **factory))
@@ -120,27 +112,28 @@ class LorentzLinear(nn.Module):
             self.scale = nn.Parameter(torch.full((), scale, **factory), requires_grad=learn_scale)
         self.reset_parameters()
 
+    @torch.no_grad()
     def reset_parameters(self) -> None:
         """Initialise as ``init`` says; biases are 0."""
-        with torch.no_grad():
-            if self.init == "uniform":
-                self.weight.uniform_(-0.02, 0.02)
-                self.time_weight.uniform_(-0.02, 0.02)
-            elif self.init == "xavier":
-                both = torch.empty(self.out_features, self.in_features + 1)
-                nn.init.xavier_uniform_(both, gain=math.sqrt(2))
-                self.time_weight.copy_(both[:, 0])
-                self.weight.copy_(both[:, 1:])
-            else:
-                isometric_(self.weight)
-                if self.init == "orthogonal" and self.in_features > self.out_features:
-                    self.weight.mul_((self.out_features / self.in_features) ** 0.5)
-                self.time_weight.zero_()
-            if self.normalize:
-                self.norm_weight.uniform_(-0.02, 0.02)
-            for bias in (self.bias, getattr(self, "norm_bias", None)):
-                if bias is not None:
-                    bias.zero_()
+        if self.init == "uniform":
+            self.weight.uniform_(-0.02, 0.02)
+            self.time_weight.uniform_(-0.02, 0.02)
+        elif self.init == "xavier":
+            both = torch.empty(self.out_features, self.in_features + 1)
+            nn.init.xavier_uniform_(both, gain=math.sqrt(2))
+            self.time_weight.copy_(both[:, 0])
+            self.weight.copy_(both[:, 1:])
+        else:
+            isometric_(self.weight)
+            if self.init == "orthogonal" and self.in_features > self.out_features:
+                self.weight.mul_((self.out_features / self.in_features) ** 0.5)
+            self.time_weight.zero_()
+        if self.normalize:
+            self.norm_weight.uniform_(-0.02, 0.02)
+            if self.norm_bias is not None:
+                self.norm_bias.zero_()
+        if self.bias is not None:
+            self.bias.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.in_features)
@@ -164,10 +157,9 @@ class LorentzLinear(nn.Module):
             c = self.manifold.c
             rise = wanted + self.margin  # of the time above that of the origin
             factor = torch.sqrt(rise * (rise + 2 / c**0.5) / size.clamp(min=1e-8))  # the published floor
-            return out * factor.to(out.dtype)
-        length = wanted / torch.sqrt(size.clamp(min=1e-10))
-        # as published: the origin
-        return out * torch.where(size > 1e-10, length, torch.zeros_like(length)).to(out.dtype)
+        else:  # as published, what is nearly 0 becomes the origin
+            factor = torch.where(size > 1e-10, wanted / torch.sqrt(size.clamp(min=1e-10)), 0.0)
+        return out * factor.to(out.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, normalize={self.normalize}"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.types import Device
 
 from hypvision.geometry import Lorentz
 from hypvision.geometry.lorentz.cones import space_logits
 
 from .checks import check_features, check_manifold, check_sizes
-
-__all__ = ["LorentzMLR"]
 
 
 class LorentzMLR(nn.Module):
@@ -26,19 +25,22 @@ class LorentzMLR(nn.Module):
 
     Attributes:
         a: offsets ``(K,)``.
-        z: normals ``(K, n)``; both start uniform in +-1/sqrt(n).
+        z: normals ``(K, n)``; both start uniform in +-1/sqrt(n), as published.
 
     Shapes:
         space parts ``(..., n)`` to logits ``(..., K)``, float32 also under autocast.
-
-    Raises:
-        TypeError: the manifold is not a hyperboloid, or the input is not floating point.
-        ValueError: a size is below 1, or the input has another width.
     """
 
-    def __init__(self, in_features: int, num_classes: int, manifold: Lorentz, device=None, dtype=None):
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        manifold: Lorentz,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ):
         super().__init__()
-        check_manifold(self, manifold, Lorentz)
+        check_manifold(self, Lorentz, manifold=manifold)
         check_sizes(self, in_features=in_features, num_classes=num_classes)
         self.in_features, self.num_classes = in_features, num_classes
         self.manifold = manifold
@@ -47,7 +49,7 @@ class LorentzMLR(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Uniform in +-1/sqrt(n), as published."""
+        """Uniform in +-1/sqrt(n)."""
         bound = self.in_features**-0.5
         nn.init.uniform_(self.a, -bound, bound)
         nn.init.uniform_(self.z, -bound, bound)

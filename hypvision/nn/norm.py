@@ -1,93 +1,28 @@
-"""Normalisation on the hyperboloid, over space-only features."""
+"""Normalisation on the hyperboloid, over space-only features.
+
+Inside, everything is in units of the radius of curvature.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.types import Device
 
+from hypvision.checks import at_least, between
 from hypvision.geometry import Lorentz, ManifoldParameter
 from hypvision.geometry.lorentz.frame import _CAP, _times
 from hypvision.geometry.lorentz.means import centroid_space
 from hypvision.geometry.numerics import Function, backward_of, distance_from_square, exact, plain, squash_factor
 
-from .checks import check_features, check_manifold, check_number, check_sizes
+from .checks import check_features, check_manifold, check_positive, check_sizes
 from .functional import rescale_limit
-
-__all__ = ["LorentzBatchNorm1d", "LorentzBatchNorm2d", "LorentzLayerNorm", "LorentzRMSNorm"]
-
-
-# Everything below is in units of the radius of curvature. Points are pairs of a time and a space part.
 
 # Least cosh(r) - 1: r and sinh(r) are numbers to divide by
 _LEAST = 1e-30
-
-
-def _longest(limit: float | None, dtype: torch.dtype) -> float:
-    """Length at which the exponential map cuts vectors, in units of the radius of curvature."""
-    # the cap: the longest vector whose cosh has a square
-    return _CAP[dtype] if limit is None else min(limit, _CAP[dtype])
-
-
-def _unit(time: Tensor, space: Tensor) -> tuple[Tensor, Tensor]:
-    """The centroid for a mean of points given as time ``(...)`` and space ``(..., C)``."""
-    space = centroid_space(time.unsqueeze(-1), space, 1.0)
-    return torch.sqrt(1 + (space * space).sum(-1)), space
-
-
-def _radial_factor(q: Tensor, g: Tensor, longest: float) -> Tensor:
-    """``sinh(min(g r, longest)) / sinh(r)`` for the squared chord ``q = 4 sinh^2(r / 2)``."""
-    small = q * (g * g).clamp(min=1) < 1e-2
-    g2 = g * g
-    series = 1 + q * ((g2 - 1) / 6) * (1 + q * ((g2 - 4) / 20) * (1 + q * ((g2 - 9) / 42)))
-    q = torch.where(small, torch.ones_like(q), q)
-    ratio = (distance_from_square(q) * g).clamp(max=longest).sinh() / torch.sqrt(q + q * q / 4)
-    return torch.where(small, g * series, ratio)
-
-
-def _ends(
-    q: Tensor,
-    products: Tensor,
-    mean: tuple,
-    beta: tuple,
-    scale: Callable,
-    squared: bool,
-    var: Tensor | None,
-    longest: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Boost by -mean, multiply the radii, boost by beta: a factor of the point and two terms of rank one.
-
-    Args:
-        q: squared norms of the points, ``(B, 1, N)``.
-        products: their inner products with the mean and with beta, ``(B, 2, N)``.
-        mean, beta: time ``()`` and space ``(C,)``.
-        scale: function of the variance and the squared radii that gives the factor of the radii.
-        squared: whether the variance is the mean of squared radii instead of radii.
-        var: variance to use; that of the points if None.
-        longest: largest radius after the multiplication.
-
-    Returns:
-        The factor ``(B, 1, N)``, the coefficients of mean and beta ``(B, 2, N)``, and the variance.
-    """
-    (mean_time, mean_space), (beta_time, beta_space) = mean, beta
-    along_mean, along_beta = products[:, :1], products[:, 1:]
-    time = torch.sqrt(1 + q)
-    mean_square = (mean_space * mean_space).sum()
-    chord = 2 * (q / (time + 1) * mean_time + (mean_square / (mean_time + 1) - along_mean)).clamp(min=0)
-    radius = distance_from_square(chord)
-    square = radius * radius
-    if var is None:
-        var = square.mean() if squared else radius.mean()
-    gain = scale(var, square)
-    factor = _radial_factor(chord, gain, longest)
-    arrived_time = torch.sqrt(1 + chord * (1 + chord / 4) * factor * factor)
-    c1 = (time + 1 + chord / 2) / (mean_time + 1) * factor
-    final_time = beta_time * arrived_time + factor * along_beta - c1 * (mean_space * beta_space).sum()
-    c2 = (arrived_time + final_time) / (beta_time + 1)
-    return factor, torch.cat([-c1, c2], 1), var
 
 
 class _Options(NamedTuple):
@@ -100,21 +35,19 @@ class _Options(NamedTuple):
     limit: float | None = None
     exp_limit: float | None = None
 
+    def longest(self, dtype: torch.dtype) -> float:
+        """Length at which the exponential map cuts vectors; at most the longest whose cosh has a square."""
+        return _CAP[dtype] if self.exp_limit is None else min(self.exp_limit, _CAP[dtype])
 
-def _scale(gamma: Tensor, c: Tensor, options: _Options) -> Callable[[Tensor, Tensor], Tensor]:
-    """Factor of the radii from the variance and the squared radii, both in units of the radius of curvature."""
 
-    def scale(var: Tensor, square: Tensor) -> Tensor:
-        if options.gyro:
-            gain = torch.exp(gamma) / torch.sqrt(var / c + options.eps)
-        else:
-            gain = gamma / (var / torch.sqrt(c) + options.eps)
-        if options.slope is None:
-            return gain
-        limit = rescale_limit(c, options.limit)
-        return gain * squash_factor(square * (gain * gain) / c, limit, options.slope)
+# Mean and variance of a batch norm in evaluation.
+_Running = tuple[Tensor, Tensor] | None
 
-    return scale
+
+def _centroid(time: Tensor, space: Tensor) -> tuple[Tensor, Tensor]:
+    """Time and space of the centroid for a mean of points given as time ``(...)`` and space ``(..., C)``."""
+    space = centroid_space(time.unsqueeze(-1), space, 1.0)
+    return torch.sqrt(1 + (space * space).sum(-1)), space
 
 
 def _from_tangent(tangent: Tensor, longest: float) -> tuple[Tensor, Tensor]:
@@ -124,24 +57,78 @@ def _from_tangent(tangent: Tensor, longest: float) -> tuple[Tensor, Tensor]:
     return torch.cosh(size), tangent * (torch.sinh(size) / length.clamp(min=1e-30))
 
 
-def _mean_point(average: Tensor, time: Tensor, running: Tensor | None, c: Tensor, options: _Options):
-    """Centroid for the means of the images ``(B, C)`` and of their times ``(B,)``, or the point of the running mean."""
-    root = torch.sqrt(c)
+def _radial_factor(q: Tensor, g: Tensor, longest: float) -> Tensor:
+    """``sinh(min(g r, longest)) / sinh(r)`` for the squared chord ``q = 4 sinh^2(r / 2)``."""
+    small = q * (g * g).clamp(min=1) < 1e-2
+    g2 = g * g
+    series = 1 + q * ((g2 - 1) / 6) * (1 + q * ((g2 - 4) / 20) * (1 + q * ((g2 - 9) / 42)))
+    q = torch.where(small, torch.ones_like(q), q)
+    ratio = (distance_from_square(q) * g).clamp(max=longest).sinh() / torch.sqrt(q + q * q / 4)
+    return torch.where(small, g * series, ratio)
+
+
+def _composite(
+    x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: _Running, options: _Options
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The layer in operations that autograd and compilers differentiate.
+
+    Boost by -mean, multiply the radii, boost by beta: a factor of every point and two terms of rank one.
+    """
+    root, longest = torch.sqrt(c), options.longest(x.dtype)
+    unit = c if options.gyro else root  # of the variance
+    q = c * (x * x).sum(1, keepdim=True)
+    time = torch.sqrt(1 + q)
     if running is not None:
-        return _from_tangent(running * root, _longest(options.exp_limit, running.dtype))
-    if options.joint:
-        return _unit(time.mean(), average.mean(0) * root)
-    return _unit(*(part.mean(0) for part in _unit(time, average * root)))
+        mean_time, mean = _from_tangent(running[0] * root, longest)
+    else:
+        means = time.mean((1, 2)), x.mean(2) * root
+        if not options.joint:
+            means = _centroid(*means)
+        mean_time, mean = _centroid(means[0].mean(), means[1].mean(0))
+    shift = beta[1:] * root
+    shift_time = torch.sqrt(1 + (shift * shift).sum())
+    basis = torch.stack([mean, shift])
+    along_mean, along_shift = torch.split(torch.matmul(basis, x) * root, 1, 1)
+    mean_square = (mean * mean).sum()
+    chord = 2 * (q / (time + 1) * mean_time + (mean_square / (mean_time + 1) - along_mean)).clamp(min=0)
+    radius = distance_from_square(chord)
+    square = radius * radius
+    if running is not None:
+        var = running[1] * unit
+    else:
+        var = square.mean() if options.gyro else radius.mean()
+    if options.gyro:
+        gain = torch.exp(gamma) / torch.sqrt(var / c + options.eps)
+    else:
+        gain = gamma / (var / root + options.eps)
+    if options.slope is not None:
+        gain = gain * squash_factor(square * (gain * gain) / c, rescale_limit(c, options.limit), options.slope)
+    factor = _radial_factor(chord, gain, longest)
+    arrived_time = torch.sqrt(1 + chord * (1 + chord / 4) * factor * factor)
+    back = (time + 1 + chord / 2) / (mean_time + 1) * factor
+    final_time = shift_time * arrived_time + factor * along_shift - back * (mean * shift).sum()
+    ends = torch.cat([-back, (arrived_time + final_time) / (shift_time + 1)], 1)
+    return torch.matmul(basis.t(), ends / root) + x * factor, mean.detach(), (var / unit).detach()
 
 
-def _number(x: float | Tensor) -> float | Tensor:
-    """What has one entry: on a CPU a number, for a kernel takes longer to call than its arithmetic."""
+def _host(x: Any) -> Any:
+    """A tensor with one entry as a number on a CPU, where a call of a kernel takes longer than its arithmetic."""
     return x.item() if isinstance(x, Tensor) and x.device.type == "cpu" else x
 
 
 def _plus(x: Tensor, y: Tensor, factor: float | Tensor) -> Tensor:
     """``x + factor * y``."""
     return torch.addcmul(x, y, factor) if isinstance(factor, Tensor) else torch.add(x, y, alpha=factor)
+
+
+def _inner(x: Tensor, y: Tensor) -> Tensor:
+    return torch.dot(x.flatten(), y.flatten())
+
+
+def _add_outer_(out: Tensor, basis: Tensor, ends: Tensor) -> None:
+    """Add two products of rank one to a map in place, twice as fast as a matrix product with two rows."""
+    for row, end in zip(basis, torch.split(ends, 1, 1)):
+        out.addcmul_(row.unsqueeze(1), end)
 
 
 class _Centroid:
@@ -155,9 +142,10 @@ class _Centroid:
         self.mean_time, self.space = time, space / self.root.unsqueeze(-1)
 
     def time(self) -> Tensor:
-        return (torch.linalg.vecdot(self.space, self.space) + 1).sqrt_()
+        square: Tensor = torch.linalg.vecdot(self.space, self.space)
+        return (square + 1).sqrt_()
 
-    def pull(self, grad: Tensor, by_time: Tensor | None) -> tuple[Tensor, Tensor]:
+    def gradients(self, grad: Tensor, by_time: Tensor | None) -> tuple[Tensor, Tensor]:
         """Gradients of the mean's space and time from those of the centroid's."""
         if by_time is not None:
             grad = torch.addcmul(grad, (by_time / self.time()).unsqueeze(-1), self.space)
@@ -176,16 +164,18 @@ class _BatchNorm(Function):
     """
 
     @staticmethod
-    def forward(ctx, x, beta, gamma, c, running, options):
-        k = _number(c)
-        root = k**0.5
+    def forward(
+        ctx: Any, x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: _Running, options: _Options
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        k = _host(c)
+        root, longest = k**0.5, options.longest(x.dtype)
         # New memory is what costs most here (the system hands it out page by page): one map, used twice.
         out = torch.mul(x, x)
         q = _times(out.sum(1, keepdim=True), k)
         t = (q + 1).sqrt_()
-        centroids = ()
+        centroids: tuple[_Centroid, ...] = ()
         if running is not None:
-            m = _from_tangent(running[0] * root, _longest(options.exp_limit, x.dtype))[1]
+            m = _from_tangent(running[0] * root, longest)[1]
         else:
             time, space = t.mean((1, 2)), _times(x.mean(2), root)
             if not options.joint:
@@ -194,8 +184,8 @@ class _BatchNorm(Function):
             centroids = (*centroids, _Centroid(time.mean(), space.mean(0)))
             m = centroids[-1].space
         b = beta[1:] * root
-        square, cross = _number(torch.dot(m, m)), _number(torch.dot(m, b))
-        mt, bt = (1 + square) ** 0.5, (1 + _number(torch.dot(b, b))) ** 0.5
+        square, cross = _host(torch.dot(m, m)), _host(torch.dot(m, b))
+        mt, bt = (1 + square) ** 0.5, (1 + _host(torch.dot(b, b))) ** 0.5
         inner, outer = torch.stack([m, b / (bt + 1)]).mul_(root), torch.stack([m, b]).div_(root)
         cross = cross / (bt + 1)
         products = torch.matmul(inner, x)
@@ -210,9 +200,10 @@ class _BatchNorm(Function):
         else:
             var = r.mean() / root if running is None else running[1]
             gain = gamma / (var + options.eps)
-        gain = _number(gain)
+        gain = _host(gain)
         s = r * gain
-        bent = growth = None
+        bent: Tensor | None = None
+        growth: Tensor | None = None
         kappa = bend = 1.0
         if options.slope is not None:
             # s = kappa tanh(bend r gain) / bend
@@ -220,7 +211,6 @@ class _BatchNorm(Function):
             bend = kappa / limit / root
             bent = s.mul_(bend).tanh_()
             s = bent * (kappa / bend)
-        longest = _longest(options.exp_limit, s.dtype)
         # On a CPU, where looking costs nothing, the rare case alone pays for the limit.
         if s.device.type != "cpu" or s.numel() and not s.amax().item() <= longest:
             growth = (s <= longest).to(s.dtype)  # beyond, nothing changes with s
@@ -241,15 +231,18 @@ class _BatchNorm(Function):
         return out, m, var
 
     @staticmethod
-    def backward(ctx, grad, *_):
-        x, beta, gamma, c, t, products, h, sinh, r, s, bent, growth, f, cosh, ratio, ends, var = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors  # once: activation checkpointing allows no more
+        x, beta, gamma, c, t, products, h, sinh, r, _, _, _, f, _, ratio, ends, var = saved
         options, running = ctx.options, ctx.running
         if torch.is_grad_enabled():
-            function = lambda *given: _composite(*given, running, options)[0]  # noqa: E731
-            return *backward_of(function, [x, beta, gamma, c], ctx.needs_input_grad[:4], grad), None, None
+
+            def composite(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor) -> Tensor:
+                return _composite(x, beta, gamma, c, running, options)[0]
+
+            return *backward_of(composite, [x, beta, gamma, c], ctx.needs_input_grad[:4], grad), None, None
         (m, mt), (b, bt, cross), (inner, outer) = ctx.point, ctx.beta, ctx.bases
-        gain, kappa, bend = ctx.scaling
-        k, count = _number(c), max(r.numel(), 1)
+        gain, k, count = ctx.scaling[0], _host(c), max(r.numel(), 1)
         root = k**0.5
         buffer = grad * x
         g_f = buffer.sum(1, keepdim=True)
@@ -260,37 +253,19 @@ class _BatchNorm(Function):
             by_c = -_inner(g_f, f) - _inner(g_ends, ends)
 
         # e_b, then e_m = ratio f; the gradients of the products of x
-        g_cross = _number(_inner(g_2, ends[:, :1]))
+        g_cross = _host(_inner(g_2, ends[:, :1]))
         g_f.addcmul_(g_2, products[:, 1:])
         g_1 = _plus(g_1, g_2, cross)
         g_f.addcmul_(g_1, ratio)
         g_products = torch.empty_like(products)
         g_beta = torch.mul(g_2, f, out=g_products[:, 1:])
         g_top = g_1.mul_(f).div_(-(mt + 1))
-        g_mt = _number(_inner(g_top, ratio))
+        g_mt = _host(_inner(g_top, ratio))
 
-        # cosh(s) and f = sinh(s) / sinh(r) by s, at fixed r; then by h
-        g_s = torch.addcmul(g_beta * sinh, g_f, cosh / sinh)
-        if growth is not None:
-            g_s = g_s * growth
-        local = first = gain  # ds/dr, and its value at 0; s = first r (1 - bow r^2 + ...)
-        bow, by_gain = 0.0, r
-        if bent is not None:
-            flat = (1 - bent * bent).mul_(kappa)
-            local, first, bow, by_gain = flat * gain, kappa * gain, bend * gain * bend * gain / 3, flat * r
-            if by_c is not None:  # bend falls with the root of c
-                by_c = by_c + _inner(g_s, s - local * r)
-        if growth is not None:
-            local = growth * local
-        g_gain = _inner(g_s, by_gain)
-        scale = first * first
-        alpha = (scale - 1) / 6 - bow
-        more = bow * bow * 1.2 - bow * scale / 2 + scale * scale / 120 - (scale / 6 - bow) / 6 + 7 / 360 - alpha / 12
-        steep = torch.addcmul(cosh * local, h + 1, f, value=-1).div_(sinh * sinh)
-        near = h * (scale.clamp(min=1) if isinstance(scale, Tensor) else max(scale, 1.0)) < 5e-3
-        steep = torch.where(near, h * (8 * first * more) + 2 * first * alpha, steep)  # there the difference cancels
-        g_h = torch.addcmul(g_top, g_f, steep)
-        g_h = g_h.addcmul_(g_beta, local) if isinstance(local, Tensor) else g_h.add_(g_beta, alpha=local)
+        g_h, g_gain, by_bend = _scaling_gradients(g_f, g_beta, saved, ctx.scaling)
+        g_h.add_(g_top)
+        if by_c is not None:
+            by_c = by_c + by_bend
 
         # the gain, by variance and gamma
         total = var + options.eps
@@ -305,10 +280,10 @@ class _BatchNorm(Function):
                 by_c = by_c - 2 * g_var.squeeze() * var * (1 if options.gyro else 0.5)
             slope = 2 * r if options.gyro else (h > _LEAST).to(h.dtype)
             slope = slope.div_(sinh)
-            g_h = _plus(g_h, slope, _number(g_var / (count * (k if options.gyro else root))))
+            g_h = _plus(g_h, slope, _host(g_var / (count * (k if options.gyro else root))))
 
         # h = m_t (t - 1) + m_t - 1 - x.m
-        g_mt = g_mt + _number(_inner(g_h, t))
+        g_mt = g_mt + _host(_inner(g_h, t))
         g_t = _plus(g_top, g_h, mt)
         torch.neg(g_h, out=g_products[:, :1])
         g_outer = torch.bmm(ends, grad.transpose(1, 2)).sum(0).div_(root)
@@ -316,17 +291,17 @@ class _BatchNorm(Function):
         g_m = g_outer[0] + g_inner[0]
         g_m = _plus(_plus(g_m, b, g_cross / (bt + 1)), m, g_mt / mt)
         g_b = _plus(g_inner[1], m, g_cross)  # of b / (b_t + 1)
-        g_b = _plus(g_b, b, -_number(torch.dot(g_b, b)) / (bt * (bt + 1))).div_(bt + 1).add_(g_outer[1])
+        g_b = _plus(g_b, b, -_host(torch.dot(g_b, b)) / (bt * (bt + 1))).div_(bt + 1).add_(g_outer[1])
         if running is None:
             g_time = None
             for centroid in reversed(ctx.centroids):
-                g_m, g_time = centroid.pull(g_m, g_time)
+                g_m, g_time = centroid.gradients(g_m, g_time)
             g_t += (g_time / count).view(-1, 1, 1)
             bias = (g_m * (root / count)).view(-1, x.shape[1], 1)
             torch.addcmul(bias, grad, f, out=buffer)
         else:
             if by_c is not None:
-                by_c = by_c + _stretched(g_m, m, running[0] * root, _longest(options.exp_limit, m.dtype))
+                by_c = by_c + _stretched(g_m, m, running[0] * root, options.longest(m.dtype))
             torch.mul(grad, f, out=buffer)
         _add_outer_(buffer, inner, g_products)
         buffer.addcmul_(x, _times(g_t.div_(t), k))
@@ -336,43 +311,38 @@ class _BatchNorm(Function):
         return buffer, g_beta, g_gamma.view_as(gamma), by_c, None, None
 
 
-def _inner(x: Tensor, y: Tensor) -> Tensor:
-    return torch.dot(x.flatten(), y.flatten())
+def _scaling_gradients(
+    g_f: Tensor, g_cosh: Tensor, saved: tuple[Any, ...], scaling: tuple[Any, float, Any]
+) -> tuple[Tensor, Tensor, Tensor | float]:
+    """Gradients by ``h``, by the gain and by the logarithm of ``bend``, from those of ``f`` and of ``cosh(s)``."""
+    h, sinh, r, s, bent, growth, f, cosh = saved[6:14]
+    gain, kappa, bend = scaling
+    g_s = torch.addcmul(g_cosh * sinh, g_f, cosh / sinh)
+    if growth is not None:
+        g_s = g_s * growth
+    local = first = gain  # ds/dr, and its value at 0; s = first r (1 - bow r^2 + ...)
+    bow: Tensor | float = 0.0
+    by_gain, by_bend = r, bow
+    if bent is not None:
+        flat = (1 - bent * bent).mul_(kappa)
+        local, first, bow, by_gain = flat * gain, kappa * gain, bend * gain * bend * gain / 3, flat * r
+        by_bend = _inner(g_s, s - local * r)
+    if growth is not None:
+        local = growth * local
+    scale = first * first
+    alpha = (scale - 1) / 6 - bow
+    more = bow * bow * 1.2 - bow * scale / 2 + scale * scale / 120 - (scale / 6 - bow) / 6 + 7 / 360 - alpha / 12
+    steep = torch.addcmul(cosh * local, h + 1, f, value=-1).div_(sinh * sinh)
+    near = h * (scale.clamp(min=1) if isinstance(scale, Tensor) else max(scale, 1.0)) < 5e-3
+    steep = torch.where(near, h * (8 * first * more) + 2 * first * alpha, steep)  # there the difference cancels
+    return _plus(g_f * steep, g_cosh, local), _inner(g_s, by_gain), by_bend
 
 
 def _stretched(grad: Tensor, m: Tensor, tangent: Tensor, longest: float) -> Tensor:
     """Derivative along the tangent vector of :func:`_from_tangent`, from the gradient of its space part ``m``."""
     length, size = torch.linalg.vector_norm(tangent), torch.linalg.vector_norm(m)
     growth = torch.where(size > 0, length * torch.sqrt(1 + size * size) / size.clamp(min=1e-30), 1.0)
-    return torch.dot(grad, m) * growth * (length <= longest)
-
-
-def _add_outer_(out: Tensor, basis: Tensor, ends: Tensor) -> None:
-    """Add two products of rank one to a map in place, twice as fast as a matrix product with two rows."""
-    for row, end in zip(basis, ends.split(1, 1)):
-        out.addcmul_(row.unsqueeze(1), end)
-
-
-def _composite(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: tuple | None, options: _Options):
-    """:class:`_BatchNorm` in operations that compilers differentiate."""
-    root = torch.sqrt(c)
-    q = c * (x * x).sum(1, keepdim=True)
-    mean = _mean_point(x.mean(2), torch.sqrt(1 + q).mean((1, 2)), running and running[0], c, options)
-    var = None if running is None else running[1] * (c if options.gyro else root)
-    shift = beta[1:] * root
-    basis = torch.stack([mean[1], shift])
-    products = torch.matmul(basis, x) * root
-    beta_point = torch.sqrt(1 + (shift * shift).sum()), shift
-    longest = _longest(options.exp_limit, x.dtype)
-    factor, ends, var = _ends(q, products, mean, beta_point, _scale(gamma, c, options), options.gyro, var, longest)
-    out = torch.matmul(basis.t(), ends / root) + x * factor
-    return out, mean[1].detach(), var.detach() / (c if options.gyro else root).detach()
-
-
-def _batch_norm(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: tuple | None, options: _Options):
-    """The layer on space parts ``(B, C, N)``: output, mean ``(C,)`` in units of the radius of curvature, variance."""
-    function = _composite if plain(x) else _BatchNorm.apply
-    return function(x, beta, gamma, c, running, options)
+    return torch.where(length <= longest, torch.dot(grad, m) * growth, 0.0)
 
 
 class _LorentzBatchNorm(nn.Module):
@@ -382,6 +352,8 @@ class _LorentzBatchNorm(nn.Module):
     gyro = False
     joint = False
     exp_limit: float | None = 10.0
+    running_mean: Tensor
+    running_var: Tensor
 
     def __init__(
         self,
@@ -390,25 +362,20 @@ class _LorentzBatchNorm(nn.Module):
         eps: float = 1e-5,
         momentum: float = 0.1,
         slope: float | None = None,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
         limit: float | None = None,
         exp_limit: float | None = None,
     ):
         super().__init__()
-        check_manifold(self, manifold, Lorentz)
+        check_manifold(self, Lorentz, manifold=manifold)
         check_sizes(self, num_features=num_features)
-        check_number(self, "eps", eps, 0)
-        if slope is not None:
-            check_number(self, "slope", slope, 0, strict=True)
-        if limit is not None:
-            check_number(self, "limit", limit, 0, strict=True)
+        check_positive(self, slope=slope, limit=limit, exp_limit=exp_limit)
+        at_least(0, eps=eps)
+        between(0, 1, momentum=momentum)
         if exp_limit is not None:
-            check_number(self, "exp_limit", exp_limit, 0, strict=True)
             self.exp_limit = exp_limit
-        if not 0 <= momentum <= 1:
-            raise ValueError(f"{type(self).__name__}: momentum must lie between 0 and 1, got {momentum}.")
-        factory = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.slope, self.limit = slope, limit
         self.manifold = manifold
@@ -420,26 +387,28 @@ class _LorentzBatchNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(1, **factory))
 
     def _normalize(self, x: Tensor) -> Tensor:
-        c = self.manifold.c
-        c = c if isinstance(c, Tensor) else torch.tensor(c, dtype=self.gamma.dtype, device=x.device)
-        options = _Options(self.eps, self.gyro, self.joint, self.slope, self.limit, self.exp_limit)
-        running = None if self.training else (self.running_mean, self.running_var)
-        dtype = torch.promote_types(x.dtype, torch.float32)
+        """The layer on space parts ``(B, C, N)``."""
+        c, dtype = self.manifold.c, torch.promote_types(x.dtype, torch.float32)
+        c = c.to(dtype) if isinstance(c, Tensor) else torch.tensor(c, dtype=dtype, device=x.device)
+        running = None if self.training else (self.running_mean.to(dtype), self.running_var.to(dtype))
+        function = _composite if plain(x) else _BatchNorm.apply
         with exact(x.device):
             beta, gamma = self.beta.to(dtype), self.gamma.to(dtype)
-            running = running and tuple(t.to(dtype) for t in running)
-            out, mean, var = _batch_norm(x.to(dtype), beta, gamma, c.to(dtype), running, options)
+            out, mean, var = function(x.to(dtype), beta, gamma, c, running, self._options())
             if self.training:
                 self._update(mean, var, c.detach())
         return out.to(x.dtype)
+
+    def _options(self) -> _Options:
+        return _Options(self.eps, self.gyro, self.joint, self.slope, self.limit, self.exp_limit)
 
     @torch.no_grad()
     def _update(self, mean: Tensor, var: Tensor, c: Tensor) -> None:
         """Running variance: linear. Running mean: centroid of the two means, kept as a tangent vector at the origin."""
         m, root = self.momentum, torch.sqrt(c)
         self.running_var.lerp_(var.to(self.running_var.dtype), m)
-        time, space = _from_tangent(self.running_mean.to(mean.dtype) * root, _longest(self.exp_limit, mean.dtype))
-        _, space = _unit(torch.lerp(time, torch.sqrt(1 + (mean * mean).sum()), m), torch.lerp(space, mean, m))
+        time, space = _from_tangent(self.running_mean.to(mean.dtype) * root, self._options().longest(mean.dtype))
+        _, space = _centroid(torch.lerp(time, torch.sqrt(1 + (mean * mean).sum()), m), torch.lerp(space, mean, m))
         length = torch.linalg.vector_norm(space)
         self.running_mean.copy_(space * (torch.asinh(length) / (length.clamp(min=1e-30) * root)))
 
@@ -499,5 +468,5 @@ class LorentzLayerNorm(nn.LayerNorm):
 class LorentzRMSNorm(nn.RMSNorm):
     """Root-mean-square normalisation of the space part ``(..., n)``; time follows (HELM, 2025)."""
 
-    def __init__(self, normalized_shape, eps: float = 1e-4, **kwargs):
+    def __init__(self, normalized_shape: int | list[int] | torch.Size, eps: float = 1e-4, **kwargs: Any):
         super().__init__(normalized_shape, eps=eps, **kwargs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -10,9 +9,7 @@ from hypvision.geometry import Lorentz
 from hypvision.geometry.lorentz.means import centroid_space
 
 from .checks import check_features, check_manifold, integers
-from .functional import space_time
-
-__all__ = ["LorentzAvgPool2d", "LorentzGlobalAvgPool2d"]
+from .functional import precise, space_time
 
 
 class LorentzGlobalAvgPool2d(nn.Module):
@@ -20,7 +17,7 @@ class LorentzGlobalAvgPool2d(nn.Module):
 
     def __init__(self, manifold: Lorentz, keepdim: bool = False):
         super().__init__()
-        check_manifold(self, manifold, Lorentz)
+        check_manifold(self, Lorentz, manifold=manifold)
         self.manifold, self.keepdim = manifold, keepdim
 
     def forward(self, x: Tensor) -> Tensor:
@@ -34,23 +31,24 @@ class LorentzGlobalAvgPool2d(nn.Module):
 class LorentzAvgPool2d(nn.Module):
     """Centroid over windows of space parts ``(B, C, H, W)``; arguments as ``nn.AvgPool2d``, padding is by origins."""
 
-    def __init__(self, kernel_size, manifold: Lorentz, stride=None, padding=0):
+    def __init__(
+        self,
+        kernel_size: int | tuple[int, int],
+        manifold: Lorentz,
+        stride: int | tuple[int, int] | None = None,
+        padding: int | tuple[int, int] = 0,
+    ):
         super().__init__()
-        check_manifold(self, manifold, Lorentz)
-        integers(kernel_size, 2, "kernel_size", 1)
-        if stride is not None:
-            integers(stride, 2, "stride", 1)
-        integers(padding, 2, "padding", 0)
-        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        check_manifold(self, Lorentz, manifold=manifold)
+        self.kernel_size = integers(kernel_size, 2, "kernel_size", 1)
+        self.stride = self.kernel_size if stride is None else integers(stride, 2, "stride", 1)
+        self.padding = integers(padding, 2, "padding", 0)
         self.manifold = manifold
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, dim=1, rank=4)
-        c = self.manifold.c
-        precise = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        c, wide = self.manifold.c, precise(x)
         # the mean of 1/sqrt(c) is itself: pool what is beyond it, so that padding counts as origins
-        time = space_time(precise, c, 1) - 1 / c**0.5
-        time = F.avg_pool2d(time, self.kernel_size, self.stride, self.padding) + 1 / c**0.5
-        return centroid_space(time, F.avg_pool2d(precise, self.kernel_size, self.stride, self.padding), c, 1).to(
-            x.dtype
-        )
+        time = F.avg_pool2d(space_time(wide, c, 1) - 1 / c**0.5, self.kernel_size, self.stride, self.padding)
+        space = F.avg_pool2d(wide, self.kernel_size, self.stride, self.padding)
+        return centroid_space(time + 1 / c**0.5, space, c, 1).to(x.dtype)

@@ -7,13 +7,13 @@ import math
 import torch
 from torch import Tensor, nn
 
+from hypvision.checks import one_of
+from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz
 from hypvision.geometry.lorentz.means import lorentz_square
 
-from .checks import check_features, check_manifold, check_number
+from .checks import check_features, check_manifold, check_positive
 from .functional import radial_rescale, space_time
-
-__all__ = ["LorentzResidual"]
 
 
 class LorentzResidual(nn.Module):
@@ -38,11 +38,9 @@ class LorentzResidual(nn.Module):
 
     Shapes:
         two space parts of equal shape to one.
-
-    Raises:
-        TypeError: the manifold is not a hyperboloid, or an input is not floating point.
-        ValueError: an argument is out of range, or the shapes differ.
     """
+
+    log_scale: Tensor | None
 
     def __init__(
         self,
@@ -55,33 +53,30 @@ class LorentzResidual(nn.Module):
         scale_init: float = math.exp(4.0),
     ):
         super().__init__()
-        if mode not in ("space", "average", "boost"):
-            raise ValueError(f'LorentzResidual: mode must be "space", "average" or "boost", got {mode!r}.')
-        check_manifold(self, manifold, Lorentz)
-        if slope is not None:
-            check_number(self, "slope", slope, 0, strict=True)
-        if limit is not None:
-            check_number(self, "limit", limit, 0, strict=True)
+        one_of(("space", "average", "boost"), mode=mode)
+        check_manifold(self, Lorentz, manifold=manifold)
         if scale is not None and mode != "average":
-            raise ValueError(f'LorentzResidual: scale is for mode="average" alone, got scale={scale!r} for {mode!r}.')
+            raise ArgumentError(
+                f'LorentzResidual: scale is for mode="average" alone, got scale={scale!r} for {mode!r}.'
+            )
         if isinstance(scale, str) and scale != "learned":
-            raise ValueError(f'LorentzResidual: scale must be "learned", a positive number or None, got {scale!r}.')
-        if scale is not None and scale != "learned":
-            check_number(self, "scale", scale, 0, strict=True)
-        check_number(self, "scale_init", scale_init, 0, strict=True)
+            raise ArgumentError(f'LorentzResidual: scale must be "learned", a positive number or None, got {scale!r}.')
+        start = scale_init if isinstance(scale, str) else scale
+        check_positive(self, slope=slope, limit=limit, scale_init=scale_init, scale=start)
         self.manifold, self.mode, self.slope, self.dim, self.limit = manifold, mode, slope, dim, limit
         if mode == "average":
             self.weight = nn.Parameter(torch.ones(()))
-        if scale == "learned":
-            self.log_scale = nn.Parameter(torch.tensor(math.log(scale_init)))
+        log_scale = None if start is None else torch.tensor(math.log(start))
+        if log_scale is not None and scale == "learned":
+            self.log_scale = nn.Parameter(log_scale)
         else:
-            self.register_buffer("log_scale", None if scale is None else torch.tensor(math.log(float(scale))))
+            self.register_buffer("log_scale", log_scale)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         check_features(self, x, dim=self.dim)
         check_features(self, y, dim=self.dim, name="y")
         if x.shape != y.shape:
-            raise ValueError(
+            raise ArgumentError(
                 f"LorentzResidual: x and y must have the same shape, got {tuple(x.shape)} and {tuple(y.shape)}."
             )
         c = self.manifold.c
@@ -92,9 +87,9 @@ class LorentzResidual(nn.Module):
         else:
             points = (self.manifold.from_space(z.movedim(self.dim, -1)) for z in (x, y))
             out = self.manifold.boost(*points)[..., 1:].movedim(-1, self.dim)
-        return out if self.slope is None else radial_rescale(out, c, self.slope, self.limit, self.dim)
+        return radial_rescale(out, c, self.slope, self.limit, self.dim)
 
-    def _average(self, x: Tensor, y: Tensor, c) -> Tensor:
+    def _average(self, x: Tensor, y: Tensor, c: float | Tensor) -> Tensor:
         space = x + self.weight.to(x.dtype) * y
         time = space_time(x, c, self.dim) + self.weight * space_time(y, c, self.dim)
         norm = lorentz_square(time, space, self.dim).abs().clamp(min=1e-4)  # the published floor

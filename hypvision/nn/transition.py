@@ -8,10 +8,8 @@ from torch import Tensor, nn
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import asinhc_sqrt, sinhc_sqrt, squash_factor
 
-from .checks import check_features, check_manifold, check_number
+from .checks import check_features, check_manifold, check_positive
 from .functional import radial_map, rescale_limit
-
-__all__ = ["ChangeManifold", "ToLorentz", "ToTangent"]
 
 
 class ToLorentz(nn.Module):
@@ -27,20 +25,12 @@ class ToLorentz(nn.Module):
         clip: largest length without rescaling.
         limit: of the rescaling, the length that no vector exceeds; by default
             :func:`~hypvision.geometry.lorentz.max_distance`.
-
-    Raises:
-        TypeError: the manifold is not a hyperboloid, or the input is not floating point.
-        ValueError: ``slope``, ``clip`` or ``limit`` is not positive, or the input has no dimension 1.
     """
 
     def __init__(self, manifold: Lorentz, slope: float | None = None, clip: float = 1.0, limit: float | None = None):
         super().__init__()
-        check_manifold(self, manifold, Lorentz)
-        if slope is not None:
-            check_number(self, "slope", slope, 0, strict=True)
-        if limit is not None:
-            check_number(self, "limit", limit, 0, strict=True)
-        check_number(self, "clip", clip, 0, strict=True)
+        check_manifold(self, Lorentz, manifold=manifold)
+        check_positive(self, slope=slope, limit=limit, clip=clip)
         self.manifold, self.slope, self.clip, self.limit = manifold, slope, clip, limit
 
     def forward(self, x: Tensor) -> Tensor:
@@ -63,16 +53,12 @@ class ToTangent(nn.Module):
 
     def __init__(self, manifold: Lorentz):
         super().__init__()
-        check_manifold(self, manifold, Lorentz)
+        check_manifold(self, Lorentz, manifold=manifold)
         self.manifold = manifold
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, dim=1)
-        return radial_map(x, self.factor, self.manifold.c, dim=1)
-
-    def factor(self, square: Tensor, c: float | Tensor) -> Tensor:
-        """Factor of space parts with these squared lengths."""
-        return asinhc_sqrt(square * c)
+        return radial_map(x, lambda square, c: asinhc_sqrt(square * c), self.manifold.c, dim=1)
 
 
 class ChangeManifold(nn.Module):
@@ -80,20 +66,12 @@ class ChangeManifold(nn.Module):
 
     With ``slope`` the lengths of the tangent vectors are rescaled to the maximum distance of the target, or to
     ``limit`` where that is given. Channels in dimension 1.
-
-    Raises:
-        TypeError: ``source`` or ``target`` is not a hyperboloid, or the input is not floating point.
-        ValueError: ``slope`` or ``limit`` is not positive, or the input has no dimension 1.
     """
 
     def __init__(self, source: Lorentz, target: Lorentz, slope: float | None = None, limit: float | None = None):
         super().__init__()
-        check_manifold(self, source, Lorentz, "source")
-        check_manifold(self, target, Lorentz, "target")
-        if slope is not None:
-            check_number(self, "slope", slope, 0, strict=True)
-        if limit is not None:
-            check_number(self, "limit", limit, 0, strict=True)
+        check_manifold(self, Lorentz, source=source, target=target)
+        check_positive(self, slope=slope, limit=limit)
         self.source, self.target, self.slope, self.limit = source, target, slope, limit
 
     def forward(self, x: Tensor) -> Tensor:

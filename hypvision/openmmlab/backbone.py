@@ -32,8 +32,6 @@ from hypvision.checkpoints.read import network_weights
 from hypvision.errors import HypvisionError
 from hypvision.tasks.classification import create_backbone
 
-__all__ = ["TimmBackbone"]
-
 
 @MODELS.register_module()
 class TimmBackbone(BaseModule):
@@ -70,6 +68,9 @@ class TimmBackbone(BaseModule):
         HypvisionError: unknown model, levels or stages that it does not have, no support for ``with_cp``, or a
             checkpoint that does not fit.
     """
+
+    timm_model: Any  # a network of timm or one of its wrappers, which have no class in common
+    init_cfg: dict | list[dict] | None
 
     def __init__(
         self,
@@ -181,7 +182,7 @@ class TimmBackbone(BaseModule):
         return self
 
     def _use_checkpointing(self) -> None:
-        model = self.timm_model if hasattr(self.timm_model, "set_grad_checkpointing") else self._base
+        model: Any = self.timm_model if hasattr(self.timm_model, "set_grad_checkpointing") else self._base
         try:
             model.set_grad_checkpointing(True)
         except (AttributeError, AssertionError) as error:
@@ -347,7 +348,7 @@ def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
 def _strip_prefix(expected: Iterable[str], weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights whose names are those of the network with the same text before them, without that text."""
     names = set(map(_flat, expected))
-    counts: Counter[int | str] = Counter({"": 0})
+    counts: Counter[str] = Counter([""])
     for given in map(_flat, weights):
         counts.update(given.removesuffix(name) for name in names if given.endswith(name))
     prefix = max(

@@ -9,27 +9,26 @@ from typing import Any
 
 from mmdet.models import MaskRCNN
 from mmdet.registry import MODELS as DETECTORS
+from mmengine.model import BaseModel
 from mmseg.models import EncoderDecoder
 from mmseg.registry import MODELS as SEGMENTORS
 from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["BackboneLossMaskRCNN", "BackboneLossSegmentor", "BackboneLosses", "backbone_losses"]
-
 
 def backbone_losses(backbone: nn.Module) -> dict[str, Tensor]:
     """Losses of the last forward pass in training, under names that mmengine adds up (``loss_...``)."""
-    source = next((module for module in backbone.modules() if hasattr(module, "pop_losses")), None)
-    if source is None:
+    pop_losses = next((module.pop_losses for module in backbone.modules() if hasattr(module, "pop_losses")), None)
+    if not callable(pop_losses):
         raise HypvisionError(
             f"The backbone {type(backbone).__name__} has no losses of its own. Take a Hi-Mapper with dense='aux' or "
             "'fuse', or the usual model.type."
         )
-    return {f"loss_{name}": value for name, value in source.pop_losses().items()}
+    return {f"loss_{name}": value for name, value in pop_losses().items()}
 
 
-class BackboneLosses:
+class BackboneLosses(BaseModel):
     """Mix-in for mmseg's segmenters and mmdet's detectors."""
 
     backbone: nn.Module

@@ -11,19 +11,19 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from mmdet.datasets.api_wrappers import COCOeval, COCOevalMP
+from mmdet.datasets.api_wrappers import COCOeval as DetCOCOeval
+from mmdet.datasets.api_wrappers import COCOevalMP
 from mmdet.evaluation import CocoMetric
 from mmdet.evaluation.metrics import coco_metric
 from mmdet.registry import METRICS
+from pycocotools.cocoeval import COCOeval
 
 from hypvision.engine.metrics import Metric
-
-__all__ = ["CheckedCOCOeval", "CheckedCocoMetric"]
 
 _SIZES = ("small", "medium", "large")
 
 
-class _InOrder:
+class _InOrder(COCOeval):
     """Of pycocotools' evaluation: results in the order of ``params.catIds``, and means of nothing as NaN.
 
     Average precision is that of 100 detections an image, whatever ``params.maxDets`` says of recalls.
@@ -71,7 +71,7 @@ class _InOrder:
         return mean
 
 
-class CheckedCOCOeval(_InOrder, COCOeval):
+class CheckedCOCOeval(_InOrder, DetCOCOeval):
     """See :class:`_InOrder`."""
 
 

@@ -18,8 +18,6 @@ from PIL import Image
 from hypvision.errors import HypvisionError
 from hypvision.images import FORMATS, image_kind, open_image
 
-__all__ = ["LoadShownImage", "install", "read_bgr"]
-
 
 def install() -> None:
     """Let mmcv's reader know these formats alone; an EPS called .png would start a PostScript interpreter."""

@@ -25,8 +25,6 @@ from hypvision.engine.metrics import Metric
 from hypvision.files import below, replacing
 from hypvision.images import output_names
 
-__all__ = ["LabelMapIoUMetric", "LabelMapNamesHook"]
-
 _SCORES = ("seg_logits", "pred_sem_seg")
 
 
@@ -39,6 +37,7 @@ class LabelMapIoUMetric(Metric, IoUMetric):
     counts it as 0 in ``mIoU`` if it was. Without any truth all numbers are NaN.
     """
 
+    output_dir: str | None
     map_names: dict[str, str] | None = None
     """Path of an image -> name of its map; None: that of the image."""
 

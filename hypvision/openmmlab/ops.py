@@ -25,8 +25,6 @@ import torch.nn.functional as F
 import torchvision  # defines torch.ops.torchvision
 from torch import Tensor
 
-__all__ = ["MISSING", "has_compiled_mmcv", "install", "missing_operators"]
-
 NAME = "mmcv._ext"
 
 
@@ -241,7 +239,7 @@ def _deform_conv(
     """torchvision's deformable convolution, or its five gradients if ``grad`` (of the output) is given."""
     input, weight, offset = _full(input), _full(weight), _full(offset)
     use_mask = mask is not None
-    mask = _full(mask) if use_mask else input.new_zeros((len(input), 1))
+    mask = input.new_zeros((len(input), 1)) if mask is None else _full(mask)
     bias = _full(bias) if bias is not None else input.new_zeros(len(weight))
     if grad is None:
         return torch.ops.torchvision.deform_conv2d(input, weight, offset, mask, bias, *geometry, use_mask)
@@ -470,7 +468,7 @@ def install() -> bool:
         if has_compiled_mmcv():
             return False
         # mmengine asks for the specification of the extension, so there has to be one.
-        spec = ModuleSpec(NAME, _ExtensionLoader(), origin=__name__)
-        sys.modules[NAME] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[NAME])
+        loader = _ExtensionLoader()
+        sys.modules[NAME] = importlib.util.module_from_spec(ModuleSpec(NAME, loader, origin=__name__))
+        loader.exec_module(sys.modules[NAME])
     return isinstance(sys.modules[NAME], _Extension)

@@ -8,9 +8,10 @@ from typing import Any, NoReturn
 import numpy as np
 from mmengine.config import Config
 from mmengine.dataset import Compose
+from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, DefaultScope
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from hypvision.engine.checks import datasets_of
 from hypvision.engine.extensions import PREDICTORS
@@ -18,17 +19,15 @@ from hypvision.errors import HypvisionError
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Boxes, Labels, Result, Segments
 
-__all__ = ["predictor_of_model"]
-
 _OFFSET = 1000  # mmdet's panoptic maps are class + 1000 * number of the object
 
 
-def predictor_of_model(model: nn.Module, request: Request) -> Predictor:
+def predictor_of_model(model: BaseModel, request: Request) -> Predictor:
     """The predictor of a model with ``cfg`` and ``dataset_meta``, such as :func:`hypvision.load` gives."""
     return _predictor(model, model.cfg, request)
 
 
-def _predictor(model: nn.Module, config: Config, request: Request) -> Predictor:
+def _predictor(model: BaseModel, config: Config, request: Request) -> Predictor:
     names = _classes(model, config, request)
     pipeline, scope = _pipeline(config), config.get("default_scope", "mmengine")
     with DefaultScope.overwrite_default_scope(scope):
@@ -46,17 +45,13 @@ def _predictor(model: nn.Module, config: Config, request: Request) -> Predictor:
     return Predictor(prepare, find, batch=False)
 
 
-def _classes(model: nn.Module, config: Config, request: Request) -> tuple[str, ...]:
+def _classes(model: BaseModel, config: Config, request: Request) -> tuple[str, ...]:
     """The class names; those that are asked for go to an open-vocabulary model."""
     from hypvision.clip.classes import load_classes
 
     if getattr(model, "open_vocabulary", False):
         if request.classes is not None:
-            things = () if request.things is None else (request.things,)
-            try:
-                model.set_test_classes(request.classes, *things)
-            except TypeError as error:
-                raise HypvisionError(f"'{request.model}' counts nothing: leave out --things.") from error
+            model.set_test_classes(request.classes, request.things)
         known = _known(model, config)
         if known and not model.train_classes:  # a training takes them from its data
             model.train_classes = load_classes(known)
@@ -68,7 +63,7 @@ def _classes(model: nn.Module, config: Config, request: Request) -> tuple[str, .
     return _known(model, config) or _unknown()
 
 
-def _known(model: nn.Module, config: Config) -> tuple[str, ...]:
+def _known(model: BaseModel, config: Config) -> tuple[str, ...]:
     """The classes of the data that the model was trained on: of the checkpoint, of the config, or of its data set; none
     where nobody says."""
     names = (getattr(model, "dataset_meta", None) or {}).get("classes")

@@ -10,8 +10,6 @@ from hypvision.engine.extensions import PREPARATIONS
 from hypvision.errors import HypvisionError
 from hypvision.openmmlab.ops import has_compiled_mmcv, missing_operators
 
-__all__ = ["leave_out_foreign_weights", "leave_out_unseen_levels", "prepare_model", "refuse_missing_operators"]
-
 _logger = logging.getLogger(__name__)
 
 

@@ -19,8 +19,6 @@ from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.storage import read_header
 from hypvision.errors import HypvisionError, require
 
-__all__ = ["build_model"]
-
 # What mmcv finds by its name in its own functions rather than in a registry.
 _BY_NAME = ("nms", "soft_nms", "RoIAlign")
 _SCOPES = {"segmentation": "mmseg", "detection": "mmdet"}

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["BlockPyramid", "SimpleFeaturePyramid"]
-
 
 def _branch(dim: int, scale: float) -> tuple[nn.Module, int]:
     """What brings a map to ``scale`` times its size, and the channels then."""

@@ -15,13 +15,12 @@ from typing import Any
 from mmengine.dataset import BaseDataset, Compose
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
+from torch import nn
 
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import DatasetHook
 from hypvision.errors import HypvisionError
 from hypvision.images import image_size
-
-__all__ = ["CheckSamplesHook", "CheckedPipeline", "watch_samples"]
 
 
 class CheckedPipeline:
@@ -49,7 +48,8 @@ class CheckedPipeline:
 
     def __call__(self, data_info: dict[str, Any]) -> Any:
         # Transforms fill the dict that they get, so the names are taken first.
-        image, labels = data_info.get("img_path"), data_info.get("seg_map_path")
+        image: str | None = data_info.get("img_path")
+        labels: str | None = data_info.get("seg_map_path")
         reduced = bool(data_info.get("reduce_zero_label"))
         try:
             result = self.pipeline(data_info)
@@ -60,12 +60,12 @@ class CheckedPipeline:
             if loader is None or image is None:
                 raise
             raise _unreadable(loader, image, labels, error) from error
-        if self.classes is not None and labels is not None and isinstance(result, dict):
+        if self.classes is not None and image and labels and isinstance(result, dict):
             for sample in _samples(result):
-                self._check_labels(sample, image, labels, reduced)
+                self._check_labels(sample, image, labels, reduced, len(self.classes))
         return result
 
-    def _check_labels(self, sample: Any, image: str, path: str, reduced: bool) -> None:
+    def _check_labels(self, sample: Any, image: str, path: str, reduced: bool, count: int) -> None:
         truth = sample.get("gt_sem_seg")
         if truth is None:
             return
@@ -82,7 +82,6 @@ class CheckedPipeline:
                 f"The label map '{path}' is {size[1]} x {size[0]} pixels, but its image '{image}' has "
                 f"{expected[1]} x {expected[0]}. Replace one of them, or remove both from the data."
             )
-        count = len(self.classes)
         wrong = found[((found >= count) | (found < 0)) & (found != self.ignore_index)]
         if wrong.numel():
             label, shift = int(wrong.max()), int(reduced)
@@ -160,8 +159,9 @@ def _heads(model: Any) -> Iterator[Any]:
     decode = getattr(model, "decode_head", None)
     boxes = getattr(getattr(model, "roi_head", None), "bbox_head", None) or getattr(model, "bbox_head", None)
     for head in (decode, boxes):
-        heads = list(head) if isinstance(head, (list, tuple)) or hasattr(head, "__len__") else [head]
-        yield from (single for single in heads if isinstance(getattr(single, "num_classes", None), int))
+        for single in head if isinstance(head, (list, tuple, nn.ModuleList)) else [head]:
+            if isinstance(getattr(single, "num_classes", None), int):
+                yield single
 
 
 def watch_samples(dataset: Any) -> None:

@@ -11,8 +11,6 @@ from mmengine.config import Config
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, TEST_OPTIONS, TestOptions
 from hypvision.errors import HypvisionError
 
-__all__ = ["mirror_pipeline"]
-
 AFTER_FLIP = ("Pad", "LoadAnnotations")  # padding stays right and below; the truth is that of the image as it is
 
 

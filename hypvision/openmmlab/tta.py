@@ -17,8 +17,6 @@ from torch import Tensor
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["MirrorDetector"]
-
 NMS = dict(nms=dict(type="nms", iou_threshold=0.5), max_per_img=100)
 
 
@@ -67,7 +65,7 @@ class MirrorDetector(BaseTTAModel):
             limit = self.tta_cfg["max_per_img"]
             kept_boxes, keep = kept_boxes[:limit], keep[:limit]
             found = InstanceData(bboxes=kept_boxes[:, :4], scores=kept_boxes[:, 4], labels=labels[keep])
-            if views[0][1] is not None:
-                found.masks = torch.cat([masks for _, masks in views])[keep.to(views[0][1].device)]
+            if masks := [masks for _, masks in views if masks is not None]:
+                found.masks = torch.cat(masks)[keep.to(masks[0].device)]
             merged.pred_instances = found
         return merged

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
+from torch.optim.optimizer import ParamsT
 
+from hypvision.errors import ArgumentError
 from hypvision.geometry.manifolds import whose
 
-from .base import Job, RiemannianOptimizer, check_number
-from .kernels import tame_
-
-__all__ = ["RiemannianAdam", "RiemannianAdamW"]
+from .base import Group, Job, RiemannianOptimizer, State, check_options
+from .kernels import shorten_
 
 
 def _share(beta: float, step: float | Tensor) -> float | Tensor:
     """``1 - beta^step``, the sum of the weights of a running average; float32 tensors keep their digits."""
-    if isinstance(step, Tensor) and beta > 0:
-        return -torch.expm1(step * math.log(beta))
-    return 1 - beta**step
+    return -torch.expm1(step * math.log(beta)) if isinstance(step, Tensor) and beta > 0 else 1 - beta**step
 
 
 class RiemannianAdam(RiemannianOptimizer):
@@ -57,18 +56,13 @@ class RiemannianAdam(RiemannianOptimizer):
     State:
         ``exp_avg`` ``(..., n)``: the momentum in the frame of its point, that is transported along the radius to the
         origin. ``exp_avg_sq`` ``(..., 1)``, one column for every factor of a product.
-
-    Raises:
-        TypeError: an option is not a number; at a step: points of half precision.
-        ValueError: an option is out of range, or a parameter has too few coordinates for points of its manifold.
-        RuntimeError: at a step: ``capturable`` on a CPU, or ``weight_decay`` with sparse gradients.
     """
 
     decoupled = False
 
     def __init__(
         self,
-        params,
+        params: ParamsT,
         lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -80,71 +74,75 @@ class RiemannianAdam(RiemannianOptimizer):
         foreach: bool | None = None,
         capturable: bool = False,
     ):
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": amsgrad,
-            "maximize": maximize,
-            "foreach": foreach,
-            "capturable": capturable,
-        }
-        super().__init__(params, defaults, move)
+        defaults = dict(
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            amsgrad=amsgrad,
+            maximize=maximize,
+            foreach=foreach,
+            capturable=capturable,
+            move=move,
+        )
+        super().__init__(params, defaults)
 
-    def _check(self, group: dict) -> None:
+    def _check(self, group: Group) -> None:
         super()._check(group)
-        owner, betas = type(self).__name__, group["betas"]
-        check_number(owner, "eps", group["eps"])
-        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-            raise ValueError(f"{owner}: betas must be a pair of numbers, got {betas!r}.")
-        for i, beta in enumerate(betas):
-            check_number(owner, f"betas[{i}]", beta, 1.0)
+        check_options(group, "eps")
+        betas = group["betas"]
+        if (
+            not isinstance(betas, (tuple, list))
+            or [isinstance(b, (int, float)) and 0 <= b < 1 for b in betas] != [True] * 2
+        ):
+            raise ArgumentError(f"betas must be a pair of numbers of at least 0 and below 1, got {betas!r}.")
 
     @staticmethod
-    def _count(group: dict, device: torch.device) -> Tensor:
+    def _count(group: Group, device: torch.device) -> Tensor:
         return torch.zeros((), dtype=torch.float32, device=device if group["capturable"] else "cpu")
 
-    def _ready(self, group: dict, parameter: Tensor) -> None:
+    def _ready(self, group: Group, parameter: Tensor) -> None:
         if group["capturable"] and parameter.device.type == "cpu":
             raise RuntimeError(
                 f"{type(self).__name__}: capturable=True is for CUDA graphs, and a parameter of shape "
                 f"{tuple(parameter.shape)} lies on the CPU. Move the model to the GPU, or leave capturable out."
             )
 
-    def _flat(self, group: dict, parameters: list[Tensor], grads: list[Tensor], states: list[dict]) -> None:
-        averages = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])]
+    @staticmethod
+    def _averages(group: Group, mean: Tensor, square: Tensor) -> State:
+        """Running averages before the first step, from zeros of their shapes."""
+        found = {"exp_avg": mean, "exp_avg_sq": square}
+        return found | {"max_exp_avg_sq": square.clone()} if group["amsgrad"] else found
+
+    def _flat(self, group: Group, parameters: list[Tensor], grads: list[Tensor], states: list[State]) -> None:
         for parameter, state in zip(parameters, states):
             if not state:
                 state["step"] = self._count(group, parameter.device)
-                state |= {name: torch.zeros_like(parameter) for name in averages}
-        function = adamw if self.decoupled else adam
+                state |= self._averages(group, torch.zeros_like(parameter), torch.zeros_like(parameter))
+        function: Callable[..., None] = adamw if self.decoupled else adam
+        names = ("amsgrad", "lr", "weight_decay", "eps", "maximize", "foreach", "capturable")
         function(
-            parameters,
-            grads,
-            *([state[name] for state in states] for name in averages[:2]),
-            [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else [],
-            [state["step"] for state in states],
+            params=parameters,
+            grads=grads,
+            exp_avgs=[state["exp_avg"] for state in states],
+            exp_avg_sqs=[state["exp_avg_sq"] for state in states],
+            max_exp_avg_sqs=[state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else [],
+            state_steps=[state["step"] for state in states],
             beta1=group["betas"][0],
             beta2=group["betas"][1],
-            **{
-                name: group[name]
-                for name in ("amsgrad", "lr", "weight_decay", "eps", "maximize", "foreach", "capturable")
-            },
+            **{name: group[name] for name in names},
         )
 
-    def _begin(self, group: dict, tangent: Tensor, count: int) -> dict[str, Tensor]:
-        scalar = tangent.new_zeros(*tangent.shape[:-1], count)
-        state = {"step": self._count(group, tangent.device), "exp_avg": tangent, "exp_avg_sq": scalar}
-        return state | {"max_exp_avg_sq": scalar.clone()} if group["amsgrad"] else state
+    def _begin(self, group: Group, tangent: Tensor, count: int) -> State:
+        scalars = tangent.new_zeros(*tangent.shape[:-1], count)
+        return {"step": self._count(group, tangent.device), **self._averages(group, tangent, scalars)}
 
-    def _foreign(self, group: dict, parameter: Tensor, grad: Tensor, manifold: Any) -> None:
+    def _foreign(self, group: Group, parameter: Tensor, grad: Tensor, manifold: Any) -> None:
         state, lr, decay = self.state[parameter], group["lr"], group["weight_decay"]
         beta1, beta2 = group["betas"]
         if not state:
             state["step"] = self._count(group, parameter.device)
-            names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])]
-            state |= {name: torch.zeros_like(grad) for name in names}
+            state |= self._averages(group, torch.zeros_like(grad), torch.zeros_like(grad))
         state["step"] += 1
         step = state["step"] if group["capturable"] else state["step"].item()
         if self.decoupled and decay:
@@ -167,7 +165,8 @@ class RiemannianAdam(RiemannianOptimizer):
         parameter.copy_(moved)
         mean.copy_(transported)
 
-    def _points(self, group: dict, job: Job) -> None:
+    def _points(self, group: Group, job: Job) -> None:
+        assert job.step is not None
         x, c, lr, decay = job.x, job.c, group["lr"], group["weight_decay"]
         mean, square = job.state["exp_avg"], job.state["exp_avg_sq"]
         beta1, beta2 = group["betas"]
@@ -176,12 +175,12 @@ class RiemannianAdam(RiemannianOptimizer):
             share = lr * decay
             job.kernel.decay_(x, share.clamp(max=1) if isinstance(share, Tensor) else min(share, 1.0), c)
         gradient, where = job.kernel.gradient(x, job.grad, c, 0.0 if self.decoupled else decay)
-        square.lerp_(tame_(gradient).unsqueeze(1), 1 - beta2)
+        square.lerp_(shorten_(gradient).unsqueeze(1), 1 - beta2)
         mean.lerp_(gradient, 1 - beta1)
         if group["amsgrad"]:
             square = torch.maximum(job.state["max_exp_avg_sq"], square, out=job.state["max_exp_avg_sq"])
         size = (square.squeeze(1) / _share(beta2, step)).sqrt_().add_(group["eps"])
-        job.kernel.step_along_(x, mean, lr / _share(beta1, step) / size, where, c)
+        job.kernel.step_(x, mean, lr / _share(beta1, step) / size, mean, where, c)
 
 
 class RiemannianAdamW(RiemannianAdam):
@@ -198,5 +197,13 @@ class RiemannianAdamW(RiemannianAdam):
 
     decoupled = True
 
-    def __init__(self, params, lr: float | Tensor = 1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, **options):
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        **options: Any,
+    ):
         super().__init__(params, lr, betas, eps, weight_decay, **options)

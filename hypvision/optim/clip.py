@@ -2,67 +2,56 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-from .base import factors, foreign_manifold_of, manifold_of, number, whole
+from hypvision.errors import ArgumentError
 
-__all__ = ["clip_grad_norm_", "get_total_norm"]
+from .base import constant, factors, foreign_manifold_of, local_part, manifold_of
 
 
-def _vectors(parameter: Tensor) -> list[Tensor]:
-    """The gradient as tangent vectors in frames, whose Euclidean norm is the Riemannian one."""
-    grad, manifold = parameter.grad, manifold_of(parameter)
-    foreign = foreign_manifold_of(parameter)
+def _entries(parameter: Tensor, grad: Tensor) -> list[Tensor]:
+    """What counts of a gradient: its entries or, of points, the Riemannian norms of its vectors."""
+    manifold, foreign = manifold_of(parameter), foreign_manifold_of(parameter)
     if foreign is not None:
-        # a copy: geoopt changes its argument
-        vector = foreign.egrad2rgrad(parameter, grad.clone())
+        vector = foreign.egrad2rgrad(parameter, grad.clone())  # a copy: geoopt changes its argument
         return [foreign.inner(parameter, vector, keepdim=True).clamp(min=0).sqrt()]
     if manifold is None:
         return [grad.coalesce().values() if grad.is_sparse else grad]
-    x, width = whole(parameter.detach()), parameter.shape[-1]
-    x = x.reshape(-1, width)
+    width = parameter.shape[-1]
+    x = local_part(parameter.detach()).reshape(-1, width)
     if grad.is_sparse:
         grad = grad.coalesce()
         x, grad = x[grad.indices()[0]], grad.values()
-    grad = whole(grad).reshape(-1, width)
-    found = []
+    grad, found = local_part(grad).reshape(-1, width), []
     for part in factors(manifold, width):
-        c = number(part.manifold.c, x.dtype)
-        found.append(part.kernel.gradient(x[:, part.points], grad[:, part.points], c)[0])
+        c = constant(part.manifold.c, x.dtype)
+        vectors, _ = part.kernel.gradient(x[:, part.points], grad[:, part.points], c)
+        found.append(torch.linalg.vector_norm(vectors, dim=-1))
     return found
 
 
 @torch.no_grad()
 def get_total_norm(parameters: Iterable[Tensor] | Tensor, norm_type: float = 2.0) -> Tensor:
-    """Norm of all gradients together, in which those of points count by their Riemannian norms.
+    """Norm of all gradients together, a scalar tensor, in which those of points count by their Riemannian norms.
 
     Args:
         parameters: parameters; those without a gradient are left out.
         norm_type: exponent over the entries of Euclidean gradients, and over the norms of tangent vectors.
-
-    Returns:
-        A tensor without dimensions.
-
-    Raises:
-        ValueError: ``norm_type`` is not positive.
     """
     if not norm_type > 0:
-        raise ValueError(f"norm_type must be positive (2, 1, math.inf, ...), got {norm_type}.")
-    parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    norms = []
-    for parameter in parameters:
-        if parameter.grad is None:
-            continue
-        for vectors in _vectors(parameter):
-            if manifold_of(parameter) is not None:
-                vectors = torch.linalg.vector_norm(vectors, dim=-1)
-            norms.append(torch.linalg.vector_norm(vectors, norm_type))
+        raise ArgumentError(f"norm_type must be positive (2, 1, math.inf, ...), got {norm_type}.")
+    norms: list[Tensor] = []
+    for parameter in [parameters] if isinstance(parameters, Tensor) else parameters:
+        if parameter.grad is not None:
+            norms += [torch.linalg.vector_norm(part, norm_type) for part in _entries(parameter, parameter.grad)]
     if not norms:
         return torch.tensor(0.0)
-    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]), norm_type)
+    together: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]), norm_type)
+    return together
 
 
 @torch.no_grad()
@@ -83,18 +72,14 @@ def clip_grad_norm_(
         parameters: parameters; those without a gradient are left out.
         max_norm: largest norm.
         norm_type: see :func:`get_total_norm`.
-        error_if_nonfinite: raise instead of scaling by a norm that is not finite.
+        error_if_nonfinite: raise RuntimeError instead of scaling by a norm that is not finite.
         foreach: accepted for torch's sake.
 
     Returns:
         The norm before.
-
-    Raises:
-        ValueError: ``max_norm`` is negative, or ``norm_type`` is not positive.
-        RuntimeError: the norm is not finite and ``error_if_nonfinite`` is set.
     """
-    if not max_norm >= 0:
-        raise ValueError(f"max_norm must be a number of at least 0, got {max_norm}: a negative one turns gradients.")
+    if math.isnan(max_norm) or max_norm < 0:
+        raise ArgumentError(f"max_norm must be a number of at least 0, got {max_norm}: a negative one turns gradients.")
     parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     total = get_total_norm(parameters, norm_type)
     if error_if_nonfinite and not torch.isfinite(total):

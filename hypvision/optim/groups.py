@@ -13,8 +13,6 @@ from hypvision.geometry.parameters import loose, mark
 
 from .base import foreign_manifold_of
 
-__all__ = ["param_groups"]
-
 
 def param_groups(
     model: nn.Module,
@@ -46,33 +44,28 @@ def param_groups(
 
     Returns:
         Groups, each with a ``name``; empty ones are left out.
-
-    Raises:
-        ValueError: a scale without ``lr``; or points on a manifold whose curvature is learned, which no module of the
-            model holds.
     """
     if lr is None and (manifold_lr_scale != 1 or curvature_lr_scale != 1):
         raise ValueError("manifold_lr_scale and curvature_lr_scale are multiples of lr: give lr as well.")
     method = getattr(model, "no_weight_decay", None)
     exempt = {*no_weight_decay, *(method() if callable(method) else ())}
-    points = {}
+    points = set()
     known = {id(parameter) for parameter in model.parameters()}
     for name, parameter, manifold in named_manifold_parameters(model):
         mark(parameter, manifold)
-        points[id(parameter)] = parameter
+        points.add(id(parameter))
         if not known.issuperset(map(id, manifold.parameters())):
             raise ValueError(loose(name, manifold))
-    rate = {} if lr is None else {"lr": lr}
-    slow = {} if lr is None else {"lr": lr * manifold_lr_scale}
     if curvature_lr is None and lr is not None:
         curvature_lr = lr * curvature_lr_scale
-    groups = {
-        "weights": {**rate, "weight_decay": weight_decay},
-        "no_weight_decay": {**rate, "weight_decay": 0.0},
-        "points": {**slow, "weight_decay": weight_decay if manifold_weight_decay is None else manifold_weight_decay},
-        "curvatures": {**({} if curvature_lr is None else {"lr": curvature_lr}), "weight_decay": 0.0},
+    points_decay = weight_decay if manifold_weight_decay is None else manifold_weight_decay
+    options = {  # of each kind the learning rate and the weight decay
+        "weights": (lr, weight_decay),
+        "no_weight_decay": (lr, 0.0),
+        "points": (None if lr is None else lr * manifold_lr_scale, points_decay),
+        "curvatures": (curvature_lr, 0.0),
     }
-    members: dict[str, list] = {name: [] for name in groups}
+    members: dict[str, list[nn.Parameter]] = {name: [] for name in options}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -85,4 +78,10 @@ def param_groups(
         else:
             kind = "weights"
         members[kind].append(parameter)
-    return [{"name": name, "params": members[name], **groups[name]} for name in groups if members[name]]
+    groups = []
+    for name, (rate, decay) in options.items():
+        if members[name]:
+            groups.append({"name": name, "params": members[name], "weight_decay": decay})
+            if rate is not None:
+                groups[-1]["lr"] = rate
+    return groups

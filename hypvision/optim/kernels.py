@@ -8,16 +8,16 @@ changes with :func:`~hypvision.geometry.lorentz.change_curvature` the vector sta
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
+from hypvision.geometry._typing import Curvature
 from hypvision.geometry.lorentz.frame import _CAP, _LIMIT
 from hypvision.geometry.manifolds import whose
 from hypvision.geometry.numerics import wide_square_norm
-
-__all__ = ["BallKernel", "Kernel", "LorentzKernel", "kernel_of"]
 
 # Longest step, sqrt(c) times the distance; nothing can be farther away than twice the caps of the radius.
 _LONGEST = 40.0
@@ -25,9 +25,15 @@ _LONGEST = 40.0
 _STEEPEST = {torch.float32: 1e15, torch.float64: 1e120}
 
 
+# What the gradient at a point tells a step from there.
+Where = tuple[Tensor, ...]
+# A number, or one for every row.
+Rate = Tensor | float
+
+
 def _square(v: Tensor) -> Tensor:
     """Squared norms ``(N,)``."""
-    norm = torch.linalg.vector_norm(v, dim=-1)
+    norm: Tensor = torch.linalg.vector_norm(v, dim=-1)
     return norm.mul_(norm)
 
 
@@ -36,17 +42,17 @@ def _product(v: Tensor, w: Tensor, buffer: Tensor | None = None) -> Tensor:
     return torch.mul(v, w, out=buffer).sum(-1)
 
 
-def tame_(gradient: Tensor) -> Tensor:
-    """Shorten the vectors of a gradient that only an accident makes so long; returns their squared lengths."""
+def shorten_(gradient: Tensor) -> Tensor:
+    """Shorten vectors of a gradient whose products would overflow; returns the squared lengths of all."""
     limit = _STEEPEST[gradient.dtype]
-    norm = torch.linalg.vector_norm(gradient, dim=-1)
+    norm: Tensor = torch.linalg.vector_norm(gradient, dim=-1)
     if gradient.device.type != "cpu" or not norm.max() <= limit:  # a GPU must not wait for the answer
         gradient.mul_(limit / torch.linalg.vector_norm(gradient, math.inf, dim=-1, keepdim=True).clamp_(min=limit))
         norm = torch.linalg.vector_norm(gradient, dim=-1)
     return norm.mul_(norm)
 
 
-def _scale(rate: Tensor | float, norm: Tensor, c) -> tuple[Tensor, Tensor]:
+def _scale(rate: Rate, norm: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
     """Factors ``(N,)`` of vectors with these norms for a step at ``-rate``, cut where it is too long to compute.
 
     Also the lengths of the step, ``sqrt(c)`` times its distance.
@@ -65,14 +71,14 @@ def _sound(scale: Tensor) -> Tensor:
     return scale.clamp_(min=64 * torch.finfo(scale.dtype).eps)
 
 
-def _turn_(m: Tensor, x: Tensor, b: Tensor, size_x: Tensor | float, size_b: Tensor, products: tuple, xy, yy) -> None:
+def _turn_(m: Tensor, x: Tensor, b: Tensor, size_x: Rate, size_b: Tensor, products: Where, y: Where) -> None:
     r"""Rotate ``m`` in place by the gyration of ``X = size_x x`` and ``Y = B + (...) X``, ``B = size_b b``.
 
     That is what parallel transport from ``X`` to :math:`X \oplus Y` does to a vector in its frame. X and Y are points
-    of the unit ball, ``products`` are those of X and X, X and B, B and B; ``xy, yy`` those of Y. The vectors as they
-    are may be so long that products of theirs overflow.
+    of the unit ball, ``products`` are those of X and X, X and B, B and B; ``y`` those of X and Y, Y and Y. The
+    vectors as they are may be so long that products of theirs overflow.
     """
-    xx, xb, bb = products
+    (xx, xb, bb), (xy, yy) = products, y
     mx, mb = _product(m, x) * size_x, _product(m, b) * size_b
     scale = _sound(1 + 2 * xy + xx * yy)
     # with the skew A = X B^T - B X^T:  m + k1 A m + k2 A (A m)
@@ -92,40 +98,36 @@ class Kernel:
         """Numbers of a vector in the frame, for points of ``width`` coordinates."""
         return width - self.manifold.extra
 
-    def gradient(self, x: Tensor, grad: Tensor, c, decay: float = 0.0) -> tuple[Tensor, tuple]:
+    def gradient(self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0) -> tuple[Tensor, Where]:
         """Riemannian gradient in the frame, of a loss with the Euclidean gradient ``grad + decay x``.
 
         Also what a step from ``x`` needs to know of it.
         """
         return (torch.add(grad, x, alpha=decay) if decay else grad), ()
 
-    def frame(self, x: Tensor, v: Tensor, c) -> Tensor:
+    def frame(self, x: Tensor, v: Tensor, c: Curvature) -> Tensor:
         """Any vector ``(N, d)`` at ``x``: its tangent part, in the frame."""
         return v
 
-    def step_(self, x: Tensor, d: Tensor, rate: Tensor | float, m: Tensor | None, where: tuple, c) -> None:
-        """Move ``x`` along ``-rate d``, ``rate`` a number or ``(N,)`` of at least 0, and transport ``m``."""
+    def step_(self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature) -> None:
+        """Move ``x`` along ``-rate d``, with rates of at least 0, and transport ``m``, which may be ``d`` itself."""
         x -= d * (rate.unsqueeze(1) if isinstance(rate, Tensor) and rate.dim() else rate)
 
-    def step_along_(self, x: Tensor, m: Tensor, rate: Tensor | float, where: tuple, c) -> None:
-        """Move ``x`` along ``-rate m``, and transport ``m``."""
-        Kernel.step_(self, x, m, rate, None, where, c)
-
-    def decay_(self, x: Tensor, share: Tensor | float, c) -> None:
+    def decay_(self, x: Tensor, share: Rate, c: Curvature) -> None:
         """Move ``x`` by ``share``, between 0 and 1, of the way to the origin."""
         x *= 1 - share
 
-    def project_(self, x: Tensor, c) -> None:
+    def project_(self, x: Tensor, c: Curvature) -> None:
         """Bring points that have left the manifold back."""
 
-    def change_(self, x: Tensor, old, new, move: str) -> None:
+    def change_(self, x: Tensor, old: Curvature, new: Curvature, move: str) -> None:
         """Points of curvature ``new`` for those of curvature ``old``."""
 
 
 class LorentzKernel(Kernel):
     """Steps on the hyperboloid by the exponential map; points ``(N, n + 1)``, vectors ``(N, n)``."""
 
-    def gradient(self, x: Tensor, grad: Tensor, c, decay: float = 0.0) -> tuple[Tensor, tuple]:
+    def gradient(self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0) -> tuple[Tensor, Where]:
         space, buffer = x[:, 1:], torch.empty_like(grad[:, 1:], memory_format=torch.contiguous_format)
         q = _square(space)
         cosh = torch.sqrt(1 + q * c)
@@ -135,7 +137,7 @@ class LorentzKernel(Kernel):
             along += 2 * decay * cosh
         return torch.addcmul(grad[:, 1:], space, along.unsqueeze(1), out=buffer), (q, cosh)
 
-    def frame(self, x: Tensor, v: Tensor, c) -> Tensor:
+    def frame(self, x: Tensor, v: Tensor, c: Curvature) -> Tensor:
         return lorentz.transp0back(x, lorentz.proju(x, v, c), c)
 
     @staticmethod
@@ -154,19 +156,19 @@ class LorentzKernel(Kernel):
         """
         cap = math.cosh(_CAP[x.dtype])
         # the sum is at most twice the product; a GPU must not wait for the answer
-        far = x.device.type != "cpu" or not cosh.max().item() * cosh_step.max().item() <= cap / 2
-        if far:
+        capped = x.device.type != "cpu" or not cosh.max().item() * cosh_step.max().item() <= cap / 2
+        if capped:
             factor = cap / torch.addcmul(side, cosh, cosh_step).clamp_(min=cap)
             ahead, aside = ahead * factor, aside * factor
-        return ahead.unsqueeze(1), aside.unsqueeze(1), far
+        return ahead.unsqueeze(1), aside.unsqueeze(1), capped
 
     @staticmethod
-    def _arrive_(x: Tensor, c, far: bool) -> None:
+    def _arrive_(x: Tensor, c: Curvature, capped: bool) -> None:
         """The time of points that have moved, and the cap for those whose step has lost all digits on its way."""
         space = x[:, 1:]
         square = _square(space)
         limit = _LIMIT[x.dtype] / c
-        if far:
+        if capped:
             precise = space.double()
             norm = torch.linalg.vector_norm(precise, dim=-1, keepdim=True)
             longest = limit**0.5
@@ -174,56 +176,48 @@ class LorentzKernel(Kernel):
             square = _square(space)
         x[:, 0] = torch.sqrt(square + 1 / c)
 
-    def step_(self, x: Tensor, d: Tensor, rate: Tensor | float, m: Tensor | None, where: tuple, c) -> None:
+    def step_(self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature) -> None:
         space, (q, cosh) = x[:, 1:], where
-        scale, length = _scale(rate, torch.linalg.vector_norm(d, dim=-1), c)
-        xd = _product(space, d) * scale
-        sinhc, cosh_step = self._length(length)
-        if m is not None:
-            # both as points of the unit ball: sqrt(c) x / (1 + cosh r)
-            size_x, size_d = c**0.5 / (cosh + 1), sinhc / (cosh_step + 1)
-            products = q * size_x * size_x, xd * c**0.5 * size_x * size_d, (length * size_d).square_()
-            _turn_(m, space, d, size_x, c**0.5 * size_d * scale, products, *products[1:])
-        side = xd * sinhc * c
-        ahead, aside, far = self._factors(x, side / (cosh + 1) + cosh_step, sinhc * scale, cosh, cosh_step, side)
-        space.mul_(ahead).addcmul_(d, aside)
-        self._arrive_(x, c, far)
-
-    def step_along_(self, x: Tensor, m: Tensor, rate: Tensor | float, where: tuple, c) -> None:
-        space, (q, cosh) = x[:, 1:], where
-        buffer = torch.empty_like(m)
-        norm = torch.linalg.vector_norm(m, dim=-1)
-        mm, xm = norm * norm, _product(space, m, buffer)
+        along = torch.empty_like(d) if m is d else None
+        norm = torch.linalg.vector_norm(d, dim=-1)
+        xd = _product(space, d, along)
         scale, length = _scale(rate, norm, c)
         sinhc, cosh_step = self._length(length)
         aside = sinhc * scale
-        tilt = aside * c / (cosh + 1)
-        # Nothing happens outside the plane of x and m, so that the gyration is two numbers.
-        kappa = tilt / (cosh_step + 1)
-        along, across = kappa * xm, kappa * mm
-        area = kappa * across * q
-        norm = _sound(2 * along + 1 + area)
-        keep, add = 1 - 2 * (area + along) / norm, 2 * (along + 1) * across / norm
-        side = aside * xm * c
-        ahead, aside, far = self._factors(x, torch.addcmul(cosh_step, tilt, xm), aside, cosh, cosh_step, side)
-        torch.mul(m, aside, out=buffer)
-        m.mul_(keep.unsqueeze(1)).addcmul_(space, add.unsqueeze(1))
-        space.mul_(ahead).add_(buffer)
-        self._arrive_(x, c, far)
+        side, tilt = aside * xd * c, aside * c / (cosh + 1)
+        limited = self._factors(x, torch.addcmul(cosh_step, tilt, xd), aside, cosh, cosh_step, side)
+        if m is not None and along is not None:
+            torch.mul(d, limited[1], out=along)
+            # Nothing happens outside the plane of x and m, so that the gyration is two numbers.
+            kappa = tilt / (cosh_step + 1)
+            ahead, across = kappa * xd, kappa * norm * norm
+            area = kappa * across * q
+            total = _sound(2 * ahead + 1 + area)
+            scale_m, add_x = 1 - 2 * (area + ahead) / total, 2 * (ahead + 1) * across / total
+            m.mul_(scale_m.unsqueeze(1)).addcmul_(space, add_x.unsqueeze(1))
+            space.mul_(limited[0]).add_(along)
+        else:
+            if m is not None:
+                # both as points of the unit ball: sqrt(c) x / (1 + cosh r)
+                size_x, size_d = c**0.5 / (cosh + 1), sinhc / (cosh_step + 1)
+                products = q * size_x * size_x, xd * scale * c**0.5 * size_x * size_d, (length * size_d).square_()
+                _turn_(m, space, d, size_x, c**0.5 * size_d * scale, products, products[1:])
+            space.mul_(limited[0]).addcmul_(d, limited[1])
+        self._arrive_(x, c, limited[2])
 
-    def decay_(self, x: Tensor, share: Tensor | float, c) -> None:
+    def decay_(self, x: Tensor, share: Rate, c: Curvature) -> None:
         """The centroid of ``x``, weighted ``1 - share``, and the origin, weighted ``share``."""
         space = x[:, 1:]
-        keep = 1 - share
+        rest = 1 - share
         cosh = torch.sqrt(1 + _square(space) * c)
-        space.mul_((keep / torch.sqrt(keep * keep + share * share + 2 * share * keep * cosh)).unsqueeze(1))
+        space.mul_((rest / torch.sqrt(rest * rest + share * share + 2 * share * rest * cosh)).unsqueeze(1))
         x[:, 0] = torch.sqrt(_square(space) + 1 / c)
 
-    def project_(self, x: Tensor, c) -> None:
+    def project_(self, x: Tensor, c: Curvature) -> None:
         """Recompute the time."""
         x.copy_(lorentz.projx(x, c))
 
-    def change_(self, x: Tensor, old, new, move: str) -> None:
+    def change_(self, x: Tensor, old: Curvature, new: Curvature, move: str) -> None:
         function = lorentz.change_curvature if move == "tangent" else lorentz.scale_curvature
         x.copy_(function(x, old, new))
 
@@ -231,10 +225,12 @@ class LorentzKernel(Kernel):
 class BallKernel(Kernel):
     """Steps in the ball by the manifold's retraction; points and vectors ``(N, n)``."""
 
+    manifold: PoincareBall
+
     def _eps(self, x: Tensor) -> float:
         return poincare._default_eps(x) if self.manifold.eps is None else self.manifold.eps
 
-    def gradient(self, x: Tensor, grad: Tensor, c, decay: float = 0.0) -> tuple[Tensor, tuple]:
+    def gradient(self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0) -> tuple[Tensor, Where]:
         q = wide_square_norm(x).squeeze(-1)
         limit = (1 - self._eps(x)) ** 2
         gap = (1 - q * c).clamp_(min=1 - limit).to(x.dtype)
@@ -242,15 +238,17 @@ class BallKernel(Kernel):
             grad = torch.add(grad, x, alpha=decay)
         return grad * (gap / 2).unsqueeze(1), (q.to(x.dtype), gap)
 
-    def frame(self, x: Tensor, v: Tensor, c) -> Tensor:
+    def frame(self, x: Tensor, v: Tensor, c: Curvature) -> Tensor:
         return 2 * poincare.transp0back(x, v, c)
 
-    def _move(self, x: Tensor, q: Tensor, gap: Tensor, dd: Tensor, xd: Tensor) -> tuple[Tensor, ...]:
+    def _move(
+        self, x: Tensor, q: Tensor, gap: Tensor, dd: Tensor, xd: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, bool]:
         r"""A step along a vector with the scaled squared length ``dd`` and product ``xd`` with x.
 
         Returns:
             For :math:`y = -x \oplus x'`: its ``share`` of ``d``, and its products with x and itself; the two factors
-            in ``x' = keep x + add d``; and whether these may have lost digits, so that x' needs a projection.
+            in ``x' = scale_x x + add d``; and whether these may have lost digits, so that x' needs a projection.
         """
         limit = (1 - self._eps(x)) ** 2
         if self.manifold.exact:
@@ -259,12 +257,12 @@ class BallKernel(Kernel):
             share = (size / 2).tanh_().div_(size)
             xy, yy = share * xd, share * share * dd
             scale = _sound((2 * xy + q * yy).add_(1))
-            keep, add = (2 * xy + yy).add_(1).div_(scale), gap * share / scale
-            reached = keep * keep * q + 2 * keep * add * xd + add * add * dd
+            scale_x, add = (2 * xy + yy).add_(1).div_(scale), gap * share / scale
+            reached = scale_x * scale_x * q + 2 * scale_x * add * xd + add * add * dd
             factor = (limit / reached.clamp_(min=limit)).sqrt_()
             # a step back over the origin from far away; a GPU must not wait for the answer
             lossy = x.device.type != "cpu" or not scale.min() > 0.1
-            return share, xy, yy, keep * factor, add * factor, lossy
+            return share, xy, yy, scale_x * factor, add * factor, lossy
         # x + u with u = gap d / 2, brought inside: x' = factor (x + u)
         half = gap / 2
         reached = torch.addcmul(q, half, torch.addcmul(2 * xd, half, dd))
@@ -276,48 +274,42 @@ class BallKernel(Kernel):
         scale = torch.addcmul(1 - 2 * xv, q, vv)
         return along / scale, torch.addcmul(xv, vv, q, value=-1).div_(scale), vv / scale, factor, factor * half, False
 
-    def step_(self, x: Tensor, d: Tensor, rate: Tensor | float, m: Tensor | None, where: tuple, c) -> None:
+    def step_(self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature) -> None:
         q, gap = where
-        scale, length = _scale(rate, torch.linalg.vector_norm(d, dim=-1), c)
-        dd, xd = length * length, _product(x, d) * scale * c
-        share, xy, yy, keep, add, lossy = self._move(x, q * c, gap, dd, xd)
-        if m is not None:
-            products = q * c, xd * share, dd * share * share
-            _turn_(m, x, d, c**0.5, share * scale * c**0.5, products, xy, yy)
-        x.mul_(keep.unsqueeze(1)).addcmul_(d, (add * scale).unsqueeze(1))
-        if lossy:
-            self.project_(x, c)
-
-    def step_along_(self, x: Tensor, m: Tensor, rate: Tensor | float, where: tuple, c) -> None:
-        q, gap = where
-        buffer = torch.empty_like(m)
-        norm = torch.linalg.vector_norm(m, dim=-1)
-        mm, xm = norm * norm, _product(x, m, buffer)
+        along = torch.empty_like(d) if m is d else None
+        norm = torch.linalg.vector_norm(d, dim=-1)
+        xd = _product(x, d, along)
         scale, length = _scale(rate, norm, c)
-        xd = xm * scale
-        share, xy, _, keep, add, lossy = self._move(x, q * c, gap, length * length, xd * c)
-        # Nothing happens outside the plane of x and m: a rotation by the angle of (1 + xy, area).
-        share = share * scale * c
-        one, across, along = xy + 1, share * mm, share * xm
-        square = torch.addcmul(share * across * q, along, along, value=-1)
-        norm = _sound(torch.addcmul(square, one, one))
-        one = 2 * one / norm
-        keep_m, add_x = torch.addcmul(1 - 2 * square / norm, one, along, value=-1), one * across
-        torch.mul(m, (add * scale).unsqueeze(1), out=buffer)
-        m.mul_(keep_m.unsqueeze(1)).addcmul_(x, add_x.unsqueeze(1))
-        x.mul_(keep.unsqueeze(1)).add_(buffer)
+        share, xy, yy, scale_x, add, lossy = self._move(x, q * c, gap, length * length, xd * scale * c)
+        scale_x, add = scale_x.unsqueeze(1), (add * scale).unsqueeze(1)
+        if m is not None and along is not None:
+            torch.mul(d, add, out=along)
+            # Nothing happens outside the plane of x and m: a rotation by the angle of (1 + xy, area).
+            share = share * scale * c
+            one, across, ahead = xy + 1, share * norm * norm, share * xd
+            square = torch.addcmul(share * across * q, ahead, ahead, value=-1)
+            total = _sound(torch.addcmul(square, one, one))
+            one = 2 * one / total
+            scale_m, add_x = torch.addcmul(1 - 2 * square / total, one, ahead, value=-1), one * across
+            m.mul_(scale_m.unsqueeze(1)).addcmul_(x, add_x.unsqueeze(1))
+            x.mul_(scale_x).add_(along)
+        else:
+            if m is not None:
+                products = q * c, xd * scale * c * share, (length * share).square_()
+                _turn_(m, x, d, c**0.5, share * scale * c**0.5, products, (xy, yy))
+            x.mul_(scale_x).addcmul_(d, add)
         if lossy:
             self.project_(x, c)
 
-    def decay_(self, x: Tensor, share: Tensor | float, c) -> None:
+    def decay_(self, x: Tensor, share: Rate, c: Curvature) -> None:
         """The point at ``1 - share`` of the distance from the origin."""
         x.copy_(poincare.mobius_scalar_mul(1 - share, x, c))
 
-    def project_(self, x: Tensor, c) -> None:
+    def project_(self, x: Tensor, c: Curvature) -> None:
         """Bring the points inside."""
         x.copy_(poincare.project(x, c, self.manifold.eps))
 
-    def change_(self, x: Tensor, old, new, move: str) -> None:
+    def change_(self, x: Tensor, old: Curvature, new: Curvature, move: str) -> None:
         function = poincare.change_curvature if move == "tangent" else poincare.scale_curvature
         x.copy_(function(x, old, new))
         self.project_(x, new)
@@ -333,77 +325,69 @@ class MethodKernel(Kernel):
     ``to_tangent0``.
     """
 
-    NEEDED = ("egrad2rgrad", "retr", "transp", "projx")
-    FRAMES = ("origin", "transp0", "transp0back", "inner")
-
     def __init__(self, manifold: Manifold):
-        self._require(manifold, self.NEEDED, "The optimisers need")
         super().__init__(manifold)
-        self.frames = all(callable(getattr(manifold, name, None)) for name in self.FRAMES)
+        self.methods: Any = manifold
+        self._require("The optimisers need", "egrad2rgrad", "retr", "transp", "projx")
+        self.frames = not self._lacking("origin", "transp0", "transp0back", "inner")
 
-    @staticmethod
-    def _require(manifold: Manifold, names: tuple[str, ...], who: str) -> None:
-        lacking = [name for name in names if not callable(getattr(manifold, name, None))]
-        if lacking:
+    def _lacking(self, *names: str) -> list[str]:
+        return [name for name in names if not callable(getattr(self.methods, name, None))]
+
+    def _require(self, who: str, *names: str) -> None:
+        if lacking := self._lacking(*names):
             raise TypeError(
-                f"{who} {', '.join(lacking)} of the manifold {whose(manifold)}. Methods are as those of "
+                f"{who} {', '.join(lacking)} of the manifold {whose(self.methods)}. Methods are as those of "
                 "hypvision.geometry.Lorentz."
             )
 
     def size(self, width: int) -> int:
         return super().size(width) if self.frames else width
 
-    def _at(self, x: Tensor, d: Tensor) -> Tensor:
+    def _at(self, x: Tensor, d: Tensor) -> Any:
         """The tangent vector at ``x`` that is ``d`` in its frame, but for the unit of length."""
-        return self.manifold.transp0(x, d) if self.frames else d
+        return self.methods.transp0(x, d) if self.frames else d
 
-    def _unit(self, x: Tensor) -> Tensor | float:
+    def _unit(self, x: Tensor) -> Any:
         """Length of a unit vector of coordinates at the origin."""
         if not self.frames:
             return 1.0
-        origin = self.manifold.origin(x.shape[-1] - self.manifold.extra, dtype=x.dtype, device=x.device)
+        origin = self.methods.origin(x.shape[-1] - self.manifold.extra, dtype=x.dtype, device=x.device)
         vector = torch.zeros_like(origin[self.manifold.extra :])
         vector[0] = 1
-        tangent = self.manifold.transp0(origin, vector)
-        return self.manifold.inner(origin, tangent, tangent).sqrt()
+        tangent = self.methods.transp0(origin, vector)
+        return self.methods.inner(origin, tangent, tangent).sqrt()
 
-    def gradient(self, x: Tensor, grad: Tensor, c, decay: float = 0.0) -> tuple[Tensor, tuple]:
-        grad = torch.add(grad, x, alpha=decay) if decay else grad
-        return self.frame(x, grad, c), ()
+    def gradient(self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0) -> tuple[Tensor, Where]:
+        return self.frame(x, super().gradient(x, grad, c, decay)[0], c), ()
 
-    def frame(self, x: Tensor, v: Tensor, c) -> Tensor:
-        tangent = self.manifold.egrad2rgrad(x, v)
-        return self.manifold.transp0back(x, tangent) * self._unit(x) if self.frames else tangent
+    def frame(self, x: Tensor, v: Tensor, c: Curvature) -> Tensor:
+        tangent: Tensor = self.methods.egrad2rgrad(x, v)
+        return self.methods.transp0back(x, tangent) * self._unit(x) if self.frames else tangent
 
-    def step_(self, x: Tensor, d: Tensor, rate: Tensor | float, m: Tensor | None, where: tuple, c) -> None:
+    def step_(self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature) -> None:
         start = x.clone()
         rate = rate.unsqueeze(1) if isinstance(rate, Tensor) and rate.dim() else rate
-        x.copy_(self.manifold.retr(start, self._at(start, d * -rate / self._unit(x))))
+        x.copy_(self.methods.retr(start, self._at(start, d * -rate / self._unit(x))))
         if m is not None:
-            moved = self.manifold.transp(start, x, self._at(start, m))
-            m.copy_(self.manifold.transp0back(x, moved) if self.frames else moved)
+            moved = self.methods.transp(start, x, self._at(start, m))
+            m.copy_(self.methods.transp0back(x, moved) if self.frames else moved)
 
-    def step_along_(self, x: Tensor, m: Tensor, rate: Tensor | float, where: tuple, c) -> None:
-        self.step_(x, m, rate, m, where, c)
+    def decay_(self, x: Tensor, share: Rate, c: Curvature) -> None:
+        self._require("Decoupled weight decay needs", "from_tangent0", "to_tangent0")
+        x.copy_(self.methods.from_tangent0(self.methods.to_tangent0(x) * (1 - share)))
 
-    def decay_(self, x: Tensor, share: Tensor | float, c) -> None:
-        self._require(self.manifold, ("from_tangent0", "to_tangent0"), "Decoupled weight decay needs")
-        x.copy_(self.manifold.from_tangent0(self.manifold.to_tangent0(x) * (1 - share)))
+    def project_(self, x: Tensor, c: Curvature) -> None:
+        x.copy_(self.methods.projx(x))
 
-    def project_(self, x: Tensor, c) -> None:
-        x.copy_(self.manifold.projx(x))
-
-    def change_(self, x: Tensor, old, new, move: str) -> None:
+    def change_(self, x: Tensor, old: Curvature, new: Curvature, move: str) -> None:
         self.project_(x, new)
 
 
 def kernel_of(manifold: Manifold) -> Kernel:
-    """The kernel for points of a manifold: for one that this package does not know, by its methods.
-
-    Raises:
-        TypeError: the manifold lacks a method that takes.
-    """
-    for kind, kernel in ((Lorentz, LorentzKernel), (PoincareBall, BallKernel), (Euclidean, Kernel)):
-        if isinstance(manifold, kind):
-            return kernel(manifold)
-    return MethodKernel(manifold)
+    """The kernel for points of a manifold: for one that this package does not know, by its methods."""
+    if isinstance(manifold, Lorentz):
+        return LorentzKernel(manifold)
+    if isinstance(manifold, PoincareBall):
+        return BallKernel(manifold)
+    return Kernel(manifold) if isinstance(manifold, Euclidean) else MethodKernel(manifold)

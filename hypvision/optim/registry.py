@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from timm.optim import OptimInfo
-from timm.optim._optim_factory import default_registry
+from timm.optim._optim_factory import OptimInfo, default_registry
 
 from .adam import RiemannianAdam, RiemannianAdamW
 from .sgd import RiemannianSGD
-
-__all__ = ["register"]
 
 
 def register() -> None:

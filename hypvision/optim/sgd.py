@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 from torch.optim.sgd import sgd
 
-from .base import Factor, Job, RiemannianOptimizer, check_number, whole
-from .kernels import tame_
+from hypvision.errors import ArgumentError
 
-__all__ = ["RiemannianSGD"]
+from .base import Factor, Group, Job, RiemannianOptimizer, State, check_options, local_part
+from .kernels import shorten_
 
 
 class RiemannianSGD(RiemannianOptimizer):
@@ -49,16 +50,11 @@ class RiemannianSGD(RiemannianOptimizer):
     transport lets it leak into the momentum of all later steps, by some percent at usual rates and without bound at
     large ones. ``geoopt_first_step`` makes geoopt's first step and drops that part, so that the momentum of points of
     the hyperboloid differs from geoopt's from the second step on. Parameters of geoopt's own class keep it.
-
-    Raises:
-        TypeError: an option is not a number; at a step: points of half precision.
-        ValueError: an option is out of range, or a parameter has too few coordinates for points of its manifold.
-        RuntimeError: at a step: ``weight_decay`` with sparse gradients.
     """
 
     def __init__(
         self,
-        params,
+        params: ParamsT,
         lr: float | Tensor = 1e-3,
         momentum: float = 0.0,
         dampening: float = 0.0,
@@ -70,30 +66,29 @@ class RiemannianSGD(RiemannianOptimizer):
         maximize: bool = False,
         foreach: bool | None = None,
     ):
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "geoopt_first_step": geoopt_first_step,
-            "maximize": maximize,
-            "foreach": foreach,
-        }
-        super().__init__(params, defaults, move)
+        defaults = dict(
+            lr=lr,
+            momentum=momentum,
+            dampening=dampening,
+            weight_decay=weight_decay,
+            nesterov=nesterov,
+            geoopt_first_step=geoopt_first_step,
+            maximize=maximize,
+            foreach=foreach,
+            move=move,
+        )
+        super().__init__(params, defaults)
 
-    def _check(self, group: dict) -> None:
+    def _check(self, group: Group) -> None:
         super()._check(group)
-        owner = type(self).__name__
-        for name in ("momentum", "dampening"):
-            check_number(owner, name, group[name])
+        check_options(group, "momentum", "dampening")
         if group["nesterov"] and (group["momentum"] == 0 or group["dampening"] != 0):
-            raise ValueError(
-                f"{owner}: nesterov needs a momentum above 0 and no dampening, got momentum {group['momentum']} and "
-                f"dampening {group['dampening']}."
+            raise ArgumentError(
+                f"nesterov needs a momentum above 0 and no dampening, got momentum {group['momentum']} and dampening "
+                f"{group['dampening']}."
             )
 
-    def _flat(self, group: dict, parameters: list[Tensor], grads: list[Tensor], states: list[dict]) -> None:
+    def _flat(self, group: Group, parameters: list[Tensor], grads: list[Tensor], states: list[State]) -> None:
         for parameter, grad, state in zip(parameters, grads, states):
             if "momentum_buffer" not in state:
                 self._first(group, parameter, grad, state)
@@ -106,10 +101,10 @@ class RiemannianSGD(RiemannianOptimizer):
             for state, buffer in zip(states, buffers):
                 state["momentum_buffer"] = buffer
 
-    def _begin(self, group: dict, tangent: Tensor, count: int) -> dict[str, Tensor]:
+    def _begin(self, group: Group, tangent: Tensor, count: int) -> State:
         return {"momentum_buffer": tangent} if group["momentum"] else {}
 
-    def _first(self, group: dict, x: Tensor, grad: Tensor, state: dict, parts: Sequence[Factor] = ()) -> None:
+    def _first(self, group: Group, x: Tensor, grad: Tensor, state: State, parts: Sequence[Factor] = ()) -> None:
         if not (group["geoopt_first_step"] and group["momentum"]):
             return
         grad = grad.to_dense() if grad.is_sparse else grad
@@ -117,11 +112,11 @@ class RiemannianSGD(RiemannianOptimizer):
         if not parts:
             state["momentum_buffer"] = grad
         for part in parts:
-            frame = part.kernel.frame(x[..., part.points], whole(grad)[..., part.points], part.manifold.c)
-            tame_(frame)
+            frame = part.kernel.frame(x[..., part.points], local_part(grad)[..., part.points], part.manifold.c)
+            shorten_(frame)
             state["momentum_buffer"][..., part.tangents] = frame
 
-    def _foreign(self, group: dict, parameter: Tensor, grad: Tensor, manifold: Any) -> None:
+    def _foreign(self, group: Group, parameter: Tensor, grad: Tensor, manifold: Any) -> None:
         state, momentum = self.state[parameter], group["momentum"]
         if momentum and not state:
             state["momentum_buffer"] = grad.clone() if group["geoopt_first_step"] else torch.zeros_like(grad)
@@ -136,15 +131,11 @@ class RiemannianSGD(RiemannianOptimizer):
         parameter.copy_(moved)
         buffer.copy_(transported)
 
-    def _points(self, group: dict, job: Job) -> None:
+    def _points(self, group: Group, job: Job) -> None:
         x, c, buffer = job.x, job.c, job.state.get("momentum_buffer")
         direction, where = job.kernel.gradient(x, job.grad, c, group["weight_decay"])
-        tame_(direction)
-        if buffer is None:
-            job.kernel.step_(x, direction, group["lr"], None, where, c)
-            return
-        buffer.mul_(group["momentum"]).add_(direction, alpha=1 - group["dampening"])
-        if group["nesterov"]:
-            job.kernel.step_(x, direction + group["momentum"] * buffer, group["lr"], buffer, where, c)
-        else:
-            job.kernel.step_along_(x, buffer, group["lr"], where, c)
+        shorten_(direction)
+        if buffer is not None:
+            buffer.mul_(group["momentum"]).add_(direction, alpha=1 - group["dampening"])
+            direction = direction + group["momentum"] * buffer if group["nesterov"] else buffer
+        job.kernel.step_(x, direction, group["lr"], buffer, where, c)

@@ -7,8 +7,6 @@ from torch import Tensor, nn
 
 from hypvision.geometry import CurvatureParameter, named_manifold_parameters
 
-__all__ = ["unsharded_parameters"]
-
 
 def unsharded_parameters(model: nn.Module, group: dist.ProcessGroup | None = None) -> set[nn.Parameter]:
     """Parameters that ``fully_shard`` must leave alone, with their gradients averaged over the processes.
@@ -27,19 +25,17 @@ def unsharded_parameters(model: nn.Module, group: dist.ProcessGroup | None = Non
 
     Returns:
         The learned curvatures of the model, and its manifold parameters with one dimension.
-
-    Raises:
-        RuntimeError: there is no process group yet.
     """
     if not dist.is_initialized():
         raise RuntimeError("unsharded_parameters needs torch.distributed.init_process_group() to have been called.")
 
     def average(parameter: Tensor) -> None:
+        assert parameter.grad is not None  # autograd has just accumulated it
         dist.all_reduce(parameter.grad, group=group)
         parameter.grad /= dist.get_world_size(group)
 
-    found = {p for p in model.parameters() if isinstance(p, CurvatureParameter)}
+    found: set[nn.Parameter] = {p for p in model.parameters() if isinstance(p, CurvatureParameter)}
     found |= {p for _, p, _ in named_manifold_parameters(model) if p.dim() == 1}
     for parameter in found:
-        parameter.register_post_accumulate_grad_hook(average)
+        parameter.register_post_accumulate_grad_hook(average)  # type: ignore[no-untyped-call]
     return found

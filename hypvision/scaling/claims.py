@@ -14,8 +14,6 @@ from hypvision.scaling.experiments import LARGE_FEATURES, WIDTHS
 from hypvision.scaling.fits import JointFit, PowerLaw, power_law, slope
 from hypvision.scaling.measures import random_overlaps
 
-__all__ = ["Claim", "Exponent", "claims_of", "claims_of_language_models", "clean_exponents", "exponents"]
-
 Row = dict[str, Any]
 ABOUT_ONE = (0.75, 1.25)
 """The bounds of an exponent that is about 1."""
@@ -134,7 +132,6 @@ def _quick(rows: Sequence[Row]) -> list[Claim | None]:
     half = {sign: [row["phi_half"] for row in rows if sign * row["decay"] > 0] for sign in (-1, 1)}
     if not half[-1] or not half[1]:
         return []
-    told = strong is not None and weak is not None
     widths = [row["m"] for row in rows if row["decay"] > 0]
     grown, cut = mean(half[-1]), mean(half[1])
     growing = slope(widths, half[1]).within(least=0) if len(set(widths)) > 1 else None
@@ -148,8 +145,8 @@ def _quick(rows: Sequence[Row]) -> list[Claim | None]:
         Claim(
             "the loss falls faster with the width in strong superposition",
             "about 1 and more, against less",
-            f"{_show(strong)} against {_show(weak)}" if told else "fewer than three widths",
-            _steeper(strong, weak) if told else None,
+            f"{_show(strong)} against {_show(weak)}" if strong and weak else "fewer than three widths",
+            _steeper(strong, weak) if strong and weak else None,
         ),
     ]
 

@@ -16,9 +16,6 @@ from torch import Tensor
 
 from hypvision.errors import HypvisionError, did_you_mean
 
-__all__ = ["DISTRIBUTIONS", "Batch", "check_frequencies", "density_scan", "frequencies", "sample", "sample_dense",
-           "sparse", "stream"]  # fmt: skip
-
 DISTRIBUTIONS = ("power", "exponential1", "exponential", "linear")
 _HEAVY = 1 / 8  # from this frequency on a feature is drawn sample by sample
 
@@ -34,9 +31,6 @@ def frequencies(name: str, n: int, alpha: float = 1.0) -> Tensor:
 
     Returns:
         float64 ``(n,)``.
-
-    Raises:
-        HypvisionError: no such distribution, no feature, or an ``alpha`` that leaves no frequencies.
     """
     if n < 1:
         raise HypvisionError(f"There must be at least one feature, got {n}.")
@@ -63,9 +57,6 @@ def density_scan(p: Tensor, s: float) -> Tensor:
     Args:
         p: ``(n,)``, sums to 1, the largest first.
         s: from 0 (``p`` itself) to 1.
-
-    Raises:
-        HypvisionError: ``p`` does not sum to 1, or ``s`` is outside [0, 1].
     """
     check_frequencies(p, density=1.0)
     if not 0 <= s <= 1:
@@ -74,11 +65,7 @@ def density_scan(p: Tensor, s: float) -> Tensor:
 
 
 def check_frequencies(p: Tensor, density: float | None = None) -> None:
-    """Refuse what cannot be frequencies: not in [0, 1], or of another sum than ``density``.
-
-    Raises:
-        HypvisionError: as said.
-    """
+    """Refuse what cannot be frequencies: not in [0, 1], or of another sum than ``density``."""
     if p.dim() != 1 or not p.numel():
         raise HypvisionError(f"Frequencies are a vector with one number a feature, got the shape {tuple(p.shape)}.")
     if not bool(((p >= 0) & (p <= 1)).all()):
@@ -133,8 +120,8 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
         """The same on another device, its values in another type."""
-        moved = Batch(*(part.to(device, non_blocking=True) for part in self[:-1]), self.empty)
-        return moved._replace(values=moved.values.to(dtype))
+        tensors = {name: getattr(self, name).to(device, non_blocking=True) for name in self._fields[:-1]}
+        return self._replace(**tensors | {"values": tensors["values"].to(dtype)})
 
     def dense(self) -> Tensor:
         """The matrix ``x``, ``(B, n)``, with the empty samples last."""
@@ -172,9 +159,6 @@ def sample(p: Tensor, size: int, generator: torch.Generator) -> Batch:
 
     Returns:
         A batch with float32 values, distributed as :func:`sample_dense`.
-
-    Raises:
-        HypvisionError: see :func:`check_frequencies`.
     """
     check_frequencies(p)
     heavy = p > _HEAVY
@@ -197,11 +181,7 @@ def sample(p: Tensor, size: int, generator: torch.Generator) -> Batch:
 
 
 def sample_dense(p: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Draw a batch as the release does, from two uniform matrices; float32 ``(size, n)``.
-
-    Raises:
-        HypvisionError: see :func:`check_frequencies`.
-    """
+    """Draw a batch as the release does, from two uniform matrices; float32 ``(size, n)``."""
     check_frequencies(p)
     active = torch.rand(size, len(p), generator=generator) < p.float()
     return active * torch.rand(size, len(p), generator=generator) * 2

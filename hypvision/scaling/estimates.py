@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["LEVEL", "Estimate", "difference", "every", "mean", "student"]
-
 LEVEL = 0.95
 """Of the two-sided intervals; a statement that is false at its bound is held in 2.5 % of all cases."""
 
@@ -77,8 +75,9 @@ def mean(values: Sequence[float | Estimate]) -> Estimate:
     numbers = [value.value if isinstance(value, Estimate) else value for value in values]
     count, center = len(numbers), statistics.fmean(numbers)
     errors = [Estimate(center, statistics.stdev(numbers) / math.sqrt(count), count - 1)] if count > 1 else []
-    if all(isinstance(value, Estimate) for value in values):
-        error, freedom = _root_of_squares(values)
+    estimates = [value for value in values if isinstance(value, Estimate)]
+    if len(estimates) == count:
+        error, freedom = _root_of_squares(estimates)
         errors.append(Estimate(center, error / count, freedom))
     return max(errors, key=Estimate.margin, default=Estimate(center, math.inf))
 

@@ -16,20 +16,6 @@ from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.scaling.model import check_width
 from hypvision.scaling.sweep import Point, Settings
 
-__all__ = [
-    "ALPHAS",
-    "DECAYS",
-    "DENSITIES",
-    "EXPERIMENTS",
-    "Experiment",
-    "LARGE_FEATURES",
-    "WIDTHS",
-    "experiment",
-    "groups",
-    "marked",
-    "narrowed",
-]
-
 WIDTHS = tuple(math.floor(math.exp(math.log(10) + k / 5 * math.log(10)) + 1e-9) for k in range(6))  # 10 ... 100
 DECAYS = tuple(round(-1 + 2 * k / 9, 4) for k in range(10))
 ALPHAS = tuple(k / 8 for k in range(17))
@@ -97,9 +83,6 @@ def experiment(name: str, gpu: bool = False, tiny: bool = False, widths: Sequenc
         gpu: whether there is one; without, ``fig1`` has smaller models.
         tiny: figures 3 to 7 with the models of ``quick``, a fiftieth of the work; marked as shortened.
         widths: instead of the figure's. A map or a scan at one width takes the nearest to its own.
-
-    Raises:
-        HypvisionError: no such figure, or one without training.
     """
     if name in ("fig2", "fig8"):
         what = (
@@ -158,9 +141,6 @@ def narrowed(
         features: ``n`` instead of the figure's.
         seed: of all first weights and batches.
         independent: batches of its own for every point.
-
-    Raises:
-        HypvisionError: the figure has no points with such a value, or a width is above the number of features.
     """
     points = chosen.points
     for name, wanted in (("alpha", alphas), ("decay", decays), ("density", densities)):
@@ -192,7 +172,7 @@ def narrowed(
     # What the figure's own marks say of these is out of date.
     old = {*changed, "m"} if other else changed
     marks = [mark for mark in settings.shortened.split(", ") if mark and mark.split()[0] not in old]
-    more = []
+    more: list[str] = []
     for name, value in changed.items():
         its = getattr(paper, name)
         if value != its:

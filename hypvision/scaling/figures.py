@@ -20,10 +20,10 @@ from hypvision.scaling.fits import JointFit
 from hypvision.scaling.measures import random_overlaps
 from hypvision.scaling.published import HEAD_OVERLAPS, LOSS_FIT, WEAK_EXPONENTS
 
-__all__ = ["draw", "draw_language_models"]
-
 Row = dict[str, Any]
 Weights = Callable[[Row], Tensor | None]
+Panel = Callable[..., None]
+"""Draws on an axis of matplotlib, or nothing if there are no points of it."""
 _SIZE = (4.2, 3.4)
 _PAPER = dict(color="0.55", linestyle="--", linewidth=1)
 
@@ -51,28 +51,21 @@ def draw(
 
     Returns:
         The files.
-
-    Raises:
-        HypvisionError: matplotlib is missing, or a file cannot be written.
     """
     marks = sorted({row["shortened"] for row in rows} - {""})
-    panels = [
-        partial(panel, rows=rows, weights=weights, **({"scan": scan} if panel in _OF_ONE_WIDTH else {}))
-        for panel in _PANELS[name]
-    ]
+    panels: list[Panel] = [partial(panel, rows=rows, weights=weights, scan=scan) for panel in _PANELS[name]]
     if name == "fig1":
-        panels[-1] = partial(panels[-1], beside=partial(_language_models, losses=losses, fit=fit))
+        panels.append(partial(_large_strong, rows=rows, losses=losses, fit=fit))
     return _figure(name, panels, "; ".join(map(marked, marks)), folder, formats)
 
 
-def _figure(
-    name: str, panels: Sequence[Callable[..., bool | None]], title: str, folder: str | Path, formats: Iterable[str]
-) -> list[Path]:
+def _figure(name: str, panels: Sequence[Panel], title: str, folder: str | Path, formats: Iterable[str]) -> list[Path]:
     pyplot = require("matplotlib.pyplot", "viz")
     figure, axes = pyplot.subplots(1, len(panels), figsize=(_SIZE[0] * len(panels), _SIZE[1]), squeeze=False)
     try:
         for panel, axis in zip(panels, axes[0]):
-            if panel(axis) is False:
+            panel(axis)
+            if not axis.has_data():
                 axis.set_axis_off()
                 axis.text(0.5, 0.5, "no points, or no weights", ha="center", va="center")
         if title:
@@ -114,7 +107,7 @@ def _means(rows: Iterable[Row], x: str, y: str) -> tuple[list[float], list[float
     return xs, [statistics.mean(found[v]) for v in xs], spread
 
 
-def _lines(axis, rows: Sequence[Row], by: str, x: str, y: str, colors: dict[float, Any], label: str) -> None:
+def _lines(axis: Any, rows: Sequence[Row], by: str, x: str, y: str, colors: dict[float, Any], label: str) -> None:
     for value in sorted({row[by] for row in rows}):
         part = [row for row in rows if row[by] == value]
         xs, ys, spread = _means(part, x, y)
@@ -122,12 +115,12 @@ def _lines(axis, rows: Sequence[Row], by: str, x: str, y: str, colors: dict[floa
                       label=f"{label} {value:.3g}")  # fmt: skip
 
 
-def _log(axis, xlabel: str, ylabel: str) -> None:
+def _log(axis: Any, xlabel: str, ylabel: str) -> None:
     axis.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
     axis.legend(fontsize=6)
 
 
-def _log_widths(axis, rows: Iterable[Row], ylabel: str, yscale: str = "log") -> None:
+def _log_widths(axis: Any, rows: Iterable[Row], ylabel: str, yscale: str = "log") -> None:
     from matplotlib.ticker import NullLocator
 
     widths = sorted({row["m"] for row in rows})
@@ -147,12 +140,12 @@ def _nearest(rows: Sequence[Row], **wanted: float) -> list[Row]:
     return list(rows)
 
 
-def _grid(axis, values: dict[tuple[float, float], float], label: str, **limits: float) -> bool | None:
+def _grid(axis: Any, values: dict[tuple[float, float], float], label: str, **limits: float) -> None:
     """A map over (alpha, decay)."""
     import numpy as np
 
     if not values:
-        return False
+        return
     alphas, decays = (sorted({key[i] for key in values}) for i in (0, 1))
     table = np.array([[values.get((a, d), math.nan) for d in decays] for a in alphas])
     shown = axis.imshow(table, origin="lower", aspect="auto", cmap="viridis", **limits)
@@ -165,13 +158,12 @@ def _grid(axis, values: dict[tuple[float, float], float], label: str, **limits: 
                 if not math.isnan(value):
                     axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=6, color="w")
     axis.figure.colorbar(shown, ax=axis)
-    return None
 
 
 # quick and figure 1: loss against width
 
 
-def _loss_by_decay(axis, rows: Sequence[Row], weights: Weights) -> None:
+def _loss_by_decay(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     colors = _colors(row["decay"] for row in rows)
     fits = {key[3]: value for key, value in exponents(rows).items()}
     _lines(axis, rows, "decay", "m", "loss", colors, "γ")
@@ -185,27 +177,26 @@ def _loss_by_decay(axis, rows: Sequence[Row], weights: Weights) -> None:
     axis.legend(handles, named, fontsize=6)
 
 
-def _represented_by_width(axis, rows: Sequence[Row], weights: Weights) -> None:
+def _represented_by_width(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     _lines(axis, rows, "decay", "m", "phi_half", _colors(row["decay"] for row in rows), "γ")
     _log_widths(axis, rows, "represented φ(1/2)")
 
 
-def _large_weak(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
-    rows = [row for row in rows if row["decay"] > 0]
-    return _loss_by_distribution(axis, rows, "weak superposition")
+def _large_weak(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
+    _loss_by_distribution(axis, [row for row in rows if row["decay"] > 0], "weak superposition")
 
 
-def _large_strong(axis, rows: Sequence[Row], weights: Weights, beside: Callable[[Any], None]) -> bool | None:
+def _large_strong(axis: Any, rows: Sequence[Row], losses: Sequence[Mapping[str, str]], fit: JointFit | None) -> None:
     rows = [row for row in rows if row["decay"] < 0]
-    beside(axis)
-    shown = _loss_by_distribution(axis, rows, "strong superposition")
-    ticks = [8 * 4**k for k in range(6)]  # up to the widths of language models
-    axis.set_xticks(ticks, [str(m) for m in ticks])
-    axis.legend(fontsize=6, loc="lower left")
-    return shown
+    if rows:
+        _language_models(axis, losses, fit)
+        _loss_by_distribution(axis, rows, "strong superposition")
+        ticks = [8 * 4**k for k in range(6)]  # up to the widths of language models
+        axis.set_xticks(ticks, [str(m) for m in ticks])
+        axis.legend(fontsize=6, loc="lower left")
 
 
-def _loss_by_distribution(axis, rows: Sequence[Row], title: str) -> bool | None:
+def _loss_by_distribution(axis: Any, rows: Sequence[Row], title: str) -> None:
     fits = {key[0]: value for key, value in exponents(rows).items()}
     for name in sorted({row["distribution"] for row in rows}):
         xs, ys, spread = _means((row for row in rows if row["distribution"] == name), "m", "loss")
@@ -213,10 +204,9 @@ def _loss_by_distribution(axis, rows: Sequence[Row], title: str) -> bool | None:
         axis.errorbar(xs, ys, spread, marker="o", markersize=3, linewidth=1, label=text)
     _log_widths(axis, rows, "loss L")
     axis.set_title(title)
-    return None if rows else False
 
 
-def _language_models(axis, losses: Sequence[Mapping[str, str]], fit: JointFit | None) -> None:
+def _language_models(axis: Any, losses: Sequence[Mapping[str, str]], fit: JointFit | None) -> None:
     """Losses of language models less their offsets, or without them the line of the paper's fit."""
     if fit is None:
         exponent, _, factor = LOSS_FIT
@@ -234,16 +224,15 @@ def _language_models(axis, losses: Sequence[Mapping[str, str]], fit: JointFit | 
 # figure 3: what is represented
 
 
-def _represented_by_decay(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+def _represented_by_decay(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     rows = [row for row in rows if row["alpha"] == 1 and row["density"] == 0]
     _lines(axis, rows, "m", "decay", "phi_half", _colors((row["m"] for row in rows), "viridis"), "m")
     axis.set(xlabel="decay γ", ylabel="represented φ(1/2), α = 1", yscale="log")
     if rows:
         axis.legend(fontsize=6)
-    return None if rows else False
 
 
-def _represented_map(axis, rows: Sequence[Row], weights: Weights, scan: int) -> bool | None:
+def _represented_map(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     values: dict[tuple[float, float], list[float]] = {}
     for row in rows:
         if row["m"] == scan and row["density"] == 0:
@@ -252,16 +241,16 @@ def _represented_map(axis, rows: Sequence[Row], weights: Weights, scan: int) -> 
     return _grid(axis, means, f"represented φ(1/2), m = {scan}", vmin=0, vmax=1)
 
 
-def _frequencies_and_norms(axis, rows: Sequence[Row], weights: Weights, scan: int) -> bool | None:
+def _frequencies_and_norms(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     """Frequencies by rank, and the norms at alpha = 1 with the strongest growth and the strongest decay."""
     rows = [row for row in rows if row["density"] == 0 and row["replicate"] == 0]
     if not rows:
-        return False
+        return
     near = _nearest(rows, alpha=1, m=scan)
     ends = [_nearest(near, decay=pick(row["decay"] for row in rows))[0] for pick in (min, max)]
-    matrices = [weights(row) for row in ends]
-    if any(matrix is None for matrix in matrices):
-        return False
+    matrices = [matrix for row in ends if (matrix := weights(row)) is not None]
+    if len(matrices) < len(ends):
+        return
     for alpha in sorted({row["alpha"] for row in rows} & {0.0, 0.5, 1.0, 1.5, 2.0}):
         p = frequencies("power", rows[0]["n"], alpha)
         axis.plot(range(1, len(p) + 1), p.tolist(), linewidth=1, label=f"α {alpha:g}")
@@ -274,20 +263,19 @@ def _frequencies_and_norms(axis, rows: Sequence[Row], weights: Weights, scan: in
     inset.set_title(f"norms, α {ends[0]['alpha']:g}, m {ends[0]['m']}", fontsize=6)
     inset.tick_params(labelsize=5)
     inset.legend(fontsize=5)
-    return None
 
 
 # figure 4: exponents
 
 
-def _r2_bars(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+def _r2_bars(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     """Of each decay the mean over the exponents of the frequencies, and from the least to the largest."""
     found: dict[float, list[float]] = {}
     for (_, _, density, decay), value in exponents(rows).items():
         if density == 0 and not math.isnan(value.r2):
             found.setdefault(decay, []).append(value.r2)
     if not found:
-        return False
+        return
     decays = sorted(found)
     means = [statistics.mean(found[decay]) for decay in decays]
     ends = [
@@ -298,10 +286,9 @@ def _r2_bars(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
     axis.bar(range(len(decays)), means, yerr=ends, color=[colors[d] for d in decays], ecolor="0.3", capsize=2)
     axis.set_xticks(range(len(decays)), [f"{d:.2f}" for d in decays], fontsize=6, rotation=60)
     axis.set(xlabel="decay γ", ylabel="R² of L ~ m^-α_m", title="mean over α, least and largest", ylim=(0, 1.02))
-    return None
 
 
-def _exponent_map(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+def _exponent_map(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     values = {(key[1], key[3]): value.mean for key, value in exponents(rows).items() if key[2] == 0}
     return _grid(axis, values, "model exponent α_m")
 
@@ -309,53 +296,51 @@ def _exponent_map(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
 # figure 5: weak superposition
 
 
-def _loss_against(axis, rows: Sequence[Row], name: str, xlabel: str) -> bool | None:
-    colors = _colors(row["decay"] for row in rows)
+def _loss_against(axis: Any, rows: Sequence[Row], name: str, xlabel: str) -> None:
     shown = [row for row in rows if (row.get(name) or 0) > 0]
-    for decay, color in colors.items():
-        part = [row for row in shown if row["decay"] == decay]
-        axis.scatter([row[name] for row in part], [row["loss"] for row in part], s=6, color=color,
-                     label=f"γ {decay:.3g}")  # fmt: skip
+    if not shown:
+        return
+    for decay, color in _colors(row["decay"] for row in rows).items():
+        xs, ys = ([row[key] for row in shown if row["decay"] == decay] for key in (name, "loss"))
+        axis.scatter(xs, ys, s=6, color=color, label=f"γ {decay:.3g}")
     axis.axline((0.1, 0.1), slope=1, **_PAPER)
     _log(axis, xlabel, "loss L")
-    return None if shown else False
 
 
-def _measured_against_unlearned(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
-    return _loss_against(axis, rows, "unlearned_approximation", "4/3 of the frequencies beyond rank n φ(1/2)")
+def _loss_against_unlearned(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
+    _loss_against(axis, rows, "unlearned_approximation", "4/3 of the frequencies beyond rank n φ(1/2)")
 
 
-def _measured_against_lost(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
-    return _loss_against(axis, rows, "lost_loss", "loss of the features of norm below 1/2")
+def _loss_against_lost(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
+    _loss_against(axis, rows, "lost_loss", "loss of the features of norm below 1/2")
 
 
-def _weak_exponents(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+def _weak_exponents(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     clean = clean_exponents(rows)
     if not clean:
-        return False
+        return
     colors = _colors((decay for _, decay in WEAK_EXPONENTS), "viridis")
-    for (alpha, decay), value in WEAK_EXPONENTS.items():
-        axis.plot(alpha, value, "x", color=colors[decay], label=f"γ {decay:.3g} (paper)")
+    for (alpha, decay), paper in WEAK_EXPONENTS.items():
+        axis.plot(alpha, paper, "x", color=colors[decay], label=f"γ {decay:.3g} (paper)")
     for (alpha, decay), value in clean.items():
         axis.errorbar(alpha, value.mean, value.error, marker="o", color=colors[decay], label=f"γ {decay:.3g}")
     axis.axline((1, 0), slope=1, **_PAPER)
     axis.set(xlabel="α of the frequencies", ylabel="model exponent α_m", title="the paper's cleanest cases, line α - 1")
     handles, labels = axis.get_legend_handles_labels()
     axis.legend(dict(zip(labels, handles)).values(), dict(zip(labels, handles)).keys(), fontsize=6)
-    return None
 
 
 # figure 6: strong superposition
 
 
-def _norms_by_rank(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+def _norms_by_rank(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     chosen = _nearest([row for row in rows if row["density"] == 0], alpha=1, decay=-0.7778, m=15, replicate=0)
     if not chosen:
-        return False
+        return
     row = chosen[0]
     weight = weights(row)
     if weight is None:
-        return False
+        return
     lengths = weight.norm(dim=1)
     p = frequencies(row["distribution"], len(lengths), row["alpha"])
     rank = range(1, len(lengths) + 1)
@@ -365,49 +350,45 @@ def _norms_by_rank(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
     inset.hist(lengths.tolist(), bins=40)
     inset.set_title(f"norms, m {row['m']}, γ {row['decay']:.2f}", fontsize=6)
     inset.tick_params(labelsize=5)
-    return None
 
 
-def _strong_by_width(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+def _strong_by_width(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     rows = [row for row in rows if row["decay"] == -1 and row["density"] == 0]
     if not rows:
-        return False
+        return
     _lines(axis, rows, "alpha", "m", "phi_one", _colors((row["alpha"] for row in rows), "viridis"), "α")
     widths = sorted({row["m"] for row in rows})
     n = rows[0]["n"]
     axis.plot(widths, [m / n for m in widths], label="m/n", **_PAPER)
     axis.plot(widths, [min(1, m * m / 2 / n) for m in widths], label="m²/2n", **(_PAPER | dict(linestyle=":")))
     _log_widths(axis, rows, "norm above 1: φ(1), γ = -1")
-    return None
 
 
-def _overlap_means(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+def _overlap_means(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     rows = [row for row in rows if row["decay"] < 0 and row["strong_rows"] > row["m"]]
     if not rows:
-        return False
+        return
     _lines(axis, rows, "decay", "m", "overlap_mean", _colors(row["decay"] for row in rows), "γ")
     widths = sorted({row["m"] for row in rows})
     axis.plot(widths, [1 / m for m in widths], label="1/m", **_PAPER)
     _log_widths(axis, rows, "mean squared overlap")
-    return None
 
 
-def _overlap_variances(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+def _overlap_variances(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     rows = [row for row in rows if row["decay"] < -0.3 and row["strong_rows"] > row["m"] > 1]
     rows = _nearest(rows, decay=-0.5556)
     if not rows:
-        return False
+        return
     rows = [row | {"ratio": row["overlap_variance"] / random_overlaps(row["m"])[1]} for row in rows]
     _lines(axis, rows, "alpha", "m", "ratio", _colors((row["alpha"] for row in rows), "viridis"), "α")
     axis.axhline(1, **_PAPER)
     _log_widths(axis, rows, f"variance / random, γ = {rows[0]['decay']:.2f}", yscale="linear")
-    return None
 
 
-def _strong_exponents(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+def _strong_exponents(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     found = {(key[3], key[1]): value for key, value in exponents(rows).items() if key[3] < -0.3 and key[2] == 0}
     if not found:
-        return False
+        return
     colors = _colors((decay for decay, _ in found), "viridis")
     for decay in sorted(colors):
         part = sorted((alpha, value) for (d, alpha), value in found.items() if d == decay)
@@ -417,37 +398,33 @@ def _strong_exponents(axis, rows: Sequence[Row], weights: Weights) -> bool | Non
     axis.axline((1.5, 1), slope=2, **_PAPER)
     axis.set(xlabel="α of the frequencies", ylabel="model exponent α_m", title="lines 1 and 2(α - 1)", ylim=(0, 3))
     axis.legend(fontsize=6)
-    return None
 
 
 # figure 7: density
 
 
-def _loss_by_density(axis, rows: Sequence[Row], weights: Weights, scan: int) -> bool | None:
+def _loss_by_density(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     rows = [row for row in rows if row["alpha"] == 1 and row["m"] == scan]
     _lines(axis, rows, "decay", "active", "loss", _colors(row["decay"] for row in rows), "γ")
     axis.set(xlabel="active features E", ylabel=f"loss L, m = {scan}")
     axis.legend(fontsize=6)
-    return None if rows else False
 
 
-def _lines_by_density(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+def _lines_by_density(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     rows = [row for row in rows if row["decay"] == -0.5556 and row["alpha"] == 1]
     _lines(axis, rows, "active", "m", "loss", _colors((row["active"] for row in rows), "viridis"), "E")
     _log_widths(axis, rows, "loss L, γ = -0.556")
-    return None if rows else False
 
 
-_PANELS: dict[str, list[Callable[[Any, Sequence[Row], Weights], bool | None]]] = {
+_PANELS: dict[str, list[Panel]] = {
     "quick": [_loss_by_decay, _represented_by_width],
-    "fig1": [_large_weak, _large_strong],
+    "fig1": [_large_weak],
     "fig3": [_represented_by_decay, _represented_map, _frequencies_and_norms],
     "fig4": [_r2_bars, _exponent_map],
-    "fig5": [_measured_against_unlearned, _measured_against_lost, _weak_exponents],
+    "fig5": [_loss_against_unlearned, _loss_against_lost, _weak_exponents],
     "fig6": [_norms_by_rank, _strong_by_width, _overlap_variances, _overlap_means, _strong_exponents],
     "fig7": [_loss_by_density, _lines_by_density],
 }
-_OF_ONE_WIDTH = {_represented_map, _frequencies_and_norms, _loss_by_density}
 
 
 # figure 8: language models
@@ -467,29 +444,25 @@ def draw_language_models(
         losses: rows with ``family``, ``dataset``, ``m`` and ``loss``.
         fit: of the losses; None if there are none.
         folder, formats: as for :func:`draw`.
-
-    Raises:
-        HypvisionError: as :func:`draw`.
     """
 
-    def overlaps(axis) -> None:
+    def overlaps(axis: Any) -> None:
         for family, points in HEAD_OVERLAPS.items():
             axis.scatter(*zip(*points), s=10, marker="x", alpha=0.6, label=f"{family} (paper)")
         if heads:
-            points = [(float(row["m"]), float(row["overlap_mean"])) for row in heads]
-            axis.scatter(*zip(*points), s=16, color="k", label="measured here")
+            measured = [(float(row["m"]), float(row["overlap_mean"])) for row in heads]
+            axis.scatter(*zip(*measured), s=16, color="k", label="measured here")
         axis.plot([256, 16384], [1 / 256, 1 / 16384], label="1/m", **_PAPER)
         _log(axis, "width m", "mean squared overlap of the head's rows")
 
-    def excess(axis) -> bool | None:
+    def excess(axis: Any) -> None:
         if fit is None:
-            return False
+            return
         _language_models(axis, losses, fit)
         widths = sorted({float(row["m"]) for row in losses})
         axis.plot(
             widths, [fit.factor / m**fit.exponent for m in widths], label=f"exponent {fit.exponent:.2f}", **_PAPER
         )
         _log(axis, "width m", "loss less its offset")
-        return None
 
     return _figure("fig8", [overlaps, excess], "", folder, formats)

@@ -13,8 +13,6 @@ from torch import Tensor
 from hypvision.errors import HypvisionError
 from hypvision.scaling.estimates import Estimate
 
-__all__ = ["JointFit", "PowerLaw", "joint_fit", "power_law", "slope"]
-
 
 class PowerLaw(NamedTuple):
     """``y = factor x^-exponent``, with the standard error of the exponent and the squared correlation."""
@@ -42,11 +40,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
 
 
 def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
-    """Ordinary least squares of ``ln y`` on ``ln x``.
-
-    Raises:
-        HypvisionError: fewer than two different ``x``, or numbers that are not positive and finite.
-    """
+    """Ordinary least squares of ``ln y`` on ``ln x``."""
     if len(x) != len(y) or len(set(x)) < 2:
         raise HypvisionError(f"A power law needs two points or more, got {len(x)} x and {len(y)} y.")
     if not all(math.isfinite(value) and value > 0 for value in (*x, *y)):
@@ -93,11 +87,6 @@ def joint_fit(
     Args:
         widths, losses, groups: one of each a point.
         iterations: at most so many steps.
-
-    Raises:
-        HypvisionError: lists of different lengths, numbers that are not positive, no more points than unknowns, widths
-            that determine no exponent, losses without a trend (an F test of the power against the offsets alone, at
-            5 %), or one so near to a logarithm that the exponent runs to 0.
     """
     if not len(widths) == len(losses) == len(groups):
         raise HypvisionError(f"There are {len(widths)} widths, {len(losses)} losses and {len(groups)} groups.")
@@ -119,34 +108,7 @@ def joint_fit(
     alone = y - member @ ((member.T @ y) / member.sum(0))
     if alone.abs().max() <= 1e-9 * y.abs().max():
         raise HypvisionError("The losses of a group are all the same, so they have no exponent. Check the column.")
-    # Powers go by the distance from the mean logarithm, or factor and exponent would be all but one unknown.
-    center = x.mean()
-
-    def residuals(unknown: Tensor) -> Tensor:
-        return unknown[0].exp() * torch.exp(-unknown[1] * (x - center)) + member @ unknown[2:] - y
-
-    def jacobian(unknown: Tensor) -> Tensor:
-        power = unknown[0].exp() * torch.exp(-unknown[1] * (x - center))
-        return torch.cat([power[:, None], -(power * (x - center))[:, None], member], dim=1)
-
-    least = torch.stack([y[member[:, k] > 0].min() for k in range(len(names))])
-    spread = (y - member @ least).mean().clamp_min(1e-3)
-    unknown = torch.cat([torch.stack([spread.log(), torch.ones((), dtype=torch.float64)]), least - spread / 2])
-    rest = residuals(unknown)
-    damping = 1e-3
-    for _ in range(iterations):
-        slopes = jacobian(unknown)
-        normal, right = slopes.T @ slopes, -slopes.T @ rest
-        step = torch.linalg.solve(normal + damping * torch.diag(normal.diagonal().clamp_min(1e-12)), right)
-        tried = residuals(unknown + step)
-        if tried @ tried <= rest @ rest:
-            unknown, rest, damping = unknown + step, tried, max(damping / 10, 1e-12)
-            if step.abs().max() < 1e-12:
-                break
-        elif damping > 1e12:
-            break
-        else:
-            damping *= 10
+    unknown, rest, slopes, step = _least_squares(x - x.mean(), y, member, iterations)
     share = (rest @ rest / (alone @ alone)).item()
     chance = share ** ((len(losses) - len(names) - 2) / 2)  # what the F distribution with 2 degrees above comes to
     if not chance <= 0.05:
@@ -154,19 +116,48 @@ def joint_fit(
             f"The losses have no power of the width: it explains {1 - share:.0%} of their differences within groups, "
             f"and chance would explain as much in {chance:.0%} of all cases. Check the columns, or give more losses."
         )
-    if step.abs().max() > 1e-6:
+    if step > 1e-6:
         raise HypvisionError(
             f"The fit did not settle in {iterations} steps: the exponent is {unknown[1].item():.3g} and still moves, "
             "as it does if losses go as the logarithm of the width. Give losses at more widths."
         )
-    factor, exponent = (unknown[0] + unknown[1] * center).exp(), unknown[1]
+    factor, exponent = (unknown[0] + unknown[1] * x.mean()).exp(), unknown[1]
     above = y - member @ unknown[2:]
     logs = torch.where(above > 0, above.clamp_min(torch.finfo(torch.float64).tiny).log(), 0)
     misses = logs - (factor.log() - exponent * x)
-    error = ((misses @ misses) / ((x - center) @ (x - center)) / max(1, len(losses) - 3)).sqrt()
+    error = ((misses @ misses) / (x - x.mean()).square().sum() / max(1, len(losses) - 3)).sqrt()
     offsets = dict(zip(names, unknown[2:].tolist()))
-    slopes = jacobian(unknown)
     variance = (rest @ rest) / (len(losses) - len(names) - 2)
     free = (variance * torch.linalg.inv(slopes.T @ slopes)[1, 1]).sqrt()
     mse = (rest @ rest / len(losses)).item()
     return JointFit(exponent.item(), error.item(), factor.item(), offsets, mse, len(losses), free.item())
+
+
+def _least_squares(x: Tensor, y: Tensor, member: Tensor, iterations: int) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Levenberg and Marquardt's fit of ``y = exp(u_0 - u_1 x) + member u_2...``, with ``x`` around 0, or ``u_0`` and
+    ``u_1`` would be all but one unknown: the unknowns, the residuals, their Jacobian, and the size of the last step."""
+
+    def evaluated(unknown: Tensor) -> tuple[Tensor, Tensor]:
+        power = torch.exp(unknown[0] - unknown[1] * x)
+        slopes = torch.cat([power[:, None], -(power * x)[:, None], member], dim=1)
+        return power + member @ unknown[2:] - y, slopes
+
+    least = torch.stack([y[column > 0].min() for column in member.T])
+    spread = (y - member @ least).mean().clamp_min(1e-3)
+    unknown = torch.cat([torch.stack([spread.log(), torch.ones_like(spread)]), least - spread / 2])
+    rest, slopes = evaluated(unknown)
+    damping, size = 1e-3, math.inf
+    for _ in range(iterations):
+        normal, right = slopes.T @ slopes, -slopes.T @ rest
+        step = torch.linalg.solve(normal + damping * torch.diag(normal.diagonal().clamp_min(1e-12)), right)
+        size = step.abs().max().item()
+        tried, tried_slopes = evaluated(unknown + step)
+        if tried @ tried <= rest @ rest:
+            unknown, rest, slopes, damping = unknown + step, tried, tried_slopes, max(damping / 10, 1e-12)
+            if size < 1e-12:
+                break
+        elif damping > 1e12:
+            break
+        else:
+            damping *= 10
+    return unknown, rest, slopes, size

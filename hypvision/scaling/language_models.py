@@ -22,9 +22,6 @@ from hypvision.scaling.fits import JointFit, joint_fit
 from hypvision.scaling.measures import frame, norms, overlaps
 from hypvision.shipped import config_folder
 
-__all__ = ["HEADS", "LanguageModel", "frequency_exponent", "head_name", "head_statistics", "is_head", "loss_fit",
-           "paper_models", "read_losses", "read_models", "token_counts"]  # fmt: skip
-
 
 class LanguageModel(NamedTuple):
     """A row of a table of models: family, name on the hub or place of the checkpoint, tensor of the head, width."""
@@ -36,11 +33,7 @@ class LanguageModel(NamedTuple):
 
 
 def read_models(path: str | Path) -> list[LanguageModel]:
-    """A csv table of models, with the columns ``family``, ``model``, ``head`` and ``m``.
-
-    Raises:
-        HypvisionError: a column is missing, or a width is none.
-    """
+    """A csv table of models, with the columns ``family``, ``model``, ``head`` and ``m``."""
     found = []
     for number, row in _rows(path, ("family", "model", "head", "m")):
         if not row["m"].isdecimal():
@@ -76,9 +69,6 @@ def head_name(names: Iterable[str], wanted: str | None = None) -> str:
     Args:
         names: all of them.
         wanted: the name to take, if it is there.
-
-    Raises:
-        HypvisionError: it is not there, or none of :data:`HEADS` is.
     """
     names = list(names)
     for name in _choice(wanted):
@@ -104,9 +94,6 @@ def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:
     Args:
         head: read block by block; one that is mapped from a file needs no memory of its size.
         block: rows at a time.
-
-    Raises:
-        HypvisionError: it is no matrix with numbers, or has fewer than two rows.
     """
     if head.dim() != 2 or len(head) < 2 or not head.is_floating_point():
         raise HypvisionError(f"A head is a matrix of two rows or more, got {head.dtype} {tuple(head.shape)}.")
@@ -141,9 +128,6 @@ def token_counts(texts: Iterable[str], encode: Callable[[str], Sequence[int]], m
         texts: read one by one.
         encode: ids of the tokens of a text, without special tokens.
         most: tokens to count.
-
-    Raises:
-        HypvisionError: there is no token.
     """
     counts = torch.zeros(0, dtype=torch.int64)
     left = most
@@ -161,11 +145,7 @@ def token_counts(texts: Iterable[str], encode: Callable[[str], Sequence[int]], m
 
 
 def frequency_exponent(counts: Tensor, ranks: int = 1000) -> float:
-    """The exponent of frequencies in their rank: a line through ``ranks`` of them, uniform in the logarithm.
-
-    Raises:
-        HypvisionError: fewer than ten different tokens.
-    """
+    """The exponent of frequencies in their rank: a line through ``ranks`` of them, uniform in the logarithm."""
     found = torch.sort(counts[counts > 0].double(), descending=True).values
     if len(found) < 10:
         raise HypvisionError(f"{len(found)} different tokens have no exponent. Give a longer text.")
@@ -176,13 +156,10 @@ def frequency_exponent(counts: Tensor, ranks: int = 1000) -> float:
     return -(x @ y / (x @ x)).item()
 
 
-def read_losses(path: str | Path) -> list[Mapping[str, str]]:
+def read_losses(path: str | Path) -> list[dict[str, str]]:
     """The rows of a csv of losses, with the columns ``family``, ``dataset``, ``m`` and ``loss``.
 
     ``model`` may stand for ``family`` and ``m``, if it is one of :func:`paper_models`.
-
-    Raises:
-        HypvisionError: a column is missing, or a number is none.
     """
     known = {model.name: {"family": model.family, "m": str(model.width)} for model in paper_models()}
     found = []

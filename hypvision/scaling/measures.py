@@ -15,9 +15,6 @@ from torch import Tensor
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["Frame", "Norms", "Overlaps", "ambiguity", "frame", "norms", "overlaps", "random_overlaps", "represented",
-           "unlearned_loss", "unlearned_share", "welch_bound"]  # fmt: skip
-
 _BLOCK = 1024  # rows at a time: 4 MiB of overlaps
 
 
@@ -86,9 +83,6 @@ def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
         weight: ``(n, m)``; what is half precision becomes float32, block by block, so that a mapped file is never in
             memory as a whole. Rows of zeros overlap with nothing.
         block: rows at a time; two blocks of rows and ``block^2`` overlaps are in memory.
-
-    Raises:
-        HypvisionError: ``block`` is below 1.
     """
     if block < 1:
         raise HypvisionError(f"A block has one row or more, got block={block}.")
@@ -136,9 +130,6 @@ def welch_bound(count: int, m: int) -> float:
     """The least that the largest absolute overlap of ``count`` unit vectors in ``m`` dimensions can be.
 
     Equiangular tight frames reach it, all their overlaps being equal; real ones have no more than m (m + 1)/2 vectors.
-
-    Raises:
-        HypvisionError: fewer than two vectors, or no dimension.
     """
     if count < 2 or m < 1:
         raise HypvisionError(f"The bound is for two vectors or more in a dimension or more, got {count} in {m}.")
@@ -146,11 +137,7 @@ def welch_bound(count: int, m: int) -> float:
 
 
 def frame(found: Overlaps, m: int) -> Frame:
-    """How far vectors in ``m`` dimensions are from an equiangular tight frame, by their overlaps.
-
-    Raises:
-        HypvisionError: see :func:`welch_bound`.
-    """
+    """How far vectors in ``m`` dimensions are from an equiangular tight frame, by their overlaps."""
     count, bound = found.rows, welch_bound(found.rows, m)
     potential = count + count * (count - 1) * found.mean
     return Frame(
@@ -180,11 +167,7 @@ def unlearned_loss(p: Tensor, learned: float | Tensor) -> tuple[float, float]:
 
 
 def unlearned_share(share: float, n: int, alpha: float) -> float:
-    """The sum of the frequencies of power ``alpha`` beyond the first ``share`` of ``n``: the paper's Eq. 14.
-
-    Raises:
-        HypvisionError: ``share`` is outside (0, 1], or ``n`` below 2, where the formula has no value.
-    """
+    """The sum of the frequencies of power ``alpha`` beyond the first ``share`` of ``n``: the paper's Eq. 14."""
     if n < 2:
         raise HypvisionError(f"A share is of two features or more, got n={n}.")
     if not 0 < share <= 1:

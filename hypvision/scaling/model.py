@@ -24,8 +24,6 @@ from torch.nn import functional as F
 from hypvision.errors import HypvisionError
 from hypvision.scaling.data import Batch
 
-__all__ = ["check_width", "dense_loss", "initial", "joined", "loss", "loss_and_gradient", "parts"]
-
 _CACHE_BYTES = 2**19  # of y at a time on a CPU, where half of a core's cache is for the rest
 
 
@@ -36,11 +34,7 @@ def check_width(m: int, n: int) -> None:
 
 
 def initial(n: int, m: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """``W = N(0, 1)/sqrt(m)``, ``(n, m)``, and then ``b = N(0, 1)``, ``(n,)``.
-
-    Raises:
-        HypvisionError: the model would be wider than there are features.
-    """
+    """``W = N(0, 1)/sqrt(m)``, ``(n, m)``, and then ``b = N(0, 1)``, ``(n,)``."""
     check_width(m, n)
     weight = torch.randn(n, m, generator=generator, dtype=dtype) / m**0.5
     return weight, torch.randn(n, generator=generator, dtype=dtype)

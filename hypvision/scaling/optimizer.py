@@ -12,8 +12,6 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["AdamW", "learning_rate_factor"]
-
 _BETAS = (0.9, 0.999)
 _EPS = 1e-8
 

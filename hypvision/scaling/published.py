@@ -5,18 +5,6 @@ Sources: arXiv 2505.10465, Figures 1 and 3 to 8; the fit of Figure 8 as the rele
 
 from __future__ import annotations
 
-__all__ = [
-    "DENSITY_LOSSES",
-    "EXPONENTS",
-    "HEAD_OVERLAPS",
-    "LARGE_EXPONENTS",
-    "LINES",
-    "LOSS_FIT",
-    "NORM_ABOVE_ONE",
-    "REPRESENTED",
-    "WEAK_EXPONENTS",
-]
-
 _DECAYS = (-1.0, -0.7778, -0.5556, -0.3333, -0.1111, 0.1111, 0.3333, 0.5556, 0.7778, 1.0)
 _WIDTHS = (10, 15, 25, 39, 63, 100)
 

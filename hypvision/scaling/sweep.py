@@ -35,8 +35,6 @@ from hypvision.scaling.data import Batch, density_scan, frequencies, sample, str
 from hypvision.scaling.model import check_width, initial, joined, loss, loss_and_gradient, parts
 from hypvision.scaling.optimizer import AdamW, learning_rate_factor
 
-__all__ = ["Point", "Settings", "banks_of", "finished", "open_results", "read_rows", "train"]
-
 _CHECK_STEPS = 200  # between looks at whether the losses are still numbers
 _SAVE_SECONDS = 120
 _BANK_NUMBERS = 50_000  # parameters of models that a CPU trains together
@@ -123,11 +121,7 @@ class Point:
 
 
 def open_results(folder: str | Path, settings: Settings) -> Path:
-    """Make a folder of results, or take up one of the same settings.
-
-    Raises:
-        HypvisionError: the folder has results of other settings, or ``settings.json`` is damaged or gone.
-    """
+    """Make a folder of results, or take up one of the same settings."""
     folder = check_output_folder(folder)
     path = folder / "settings.json"
     now = asdict(settings)
@@ -164,11 +158,7 @@ def finished(folder: str | Path, points: Iterable[Point]) -> bool:
 
 
 def read_rows(folder: str | Path, points: Iterable[Point]) -> list[dict[str, Any]]:
-    """The results of points, in their order; those that have none are left out.
-
-    Raises:
-        HypvisionError: a file is damaged.
-    """
+    """The results of points, in their order; those that have none are left out."""
     rows = []
     for point in points:
         path = Path(folder, "points", f"{point.key}.json")
@@ -291,10 +281,6 @@ def train(
         device: where.
         banks: which points are one tensor; default: :func:`banks_of`.
         dtype: float32, or float64 for checks.
-
-    Raises:
-        HypvisionError: a width above the number of features, a loss that is no number, or a damaged checkpoint.
-        ValueError: points of different ``data``.
     """
     place = Path(folder)
     if len({point.data for point in points}) > 1:
@@ -311,10 +297,9 @@ def train(
         for point in group:
             if point in states:
                 by_step.setdefault((states[point] or {"step": 0})["step"], []).append(point)
-        for step, members in by_step.items():
+        for members in by_step.values():
             trained.append(_Bank(members, settings, device, dtype))
-            if step:
-                trained[-1].load([states[point] for point in members])
+            trained[-1].load([state for point in members if (state := states[point])])
     del states
     p = left[0].frequencies(settings.n)
     first = min(bank.optimizer.steps for bank in trained)
@@ -371,11 +356,7 @@ def _read_state(folder: Path, point: Point, settings: Settings) -> dict[str, Any
 
 
 def weights_of(folder: str | Path, point: Point, settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
-    """``W`` ``(n, m)``, ``b`` ``(n,)`` and the loss of every training step of a point.
-
-    Raises:
-        HypvisionError: there is none, or it is damaged.
-    """
+    """``W`` ``(n, m)``, ``b`` ``(n,)`` and the loss of every training step of a point."""
     state = _read_state(Path(folder), point, settings)
     if state is None:
         result = Path(folder, "points", f"{point.key}.json")

@@ -16,8 +16,6 @@ from hypvision.errors import HypvisionError, require, require_finite
 from hypvision.files import replacing, write_json
 from hypvision.geometry import Lorentz, lorentz
 
-__all__ = ["EmbeddedClasses", "class_hierarchy", "embed_classes", "recovered_groups", "recovered_hierarchy"]
-
 
 class EmbeddedClasses(NamedTuple):
     """Embeddings of labelled images, grouped by class.
@@ -62,7 +60,9 @@ def embed_classes(
 
     import hypvision.data.retrieval  # noqa: F401 - registers the data sets
 
-    points, labels, classes, ancestors, examples = [], [], [], [], []
+    found = EmbeddedClasses(torch.empty(0), torch.empty(0), [], [], [])
+    points: list[Tensor] = []
+    labels: list[int] = []
     for name in ("train", "test") if split == "both" else (split,):
         settings = config[f"{name}_dataloader"].dataset.to_dict()
         settings["transform"] = config.test_dataloader.dataset.transform.to_dict()
@@ -78,11 +78,11 @@ def embed_classes(
             for start in range(0, len(chosen), batch_size):
                 images = torch.stack([data[i]["inputs"] for i in chosen[start : start + batch_size]])
                 points.append(learner.comparable(learner.embed(images.to(device))).cpu())
-            labels += [len(classes)] * len(chosen)
-            classes.append(data.metainfo["classes"][label])
-            ancestors.append(above[label] if above else ())
-            examples.append(data.read(chosen[0]))
-    return EmbeddedClasses(torch.cat(points), torch.tensor(labels), classes, ancestors, examples)
+            labels += [len(found.classes)] * len(chosen)
+            found.classes.append(data.metainfo["classes"][label])
+            found.ancestors.append(above[label] if above else ())
+            found.examples.append(data.read(chosen[0]))
+    return found._replace(points=torch.cat(points), labels=torch.tensor(labels))
 
 
 def class_hierarchy(learner: Any, data: EmbeddedClasses, out: str | Path) -> dict[str, Any]:
@@ -98,9 +98,6 @@ def class_hierarchy(learner: Any, data: EmbeddedClasses, out: str | Path) -> dic
 
     Returns:
         What ``hierarchy.json`` holds.
-
-    Raises:
-        HypvisionError: one class alone, matplotlib is missing, or the folder cannot be written to.
     """
     require("matplotlib", "viz")
     if len(data.classes) < 2:
@@ -134,9 +131,6 @@ def recovered_hierarchy(points: Tensor, labels: Tensor, ancestors: Sequence[Sequ
         ``distances``: correlation of the distances of the centres (Lorentz centroids) with the true heights; ``tree``:
         of the heights of their average-linkage tree with them. Classes without a sample do not count; with one class,
         or heights that are all the same, both are NaN.
-
-    Raises:
-        HypvisionError: an embedding is not finite; names the row.
     """
     from hypvision.engine.metrics import tell_missing
     from hypvision.tasks.metric_learning_metrics import lca_heights
@@ -169,10 +163,17 @@ def recovered_groups(points: Tensor, labels: Tensor, ancestors: Sequence[Sequenc
 
 
 def _centre_distances(points: Tensor, labels: Tensor) -> np.ndarray:
+    return _distances(_centres(points, labels))
+
+
+def _centres(points: Tensor, labels: Tensor) -> Tensor:
     points = points.double()
-    centres = [lorentz.centroid(points[labels == label], None, 1.0) for label in labels.unique()]
-    centres = torch.stack(centres)
-    found = lorentz.cdist(centres, centres, 1.0).numpy()
+    return torch.stack([lorentz.centroid(points[labels == label], None, 1.0) for label in labels.unique()])
+
+
+def _distances(points: Tensor) -> np.ndarray:
+    """Between all points, exactly symmetric."""
+    found: np.ndarray = lorentz.cdist(points, points, 1.0).numpy()
     return (found + found.T) / 2
 
 
@@ -188,24 +189,19 @@ def _draw(learner: Any, data: EmbeddedClasses, out: Path, report: dict[str, Any]
             proxies = learner.comparable(learner.hier_loss.points())
     _save(draw_embedding(points, labels.tolist(), Lorentz(1.0), classes, proxies), out / "disk.png")
     colours = ["#{:02x}{:02x}{:02x}".format(*c) for c in palette(len(classes) + 2)[1:]]
-    title = ""
-    if "cophenetic" in report:
-        title = f"cophenetic correlation {report['cophenetic']['tree']:.2f}"
+    title = f"cophenetic correlation {report['cophenetic']['tree']:.2f}" if "cophenetic" in report else ""
     tree = average_linkage(_centre_distances(points, labels))
     _save(draw_tree(tree, classes, colours, data.examples, title), out / "tree.png")
     if proxies is None:
         return
     nodes = proxies.double()
-    centres = torch.stack([lorentz.centroid(points[labels == i].double(), None, 1.0) for i in range(len(classes))])
     # The proxies that are ancestors of something: those nearest to a sample, at most 40 of them.
-    near = lorentz.cdist(points.double(), nodes, 1.0).argmin(1)
-    used = torch.bincount(near, minlength=len(nodes)).argsort(descending=True)
-    used = used[: min(40, int((torch.bincount(near, minlength=len(nodes)) > 0).sum()))]
-    both = torch.cat([centres, nodes[used]])
-    between = lorentz.cdist(both, both, 1.0).numpy()
+    counts = torch.bincount(lorentz.cdist(points.double(), nodes, 1.0).argmin(1), minlength=len(nodes))
+    used = counts.argsort(descending=True)[: min(40, int((counts > 0).sum()))]
+    between = _distances(torch.cat([_centres(points, labels), nodes[used]]))
     names = [*classes, *(f"proxy {i}" for i in used.tolist())]
     shades = [*colours[: len(classes)], *["#999999"] * len(used)]
-    _save(draw_tree(average_linkage((between + between.T) / 2), names, shades), out / "proxies.png")
+    _save(draw_tree(average_linkage(between), names, shades), out / "proxies.png")
 
 
 def _save(figure, path: Path) -> None:

@@ -6,9 +6,10 @@ initialises the backbone of a segmenter or detector.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,7 @@ from timm.data import Mixup
 from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
-from hypvision.checkpoints.timm_models import create_model
-from hypvision.checks import at_least, between
+from hypvision.checks import at_least, between, one_of
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
 from hypvision.engine.metrics import Metric
@@ -34,30 +34,17 @@ from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import below, read_json, replacing, write_json
 from hypvision.inference.predictors import Predictor, Request, classifier
 from hypvision.models.base import head_names
+from hypvision.models.timm_models import create_model
 from hypvision.tasks.metric_learning_metrics import lca_heights
 from hypvision.tasks.publishing import image_input
 
 if TYPE_CHECKING:
     from mmengine.config import Config
-
-__all__ = [
-    "CalibrationError",
-    "GroupAccuracy",
-    "ImageClassifier",
-    "ImageInputHook",
-    "PredictionPainterHook",
-    "TopKAccuracy",
-    "create_backbone",
-]
+    from typing_extensions import Self
 
 
-def create_backbone(model_name: str, **kwargs: Any) -> nn.Module:
-    """:func:`timm.create_model`, with an error that helps when the name is unknown.
-
-    Raises:
-        HypvisionError: timm has no such model or no such weights, close names are listed; an argument that the model
-            does not have, or a value that it refuses.
-    """
+def create_backbone(model_name: str, **kwargs: Any) -> Any:
+    """:func:`timm.create_model`, with errors that name the setting of the config to correct."""
     name = model_name.partition(".")[0]
     if ":" not in model_name and "/" not in model_name and not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models())
@@ -67,7 +54,7 @@ def create_backbone(model_name: str, **kwargs: Any) -> nn.Module:
         )
     try:
         return create_model(model_name, **kwargs)
-    except (TypeError, ValueError) as error:  # an argument, or a value of it, that the model's constructor refuses
+    except (TypeError, ValueError) as error:  # the model's constructor refuses an argument or its value
         if isinstance(error, OSError):  # of a download: in some versions of the hub its errors are both
             raise
         raise HypvisionError(
@@ -82,11 +69,7 @@ def create_backbone(model_name: str, **kwargs: Any) -> nn.Module:
 
 
 def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
-    """Take what matches a pattern of parameter names, e.g. ``"patch_embed.*"``, out of the training.
-
-    Raises:
-        HypvisionError: a pattern that matches nothing.
-    """
+    """Take what matches a pattern of parameter names, e.g. ``"patch_embed.*"``, out of the training."""
     for pattern in patterns:
         matched = [parameter for name, parameter in network.named_parameters() if fnmatch(name, pattern)]
         if not matched:
@@ -96,26 +79,9 @@ def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
             parameter.requires_grad_(False)
 
 
-def rest_batch_norms(network: nn.Module, every: bool = False) -> None:
-    """Put batch norms that are not trained, or ``every`` one, into evaluation mode: they keep their statistics."""
-    for module in network.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
-            every or (module.affine and not module.weight.requires_grad)
-        ):
-            module.eval()
-
-
 def load_start(network: nn.Module, checkpoint: str) -> None:
-    """Load the weights that a fine-tuning starts from.
-
-    Args:
-        network: a timm model; a Hi-Mapper takes weights of its bare backbone, its ``trunk``, too.
-        checkpoint: a file or ``"zoo:NAME"``.
-
-    Raises:
-        HypvisionError: weights of the backbone are missing in it or have other shapes; a head for other classes is
-            left out.
-    """
+    """Load the weights that a fine-tuning starts from, but a head for other classes; a Hi-Mapper takes weights of its
+    bare backbone, its ``trunk``, too."""
     from mmengine.runner import CheckpointLoader
 
     weights: Any = CheckpointLoader.load_checkpoint(checkpoint, "cpu")
@@ -137,36 +103,24 @@ def load_start(network: nn.Module, checkpoint: str) -> None:
     network.load_state_dict({**own, **fitting})
 
 
-@MODELS.register_module()
-class ImageClassifier(BaseModel):
-    """A timm model with a classification loss.
+class BackboneModel(BaseModel):
+    """A model of mmengine's around a timm model, its ``backbone``.
 
     Args:
         backbone: arguments of :func:`timm.create_model`: ``model_name``, ``num_classes``, ``pretrained``, ...
-        label_smoothing: smoothing of the targets; goes into the mixed targets too where ``mixup`` is on.
-        mixup: arguments of :class:`timm.data.Mixup` (``mixup_alpha``, ``cutmix_alpha``, ``prob``, ``switch_prob``,
-            ...); None for none. Its random numbers come from NumPy's global generator, which
-            :class:`~hypvision.engine.hooks.RepeatableSeedHook` seeds.
-        test_flip: predict from the mean logits of an image and its mirror image (``tools/test.py --tta``).
-        data_preprocessor: mmengine's; the default moves a batch to the device.
         checkpoint: weights that the training starts from, a file (of timm, of any training of ours) or ``"zoo:NAME"``.
             The head is loaded where it has as many classes.
-        frozen, freeze_bn: parts of the backbone that keep their values, see :func:`freeze_parameters` and
-            :func:`rest_batch_norms`.
+        frozen: patterns of names of the backbone's parameters that are not trained, e.g. ``("patch_embed.*",)``.
+        freeze_bn: keep all batch norms of the backbone in evaluation mode.
         channels_last: lay maps out with the channels last: a training of a convolutional network on a CPU took 0.6 to
             0.7 of the time.
-
-    Raises:
-        HypvisionError: unknown model or weights, a model without classes, a pattern in ``frozen`` that matches nothing,
-            or a checkpoint that does not fit.
+        data_preprocessor: mmengine's; the default moves a batch to the device.
+        init_cfg: mmengine's.
     """
 
     def __init__(
         self,
         backbone: dict[str, Any],
-        label_smoothing: float = 0.0,
-        mixup: dict[str, Any] | None = None,
-        test_flip: bool = False,
         data_preprocessor: dict | nn.Module | None = None,
         init_cfg: dict | None = None,
         checkpoint: str | None = None,
@@ -175,21 +129,15 @@ class ImageClassifier(BaseModel):
         channels_last: bool = False,
     ):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
-        self.backbone = create_backbone(**backbone)
+        self.backbone = self.build_backbone(backbone)
         if channels_last:
             self.backbone.to(memory_format=torch.channels_last)
         self.checkpoint, self.freeze_bn = checkpoint, freeze_bn
         freeze_parameters(self.backbone, frozen)
-        self.num_classes = self.backbone.num_classes
-        if not self.num_classes:
-            raise HypvisionError("A classifier needs classes: set model.backbone.num_classes in the config.")
-        between(0, 1, label_smoothing=label_smoothing)
-        self.label_smoothing = label_smoothing
-        self.test_flip = test_flip
-        self.mixup = None
-        if mixup is not None:
-            self.mixup = Mixup(**mixup, label_smoothing=label_smoothing, num_classes=self.num_classes)
-        self.soft_target_loss = SoftTargetCrossEntropy()
+
+    def build_backbone(self, arguments: dict[str, Any]) -> Any:
+        """The timm model."""
+        return create_backbone(**arguments)
 
     def init_weights(self) -> None:
         """Load the checkpoint that the training starts from."""
@@ -197,11 +145,56 @@ class ImageClassifier(BaseModel):
         if self.checkpoint is not None:
             load_start(self.backbone, self.checkpoint)
 
-    def train(self, mode: bool = True) -> ImageClassifier:
+    def train(self, mode: bool = True) -> Self:
+        """As every module; batch norms that are not trained keep their statistics."""
         super().train(mode)
-        if mode:
-            rest_batch_norms(self.backbone, self.freeze_bn)
+        for module in self.backbone.modules() if mode else ():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
+                self.freeze_bn or (module.affine and not module.weight.requires_grad)
+            ):
+                module.eval()
         return self
+
+
+def per_image(label: Tensor | None, index: Tensor | None, **columns: Any) -> list[dict[str, Any]]:
+    """A dict for each image, as metrics take them, of columns with a value an image."""
+    for name, values in (("label", label), ("index", index)):
+        columns[name] = itertools.repeat(None) if values is None else values.tolist()
+    return [dict(zip(columns, row)) for row in zip(*columns.values())]
+
+
+@MODELS.register_module()
+class ImageClassifier(BackboneModel):
+    """A timm model with a classification loss.
+
+    Args:
+        backbone: arguments of :func:`timm.create_model`.
+        label_smoothing: smoothing of the targets; goes into the mixed targets too where ``mixup`` is on.
+        mixup: arguments of :class:`timm.data.Mixup` (``mixup_alpha``, ``cutmix_alpha``, ``prob``, ``switch_prob``,
+            ...); None for none. Its random numbers come from NumPy's global generator, which
+            :class:`~hypvision.engine.hooks.RepeatableSeedHook` seeds.
+        test_flip: predict from the mean logits of an image and its mirror image (``hypvision test --tta``).
+        **kwargs: see :class:`BackboneModel`.
+    """
+
+    def __init__(
+        self,
+        backbone: dict[str, Any],
+        label_smoothing: float = 0.0,
+        mixup: dict[str, Any] | None = None,
+        test_flip: bool = False,
+        **kwargs: Any,
+    ):
+        super().__init__(backbone, **kwargs)
+        self.num_classes: int = self.backbone.num_classes
+        if not self.num_classes:
+            raise HypvisionError("A classifier needs classes: set model.backbone.num_classes in the config.")
+        between(0, 1, label_smoothing=label_smoothing)
+        self.label_smoothing, self.test_flip = label_smoothing, test_flip
+        self.mixup: Mixup | None = None
+        if mixup is not None:
+            self.mixup = Mixup(**mixup, label_smoothing=label_smoothing, num_classes=self.num_classes)
+        self.soft_target_loss = SoftTargetCrossEntropy()
 
     def forward(
         self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
@@ -211,142 +204,135 @@ class ImageClassifier(BaseModel):
         Args:
             inputs: images ``(B, C, H, W)``.
             label: class numbers ``(B,)``; needed by ``"loss"``.
-            index: numbers of the images in their data set ``(B,)``, passed on by ``"predict"``.
-            mode: ``"tensor"``, ``"loss"`` or ``"predict"``.
+            index: numbers of the images in their data set ``(B,)``.
 
         Returns:
             ``"tensor"``: logits ``(B, num_classes)``. ``"loss"``: ``dict(loss=scalar)``. ``"predict"``: for each image
             a dict with ``scores`` ``(num_classes,)``, ``label`` and ``index`` (None where not given).
         """
+        one_of(("tensor", "loss", "predict"), mode=mode)
         if mode == "loss":
-            return dict(loss=self.loss(inputs, label))
+            inputs, target = self.mix(inputs, label)
+            return dict(loss=self.class_loss(self.backbone(inputs), target))
         logits = self.backbone(inputs)
         if mode == "tensor":
             return logits
-        if mode == "predict":
-            if self.test_flip:
-                logits = (logits + self.backbone(inputs.flip(-1))) / 2
-            scores = logits.float().softmax(-1).cpu()
-            labels = [None] * len(scores) if label is None else label.tolist()
-            indices = [None] * len(scores) if index is None else index.tolist()
-            return [dict(scores=s, label=y, index=i) for s, y, i in zip(scores, labels, indices)]
-        raise ValueError(f"mode must be 'tensor', 'loss' or 'predict', got '{mode}'.")
+        if self.test_flip:
+            logits = (logits + self.backbone(inputs.flip(-1))) / 2
+        return per_image(label, index, scores=logits.float().softmax(-1).cpu())
 
-    def loss(self, inputs: Tensor, label: Tensor) -> Tensor:
-        """Mean cross-entropy of a batch, in float32."""
-        if self.mixup is not None and self.training and len(inputs) > 1:
-            if len(inputs) % 2:  # timm mixes an image with its mirror in the batch: an odd one out has no partner
-                inputs, label = inputs[:-1], label[:-1]
-            inputs, target = self.mixup(inputs, label)
-            return self.soft_target_loss(self.backbone(inputs).float(), target)
-        return F.cross_entropy(self.backbone(inputs).float(), label, label_smoothing=self.label_smoothing)
+    def mix(self, inputs: Tensor, label: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Images and targets of a training step: class numbers, or shares of the classes where ``mixup`` is on."""
+        if label is None:
+            raise HypvisionError("The loss of a classifier needs the labels of the images.")
+        if self.mixup is None or not self.training or len(inputs) < 2:
+            return inputs, label
+        even = len(inputs) // 2 * 2  # timm mixes an image with its mirror in the batch: an odd one out has no partner
+        return self.mixup(inputs[:even], label[:even])
+
+    def class_loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Mean cross-entropy with targets of :meth:`mix`, in float32."""
+        if target.is_floating_point():
+            return self.soft_target_loss(logits.float(), target)
+        return F.cross_entropy(logits.float(), target, label_smoothing=self.label_smoothing)
 
 
-@METRICS.register_module()
-class TopKAccuracy(Metric):
-    """Share of images, in percent, whose class is among the k of highest score: ``top1``, ``top5``, ...
+class ScoreMetric(Metric):
+    """A metric of the ``scores``, ``label`` and ``index`` of images that a classifier predicts.
 
-    Images without a label do not count; without any, the shares are NaN.
-
-    Args:
-        topk: the values of k; one above the number of classes is left out.
-        out_file: write the metrics, the accuracy of each class and every prediction there, as JSON.
-        collect_device, prefix, collect_dir: see :class:`mmengine.evaluator.BaseMetric`.
+    Images without a label do not count; without any, the numbers are NaN.
     """
 
     default_prefix = ""
 
-    def __init__(self, topk: tuple[int, ...] = (1, 5), out_file: str | None = None, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.topk = tuple(topk)
-        if min(self.topk) < 1:
-            raise ValueError(f"topk must be numbers from 1, got {topk}")
-        self.out_file = out_file
-
-    def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep the best classes of each image; ``data_samples`` comes from :class:`ImageClassifier`.
-
-        Raises:
-            HypvisionError: a score is not finite; names the image.
-        """
+    def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
+        """Keep what the metric needs of each image; a score that is not finite is an error that names it."""
         scores = torch.stack([sample["scores"] for sample in data_samples])
-        if not self.check(scores, "A score", data_samples):
-            return
-        scores, classes = scores.topk(min(max(self.topk), scores.shape[1]))
-        for sample, top_scores, top_classes in zip(data_samples, scores.tolist(), classes.tolist()):
-            self.results.append((sample["index"], sample["label"], top_classes, top_scores))
+        if self.check(scores, "A score", data_samples):
+            self.results += self.of_scores(scores, data_samples)
 
-    def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
-        """Accuracies from ``(index, label, best classes, their scores)`` of all images."""
-        known = [(label, classes) for _, label, classes, _ in results if label is not None]
+    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
+        """A result for each image, in the order of ``scores`` ``(N, C)``."""
+        raise NotImplementedError
+
+    def labelled(self, results: list[tuple], place: int) -> list[tuple]:
+        """The results that have a value at a place, which images without a label have not."""
+        known = [result for result in results if result[place] is not None]
         if len(known) < len(results):
             self.without_truth = [f"{len(results) - len(known)} of {len(results)} images"]
-        depth = (
-            len(results[0][2]) if results else len((self.dataset_meta or {}).get("classes") or range(max(self.topk)))
-        )
-        metrics = {
-            f"top{k}": 100.0 * sum(label in classes[:k] for label, classes in known) / len(known) if known else math.nan
-            for k in self.topk
-            if k <= depth
-        }
+        return known
+
+
+@METRICS.register_module()
+class TopKAccuracy(ScoreMetric):
+    """Share of images, in percent, whose class is among the k of highest score: ``top1``, ``top5``, ...
+
+    Args:
+        topk: the values of k; one above the number of classes is left out.
+        out_file: write the metrics, the accuracy of each class and every prediction there, as JSON.
+        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
+    """
+
+    def __init__(self, topk: tuple[int, ...] = (1, 5), out_file: str | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.topk, self.out_file = tuple(topk), out_file
+        for k in self.topk:
+            at_least(1, integer=True, topk=k)
+
+    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
+        """``(index, label, best classes, their scores)``."""
+        best, classes = scores.topk(min(max(self.topk), scores.shape[1]))
+        labels = [(sample["index"], sample["label"]) for sample in samples]
+        return [(*label, *found) for label, *found in zip(labels, classes.tolist(), best.tolist())]
+
+    def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
+        known = self.labelled(results, 1)
+        classes = (self.dataset_meta or {}).get("classes") or range(max(self.topk))
+        depth = len(results[0][2]) if results else len(classes)
+        metrics = {f"top{k}": math.nan for k in self.topk if k <= depth}
+        if known:
+            for k in (k for k in self.topk if k <= depth):
+                metrics[f"top{k}"] = 100.0 * sum(label in best[:k] for _, label, best, _ in known) / len(known)
         if self.out_file is not None:
-            self._write(results, metrics)
+            write_json(self.out_file, self._report(results, metrics), indent=None)
         return metrics
 
-    def _write(self, results: list[tuple], metrics: dict[str, float]) -> None:
+    def _report(self, results: list[tuple], metrics: dict[str, float]) -> dict[str, Any]:
         names = (self.dataset_meta or {}).get("classes")
         hits: dict[int, list[bool]] = {}
-        for _, label, classes, _ in results:
-            if label is not None:
-                hits.setdefault(label, []).append(classes[0] == label)
-        report = dict(
+        for _, label, classes, _ in self.labelled(results, 1):
+            hits.setdefault(label, []).append(classes[0] == label)
+        return dict(
             metrics=metrics,
             classes=None if names is None else list(names),
             top1_per_class={str(names[c] if names else c): 100.0 * sum(h) / len(h) for c, h in sorted(hits.items())},
             predictions=[dict(index=i, label=y, classes=c, scores=s) for i, y, c, s in results],
         )
-        write_json(self.out_file, report, indent=None)
 
 
 @METRICS.register_module()
-class CalibrationError(Metric):
-    """Expected calibration error in percent (Naeini et al., AAAI 2015), as ``ece``.
-
-    The mean over all images with a label of the gap between confidence and accuracy in the bin of their confidence;
-    NaN without any.
+class CalibrationError(ScoreMetric):
+    """Expected calibration error in percent (Naeini et al., AAAI 2015), as ``ece``: the mean over all images of the gap
+    between confidence and accuracy in the bin of their confidence.
 
     Args:
         bins: number of bins of equal width.
-        collect_device, prefix, collect_dir: see :class:`mmengine.evaluator.BaseMetric`.
-
-    Raises:
-        ValueError: ``bins`` is not positive.
+        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
-
-    default_prefix = ""
 
     def __init__(self, bins: int = 15, **kwargs: Any):
         super().__init__(**kwargs)
         at_least(1, integer=True, bins=bins)
         self.bins = bins
 
-    def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
-        """Keep confidence and success; ``data_samples`` comes from :class:`ImageClassifier`.
+    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
+        """``(confidence, whether the class is right)``."""
+        labels = [sample["label"] for sample in samples]
+        for confidence, best, label in zip(*(part.tolist() for part in scores.max(1)), labels):
+            yield confidence, None if label is None else best == label
 
-        Raises:
-            HypvisionError: a score is not finite; names the image.
-        """
-        scores = torch.stack([sample["scores"] for sample in data_samples])
-        if self.check(scores, "A score", data_samples):
-            for sample, confidence, best in zip(data_samples, *(part.tolist() for part in scores.max(1))):
-                right = None if sample["label"] is None else best == sample["label"]
-                self.results.append((confidence, right))
-
-    def compute_metrics(self, results: list[tuple[float, bool | None]]) -> dict[str, float]:
-        """The error of ``(confidence, right)`` of all images."""
-        known = [(confidence, right) for confidence, right in results if right is not None]
-        if len(known) < len(results):
-            self.without_truth = [f"{len(results) - len(known)} of {len(results)} images"]
+    def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
+        known = self.labelled(results, 1)
         if not known:
             return {"ece": math.nan}
         confidence, right = torch.tensor(known, dtype=torch.float64).unbind(1)
@@ -356,53 +342,40 @@ class CalibrationError(Metric):
 
 
 @METRICS.register_module()
-class GroupAccuracy(Metric):
+class GroupAccuracy(ScoreMetric):
     """Accuracy at the upper levels of a hierarchy of classes, and how far off mistakes are.
 
     For each level the share of images, in percent, whose predicted class is in the right group; and
     ``mistake_distance``, the mean number of edges between the predicted class and the true one over the images that
-    are wrong: 2 for a sibling (Bertinetto et al., CVPR 2020, give half of it, the height).
+    are wrong, 0 if none is: 2 for a sibling (Bertinetto et al., CVPR 2020, give half of it, the height).
 
     Args:
         ancestors: the groups above each class, from general to specific, by the names of the classes; or a JSON file
             of it.
         levels: what the levels are called, from general to specific.
-        collect_device, prefix, collect_dir: see :class:`mmengine.evaluator.BaseMetric`.
-
-    Raises:
-        HypvisionError: the file is missing; a class without entry, or one of another depth.
+        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
-
-    default_prefix = ""
 
     def __init__(self, ancestors: Mapping[str, Sequence[str]] | str, levels: Sequence[str], **kwargs: Any):
         super().__init__(**kwargs)
-        if isinstance(ancestors, str):
-            try:
-                ancestors = read_json(ancestors)
-            except (OSError, ValueError) as error:
-                raise HypvisionError(
-                    f"The groups of classes cannot be read from '{ancestors}' ({error}). Expected: JSON "
-                    '{"CLASS": ["GROUP", ...]}, from general to specific. Correct "ancestors" of the GroupAccuracy in '
-                    "the config."
-                ) from error
-        self.ancestors, self.levels = ancestors, tuple(levels)
+        try:
+            self.ancestors: Mapping[str, Sequence[str]] = (
+                read_json(ancestors) if isinstance(ancestors, str) else ancestors
+            )
+        except (OSError, ValueError) as error:
+            raise HypvisionError(
+                f"The groups of classes cannot be read from '{ancestors}' ({error}). Expected: JSON "
+                '{"CLASS": ["GROUP", ...]}, from general to specific. Correct "ancestors" of the GroupAccuracy in '
+                "the config."
+            ) from error
+        self.levels = tuple(levels)
 
-    def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep the best class of each image; ``data_samples`` comes from :class:`ImageClassifier`.
+    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
+        """``(label, best class)``."""
+        return zip([sample["label"] for sample in samples], scores.argmax(1).tolist())
 
-        Raises:
-            HypvisionError: a score is not finite; names the image.
-        """
-        scores = torch.stack([sample["scores"] for sample in data_samples])
-        if self.check(scores, "A score", data_samples):
-            self.results += zip((sample["label"] for sample in data_samples), scores.argmax(1).tolist())
-
-    def compute_metrics(self, results: list[tuple[int | None, int]]) -> dict[str, float]:
-        """Of ``(label, best class)`` of all images; ``mistake_distance`` is 0 if none is wrong."""
-        known = [pair for pair in results if pair[0] is not None]
-        if len(known) < len(results):
-            self.without_truth = [f"{len(results) - len(known)} of {len(results)} images"]
+    def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
+        known = self.labelled(results, 0)
         if not known:
             return dict.fromkeys([*self.levels, "mistake_distance"], math.nan)
         above = []
@@ -424,7 +397,7 @@ class GroupAccuracy(Metric):
 
 @HOOKS.register_module()
 class PredictionPainterHook(Hook):
-    """Writes images of test images with the predicted and the true class below (``tools/test.py --show-dir``).
+    """Writes images of test images with the predicted and the true class below (``hypvision test --show-dir``).
 
     Data sets lie in the order of their classes: the images are taken evenly from all of it, not from its beginning.
 
@@ -435,9 +408,7 @@ class PredictionPainterHook(Hook):
     """
 
     def __init__(self, out_dir: str, limit: int = 200, min_side: int = 160):
-        self.out_dir = Path(out_dir)
-        self.limit = limit
-        self.min_side = min_side
+        self.out_dir, self.limit, self.min_side = Path(out_dir), limit, min_side
 
     def before_test(self, runner: Runner) -> None:
         count = len(runner.test_dataloader.dataset)
@@ -492,7 +463,7 @@ def _paint(config: Config, folder: Path) -> None:
     config.custom_hooks = [*config.custom_hooks, dict(type="PredictionPainterHook", out_dir=str(folder))]
 
 
-TEST_OPTIONS["ImageClassifier"] = TestOptions(_flip, _paint)
+TEST_OPTIONS["ImageClassifier"] = TestOptions(augment=_flip, show=_paint)
 PREDICTION_ARGUMENTS["TopKAccuracy"] = "out_file"
 RUN_HOOKS.append("ImageInputHook")
 

@@ -17,16 +17,16 @@ from mmengine.model import BaseModel
 from mmengine.registry import METRICS, MODELS
 from torch import Tensor, nn
 
+import hypvision.data.shape_captions  # noqa: F401 - registers the data
+from hypvision.checks import one_of
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.towers import encode_image, encode_text
-from hypvision.data.shape_captions import ShapeCaptions, vocabulary
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.inference.predictors import Predictor, Request, zero_shot
-
-__all__ = ["CLIPContrast", "ShapeCaptions", "ZeroShotAccuracy", "vocabulary"]
+from hypvision.tasks.classification import per_image
 
 
 @MODELS.register_module()
@@ -49,10 +49,10 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         blank_words: begin the table of words with zeros. Those that no caption has stay so, and are left out of a
             published file. For a training from scratch.
         data_preprocessor, init_cfg: of mmengine.
-
-    Raises:
-        HypvisionError: options that do not go together.
     """
+
+    mean: Tensor
+    std: Tensor
 
     def __init__(
         self,
@@ -70,7 +70,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         classes = TAXONOMY.classes["shape"] if classes is None else classes
         self.build_clip(clip, adapter, tune, classes, templates, dense=False)
         if blank_words:
-            nn.init.zeros_(getattr(self.clip, "text", self.clip).token_embedding.weight)
+            clip_text: Any = getattr(self.clip, "text", self.clip)
+            nn.init.zeros_(clip_text.token_embedding.weight)
 
     def forward(
         self,
@@ -88,23 +89,23 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             ``"tensor"``: unit embeddings (B, E); ``"loss"``: the two halves of the loss; ``"predict"``: for each image
             a dict with ``scores`` over the classes and ``label``.
         """
+        one_of(("tensor", "loss", "predict"), mode=mode)
         images = encode_image(self.clip, (inputs.float() - self.mean) / self.std, normalize=True)
         if mode == "tensor":
             return images
         if mode == "predict":
             text = F.normalize(self.encode_classes().float().mean(1), dim=-1)
             scores = (images.float() @ text.T).cpu()
-            return [dict(scores=s, label=int(y)) for s, y in zip(scores, label)]
-        if mode != "loss":
-            raise ValueError(f"mode must be 'tensor', 'loss' or 'predict', got '{mode}'.")
+            return per_image(label, None, scores=scores)
         sentences = sorted(set(caption))
         number = torch.tensor([sentences.index(text) for text in caption], device=images.device)
         text = encode_text(self.clip, self.tokenizer(sentences).to(self.mean.device), normalize=True)
-        scale = self.clip.logit_scale.exp().clamp(max=100)
+        logit_scale: Any = self.clip.logit_scale
+        scale = logit_scale.exp().clamp(max=100)
         with torch.autocast(images.device.type, enabled=False):  # in bfloat16 a logit of 50 is good to 0.25
             logits = scale.float() * images.float() @ text.float().T  # (B, sentences)
         true = torch.zeros_like(logits).scatter_(1, number[:, None], 1.0)
-        if concepts is not None:
+        if concepts is not None and level is not None:
             # (B, B): image i shows what caption j names.
             named = concepts[:, level] == concepts.gather(1, level[:, None]).T
             true = (named.float() @ true).clamp(max=1)
@@ -120,11 +121,7 @@ class ZeroShotAccuracy(Metric):
     default_prefix = ""
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep whether each image was named rightly.
-
-        Raises:
-            HypvisionError: an image is a scene of several objects, or a score is not finite.
-        """
+        """Keep whether each image was named rightly."""
         for sample in data_samples:
             if sample["label"] < 0:
                 raise HypvisionError("ZeroShotAccuracy needs single objects: set scenes=False in its data set.")

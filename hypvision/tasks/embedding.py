@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 import hypvision.models  # noqa: F401 - registers the models
 from hypvision.errors import HypvisionError, require, require_finite
@@ -19,7 +19,10 @@ from hypvision.inference.running import results
 from hypvision.inference.sources import Frame, Sources
 from hypvision.zoo.backbones import load_weights
 
-__all__ = ["Embedder", "distances", "embed_images", "embed_sources", "load_embedder", "load_learner"]
+if TYPE_CHECKING:
+    from mmengine.config import Config
+
+    from hypvision.tasks.metric_learning import MetricLearner
 
 
 class Embedder(NamedTuple):
@@ -32,39 +35,27 @@ class Embedder(NamedTuple):
     weights: str
 
 
-def load_learner(config: str | Path, weights: str | Path):
-    """A trained metric learner and its config.
+def load_learner(config: str | Path, weights: str | Path) -> tuple[MetricLearner, Config]:
+    """A trained metric learner in evaluation mode, and its config.
 
     Args:
         config: config file with a ``MetricLearner``.
         weights: checkpoint of its training: a path, ``zoo:NAME``, ``hf-hub:...``, or an address with its sum.
-
-    Returns:
-        The :class:`~hypvision.tasks.metric_learning.MetricLearner` in evaluation mode, and the config.
-
-    Raises:
-        HypvisionError: no such files, another kind of model, or weights of another architecture.
     """
     require("mmengine", "mm")
-    from mmengine.registry import MODELS, DefaultScope
-
-    import hypvision.tasks.metric_learning  # noqa: F401 - registers the learner
-    from hypvision.checkpoints.match import load_trained
-    from hypvision.engine.checkpoint import load
-    from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import load_config
+    from hypvision.engine.predicting import trained_model
+    from hypvision.tasks.metric_learning import MetricLearner
 
-    config = load_config(config)
-    if config.model.get("type") != "MetricLearner":
+    loaded = load_config(config)
+    if loaded.model.get("type") != "MetricLearner":
         raise HypvisionError(
-            f"The config '{config.filename}' describes a {config.model.get('type')}, not a MetricLearner. Give one of "
+            f"The config '{loaded.filename}' describes a {loaded.model.get('type')}, not a MetricLearner. Give one of "
             "configs/lhier, or your own like them."
         )
-    config.model.backbone.pretrained = False  # the checkpoint has the weights
-    with DefaultScope.overwrite_default_scope("mmengine"), readable_errors():
-        model = MODELS.build(config.model)
-    load_trained(model, load(weights), weights)
-    return model.eval(), config
+    model = trained_model(loaded, weights)
+    assert isinstance(model, MetricLearner)
+    return model, loaded
 
 
 def load_embedder(
@@ -76,10 +67,6 @@ def load_embedder(
     """A metric learner (``config`` and ``weights``), or a timm ``model``, on a device.
 
     A timm model without ``weights`` has its published ones, those that ``pretrained=True`` means.
-
-    Raises:
-        HypvisionError: neither or both; what :func:`load_learner` and timm say; a model without published weights, or
-            they cannot be fetched.
     """
     if (config is None) == (model is None):
         raise HypvisionError("Give either --config CONFIG --weights FILE, or --model NAME.")
@@ -101,11 +88,11 @@ def load_embedder(
     else:
         published = network.pretrained_cfg
         name = ".".join(filter(None, (published.get("architecture") or str(model), published.get("tag"))))
-    settings = resolve_data_config({}, model=network)
-    return Embedder(network.to(device), create_transform(**settings), "cosine", name)
+    transform = create_transform(**resolve_data_config({}, model=network))
+    return Embedder(network.to(device), transform, "cosine", name)
 
 
-def _timm_model(name: str, pretrained: bool) -> nn.Module:
+def _timm_model(name: str, pretrained: bool) -> Any:
     """A timm model without head, with its published weights or with random ones that the caller replaces."""
     from hypvision.tasks.classification import create_backbone
 
@@ -131,11 +118,7 @@ def _timm_model(name: str, pretrained: bool) -> nn.Module:
 def embed_sources(
     embedder: Embedder, sources: Sources, batch_size: int = 32, device: str = "cpu"
 ) -> tuple[list[Frame], Tensor]:
-    """The frames of images and videos, without the pixels of videos, and their embeddings ``(N, d)``, float32.
-
-    Raises:
-        HypvisionError: an image or a video that cannot be read, or whose embedding is not finite.
-    """
+    """The frames of images and videos, without the pixels of videos, and their embeddings ``(N, d)``, float32."""
 
     def find(images: list[Tensor]) -> list[Embedding]:
         return [Embedding(vector) for vector in embedder.embed(torch.stack(images).to(device)).float().cpu().numpy()]
@@ -144,17 +127,14 @@ def embed_sources(
     predictor = Predictor(embedder.transform, find)
     for frame, _, found in progress(results(predictor, sources, batch_size), len(sources), "image"):
         frames.append(frame._replace(source=Path(frame.file)))
+        assert isinstance(found, Embedding)
         vectors.append(torch.as_tensor(found.vector))
         require_finite(vectors[-1], f"The embedding of '{frame.file}'")
     return frames, torch.stack(vectors)
 
 
 def embed_images(embedder: Embedder, paths: Sequence[Path], batch_size: int = 32, device: str = "cpu") -> Tensor:
-    """Embeddings ``(N, d)`` of image files, float32.
-
-    Raises:
-        HypvisionError: a file that is no image.
-    """
+    """Embeddings ``(N, d)`` of image files, float32."""
     return embed_sources(embedder, Sources(tuple(map(Path, paths))), batch_size, device)[1]
 
 

@@ -12,8 +12,6 @@ from hypvision.errors import HypvisionError
 from hypvision.tasks.publishing import input_size
 from hypvision.zoo.export import ExportReport, export_network, part_of
 
-__all__ = ["export_trained"]
-
 
 def export_trained(
     config: str | Path,
@@ -33,14 +31,11 @@ def export_trained(
         format, path, dynamic_size, part, tell: as for :func:`hypvision.zoo.export.export_model`. The whole of a metric
             learner gives embeddings: points of its manifold, as the backbone and neck compute them.
         size: side of the images; default: that of the config's test data.
-
-    Raises:
-        HypvisionError: another kind of model, and as there.
     """
-    config = load_config(config)
-    import_extensions(config)
-    kind, scope = config.model.get("type"), config.get("default_scope")
-    model = trained_model(config, weights)
+    loaded = load_config(config)
+    import_extensions(loaded)
+    kind, scope = loaded.model.get("type"), loaded.get("default_scope")
+    model = trained_model(loaded, weights)
     task = dict(mmseg="segmentation", mmdet="detection").get(scope, "classification")
     own = kind in ("ImageClassifier", "MetricLearner")
     if not own and (task == "classification" or getattr(model, "open_vocabulary", False)):
@@ -48,9 +43,8 @@ def export_trained(
             f"The config describes a {kind}. What can be exported by a config are classifiers (ImageClassifier), "
             "metric learners, and the segmenters and detectors of mmseg and mmdet that have fixed classes."
         )
-    shape = input_size(config, size)
+    shape = input_size(loaded, size)
     if kind == "MetricLearner" and part == "whole":
-        network, output = model, "embeddings"
-    else:
-        network, output = part_of(model.backbone if own else model, task, part, shape[1:])
+        return export_network(model, shape, format, path, dynamic_size, "embeddings", tell)
+    network, output = part_of(model.backbone if own else model, task, part, shape[1:])
     return export_network(network, shape, format, path, dynamic_size, output, tell)

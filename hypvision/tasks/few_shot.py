@@ -10,14 +10,14 @@ by exchanging the data set. Checkpoints hold what was learned and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
-from mmengine.dist import broadcast
+from mmengine.dist import broadcast, get_dist_info, sync_random_seed
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.optim.scheduler.lr_scheduler import LRSchedulerMixin
@@ -34,27 +34,19 @@ from hypvision.clip.classes import load_classes
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.prompting import HostOutput, build_host, feature_size
 from hypvision.clip.prompting.features import FeatureCache
+from hypvision.clip.prompting.heads import TipAdapter
 from hypvision.clip.prompting.official import learned_names
 from hypvision.clip.prompting.promptsrc import GaussianAverage
 from hypvision.clip.views import show_to, view_of
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.extensions import PREDICTORS
+from hypvision.engine.hooks import unwrapped
 from hypvision.errors import HypvisionError, require_finite
 from hypvision.inference.predictors import Predictor, Request, classifier
+from hypvision.tasks.classification import per_image
 
 if TYPE_CHECKING:
     from mmengine.config import Config
-
-__all__ = [
-    "ClassNamesHook",
-    "CoOpCosineLR",
-    "FeatureCacheHook",
-    "FewShotCLIP",
-    "FixedLengthSampler",
-    "GaussianAverageHook",
-    "TipAdapterHook",
-    "accuracy",
-]
 
 
 @MODELS.register_module()
@@ -71,9 +63,6 @@ class FewShotCLIP(BaseModel):
         adapter: ``dict(type="lathadapter", ...)``, see
             :class:`~hypvision.clip.adapters.lathadapter.LatHAdapterConfig`; None for none.
         data_preprocessor, init_cfg: of mmengine.
-
-    Raises:
-        HypvisionError: unknown method or options, or a model that does not fit.
     """
 
     checkpoint_is_partial = True
@@ -126,9 +115,9 @@ class FewShotCLIP(BaseModel):
 
     def averaged(self) -> Iterator[tuple[str, Tensor]]:
         """What PromptSRC's average is over: :meth:`learned`, without the attributes if the adapter says so."""
-        apart = self.hierarchy is not None and not self.hierarchy.config.average
-        attributes = self.hierarchy.attributes if apart else None
-        return ((name, value) for name, value in self.learned() if value is not attributes)
+        hierarchy = self.hierarchy
+        left_out = None if hierarchy is None or hierarchy.config.average else hierarchy.attributes
+        return ((name, value) for name, value in self.learned() if value is not left_out)
 
     def train(self, mode: bool = True) -> FewShotCLIP:
         super().train(mode)
@@ -138,7 +127,7 @@ class FewShotCLIP(BaseModel):
 
     def train_step(self, data: Any, optim_wrapper: Any) -> dict[str, Tensor]:
         """As of mmengine's models; of a method that learns nothing, the losses alone."""
-        if any(True for _ in self.learned()):
+        if any(value.requires_grad for value in self.parameters()):
             return super().train_step(data, optim_wrapper)
         with torch.no_grad():
             losses = self._run_forward(self.data_preprocessor(data, True), mode="loss")
@@ -164,14 +153,12 @@ class FewShotCLIP(BaseModel):
         if mode == "tensor":
             return logits
         scores = logits.softmax(-1).cpu()
-        labels = [None] * len(scores) if label is None else label.tolist()
-        indices = [None] * len(scores) if index is None else index.tolist()
-        return [dict(scores=s, label=y, index=i) for s, y, i in zip(scores, labels, indices)]
+        return per_image(label, index, scores=scores)
 
     def _logits(self, out: HostOutput) -> Tensor:
         if self.hierarchy is None:
             return out.logits()
-        found = self.hierarchy(*self.adapter_features(out), out.scale, losses=False).logits
+        found: Tensor = self.hierarchy(*self.adapter_features(out), out.scale, losses=False).logits
         return found if out.extra is None else found + out.extra
 
     def _loss(self, out: HostOutput, label: Tensor | None) -> dict[str, Tensor]:
@@ -186,27 +173,24 @@ class FewShotCLIP(BaseModel):
         cosine = found.cosine if out.extra is None else found.cosine + out.extra
         losses = dict(loss_ecls=out.fit(cosine, label), **found.losses, **out.losses)
         if found.distance is not None:
-            if out.teacher is None or config.teacher_loss == "labels":
-                target = label if predicted is None else predicted
+            if out.teacher is not None and config.teacher_loss != "labels":
+                wanted, log_shares = out.teacher.log_softmax(-1), (-found.distance).log_softmax(-1)
+                losses["loss_hcls"] = F.kl_div(log_shares, wanted, reduction="batchmean", log_target=True)
+            elif (target := label if predicted is None else predicted) is not None:
                 losses["loss_hcls"] = F.cross_entropy(-found.distance, target)
-            else:
-                target = out.teacher.log_softmax(-1)
-                losses["loss_hcls"] = F.kl_div(
-                    (-found.distance).log_softmax(-1), target, reduction="batchmean", log_target=True
-                )
         return losses
 
     def adapter_features(self, out: HostOutput) -> tuple[Tensor, Tensor]:
         """Features of images and classes that LatHAdapter works on: of unit length, or as the host has them."""
-        if out.text is None:
+        raw = self.hierarchy is not None and self.hierarchy.config.raw
+        found = (out.raw_image, out.raw_text) if raw else (out.image, out.text)
+        if found[0] is None or found[1] is None:
             raise HypvisionError("LatHAdapter refines class features, which a linear probe does not have.")
-        if self.hierarchy.config.raw:
-            return out.raw_image, out.raw_text
-        return out.image, out.text
+        return found[0], found[1]
 
 
-def _plain(runner: Runner) -> FewShotCLIP:
-    return getattr(runner.model, "module", runner.model)
+def _model(runner: Runner) -> FewShotCLIP:
+    return cast(FewShotCLIP, unwrapped(runner))
 
 
 @HOOKS.register_module()
@@ -218,7 +202,7 @@ class ClassNamesHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         self._set(runner, runner.train_dataloader)
-        model = _plain(runner)
+        model = _model(runner)
         if model.hierarchy is not None and runner.iter == 0:
             with torch.no_grad():
                 unit, raw = model.host.class_features()
@@ -235,9 +219,9 @@ class ClassNamesHook(Hook):
 
     @staticmethod
     def _set(runner: Runner, loader: DataLoader) -> None:
-        model = _plain(runner)
-        model.set_data(loader.dataset.metainfo)
-        show_to(loader.dataset, model.host.clip)
+        model, dataset = _model(runner), cast(FewShotDataset, loader.dataset)
+        model.set_data(dataset.metainfo)
+        show_to(dataset, model.host.clip)
 
 
 @HOOKS.register_module()
@@ -265,7 +249,7 @@ class GaussianAverageHook(Hook):
             return
         self.average = GaussianAverage(runner.max_epochs, self.mean, self.std)
         if self._resumed is not None and runner.epoch:
-            device = next(_plain(runner).parameters()).device
+            device = next(_model(runner).parameters()).device
             total = {name: value.to(device) for name, value in self._resumed["total"].items()}
             self.average.load_state_dict(dict(self._resumed, total=total))
         if self.average.seen != runner.epoch:
@@ -275,10 +259,11 @@ class GaussianAverageHook(Hook):
             )
 
     def after_train_epoch(self, runner: Runner) -> None:
-        model = _plain(runner)
-        self.average.update(model.averaged())
-        if self.average.complete:
-            self.average.copy_to(model.averaged())
+        model, average = _model(runner), self.average
+        if average is not None:
+            average.update(model.averaged())
+            if average.complete:
+                average.copy_to(model.averaged())
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         if self.average is not None and not self.average.complete:
@@ -292,7 +277,7 @@ class FeatureCacheHook(Hook):
     Args:
         views: augmented views of each training image, of which every sample takes one by chance; 0 for the centre crop.
             The official codes augment anew in each epoch: that is training without this hook.
-        folder: where features are kept, by the content of the images and of the model; None: in memory alone.
+        folder: where features are stored, by the content of the images and of the model; None: in memory alone.
     """
 
     priority = "HIGH"
@@ -301,10 +286,10 @@ class FeatureCacheHook(Hook):
         self.cache, self.views = FeatureCache(folder), views
 
     def before_train(self, runner: Runner) -> None:
-        model, dataset = _plain(runner), runner.train_dataloader.dataset
+        model, dataset = _model(runner), runner.train_dataloader.dataset
         if not model.host.feature_inputs:
             raise HypvisionError(
-                f"{type(model.host).__name__} changes the image tower, so it cannot train on kept features. Leave out "
+                f"{type(model.host).__name__} changes the image tower and cannot train on stored features. Leave out "
                 "FeatureCacheHook."
             )
         dataset.use_features(self.cache.features(model.host, dataset, self.views))
@@ -313,7 +298,7 @@ class FeatureCacheHook(Hook):
 @HOOKS.register_module()
 class TipAdapterHook(Hook):
     """Fills the cache of a Tip-Adapter before its training, and chooses its alpha and beta behind the last epoch, on
-    all validation images where there are any. Neither depends on what the training sees, images or kept features.
+    all validation images where there are any. Neither depends on whether the training sees images or stored features.
 
     Args:
         views: augmented views of each training image, whose mean feature is its key (10, as in the official code).
@@ -329,19 +314,20 @@ class TipAdapterHook(Hook):
     def before_train(self, runner: Runner) -> None:
         if runner.iter:  # a resumed training has keys of its own
             return
-        model, dataset = _plain(runner), runner.train_dataloader.dataset
-        features = self.cache.features(model.host, dataset, self.views).mean(0)
+        host, dataset = cast(TipAdapter, _model(runner).host), runner.train_dataloader.dataset
+        features = self.cache.features(host, dataset, self.views).mean(0)
         broadcast(features)  # every process has drawn views of its own
-        device = next(model.parameters()).device
-        model.host.fill(features.to(device), torch.tensor(dataset.labels, device=device))
+        device = next(host.parameters()).device
+        host.fill(features.to(device), torch.tensor(dataset.labels, device=device))
 
     def after_train_epoch(self, runner: Runner) -> None:
         val = runner.train_dataloader.dataset.whole_part("val") if runner.epoch + 1 == runner.max_epochs else None
         if val is None:
             return
-        model = _plain(runner)
+        model = _model(runner)
         device = next(model.parameters()).device
-        features, host, plain = self.cache.features(model.host, val)[0].to(device), model.host, None
+        host, plain = cast(TipAdapter, model.host), None
+        features = self.cache.features(host, val)[0].to(device)
         if model.hierarchy is not None:
             with torch.no_grad():
                 plain = model._logits(host.output(host.features(features), host.class_features()))
@@ -382,8 +368,6 @@ class FixedLengthSampler(Sampler):
     """
 
     def __init__(self, dataset: Any, length: int, shuffle: bool = True, seed: int | None = None):
-        from mmengine.dist import get_dist_info, sync_random_seed
-
         self.rank, self.world_size = get_dist_info()
         self.size, self.length, self.shuffle, self.epoch = len(dataset), length, shuffle, 0
         self.seed = sync_random_seed() if seed is None else seed
@@ -421,26 +405,24 @@ def accuracy(
         batch, workers: of the data loader.
         amp: dtype of autocast, on GPUs alone, as in training; None for none.
         features: (N, d) of the images, instead of reading them.
-
-    Raises:
-        HypvisionError: a logit is not finite; names the image.
     """
     device = next(model.parameters()).device
     model.eval()
     model.set_data(dataset.metainfo)
     show_to(dataset, model.host.clip)
     right = seen = 0
+    batches: Iterable[tuple[Tensor, Tensor]]
     mixed = amp is not None and device.type == "cuda"
     with torch.autocast(device.type, dtype=amp or torch.bfloat16, enabled=mixed):
         if features is not None:
-            labels = torch.tensor(dataset.labels)
-            batches = zip(features.split(batch), labels.split(batch))
+            batches = zip(features.split(batch), torch.tensor(dataset.labels).split(batch))
         else:
             loader = DataLoader(dataset, batch, num_workers=workers)
             batches = ((sample["inputs"], sample["label"]) for sample in loader)
         for inputs, labels in batches:
             logits = model(inputs.to(device))
-            require_finite(logits, lambda row, first=seen: f"A logit of the image '{dataset.items[first + row].path}'")
+            names = [f"A logit of the image '{item.path}'" for item in dataset.items[seen : seen + len(labels)]]
+            require_finite(logits, names.__getitem__)
             seen += len(labels)
             right += int((logits.argmax(-1).cpu() == labels).sum())
     return 100.0 * right / len(dataset)

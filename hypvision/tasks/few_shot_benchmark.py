@@ -33,17 +33,6 @@ from hypvision.files import read_json, write_json
 from hypvision.tasks.few_shot import FewShotCLIP, accuracy
 from hypvision.tasks.few_shot_recipes import few_shot_config, host_options, recipe, split_method
 
-__all__ = [
-    "CellSpec",
-    "Settings",
-    "cell_config",
-    "check_settings",
-    "is_finished",
-    "measured_checkpoint",
-    "plan",
-    "run_cell",
-]
-
 _SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")  # tell the classes that they were trained on alone
 _PASSED_ON = (
     "adapter", "amp", "workers", "steps", "epochs", "batch", "views", "cache", "skip_broken", "pickles", "best_val",
@@ -138,9 +127,6 @@ def plan(
         seeds: of the shots.
         shots: instead of the protocol's.
         source: of ``cross`` and ``dg``.
-
-    Raises:
-        HypvisionError: an unknown method, one that cannot do the protocol, or training on a data set of test images.
     """
     cross_dataset = protocol in ("cross", "dg")
     datasets = _once(datasets or {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS))
@@ -184,11 +170,7 @@ def is_finished(results: str | Path, spec: CellSpec) -> bool:
 
 
 def check_settings(results: str | Path, settings: Settings) -> None:
-    """Write the settings of a results folder, or compare them with those that are there.
-
-    Raises:
-        HypvisionError: the folder is of other settings; says which.
-    """
+    """Write the settings of a results folder, or compare them with those that are there."""
     path, given = Path(results, "settings.json"), settings.shared()
     if not path.is_file():
         write_json(path, given)
@@ -212,9 +194,6 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
 
     Returns:
         Accuracies in percent, by what was tested: ``base`` and ``new``; ``all``; or the names of data sets.
-
-    Raises:
-        HypvisionError: a mistake in data or settings.
     """
     folder, begin = Path(results, spec.key), time.perf_counter()
     before = _result(folder, settings)
@@ -231,7 +210,9 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
         model, steps = runner.model, runner.iter if learns else 0
         model = getattr(model, "module", model)
         if settings.best_val:
-            model.load_state_dict(load(measured_checkpoint(folder, True))["state_dict"])
+            best = measured_checkpoint(folder, True)
+            assert best is not None, "a training leaves a checkpoint"
+            model.load_state_dict(load(best)["state_dict"])
     else:
         model, steps = MODELS.build(config.model).to(get_device()), 0
     trained = time.perf_counter() - begin
@@ -334,7 +315,6 @@ def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any]:
 
 def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings, known: Mapping[str, float]) -> dict[str, float]:
     """Accuracies that are not known."""
-    shared = dict(size=settings.size, skip_broken=settings.skip_broken, seed=spec.seed)
     cache = FeatureCache(settings.cache)
     tests: Mapping[str, tuple[str, str]] = {"all": (spec.dataset, "all")}
     if spec.protocol == "base2new":
@@ -345,7 +325,9 @@ def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings, known: Mapp
     for key, (name, subset) in tests.items():
         if key in known:
             continue
-        data = FewShotDataset(settings.root, name, "test", subset=subset, **shared)
+        data = FewShotDataset(
+            settings.root, name, "test", None, spec.seed, subset, settings.size, skip_broken=settings.skip_broken
+        )
         features = None
         if settings.cache is not None and model.host.feature_inputs:
             features = cache.features(model.host, data)[0]

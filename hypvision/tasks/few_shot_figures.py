@@ -25,8 +25,6 @@ from hypvision.tasks.few_shot_benchmark import CellSpec, Settings, cell_config, 
 from hypvision.viz.disk import poincare_disk, to_disk
 from hypvision.viz.sheet import contact_sheet, save_image
 
-__all__ = ["Places", "attribute_sheet", "draw_places", "explain_cell", "load_cell_model", "places"]
-
 
 class Places(NamedTuple):
     """Points of the ball: attributes (N, d), refined classes (C, d) and images (B, d), with labels, the images' numbers
@@ -41,11 +39,7 @@ class Places(NamedTuple):
 
 
 def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, CellSpec, Settings]:
-    """The trained model of a finished cell, and what it was.
-
-    Raises:
-        HypvisionError: the folder holds no finished cell, or its checkpoint is gone.
-    """
+    """The trained model of a finished cell, and what it was."""
     folder = Path(folder)
     try:
         report = read_json(folder / "result.json")
@@ -65,18 +59,15 @@ def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, 
 
 @torch.no_grad()
 def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Places:
-    """Where attributes, classes and images are, at most so many, evenly spaced over the data set (sorted by classes).
-
-    Raises:
-        HypvisionError: the model has no LatHAdapter with a hierarchy.
-    """
+    """Where attributes, classes and at most so many images are, the images evenly spaced over the sorted data set."""
     hierarchy: LatentHierarchy | None = model.hierarchy
     if hierarchy is None or not hierarchy.config.hierarchy:
         raise HypvisionError("This cell has no LatHAdapter with a hierarchy. Give one of a method with +lath.")
     device = next(model.parameters()).device
     model.set_data(dataset.metainfo)
     show_to(dataset, model.host.clip)
-    images, labels, text = [], [], None
+    images, labels = [], []
+    text = torch.empty(0)
     numbers = torch.linspace(0, len(dataset) - 1, min(most, len(dataset))).round().long()
     for sample in DataLoader(Subset(dataset, numbers.tolist()), 50):
         out = model.host(sample["inputs"].to(device))
@@ -123,7 +114,7 @@ def draw_places(placed: Places, hierarchy: LatentHierarchy, path: str | Path, ti
         xy[-len(placed.classes) :],
     )
     figure, disk = poincare_disk(8.0)
-    disk.points(images, colours=placed.labels.numpy(), s=8, alpha=0.5, zorder=1)
+    disk.points(images, colours=placed.labels.tolist(), s=8, alpha=0.5, zorder=1)
     nearest = hierarchy.ball.cdist(placed.attributes, placed.classes).argmin(1).numpy()
     disk.geodesics(attributes, classes[nearest], color="0.6", linewidth=0.7)
     labels = list(placed.names) if len(placed.names) <= 60 else None
@@ -151,9 +142,10 @@ def explain_cell(folder: str | Path, root: str | Path, out: str | Path | None = 
     data = FewShotDataset(
         settings.root, spec.dataset, "test", None, spec.seed, subset, settings.size, skip_broken=settings.skip_broken
     )
-    placed, out = places(model, data), Path(out or folder)
+    placed, out, hierarchy = places(model, data), Path(out or folder), model.hierarchy
+    assert hierarchy is not None, "places() has refused it"
     drawn = [out / "attributes.png", out / "disk.png"]
     paths = [data.paths[number] for number in placed.numbers.tolist()]
-    save_image(attribute_sheet(placed, model.hierarchy, paths), drawn[0])
-    draw_places(placed, model.hierarchy, drawn[1], f"{spec.method} on {spec.dataset}, {spec.shots} shots")
+    save_image(attribute_sheet(placed, hierarchy, paths), drawn[0])
+    draw_places(placed, hierarchy, drawn[1], f"{spec.method} on {spec.dataset}, {spec.shots} shots")
     return drawn

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 
-__all__ = ["BASE_TO_NEW", "CROSS_DATASET", "DOMAIN", "SHOTS"]
-
 _METHODS = ("zeroshot", "coop", "cocoop", "maple", "promptsrc", "promptkd")
 _ROWS = {
     "average": "69.34/74.22 82.69/63.22 80.47/71.69 82.28/75.14 84.26/76.10 86.96/80.73",

@@ -15,17 +15,6 @@ from hypvision.checks import one_of
 from hypvision.clip.prompting import HOSTS
 from hypvision.errors import HypvisionError, did_you_mean
 
-__all__ = [
-    "METHODS",
-    "PROTOCOLS",
-    "Recipe",
-    "check_options",
-    "few_shot_config",
-    "host_options",
-    "recipe",
-    "split_method",
-]
-
 PROTOCOLS = ("base2new", "shots", "cross", "dg")
 # Few-shot averages of PromptSRC: (mean, std) of the weights over 50 epochs.
 _LATE = ("stanford_cars", "oxford_flowers", "fgvc_aircraft", "dtd", "eurosat")
@@ -97,11 +86,7 @@ METHODS = (*sorted(HOSTS), "tip-adapter-f")
 
 
 def split_method(method: str) -> tuple[str, bool]:
-    """The host's name, and whether LatHAdapter is on it.
-
-    Raises:
-        HypvisionError: there is no such method.
-    """
+    """The host's name, and whether LatHAdapter is on it."""
     name, plus, adapter = method.partition("+")
     if name not in METHODS or (plus and adapter != "lath"):
         raise HypvisionError(
@@ -132,9 +117,6 @@ def check_options(
         methods: what runs, maybe with ``+lath``.
         host: options of hosts.
         adapter: options of LatHAdapter.
-
-    Raises:
-        HypvisionError: an option that none of the methods has; says which has which.
     """
     names = dict.fromkeys(split_method(method)[0] for method in methods)
     taken = {name: host_options(name) for name in names}
@@ -206,9 +188,6 @@ def with_steps(recipe: Recipe, steps: int | None, epochs: int | None) -> tuple[R
     """The recipe with other epochs, and images of an epoch such that all epochs together have so many steps.
 
     Of steps alone there are as many epochs as divide them, at most the recipe's.
-
-    Raises:
-        HypvisionError: no epochs, or not the given ones, divide the steps.
     """
     if epochs is not None and recipe.epochs:
         share, average = epochs / recipe.epochs, recipe.average
@@ -259,69 +238,67 @@ def few_shot_config(
     """A config that ``hypvision train`` runs; of a method that learns nothing, one epoch without an update.
 
     Args:
-        method: a name of :data:`METHODS`, maybe with ``+lath``.
-        protocol: one of :data:`PROTOCOLS`.
-        root, dataset, shots, seed, pickles, skip_broken: see :class:`~hypvision.data.fewshot.FewShotDataset`.
+        method, protocol: of :data:`METHODS`, maybe with ``+lath``; of :data:`PROTOCOLS`.
+        root, dataset, shots, seed, size, pickles, skip_broken: see :class:`~hypvision.data.fewshot.FewShotDataset`.
         clip: arguments of :func:`hypvision.clip.models.create_clip`; default OpenAI's ViT-B/16.
-        size: side of the images; None: that of the CLIP.
         subset: of the training classes; default that of the protocol.
         classes, images: of the training data, for methods whose size depends on them.
         total_classes: of the data set, by which LatHAdapter chooses its number of attributes; default ``classes``.
         adapter, host: further options of LatHAdapter and of the host.
         amp: ``"bf16"``, ``"fp16"`` or None.
-        workers: of the data loaders.
         steps: of the whole training, instead of the recipe's number; see :func:`with_steps`.
         epochs, batch: instead of the recipe's.
-        views: augmented views that are kept as features, 0 for the centre crop; None: images are augmented anew.
-        cache: folder of kept features: of images for methods behind the towers, PromptSRC's of texts.
-        best_val: keep the checkpoint of the best accuracy on the test images of the training classes, as PromptKD's
+        views: augmented views that are stored as features, 0 for the centre crop; None: images are augmented anew.
+        cache: folder of stored features: of images for methods behind the towers, PromptSRC's of texts.
+        best_val: save the checkpoint of the best accuracy on the test images of the training classes, as PromptKD's
             code does; it chooses on test data.
     """
     name, lath = split_method(method)
-    if protocol not in PROTOCOLS:
-        raise HypvisionError(f"There is no protocol '{protocol}'. There are: {', '.join(PROTOCOLS)}.")
+    one_of(PROTOCOLS, protocol=protocol)
     published = recipe(name, protocol, dataset, shots, classes, images)
     if lath and not published.epochs:  # the attributes alone, as PromptSRC trains them
         published = replace(published, lr=0.0025, epochs=20, batch=4)
     if batch is not None:
         published = replace(published, batch=batch)
     found, length = with_steps(published, steps, epochs)
-    kept = dict(cache=cache) if name == "promptsrc" and cache is not None else {}
-    subset = subset or ("base" if protocol == "base2new" and not found.unlabelled else "all")
     data = dict(type="FewShotDataset", root=root, name=dataset, seed=seed, size=size, skip_broken=skip_broken)
-    train = dict(data, part="train", shots=None if found.unlabelled else shots, subset=subset, pickles=pickles)
+    tested = "base" if protocol == "base2new" else "all"
+    train = dict(data, part="train", shots=None if found.unlabelled else shots, pickles=pickles)
+    train["subset"] = subset or ("all" if found.unlabelled else tested)
     if found.search is not None:
         train.update(scale=TIP_ADAPTER_SCALE, repeat=True)
-    test = dict(data, part="test", subset="base" if protocol == "base2new" else "all")
     loader = dict(num_workers=workers, collate_fn=dict(type="default_collate"))
     sampler = dict(type="DefaultSampler", shuffle=True, round_up=False)
     if length is not None:
         sampler = dict(type="FixedLengthSampler", length=length)
+    own = dict(cache=cache) if name == "promptsrc" and cache is not None else {}
     total = max(found.epochs, 1)
     # A checkpoint an epoch; of shorter epochs than ten steps one in ten steps: it takes the time of one.
-    kept_every = max(1, min(total // 10, 10 // max(1, (length or images) // found.batch)))
-    optimizer = dict(type="SGD", lr=found.lr, momentum=0.9, weight_decay=5e-4)
-    if found.optimizer.get("type", "SGD") != "SGD":
-        optimizer = dict(lr=found.lr)
-    optimizer.update(found.optimizer)
-    scheduler = dict(type="CoOpCosineLR", epochs=total)
-    if found.scheduler is not None:
-        scheduler = dict(found.scheduler, T_max=total)
-    hooks: list[dict[str, Any]] = [dict(type="ClassNamesHook")]
-    if found.average is not None:
-        hooks.append(dict(type="GaussianAverageHook", mean=found.average[0], std=found.average[1]))
-    if found.features and views is not None:
-        hooks.append(dict(type="FeatureCacheHook", views=views, folder=cache))
-    if found.search is not None:
-        hooks.append(dict(type="TipAdapterHook", folder=cache, ends=found.search))
-    config = dict(
+    interval = max(1, min(total // 10, 10 // max(1, (length or images) // found.batch)))
+    saving = dict(type="CheckpointHook", interval=interval, max_keep_ckpts=2)
+    tests = dict(
+        dataloader=dict(
+            batch_size=100,
+            sampler=dict(type="DefaultSampler", shuffle=False),
+            dataset=dict(data, part="test", subset=tested),
+            **loader,
+        ),
+        evaluator=dict(type="TopKAccuracy", topk=(1,)),
+        cfg=dict(),
+    )
+    config = {f"test_{part}": value for part, value in tests.items()}
+    if best_val:
+        config |= {f"val_{part}": value for part, value in tests.items()}
+        saving.update(save_best="top1", rule="greater")
+    return dict(
+        config,
         custom_imports=dict(imports=["hypvision.tasks", "hypvision.tasks.few_shot", "hypvision.data.fewshot"]),
         default_scope="mmengine",
         data_root=root,
         model=dict(
             type="FewShotCLIP",
             clip=clip or dict(name="ViT-B-16", pretrained="openai"),
-            host={**found.host, **kept, **(host or {})},
+            host={**found.host, **own, **(host or {})},
             adapter=dict(type="lathadapter", classes=total_classes or classes, **(adapter or {})) if lath else None,
         ),
         train_dataloader=dict(
@@ -331,28 +308,36 @@ def few_shot_config(
             drop_last=length is None and images >= found.batch and found.search is None,
             **loader,
         ),
-        test_dataloader=dict(
-            batch_size=100, sampler=dict(type="DefaultSampler", shuffle=False), dataset=test, **loader
-        ),
-        test_evaluator=dict(type="TopKAccuracy", topk=(1,)),
-        test_cfg=dict(),
         train_cfg=dict(by_epoch=True, max_epochs=total),
-        optim_wrapper=dict(optimizer=optimizer, **_precision(amp)),
-        param_scheduler=[scheduler] if found.epochs else [],
-        custom_hooks=hooks,
-        default_hooks=dict(
-            logger=dict(type="LoggerHook", interval=50),
-            checkpoint=dict(type="CheckpointHook", interval=kept_every, max_keep_ckpts=2),
-        ),
+        **_training(found, amp, views, cache),
+        default_hooks=dict(logger=dict(type="LoggerHook", interval=50), checkpoint=saving),
         randomness=dict(seed=seed),
         experiment_name=f"{protocol}-{method}-{dataset}-{shots}-{seed}",
         log_level="WARNING",
         env_cfg=dict(dist_cfg=dict(backend="nccl")),
     )
-    if best_val:
-        config |= dict(val_dataloader=config["test_dataloader"], val_evaluator=config["test_evaluator"], val_cfg=dict())
-        config["default_hooks"]["checkpoint"].update(save_best="top1", rule="greater")
-    return config
+
+
+def _training(found: Recipe, amp: str | None, views: int | None, cache: str | None) -> dict[str, Any]:
+    """Optimiser, schedule and hooks of a recipe."""
+    optimizer = dict(type="SGD", lr=found.lr, momentum=0.9, weight_decay=5e-4)
+    if found.optimizer.get("type", "SGD") != "SGD":
+        optimizer = dict(lr=found.lr)
+    scheduler = dict(type="CoOpCosineLR", epochs=max(found.epochs, 1))
+    if found.scheduler is not None:
+        scheduler = dict(found.scheduler, T_max=found.epochs)
+    hooks: list[dict[str, Any]] = [dict(type="ClassNamesHook")]
+    if found.average is not None:
+        hooks.append(dict(type="GaussianAverageHook", mean=found.average[0], std=found.average[1]))
+    if found.features and views is not None:
+        hooks.append(dict(type="FeatureCacheHook", views=views, folder=cache))
+    if found.search is not None:
+        hooks.append(dict(type="TipAdapterHook", folder=cache, ends=found.search))
+    return dict(
+        optim_wrapper=dict(optimizer={**optimizer, **found.optimizer}, **_precision(amp)),
+        param_scheduler=[scheduler] if found.epochs else [],
+        custom_hooks=hooks,
+    )
 
 
 def _precision(amp: str | None) -> dict[str, Any]:

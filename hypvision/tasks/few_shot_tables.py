@@ -18,8 +18,6 @@ from hypvision.files import csv_text, read_json, replacing, write_text
 from hypvision.tasks import few_shot_published as published
 from hypvision.tasks.few_shot_recipes import host_options
 
-__all__ = ["Row", "draw_shots", "harmonic", "read_results", "tables", "write_tables"]
-
 
 class Row(NamedTuple):
     """A line of a table: a method on a data set, with mean and deviation over seeds by column, and published values.
@@ -45,11 +43,7 @@ def harmonic(base: float, new: float) -> float:
 
 
 def read_results(folder: str | Path) -> list[dict[str, Any]]:
-    """All finished cells below a folder.
-
-    Raises:
-        HypvisionError: there are none, or a damaged one.
-    """
+    """All finished cells below a folder."""
     paths = sorted(Path(folder).glob("**/result.json"))
     if not paths:
         raise HypvisionError(f"There are no results (result.json) in '{folder}'. Give the --out of a few-shot run.")
@@ -71,9 +65,6 @@ def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
     column in common.
 
     Cells are of one row if they differ in the seed alone.
-
-    Raises:
-        HypvisionError: two results of one cell that do not agree.
     """
     protocols: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for cell in results:

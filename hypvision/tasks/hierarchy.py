@@ -7,13 +7,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from mmengine.registry import MODELS
-from torch import Tensor, nn
+from torch import Tensor
 
+from hypvision.checks import between, more_than, one_of
 from hypvision.errors import HypvisionError
 from hypvision.models.himapper import HiMapper
 from hypvision.tasks.classification import ImageClassifier, create_backbone, freeze_parameters
-
-__all__ = ["HierarchyClassifier", "distillation_loss"]
 
 
 def distillation_loss(logits: Tensor, teacher: Tensor, loss: str = "hard", temperature: float = 1.0) -> Tensor:
@@ -50,9 +49,6 @@ class HierarchyClassifier(ImageClassifier):
             is no part of checkpoints.
         **kwargs: see :class:`~hypvision.tasks.ImageClassifier`; ``checkpoint`` holds the bare backbone or a whole
             Hi-Mapper.
-
-    Raises:
-        HypvisionError: the backbone is no Hi-Mapper, the teacher has other classes, or an unknown option.
     """
 
     def __init__(
@@ -70,25 +66,23 @@ class HierarchyClassifier(ImageClassifier):
             )
         self.backbone.freeze(freeze)
         freeze_parameters(self.backbone, kwargs.get("frozen", ()))  # again: a mode says of every parameter what it does
-        self.distillation = None
+        self.distillation: dict[str, Any] = {}
         if distillation is not None:
             self._set_teacher(**distillation)
 
     def _set_teacher(
         self, teacher: dict[str, Any], loss: str = "hard", alpha: float = 0.5, temperature: float = 1.0
     ) -> None:
-        if loss not in ("hard", "soft") or not 0 < alpha <= 1 or not temperature > 0:
-            raise HypvisionError(
-                "model.distillation takes loss 'hard' or 'soft', alpha in (0, 1] and a temperature above 0; got "
-                f"{loss!r}, {alpha} and {temperature}."
-            )
+        one_of(("hard", "soft"), **{"model.distillation.loss": loss})
+        more_than(0, alpha=alpha, temperature=temperature)
+        between(0, 1, alpha=alpha)
         network = create_backbone(**teacher).eval().requires_grad_(False)
         if network.num_classes != self.num_classes:
             raise HypvisionError(
                 f"The teacher predicts {network.num_classes} classes, the model {self.num_classes}. Set "
                 "model.distillation.teacher.num_classes, and give it weights of that task."
             )
-        # In a list it is no part of this module: not of its parameters, nor of its checkpoints.
+        # In a list it is neither among the parameters of this module nor in its checkpoints.
         self._teacher = [network]
         self.distillation = dict(loss=loss, alpha=alpha, temperature=temperature)
         if self.backbone.distilled:
@@ -100,26 +94,16 @@ class HierarchyClassifier(ImageClassifier):
         """As of :class:`~hypvision.tasks.ImageClassifier`; ``"loss"`` gives the parts of the loss by name."""
         if mode != "loss":
             return super().forward(inputs, label, index, mode)
-        target = None
-        if self.mixup is not None and self.training:
-            if len(inputs) % 2:  # timm mixes an image with its mirror in the batch: an odd one out has no partner
-                inputs, label = inputs[:-1], label[:-1]
-            inputs, target = self.mixup(inputs, label)
+        inputs, target = self.mix(inputs, label)
         out = self.backbone.forward_with_hierarchy(inputs)
         both = out["logits"] if isinstance(out["logits"], tuple) else (out["logits"], out["logits"])
-        if target is not None:
-            classes = self.soft_target_loss(both[0].float(), target)
-        else:
-            classes = F.cross_entropy(both[0].float(), label, label_smoothing=self.label_smoothing)
+        classes = self.class_loss(both[0], target)
         losses = {f"loss_{name}": value for name, value in out["losses"].items()}
-        if self.distillation is not None:
-            share = self.distillation["alpha"]
-            losses["loss_distillation"] = share * self._distil(inputs, both[1])
+        if self.distillation:
+            share, teacher = self.distillation["alpha"], self._teacher[0].to(inputs.device)
+            with torch.no_grad():
+                wanted = teacher(inputs)
+            kind, temperature = self.distillation["loss"], self.distillation["temperature"]
+            losses["loss_distillation"] = share * distillation_loss(both[1], wanted, kind, temperature)
             classes = (1 - share) * classes
         return dict(loss_cls=classes, **losses, curvature=out["curvature"].detach())
-
-    def _distil(self, inputs: Tensor, logits: Tensor) -> Tensor:
-        teacher: nn.Module = self._teacher[0].to(inputs.device)
-        with torch.no_grad():
-            wanted = teacher(inputs)
-        return distillation_loss(logits, wanted, self.distillation["loss"], self.distillation["temperature"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from mmengine.dist import all_reduce
@@ -18,6 +18,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import placed
+from hypvision.checks import one_of
 from hypvision.data.language import PackedText
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import unwrapped
@@ -31,8 +32,6 @@ from hypvision.helm.experts import MixtureOfCurvatures
 from hypvision.helm.head import token_losses
 from hypvision.helm.model import check_tokens, shifted
 from hypvision.optim import param_groups
-
-__all__ = ["BitsPerByte", "ExpertLoadHook", "LanguageModel", "LanguageParamGroups", "released_decay"]
 
 DATASETS.register_module(module=PackedText, force=True)
 
@@ -60,9 +59,6 @@ class LanguageModel(BaseModel):
         checkpointing: compute blocks again in the backward.
         data_preprocessor, init_cfg: of mmengine.
         **options: changes of the preset.
-
-    Raises:
-        HypvisionError: an unknown preset or option.
     """
 
     def __init__(
@@ -99,6 +95,7 @@ class LanguageModel(BaseModel):
             ``"tensor"``: logits; ``"loss"``: the cross entropy, and with experts the loss on uneven loads;
             ``"predict"``: for each row the sum of its losses in nats and their count.
         """
+        one_of(("tensor", "loss", "predict"), mode=mode)
         if mode == "tensor":
             return self.decoder(input_ids, sequence_id=sequence_id).logits
         if mode == "predict":
@@ -110,8 +107,6 @@ class LanguageModel(BaseModel):
                 mean = token_losses(self.decoder.head, row[None], wanted[None]).item() if count else 0.0
                 found.append(dict(loss=mean * count, count=count))
             return found
-        if mode != "loss":
-            raise ValueError(f"mode must be 'tensor', 'loss' or 'predict', got '{mode}'.")
         found = self.decoder(input_ids, labels=input_ids, sequence_id=sequence_id)
         losses = dict(loss_tokens=found.cross_entropy)
         if found.routing:
@@ -136,9 +131,10 @@ class ExpertLoadHook(Hook):
         self._loads: Tensor | None = None
 
     def before_train(self, runner: Runner) -> None:
-        runner.optim_wrapper.optimizer.register_step_pre_hook(lambda *_: self._before_step(unwrapped(runner)))
+        model = cast(LanguageModel, unwrapped(runner))
+        runner.optim_wrapper.optimizer.register_step_pre_hook(lambda *_: self._before_step(model))
 
-    def _before_step(self, model: nn.Module) -> None:
+    def _before_step(self, model: LanguageModel) -> None:
         if not model.accumulated:
             return
         self._loads, model.accumulated = torch.stack(model.accumulated).float(), []
@@ -201,13 +197,14 @@ class LanguageParamGroups(ParamGroups):
             return param_groups(model, rate, decay, **options)
         found = {group["name"]: group for group in param_groups(model, rate, decay, **options)}
         points = {id(p) for p in found.get("points", {"params": []})["params"]}
-        groups = [
+        mixed = cast(LanguageModel, model).decoder.config.mixed
+        groups: list[dict[str, Any]] = [
             dict(name="weights", params=[], lr=rate, weight_decay=decay),
             dict(name="no_weight_decay", params=[], lr=rate, weight_decay=0.0),
         ]
         for name, parameter in model.named_parameters():
             if parameter.requires_grad and id(parameter) not in points:
-                groups[not released_decay(name, model.decoder.config.mixed)]["params"].append(parameter)
+                groups[not released_decay(name, mixed)]["params"].append(parameter)
         return [group for group in [*groups, *([found["points"]] if points else [])] if group["params"]]
 
 
@@ -221,11 +218,7 @@ class BitsPerByte(Metric):
     default_prefix = ""
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep sum and count of each row.
-
-        Raises:
-            HypvisionError: a loss is not finite; names the row.
-        """
+        """Keep sum and count of each row."""
         if self.check([sample["loss"] for sample in data_samples], "The loss", data_samples):
             self.results += [(sample["loss"], sample["count"]) for sample in data_samples]
 

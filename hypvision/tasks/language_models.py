@@ -13,8 +13,6 @@ from hypvision.checks import one_of
 from hypvision.errors import HypvisionError, require
 from hypvision.files import check_new_folder, replacing_folder
 
-__all__ = ["PROMPT_STYLES", "TASKS", "evaluate", "generate", "load_folder", "save_folder"]
-
 # The tasks of the paper's tables, each with its number of examples in the prompt.
 TASKS = {"commonsense_qa": 0, "openbookqa": 0, "hellaswag": 0, "mmlu": 5, "arc_challenge": 5}
 PROMPT_STYLES = ("harness", "official")
@@ -28,35 +26,26 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
         weights: its checkpoint.
         folder: a new one.
         options: changes of the config.
-
-    Raises:
-        HypvisionError: no such files, another kind of model, weights of another architecture, or a folder that cannot
-            be written.
     """
     require("mmengine", "mm")
     transformers = require("transformers", "lm")
-    from mmengine.registry import MODELS, DefaultScope
-
-    import hypvision.tasks.language  # noqa: F401 - registers the model
-    from hypvision.checkpoints.match import load_trained
     from hypvision.data.language import load_tokenizer
-    from hypvision.engine.checkpoint import load
-    from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import load_config
+    from hypvision.engine.predicting import trained_model
     from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
+    from hypvision.tasks.language import LanguageModel
 
     check_new_folder(folder)
-    config = load_config(config, options)
-    if config.model.get("type") != "LanguageModel":
+    loaded = load_config(config, options)
+    if loaded.model.get("type") != "LanguageModel":
         raise HypvisionError(
-            f"The config '{config.filename}' describes a {config.model.get('type')}, not a LanguageModel. Give one of "
+            f"The config '{loaded.filename}' describes a {loaded.model.get('type')}, not a LanguageModel. Give one of "
             "configs/helm, or your own like them."
         )
-    with DefaultScope.overwrite_default_scope("mmengine"), readable_errors():
-        trained = MODELS.build(config.model)
-    load_trained(trained, load(weights), weights)
-    name = config.train_dataloader.dataset.get("tokenizer", "byte")
-    read = load_tokenizer(name)  # documents begin as they did in the training
+    trained = trained_model(loaded, weights)
+    assert isinstance(trained, LanguageModel)
+    name = loaded.train_dataloader.dataset.get("tokenizer", "byte")
+    read: Any = load_tokenizer(name)  # documents begin as they did in the training
     if name == "byte":
         tokenizer = transformers.ByT5Tokenizer(extra_ids=0)
         tokenizer.model_max_length = trained.decoder.config.max_seq_len
@@ -72,11 +61,7 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
 
 
 def load_folder(folder: str | Path, device: str = "cpu"):
-    """Model and tokenizer of a folder.
-
-    Raises:
-        HypvisionError: no such folder, or one that holds no HELM model with its tokenizer.
-    """
+    """Model and tokenizer of a folder."""
     transformers = require("transformers", "lm")
     from safetensors import SafetensorError
 
@@ -122,9 +107,6 @@ def generate(
         top_p: share of the probability that sampling is from.
         beams: of a beam search, which does not sample.
         seed: of the random numbers.
-
-    Raises:
-        HypvisionError: what :func:`load_folder` says; a prompt that is too long.
     """
     model, tokenizer = load_folder(folder, device)
     begin = model.config.bos_token_id
@@ -156,7 +138,7 @@ def _continuation(tokenizer, prompt: list[int], new: list[int]) -> str:
 
 
 @contextmanager
-def _few_threads(model: torch.nn.Module) -> Iterator[None]:
+def _few_threads(model: Any) -> Iterator[None]:
     """One thread for a small model on a CPU: a token is a few hundred tiny products, for each of which threads would
     wait longer than it takes; on a busy machine ten times longer."""
     before = torch.get_num_threads()
@@ -192,10 +174,6 @@ def evaluate(
 
     Returns:
         The harness's results by task.
-
-    Raises:
-        HypvisionError: the harness is not installed, there is no such task, its items cannot be read, or what
-            :func:`load_folder` says.
     """
     one_of(PROMPT_STYLES, prompt_style=prompt_style)
     model, tokenizer = load_folder(folder, device)

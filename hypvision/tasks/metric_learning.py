@@ -6,19 +6,19 @@ Kim et al., "HIER" (CVPR 2023); Bdeir et al., "Robust Hyperbolic Learning with C
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from mmengine.hooks import Hook
-from mmengine.model import BaseModel
 from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+import hypvision.tasks.metric_learning_metrics  # noqa: F401 - registers the metric
 from hypvision.checks import one_of
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTORS
@@ -30,17 +30,7 @@ from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Embedding
 from hypvision.losses import HIERLoss, MetricLoss, clip_to_ball, rescale_radii
 from hypvision.nn import LorentzLinear
-from hypvision.tasks.classification import create_backbone, freeze_parameters, load_start, rest_batch_norms
-from hypvision.tasks.metric_learning_metrics import RetrievalMetric
-
-__all__ = [
-    "BackboneWarmUpHook",
-    "EmbeddingNeck",
-    "MetricLearner",
-    "MetricLearningParamGroups",
-    "RetrievalMetric",
-    "gather_embeddings",
-]
+from hypvision.tasks.classification import BackboneModel, create_backbone, per_image
 
 GEOMETRIES = {"poincare": PoincareBall, "lorentz": Lorentz, "euclidean": Euclidean}
 
@@ -95,9 +85,6 @@ class EmbeddingNeck(nn.Module):
 
     Shapes:
         ``(B, in_features)`` to ``(B, dim)``, or ``(B, dim + 1)`` for ``"lorentz"``; float32 at least.
-
-    Raises:
-        HypvisionError: unknown geometry, a curvature that is not positive.
     """
 
     def __init__(
@@ -118,40 +105,34 @@ class EmbeddingNeck(nn.Module):
         self.geometry, self.dim = geometry, dim
         self.clip_radius, self.slope, self.limit = clip_radius, slope, limit
         self.norm = nn.LayerNorm(in_features, elementwise_affine=False) if last_norm else nn.Identity()
-        self.manifold = self._manifold(geometry, c, learnable, bounds)
-        if geometry == "lorentz":
-            self.linear = LorentzLinear(in_features, dim, self.manifold, init="orthogonal")
-        else:
-            self.linear = nn.Linear(in_features, dim)
-            nn.init.orthogonal_(self.linear.weight)
-            nn.init.zeros_(self.linear.bias)
-
-    @staticmethod
-    def _manifold(geometry: str, c: float | None, learnable: bool | None, bounds: tuple[float, float]) -> Manifold:
-        if geometry == "euclidean":
-            return Euclidean()
+        c = (0.1 if geometry == "poincare" else 1.0) if c is None else c
+        learnable = geometry == "lorentz" if learnable is None else learnable
+        self.manifold: Manifold = Euclidean()
         try:
-            return GEOMETRIES[geometry](
-                c=(0.1 if geometry == "poincare" else 1.0) if c is None else c,
-                learnable=geometry == "lorentz" if learnable is None else learnable,
-                bounds=tuple(bounds),
-            )
+            if geometry != "euclidean":
+                self.manifold = GEOMETRIES[geometry](c=c, learnable=learnable, bounds=tuple(bounds))
         except ValueError as error:
             raise HypvisionError(f"model.neck: {error}") from error
+        if isinstance(self.manifold, Lorentz):
+            self.linear: nn.Module = LorentzLinear(in_features, dim, self.manifold, init="orthogonal")
+        else:
+            linear = self.linear = nn.Linear(in_features, dim)
+            nn.init.orthogonal_(linear.weight)
+            nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.linear(self.norm(x))
         with exact(x.device):
             x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-            if self.geometry == "poincare":
+            if isinstance(self.manifold, PoincareBall):
                 return clip_to_ball(x, self.manifold, self.clip_radius, riemannian=not self.manifold.learnable)
-            if self.geometry == "lorentz":
+            if isinstance(self.manifold, Lorentz):
                 return rescale_radii(self.manifold.from_space(x), self.manifold, self.slope, self.limit)
             return x
 
 
 @MODELS.register_module()
-class MetricLearner(BaseModel):
+class MetricLearner(BackboneModel):
     """A timm model, a neck, a metric loss and a hierarchical one.
 
     Args:
@@ -162,14 +143,7 @@ class MetricLearner(BaseModel):
         metric_loss: arguments of :class:`~hypvision.losses.MetricLoss`: ``name``, ``distance``, ...
         hier_loss: arguments of :class:`~hypvision.losses.HIERLoss` after the second; None for none.
         hier_weight: weight of the hierarchical loss.
-        freeze_bn: keep all batch norms of the backbone in evaluation mode.
-        frozen: patterns of names in the backbone whose parameters are not trained, e.g. ``("patch_embed.*",)``.
-        checkpoint, channels_last: see :class:`~hypvision.tasks.ImageClassifier`.
-        data_preprocessor: mmengine's; the default moves a batch to the device.
-
-    Raises:
-        HypvisionError: unknown model, loss or geometry; weights that cannot be fetched; a pattern that matches nothing;
-            labels beyond ``num_classes``.
+        **kwargs: see :class:`~hypvision.tasks.classification.BackboneModel`.
     """
 
     def __init__(
@@ -180,51 +154,44 @@ class MetricLearner(BaseModel):
         metric_loss: dict[str, Any] | None = None,
         hier_loss: dict[str, Any] | None = None,
         hier_weight: float = 0.5,
-        freeze_bn: bool = False,
-        frozen: Sequence[str] = (),
-        data_preprocessor: dict | nn.Module | None = None,
-        init_cfg: dict | None = None,
-        checkpoint: str | None = None,
-        channels_last: bool = False,
+        **kwargs: Any,
     ):
-        super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
-        self.backbone = _create(dict(backbone, num_classes=0))
-        if channels_last:
-            self.backbone.to(memory_format=torch.channels_last)
-        self.checkpoint = checkpoint
+        super().__init__(dict(backbone, num_classes=0), **kwargs)
         self.neck = EmbeddingNeck(self.backbone.num_features, **neck)
-        self.train_classes = num_classes
+        self.train_classes, self.hier_weight = num_classes, hier_weight
         manifold, dim = self.neck.manifold, self.neck.dim
-        self.metric_loss = MetricLoss(
-            **{"name": "ProxyAnchorLoss", **(metric_loss or {})}, manifold=manifold, num_classes=num_classes, dim=dim
-        )
-        self.hier_loss = None
+        options = {"name": "ProxyAnchorLoss", **(metric_loss or {})}
+        self.metric_loss = MetricLoss(**options, manifold=manifold, num_classes=num_classes, dim=dim)
+        self.hier_loss: HIERLoss | None = None
         if hier_loss is not None:
             shared = dict(clip_radius=self.neck.clip_radius, slope=self.neck.slope, limit=self.neck.limit)
             try:
                 self.hier_loss = HIERLoss(manifold, dim, **{**shared, **hier_loss})
             except (ValueError, TypeError) as error:
                 raise HypvisionError(f"model.hier_loss: {error}") from error
-        self.hier_weight, self.freeze_bn = hier_weight, freeze_bn
-        freeze_parameters(self.backbone, frozen)
         self.train(self.training)
+
+    def build_backbone(self, arguments: dict[str, Any]) -> Any:
+        """The timm model, with an error that says what to do where its weights cannot be fetched."""
+        try:
+            return create_backbone(**arguments)
+        except HypvisionError:
+            raise
+        except Exception as error:
+            # Whatever the download raises: the hub has its own errors, and so have the sockets below it.
+            if not arguments.get("pretrained"):
+                raise
+            raise HypvisionError(
+                f"The pretrained weights of '{arguments['model_name']}' cannot be fetched ({type(error).__name__}: "
+                f"{error}). Check the connection; or give a file with --cfg-options "
+                "model.backbone.pretrained_cfg_overlay.file=WEIGHTS; or start from random weights with "
+                "--cfg-options model.backbone.pretrained=False."
+            ) from error
 
     @property
     def space(self) -> str:
         """How embeddings compare, see :func:`.retrieval_metrics.nearest`."""
         return "cosine" if self.neck.geometry == "euclidean" else "lorentz"
-
-    def init_weights(self) -> None:
-        """Load the checkpoint that the training starts from."""
-        super().init_weights()
-        if self.checkpoint is not None:
-            load_start(self.backbone, self.checkpoint)
-
-    def train(self, mode: bool = True) -> MetricLearner:
-        super().train(mode)
-        if mode:
-            rest_batch_norms(self.backbone, self.freeze_bn)
-        return self
 
     def features(self, inputs: Tensor) -> Tensor:
         """Features ``(B, F)`` of the backbone."""
@@ -243,7 +210,7 @@ class MetricLearner(BaseModel):
         """
         if self.neck.geometry == "euclidean":
             return F.normalize(points.float())
-        if self.neck.geometry == "poincare":
+        if isinstance(self.neck.manifold, PoincareBall):
             points = self.neck.manifold.to_lorentz(points)
         return points.float() * self.neck.manifold._value() ** 0.5
 
@@ -255,8 +222,7 @@ class MetricLearner(BaseModel):
         Args:
             inputs: images ``(B, C, H, W)``.
             label: class numbers ``(B,)``; needed by ``"loss"``.
-            index: numbers of the images in their data set ``(B,)``, passed on by ``"predict"``.
-            mode: ``"tensor"``, ``"loss"`` or ``"predict"``.
+            index: numbers of the images in their data set ``(B,)``.
 
         Returns:
             ``"tensor"``: points. ``"loss"``: ``loss_metric``, ``loss_hier`` and the ``curvature``, where learned.
@@ -268,13 +234,10 @@ class MetricLearner(BaseModel):
         if mode == "tensor":
             return points
         if mode == "loss":
+            if label is None:
+                raise HypvisionError("The loss of a metric learner needs the labels of the images.")
             return self.loss(points, label)
-        vectors = self.comparable(points).cpu()
-        labels = [None] * len(vectors) if label is None else label.tolist()
-        indices = [None] * len(vectors) if index is None else index.tolist()
-        return [
-            dict(embedding=v, space=self.space, label=y, index=i) for v, y, i in zip(vectors, labels, indices)
-        ]  # fmt: skip
+        return per_image(label, index, embedding=self.comparable(points).cpu(), space=itertools.repeat(self.space))
 
     def loss(self, points: Tensor, label: Tensor) -> dict[str, Tensor]:
         """The losses of the embeddings of all processes."""
@@ -292,25 +255,8 @@ class MetricLearner(BaseModel):
         if self.hier_loss is not None:
             losses["loss_hier"] = self.hier_weight * self.hier_loss(points, label)
         if self.neck.manifold.learnable:
-            losses["curvature"] = self.neck.manifold.c.detach()
+            losses["curvature"] = torch.as_tensor(self.neck.manifold.c).detach()
         return losses
-
-
-def _create(arguments: dict[str, Any]) -> nn.Module:
-    try:
-        return create_backbone(**arguments)
-    except HypvisionError:
-        raise
-    except Exception as error:
-        # Whatever the download raises: the hub has its own errors, and so have the sockets below it.
-        if not arguments.get("pretrained"):
-            raise
-        raise HypvisionError(
-            f"The pretrained weights of '{arguments['model_name']}' cannot be fetched ({type(error).__name__}: "
-            f"{error}). Check the connection; or give a file with --cfg-options "
-            "model.backbone.pretrained_cfg_overlay.file=WEIGHTS; or start from random weights with "
-            "--cfg-options model.backbone.pretrained=False."
-        ) from error
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
@@ -322,9 +268,6 @@ class MetricLearningParamGroups(ParamGroups):
 
     Options: ``neck_lr_scale`` (1), ``hier_lr_scale`` (50), ``class_lr_scale`` (1e4), multiples of the optimiser's
     ``lr``; ``curvature_lr`` (1e-3).
-
-    Raises:
-        HypvisionError: an unknown key; proxies on a manifold with an optimiser that would leave it.
     """
 
     defaults = dict(neck_lr_scale=1.0, hier_lr_scale=50.0, class_lr_scale=1e4, curvature_lr=1e-3)

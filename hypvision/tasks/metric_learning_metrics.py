@@ -23,8 +23,6 @@ from hypvision.engine.metrics import Metric, tell_missing
 from hypvision.errors import HypvisionError, require, require_finite
 from hypvision.files import replacing
 
-__all__ = ["RetrievalMetric", "evaluate_retrieval", "lca_heights", "nearest"]
-
 SPACES = ("lorentz", "cosine", "euclidean")
 
 
@@ -65,10 +63,6 @@ def nearest(
 
     Yields:
         The queries, and ``(block, k)`` numbers of images, nearest first; equal ones in any order.
-
-    Raises:
-        HypvisionError: faiss is not installed; an embedding is not finite, or so long that its products are not.
-        ValueError: unknown space or backend.
     """
     if space not in SPACES or backend not in ("torch", "faiss"):
         raise ValueError(f"space is one of {', '.join(SPACES)} and backend torch or faiss, got {space}, {backend}.")
@@ -175,9 +169,6 @@ def evaluate_retrieval(
         space: see :func:`nearest`.
         ancestors: see :func:`lca_heights`; None, or without groups, leaves out the heights.
         blocks: sizes and backend, see :func:`nearest`.
-
-    Raises:
-        HypvisionError: see :func:`nearest`.
     """
     metrics, without_truth = _measure(query, query_labels, gallery, gallery_labels, recall, space, ancestors, blocks)
     tell_missing("evaluate_retrieval", metrics, without_truth)
@@ -197,7 +188,7 @@ def _measure(
 ) -> tuple[dict[str, float], list[str]]:
     """What :func:`evaluate_retrieval` gives, and how many queries have nothing to find."""
     exclude = None
-    if gallery is None:
+    if gallery is None or gallery_labels is None:
         gallery, gallery_labels = query, query_labels
         exclude = torch.arange(len(query), device=query.device)
     _check_points(query, gallery)
@@ -266,11 +257,7 @@ class RetrievalMetric(Metric):
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep embeddings, labels and numbers.
-
-        Raises:
-            HypvisionError: an embedding is not finite; names the image.
-        """
+        """Keep embeddings, labels and numbers."""
         points = torch.stack([sample["embedding"] for sample in data_samples])
         if self.check(points, "The embedding", data_samples):
             for sample, point in zip(data_samples, points.numpy()):
@@ -287,11 +274,10 @@ class RetrievalMetric(Metric):
         space = results[0][3] if results else SPACES[0]
         if queries is not None and results and not 0 < queries < len(results):
             raise HypvisionError(f"The data has {len(results)} images, {queries} of them queries: no gallery is left.")
-        parts = (points, labels, None, None)
-        if queries is not None:
-            parts = (points[:queries], labels[:queries], points[queries:], labels[queries:])
+        gallery = None if queries is None else points[queries:]
+        others = None if queries is None else labels[queries:]
         options = (self.recall, space, meta.get("ancestors"), {"backend": self.backend})
-        metrics, self.without_truth = _measure(*parts, *options)
+        metrics, self.without_truth = _measure(points[:queries], labels[:queries], gallery, others, *options)
         if self.out_file is not None:
             path = Path(self.out_file).with_suffix(".npz")
             with replacing(path) as temporary:

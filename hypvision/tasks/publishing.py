@@ -28,21 +28,11 @@ from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.storage import write_weights
 from hypvision.clip.models import ARCHITECTURES, MEAN, STD, expand_tokens, trim_tokens
+from hypvision.data.shape_captions import vocabulary
 from hypvision.engine.config import load_config
 from hypvision.errors import HypvisionError
 from hypvision.files import write_text
 from hypvision.zoo.cards import readme
-
-__all__ = [
-    "MAIN_METRICS",
-    "PACKAGED_LIMIT",
-    "describe_config",
-    "image_input",
-    "input_size",
-    "publish",
-    "read_about",
-    "stripped",
-]
 
 PACKAGED_LIMIT = 25 * 2**20  # bytes of all files in the repository
 MAIN_METRICS = {"classification": "top1", "segmentation": "mIoU", "detection": "coco/bbox_mAP_50", "zero-shot": "top1"}
@@ -54,11 +44,7 @@ _TRAINING_ONLY = {
 
 
 def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
-    """The weights of a checkpoint alone: no optimiser, no history; for a classifier under timm's names.
-
-    Raises:
-        HypvisionError: a classifier's checkpoint has weights outside its backbone.
-    """
+    """The weights of a checkpoint alone: no optimiser, no history; for a classifier under timm's names."""
     weights = checkpoint.get("state_dict", checkpoint)
     weights = {name.removeprefix("module."): value for name, value in weights.items() if isinstance(value, Tensor)}
     if task == "zero-shot":
@@ -123,11 +109,7 @@ def image_input(config: Any) -> dict[str, Any]:
 
 
 def input_size(config: Any, side: int | None = None) -> tuple[int, int, int]:
-    """Channels, height and width of the images that the model of a config is tested on; square ones if a side is given.
-
-    Raises:
-        HypvisionError: neither the preprocessor nor the test pipeline says it.
-    """
+    """Channels, height and width of the images that the model of a config is tested on; square with a given side."""
     dataset = (config.get("test_dataloader") or {}).get("dataset") or {}
     if config.get("default_scope") not in ("mmseg", "mmdet"):
         size = side or (dataset.get("transform") or {}).get("input_size", 224)
@@ -151,8 +133,6 @@ def _describe_clip(config: Any) -> dict[str, Any]:
 
 def _used_words(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Of CLIP's table of words only the rows that the captions of the training can have changed."""
-    from hypvision.tasks.contrastive import vocabulary  # registers what only CLIP trainings need
-
     # A training that went on from weights of the zoo began with zeros for all words that those had not seen.
     seen = weights["token_embedding.weight"].abs().sum(1).nonzero().flatten()
     return trim_tokens(weights, seen if len(seen) < len(weights["token_embedding.weight"]) else vocabulary())
@@ -222,10 +202,6 @@ def publish(
         tolerance: how far a metric of the file may be from that of the checkpoint, in the metric's unit.
         metrics: which to record, the main one first; default that of the task.
         options: ``KEY=VALUE`` changes of the config for the measurement on this machine, e.g. ``data_root=DIR``.
-
-    Raises:
-        HypvisionError: a text is missing, the checkpoint does not fit the config, the metric is not repeated, or the
-            files of the zoo would exceed :data:`PACKAGED_LIMIT`.
     """
     config, folder = str(config), Path(folder)
     loaded = read(checkpoint)
@@ -247,19 +223,14 @@ def publish(
 
     with tempfile.TemporaryDirectory(prefix="publish-") as place:
         stage = Path(place)
-        write_weights(weights, stage / "weights.safetensors", storage, header)
-        digest = file_sha256(stage / "weights.safetensors")
-        filename = f"{name}-{digest[:8]}.safetensors"
-        (stage / "weights").mkdir()
-        os.replace(stage / "weights.safetensors", stage / "weights" / filename)
-        size = (stage / "weights" / filename).stat().st_size
-        _check_total(index, name, size)
+        file = _stored(weights, header, stage, name, storage)
+        _check_total(index, name, file["bytes"])
         test_data = texts.pop("test_data")
         record = {
             "name": name,
             **known,
             "config": config,
-            "file": dict(sha256=digest, bytes=size, storage=storage, path=f"weights/{filename}"),
+            "file": file,
             "parameters": sum(value.numel() for value in expand_tokens(weights).values()),
             "classes": list(meta["classes"]),
             "licence": "Apache-2.0",
@@ -270,34 +241,9 @@ def publish(
         draft = [dict(name=metric, value=0.0, data=test_data, measured="us", command=command) for metric in names]
         # Mistakes in names and texts come out here, before the minutes that the measurements take.
         write_index(with_record(index, parse_record({**record, "metrics": draft})), stage / "index.yml")
-        before = _measure(config, str(checkpoint), {}, stage / "before", options)
-        if unknown := [metric for metric in names if metric not in before]:
-            raise HypvisionError(f"The test gives no metric '{unknown[0]}' but {', '.join(before)}.")
-        if unmeasured := [metric for metric in names if math.isnan(before[metric])]:
-            raise HypvisionError(
-                f"The test data have no truth for '{unmeasured[0]}', so it is NaN. Give other --metrics."
-            )
-        environment = {
-            "HYPVISION_INDEX": str(stage / "index.yml"),
-            "HYPVISION_HOME": str(stage / "home"),
-            "HYPVISION_WEIGHTS": "",
-            "HYPVISION_OFFLINE": "1",
-        }
-        _load_elsewhere(name, environment, stage)
-        after = _measure(config, f"zoo:{name}", environment, stage / "after", options)
-        for metric in draft:
-            key = metric["name"]
-            print(f"{key}: checkpoint {before[key]}, {storage} file {after[key]}", flush=True)
-            if not abs(before[key] - after[key]) <= tolerance:
-                raise HypvisionError(
-                    f"{key} is {after[key]} with the {storage} file but {before[key]} with the checkpoint, which is "
-                    f"more than the tolerance of {tolerance} away. Store it with more bits (--storage)."
-                )
-            metric["value"] = after[key]
-            if storage != "float32":
-                metric["full_precision"] = before[key]
+        _measure_both(draft, config, str(checkpoint), name, stage, storage, tolerance, options)
         final = parse_record({**record, "metrics": draft})
-        copy_verified(stage / "weights" / filename, folder / "weights" / filename, digest, size)
+        copy_verified(stage / file["path"], folder / file["path"], file["sha256"], file["bytes"])
     replaced = index.records.get(name)
     index = with_record(replace(index, root=folder.resolve()), final)
     write_index(index, folder / "index.yml")
@@ -305,6 +251,51 @@ def publish(
     if replaced is not None and replaced.file.path not in (None, final.file.path):
         (folder / replaced.file.path).unlink(missing_ok=True)
     return final
+
+
+def _stored(weights: dict[str, Tensor], header: dict[str, Any], stage: Path, name: str, storage: str) -> dict[str, Any]:
+    """Write the weights into the stage under a name with their sum: the ``file`` of a record."""
+    (stage / "weights").mkdir()
+    written = stage / "weights" / "new"
+    write_weights(weights, written, storage, header)
+    digest = file_sha256(written)
+    path = f"weights/{name}-{digest[:8]}.safetensors"
+    os.replace(written, stage / path)
+    return dict(sha256=digest, bytes=(stage / path).stat().st_size, storage=storage, path=path)
+
+
+def _measure_both(
+    draft: list[dict[str, Any]], config: str, checkpoint: str, name: str, stage: Path, storage: str, tolerance: float,
+    options: Sequence[str],
+) -> None:  # fmt: skip
+    """Measure the checkpoint and the staged file, and enter what the file gives into the metrics if both agree."""
+    before = _measure(config, checkpoint, {}, stage / "before", options)
+    for metric in draft:
+        if metric["name"] not in before:
+            raise HypvisionError(f"The test gives no metric '{metric['name']}' but {', '.join(before)}.")
+        if math.isnan(before[metric["name"]]):
+            raise HypvisionError(
+                f"The test data have no truth for '{metric['name']}', so it is NaN. Give other --metrics."
+            )
+    environment = {
+        "HYPVISION_INDEX": str(stage / "index.yml"),
+        "HYPVISION_HOME": str(stage / "home"),
+        "HYPVISION_WEIGHTS": "",
+        "HYPVISION_OFFLINE": "1",
+    }
+    _load_elsewhere(name, environment, stage)
+    after = _measure(config, f"zoo:{name}", environment, stage / "after", options)
+    for metric in draft:
+        key = metric["name"]
+        print(f"{key}: checkpoint {before[key]}, {storage} file {after[key]}", flush=True)
+        if not abs(before[key] - after[key]) <= tolerance:
+            raise HypvisionError(
+                f"{key} is {after[key]} with the {storage} file but {before[key]} with the checkpoint, which is "
+                f"more than the tolerance of {tolerance} away. Store it with more bits (--storage)."
+            )
+        metric["value"] = after[key]
+        if storage != "float32":
+            metric["full_precision"] = before[key]
 
 
 def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -350,11 +341,7 @@ def _load_elsewhere(name: str, environment: Mapping[str, str], stage: Path) -> N
 
 
 def read_about(path: str | Path) -> dict[str, Any]:
-    """The texts for a record from a YAML file.
-
-    Raises:
-        HypvisionError: it cannot be read.
-    """
+    """The texts for a record from a YAML file."""
     try:
         about = parse_yaml(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # ValueError: no YAML, no UTF-8, a day that no calendar has

@@ -12,16 +12,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from mmengine.hooks import Hook
-from mmengine.model import BaseModel, is_model_wrapper
+from mmengine.model import BaseModel
 from mmengine.registry import HOOKS, METRICS, MODELS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import hypvision.data.text_chains  # noqa: F401 - registers the data
+from hypvision.checks import one_of
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.open_vocabulary import set_tuning
 from hypvision.clip.radial.metrics import kendall_tau
@@ -29,13 +31,11 @@ from hypvision.clip.radial.reference import FrozenTexts, frozen_images, frozen_t
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.towers import encode_image, encode_packed, find_towers
 from hypvision.clip.views import show_to
-from hypvision.data.text_chains import TextChains
 from hypvision.engine.extensions import PREDICTORS
+from hypvision.engine.hooks import unwrapped
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.losses.radial import EntailmentConeLoss, MERUEntailmentLoss, RadialLoss, chain_triples
-
-__all__ = ["ChainOrder", "FrozenTextsHook", "RadialTuning", "TextChains"]
 
 _LOSSES = dict(RadialLoss=RadialLoss, EntailmentConeLoss=EntailmentConeLoss, MERUEntailmentLoss=MERUEntailmentLoss)
 _TUNED = dict(text="text", image="image", both="full")  # as set_tuning has it
@@ -61,9 +61,6 @@ class RadialTuning(BaseModel):
         pairs: of levels, of :func:`hypvision.losses.chain_triples`: ``"next"``, ``"all"``, or pairs such as
             ``[(0, 1), (0, 3)]``.
         data_preprocessor, init_cfg: of mmengine.
-
-    Raises:
-        HypvisionError: an unknown root or loss, or a model without a text tower.
     """
 
     def __init__(
@@ -77,14 +74,11 @@ class RadialTuning(BaseModel):
         init_cfg: dict | None = None,
     ):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
-        if root not in _ROOTS:
-            raise HypvisionError(f"There is no root '{root}'. Use {', '.join(_ROOTS)}.")
-        if tune not in _TUNED:
-            raise HypvisionError(f"There is no tune='{tune}'. Use {', '.join(_TUNED)}.")
+        one_of(_ROOTS, **{"model.root": root})
+        one_of(_TUNED, **{"model.tune": tune})
         options = dict(loss or {})
         name = options.pop("type", "RadialLoss")
-        if name not in _LOSSES:
-            raise HypvisionError(f"There is no loss on chains '{name}'. Use {', '.join(_LOSSES)}.")
+        one_of(_LOSSES, **{"model.loss.type": name})
         bundle = create_clip(**clip) if isinstance(clip, dict) else clip
         self.clip, self.tokenizer = bundle.model, bundle.tokenizer
         if not any(tower.modality == "text" for tower in find_towers(self.clip)):
@@ -136,6 +130,7 @@ class RadialTuning(BaseModel):
             ``"tensor"``: unit embeddings (2 L, b, d), positives first; ``"loss"``: the parts of the loss;
             ``"predict"``: for each chain a dict with the ``radii`` (L,) of its texts.
         """
+        one_of(("tensor", "loss", "predict"), mode=mode)
         levels, chains = len(positive), len(positive[0])
         every = [text for level in (*positive, *negative) for text in level]
         texts, rows = distinct(every if mode != "predict" else every[: levels * chains])
@@ -145,8 +140,6 @@ class RadialTuning(BaseModel):
         if mode == "predict":
             radii = torch.linalg.vector_norm(embeddings - root, dim=-1)[rows].unflatten(0, (levels, chains))
             return [dict(radii=chain) for chain in radii.T.cpu()]
-        if mode != "loss":
-            raise ValueError(f"mode must be 'tensor', 'loss' or 'predict', got '{mode}'.")
         reference = None
         if self.loss.prior:
             if self.reference is None:
@@ -166,11 +159,9 @@ class RadialTuning(BaseModel):
             last, number = rows[(levels - 1) * chains : levels * chains].to(triples), torch.arange(chains).to(triples)
             images = torch.stack([last, len(texts) + number, len(texts) + (number + 1) % chains], 1)
             triples = torch.cat([triples, images[last != last.roll(-1)]])
-            embeddings, counts = (
-                torch.cat([embeddings, self.encode_images(inputs)]),
-                F.pad(counts, (0, chains), value=1),
-            )
-            if reference is not None:
+            embeddings = torch.cat([embeddings, self.encode_images(inputs)])
+            counts = F.pad(counts, (0, chains), value=1)
+            if reference is not None and self.image_reference is not None:
                 reference = torch.cat([reference, self.image_reference[image].to(reference)])
         return self.loss(embeddings, triples, root, reference, counts)
 
@@ -189,7 +180,7 @@ class FrozenTextsHook(Hook):
         self.folder, self.dtype = folder, getattr(torch, dtype)
 
     def before_run(self, runner: Runner) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = cast(RadialTuning, unwrapped(runner))
         if runner._train_loop is None or not model.loss.prior:
             return
         data = runner.train_dataloader.dataset
@@ -198,9 +189,8 @@ class FrozenTextsHook(Hook):
                 raise HypvisionError(f"The image tower trains, but the data gives no images. {_GIVE_IMAGES}")
             show_to(data, model.clip)
             model.image_reference = frozen_images(model.bundle, data.files, self.folder, self.dtype)
-        texts = data.texts
-        model.reference = frozen_texts(model.clip, model.tokenizer, texts, self.folder, self.dtype)
-        runner.logger.info(f"Frozen embeddings of {len(texts)} texts: {model.reference.path}")
+        model.reference = frozen_texts(model.clip, model.tokenizer, data.texts, self.folder, self.dtype)
+        runner.logger.info(f"Frozen embeddings of {len(data.texts)} texts: {model.reference.path}")
 
 
 @METRICS.register_module()
@@ -211,11 +201,7 @@ class ChainOrder(Metric):
     default_prefix = ""
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep the radii of each chain.
-
-        Raises:
-            HypvisionError: a radius is not finite; names the chain.
-        """
+        """Keep the radii of each chain."""
         radii = [sample["radii"] for sample in data_samples]
         if self.check(torch.stack(radii), "A radius", data_samples):
             self.results += radii

@@ -17,8 +17,8 @@ from hypvision.checkpoints.pretrained import record_overlay
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import find, resolve
-from hypvision.checkpoints.timm_models import create_model
 from hypvision.errors import HypvisionError, did_you_mean, one_line, require
+from hypvision.models.timm_models import create_model
 from hypvision.plugins import PLUGINS, plugin
 from hypvision.shipped import is_config
 
@@ -38,7 +38,7 @@ class TimmModel(nn.Module):
 
 
 def timm_model(name: str, **arguments: Any) -> TimmModel:
-    """:func:`hypvision.checkpoints.timm_models.create_model`, with the type of what it gives."""
+    """:func:`hypvision.models.timm_models.create_model`, with the type of what it gives."""
     return cast(TimmModel, create_model(name, **arguments))
 
 

@@ -21,13 +21,13 @@ import hypvision
 from hypvision.checkpoints.match import check_compatible
 from hypvision.checkpoints.read import network_weights, read, read_file
 from hypvision.checkpoints.storage import write_weights
-from hypvision.checkpoints.timm_models import create_model
 from hypvision.clip.models import ARCHITECTURES
 from hypvision.clip.prompting.official import FEW_SHOT
 from hypvision.errors import HypvisionError
 from hypvision.models.hcformer_checkpoint import hcformer_to_official
 from hypvision.models.himapper_checkpoint import himapper_to_official
 from hypvision.models.lorentz_resnet_checkpoint import hyperboliccv_to_official
+from hypvision.models.timm_models import create_model
 from hypvision.zoo.backbones import load_weights
 from hypvision.zoo.convert import CONVERTERS, convert_file
 

@@ -113,7 +113,7 @@ def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys
         asked.append(repository)
         return learner / "timm.pth"
 
-    monkeypatch.setattr("hypvision.checkpoints.timm_models.fetch_from_hub", fetch)
+    monkeypatch.setattr("hypvision.models.timm_models.fetch_from_hub", fetch)
     features = []
     for model in ("test_vit.r160_in1k", f"test_vit --weights {learner / 'timm.pth'}"):
         out = tmp_path / "found.npz"
@@ -128,7 +128,7 @@ def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys
     def offline(*args, **kwargs):
         raise OSError("no route to the hub")
 
-    monkeypatch.setattr("hypvision.checkpoints.timm_models.fetch_from_hub", lambda *_: None)
+    monkeypatch.setattr("hypvision.models.timm_models.fetch_from_hub", lambda *_: None)
     monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", offline)
     assert main(["metric", "embed", str(learner / "data/cat"), "--model", "test_vit"]) == 2
     said = capsys.readouterr().err

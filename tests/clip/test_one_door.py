@@ -17,7 +17,7 @@ import hypvision
 from hypvision.clip import load_segmenter
 from hypvision.clip.models import create_clip
 from hypvision.clip.prompting import build_host
-from hypvision.clip.prompting.features import FeatureCache, kept_texts
+from hypvision.clip.prompting.features import FeatureCache, cached_texts
 from hypvision.clip.radial.measure import embed_images
 from hypvision.clip.radial.reference import frozen_images, frozen_texts
 from hypvision.clip.radius import image_radii, measure_radii
@@ -229,7 +229,7 @@ def names_of_kept_features(tmp_path, data, options):
 
     images = [written(lambda: FeatureCache(folder / "a").features(host, data)), written(
         lambda: frozen_images(clip, data.paths[:2], folder / "b"))]  # fmt: skip
-    texts = [written(lambda: kept_texts(folder / "c", host, ["a cat"], lambda: torch.ones(1))), written(
+    texts = [written(lambda: cached_texts(folder / "c", host, ["a cat"], lambda: torch.ones(1))), written(
         lambda: frozen_texts(clip.model, clip.tokenizer, ["a cat", "a dog"], folder / "d"))]  # fmt: skip
     return images, texts
 

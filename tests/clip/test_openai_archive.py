@@ -55,6 +55,8 @@ def test_it_computes_what_the_archive_does(archive, half):
 
 def test_the_activation_is_that_of_the_archive_unless_asked_otherwise(archive):
     publish(archive)
+    resized = create_clip("tiny-clip", archive, force_image_size=48).model
+    assert is_quick(resized) and resized.visual.positional_embedding.shape == (10, 32)
     assert not is_quick(create_clip("tiny-clip", archive, force_quick_gelu=False).model)
     assert is_quick(create_clip("tiny-clip", archive, load_weights=False).model)
     assert is_quick(create_clip(**clip_options(f"tiny-clip:{archive}")).model)
@@ -70,9 +72,3 @@ def test_a_file_that_is_not_here_cannot_say_it(archive):
         create_clip("tiny-clip", archive, load_weights=False)
     for name, options in (("tiny-clip-quickgelu", {}), ("tiny-clip", dict(force_quick_gelu=True))):
         assert is_quick(create_clip(name, archive, load_weights=False, **options).model)
-
-
-def test_positions_are_resized(archive):
-    publish(archive)
-    clip = create_clip("tiny-clip", archive, force_image_size=48)
-    assert is_quick(clip.model) and clip.model.visual.positional_embedding.shape == (10, 32)

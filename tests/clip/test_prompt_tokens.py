@@ -12,7 +12,7 @@ from hypvision.clip.towers import PromptTokens, encode_dense, encode_image, enco
 from hypvision.errors import HypvisionError
 
 # Blocks with tokens of their own: CoOp and shallow prompts, deep ones, some that join later, sets of unequal length.
-LAYERS = [{0: 2}, {0: 3, 1: 3, 2: 3}, {1: 2}, {2: 1}, {0: 2, 2: 4}, {1: 4, 2: 1}]
+LAYERS = [{0: 2}, {0: 3, 1: 3, 2: 3}, {0: 2, 2: 4}, {1: 4, 2: 1}]
 
 
 def clip(trained=False):
@@ -157,10 +157,9 @@ def test_dense_embeddings():
     assert torch.equal(encode_dense(model, images, prompts=last)[0], dense)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_gradients_reach_the_tokens(checkpointing):
+def test_gradients_reach_the_tokens():
     found = []
-    for again in (False, checkpointing):
+    for again in (False, True):
         model = clip().train()
         model.set_grad_checkpointing(again)
         given = [{n: t.requires_grad_() for n, t in tokens({0: 2, 2: 2}, width).items()} for width in (32, 64)]

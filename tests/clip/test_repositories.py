@@ -105,7 +105,7 @@ def test_other_weights_in_the_model_of_a_repository(tmp_path):
         create_clip(name, "openai")
 
 
-def test_names_on_the_command_line(tmp_path, monkeypatch, photo, capsys):
+def test_names_on_the_command_line(tmp_path, monkeypatch, photo):
     for text, expected in {
         "ViT-B-32:openai": ("ViT-B-32", "openai"),
         "ViT-B-32:a:b.pt": ("ViT-B-32", "a:b.pt"),
@@ -123,25 +123,8 @@ def test_names_on_the_command_line(tmp_path, monkeypatch, photo, capsys):
     assert (
         main(["clip", "radius", "--clip", "hf-hub:me/tiny", "--classes", "cat, dog", "--images", str(photo), *out]) == 0
     )
-    assert (
-        main(
-            [
-                "clip",
-                "segment",
-                str(photo),
-                "--clip",
-                "hf-hub:me/tiny",
-                "--classes",
-                "cat, dog",
-                "--device",
-                "cpu",
-                *out,
-            ]
-        )
-        == 0
-    )
-    (tmp_path / "chains.csv").write_text("positive,negative\n\"['a', 'b', 'c', 'd']\",\"['b', 'c', 'd', 'a']\"\n")
-    capsys.readouterr()
+    options = ("--clip", "hf-hub:me/tiny", "--classes", "cat, dog", "--device", "cpu", *out)
+    assert main(["clip", "segment", str(photo), *options]) == 0
 
 
 def test_patches_that_do_not_divide_the_usual_resolution(tmp_path):

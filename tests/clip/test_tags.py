@@ -103,9 +103,10 @@ def test_those_that_are_not_of_openai_are_told_apart():
     assert sum((a["resize_mode"], a["interpolation"]) != ("shortest", "bicubic") for a in about) >= 57
 
 
-@pytest.mark.parametrize("mode", ["shortest", "longest", "squash"])
-@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
-@pytest.mark.parametrize("shape", [(40, 56), (56, 40), (100, 64), (30, 30), (1, 90)])
+@pytest.mark.parametrize(
+    ("mode", "interpolation"), [("shortest", "bicubic"), ("longest", "bilinear"), ("squash", "bicubic")]
+)
+@pytest.mark.parametrize("shape", [(40, 56), (100, 64), (30, 30), (1, 90)])
 def test_views_are_the_transforms_of_open_clip(mode, interpolation, shape):
     pixels = np.random.default_rng(1).integers(0, 256, (*shape, 3), dtype=np.uint8)
     options = dict(interpolation=interpolation, resize_mode=mode, fill_color=7)
@@ -140,7 +141,7 @@ def test_options_go_before_the_tag(recorded):
     assert found.tokenizer.asked[2]["context_length"] == 32 and image_size("ViT-B-32", force_image_size=336) == 336
 
 
-@pytest.mark.parametrize("name", ["shapes-s8", "ViT-B-32", "ViT-B-16-SigLIP", "coca_ViT-B-32"])
+@pytest.mark.parametrize("name", ["shapes-s8", "ViT-B-32", "coca_ViT-B-32"])
 def test_options_that_do_not_apply_are_refused(recorded, name):
     for wrong in (dict(nonsense=3), dict(weights_only=False), dict(require_pretrained=True), dict(jit=True)):
         with pytest.raises(

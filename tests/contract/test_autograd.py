@@ -16,7 +16,7 @@ from torch import Tensor
 
 import hypvision
 from hypvision.clip.adapters.hyperclip import layer as hyperclip
-from hypvision.geometry import Lorentz, PoincareBall, lorentz, numerics, rows
+from hypvision.geometry import Lorentz, lorentz, numerics, rows
 from hypvision.geometry.lorentz import frame, pairs, points, tangents
 from hypvision.helm import attention, head
 from hypvision.helm import rows as helm
@@ -98,7 +98,6 @@ WIDE = (64, 300)  # more coordinates than plain operations take
 CASES = {
     norm._BatchNorm: batch_norm,
     metric_learning._Gather: gathered,
-    hier._RiemannianGradient: lambda: of(hier.clip_to_ball, leaf(3, 4), PoincareBall(0.7)),
     hier._TripletLoss: triplets,
     pairs._SquaredChord: lambda: of(lorentz.dist, point(3, 4), point(3, 4), curvature()),
     tangents._Proju: lambda: of(lorentz.proju, point(3, 4), leaf(3, 5), curvature()),
@@ -116,13 +115,8 @@ CASES = {
     hyperclip._MapRows: lambda: of(hyperclip.map_packed, torch.randn(12, 4), leaf(3, 2, 2, 2), 0.01),
     hcformer._GeluLinear: lambda: of(hcformer._GeluLinear.apply, leaf(3, 4), leaf(5, 4), leaf(5)),
     hierarchy_mapper._Attach: lambda: of(hierarchy_mapper._Attach.apply, leaf(3, 4), leaf(5)),
-    helm._Lift: lambda: fresh(helm.lift, leaf(3, 8), 5, curvature()),
     helm._Residual: lambda: of(helm.residual_norm, point(3, 7), leaf(3, 8), leaf(1), leaf(8), 7, 7, 1.0, 1e-5),
-    helm._FlatResidual: lambda: of(helm.residual_norm, leaf(3, 8), leaf(3, 8), None, leaf(8), None, 8, 1.0, 1e-5),
     helm._SwiGLU: lambda: of(helm.swiglu, leaf(3, 16), 5, curvature()),
-    helm._Centroid: lambda: of(helm.centroid, leaf(2, 3, 2, 5), 5, 12),
-    helm._Gram: lambda: of(helm._Gram.apply, leaf(3, 8), leaf(3, 8)),
-    helm._Mix: lambda: of(helm._Mix.apply, leaf(2, 3), leaf(3, 8), leaf(3, 8)),
     head._CrossEntropy: cross_entropy,
     attention._Heads: full_heads,
     attention._LatentHeads: latent_heads,

@@ -11,21 +11,11 @@ from PIL import Image
 from pycocotools.coco import COCO
 from torchvision.datasets import ImageFolder
 
-from hypvision.data import TAXONOMY, ShapesClassification
+from hypvision.data import TAXONOMY
 from hypvision.data import export as export_module
 from hypvision.data.export import export, run_length
 from hypvision.data.shapes import make_scene
 from hypvision.errors import HypvisionError
-
-
-def test_tree_distance_is_an_ultrametric():
-    distance = TAXONOMY.tree_distance("shape")
-    names = TAXONOMY.classes["shape"]
-    assert distance[names.index("disk"), names.index("ring")] == 2
-    assert distance[names.index("disk"), names.index("car")] == 4
-    assert (distance.diagonal() == 0).all()
-    for j in range(len(names)):
-        assert (distance <= np.maximum(distance[:, j : j + 1], distance[j : j + 1, :])).all()
 
 
 @settings(deadline=None, max_examples=25)
@@ -43,18 +33,6 @@ def test_scenes_are_consistent_and_deterministic(index, height, width, split):
     for level, words, present in ((1, TAXONOMY.classes["kind"], kinds), (2, TAXONOMY.classes["shape"], shapes)):
         assert any(word in scene.captions[level] for word in words if word in present)
         assert not any(word in scene.contradictions[level].split() for word in present)
-
-
-def test_classes_are_balanced_and_splits_differ():
-    data = ShapesClassification("train", 64, 48)
-    assert np.bincount(data.targets).tolist() == [4] * 16
-    other = ShapesClassification("val", 64, 48)
-    assert not np.array_equal(np.array(data[0][0]), np.array(other[0][0]))
-    assert data[5][1] == data.targets[5]
-    with pytest.raises(HypvisionError):
-        ShapesClassification("train", 4, 16)
-    with pytest.raises(HypvisionError, match="level"):
-        ShapesClassification("train", 4, 64, level="colour")
 
 
 def test_run_length_of_known_masks():

@@ -48,27 +48,22 @@ def test_list_file(folder):
     assert data.labels.tolist() == [1, 0] and data.name(0).endswith("dog/2.png")
 
 
-@pytest.mark.parametrize(
-    "line, said", [("cat/0.png 7", "0 to 1"), ("cat/0.png", "line 1"), ("cat/0.png x", "line 1"), ("", "no images")]
-)
-def test_bad_list_file(folder, line, said):
-    (folder / "list.txt").write_text(line + "\n")
-    with pytest.raises(HypvisionError, match=said):
-        ImageFolderDataset(folder, EVAL, ann_file=folder / "list.txt", classes=["cat", "dog"])
+def test_bad_list_file(folder):
+    for content, said in (
+        (b"cat/0.png 7", "0 to 1"),
+        (b"cat/0.png", "line 1"),
+        (b"cat/0.png x", "line 1"),
+        (b"", "no images"),
+        ("chi\xean/0.png 0\n".encode("latin-1"), "list.txt', the list of images, is not text in UTF-8"),
+    ):
+        (folder / "list.txt").write_bytes(content)
+        with pytest.raises(HypvisionError, match=said):
+            ImageFolderDataset(folder, EVAL, ann_file=folder / "list.txt", classes=["cat", "dog"])
 
 
-def test_a_list_in_another_encoding_is_told(folder):
-    (folder / "list.txt").write_bytes("chi\xean/0.png 0\n".encode("latin-1"))
-    with pytest.raises(HypvisionError, match="list.txt', the list of images, is not text in UTF-8"):
-        ImageFolderDataset(folder, EVAL, ann_file=folder / "list.txt")
-
-
-def test_missing_root_names_path_and_layout(tmp_path):
+def test_wrong_layout(folder):
     with pytest.raises(HypvisionError, match=r"nowhere' does not exist.*cat/0001.jpg.*data_root"):
-        ImageFolderDataset(tmp_path / "nowhere", EVAL)
-
-
-def test_wrong_layout(tmp_path, folder):
+        ImageFolderDataset(folder / "nowhere", EVAL)
     with pytest.raises(HypvisionError, match="no folder for the classes cow"):
         ImageFolderDataset(folder, EVAL, classes=["cat", "cow"])
     with pytest.raises(HypvisionError, match="no sub-folders"):
@@ -97,10 +92,9 @@ def test_a_part_that_lacks_classes_has_the_labels_of_the_whole(tmp_path, folder)
         ImageFolderDataset(part, EVAL, classes=str(tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize("content", [b"", b"not an image", None], ids=["empty", "text", "cut"])
-def test_corrupt_image_is_named(folder, content):
+def test_corrupt_image_is_named(folder):
     path = folder / "cat" / "0.png"
-    path.write_bytes(path.read_bytes()[:-30] if content is None else content)
+    path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(HypvisionError, match=r"cat/0\.png' cannot be read"):
         ImageFolderDataset(folder, EVAL)[0]
 
@@ -123,7 +117,7 @@ def test_cifar_says_where_to_get_it(tmp_path):
     (tmp_path / "cifar-100-python").mkdir()
     with pytest.raises(HypvisionError, match="not complete"):
         CIFARDataset(tmp_path, EVAL, name="cifar100")
-    with pytest.raises(HypvisionError, match="cifar10 and cifar100, not 'svhn'"):
+    with pytest.raises(HypvisionError, match="'cifar10', 'cifar100', got 'svhn'"):
         CIFARDataset(tmp_path, EVAL, name="svhn")
 
 

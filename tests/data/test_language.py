@@ -119,7 +119,7 @@ def test_mistakes_are_sentences(tmp_path):
     (tmp_path / "a.txt").write_text("text")
     with pytest.raises(HypvisionError, match="tail must be"):
         PackedText(tmp_path / "a.txt", tail="cut", cache=tmp_path)
-    with pytest.raises(HypvisionError, match="2 tokens at least"):
+    with pytest.raises(HypvisionError, match="length must be an integer of at least 2"):
         PackedText(tmp_path / "a.txt", length=1, cache=tmp_path)
     (tmp_path / "blank.txt").write_text(" \n\n")
     for _ in range(2):  # nothing of it is kept

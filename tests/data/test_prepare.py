@@ -86,7 +86,7 @@ def test_voc(tmp_path, name, expected, capsys):
 
 
 def test_mistakes_are_explained(tmp_path):
-    with pytest.raises(HypvisionError, match="Known: ade847"):
+    with pytest.raises(HypvisionError, match="name must be one of 'ade847'"):
         prepare("ade", tmp_path, tmp_path / "out")
     with pytest.raises(HypvisionError, match="does not exist. Check SOURCE"):
         prepare("voc20", tmp_path / "none", tmp_path / "out")

@@ -1,9 +1,5 @@
 """Objects and scenes: what is promised of order, labels, masks, parts and repeatability."""
 
-import hashlib
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -14,29 +10,6 @@ from hypvision.data import shapes as module
 from hypvision.data.drawing import PARTS
 from hypvision.data.shapes import LEVELS, SPLITS, TAXONOMY, ShapesClassification, ShapesScenes, make_object, make_scene
 from hypvision.errors import HypvisionError
-
-DIGEST = """
-import hashlib
-from hypvision.data.shapes import make_object, make_scene
-digest = hashlib.sha256()
-for index in (7, 3):
-    image, label = make_object(index, "val", (40, 56), seed=5)
-    scene = make_scene(index, "test", 48, seed=5)
-    digest.update(image.tobytes() + str((label, scene.captions, scene.boxes.tolist())).encode())
-    digest.update(scene.image.tobytes() + scene.instances.tobytes() + scene.parts.tobytes())
-print(digest.hexdigest())
-"""
-
-
-def test_another_process_draws_the_same():
-    done = subprocess.run([sys.executable, "-c", DIGEST], capture_output=True, text=True, check=True)
-    digest = hashlib.sha256()
-    for index in (7, 3):
-        drawn, label = make_object(index, "val", (40, 56), seed=5)
-        scene = make_scene(index, "test", 48, seed=5)
-        digest.update(drawn.tobytes() + str((label, scene.captions, scene.boxes.tolist())).encode())
-        digest.update(scene.image.tobytes() + scene.instances.tobytes() + scene.parts.tobytes())
-    assert done.stdout.strip() == digest.hexdigest()
 
 
 def test_this_version_draws_what_it_drew():
@@ -163,21 +136,18 @@ def test_scenes_as_a_data_set():
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (dict(split="dev"), "no split 'dev'.*train, val, test"),
-        (dict(size=31), "size 31 cannot be drawn.*at least 32"),
-        (dict(size=(64, 20)), "cannot be drawn"),
-        (dict(size=64.0), "cannot be drawn"),
-        (dict(seed=-1), "seed is -1"),
-        (dict(index=2**32), "index is 4294967296"),
-    ],
-)
-def test_mistakes(arguments, message):
-    for draw in (make_object, make_scene):
-        with pytest.raises(HypvisionError, match=message):
-            draw(**{"index": 0, **arguments})
+def test_mistakes():
+    for arguments, message in (
+        (dict(split="dev"), "split must be one of 'train', 'val', 'test', got 'dev'"),
+        (dict(size=31), "height must be an integer of at least 32, got 31"),
+        (dict(size=(64, 20)), "width must be an integer of at least 32, got 20"),
+        (dict(size=64.0), "height must be an integer of at least 32, got 64.0"),
+        (dict(seed=-1), "seed must be an integer from 0 to .*, got -1"),
+        (dict(index=2**32), "index must be .*, got 4294967296"),
+    ):
+        for draw in (make_object, make_scene):
+            with pytest.raises(HypvisionError, match=message):
+                draw(**{"index": 0, **arguments})
 
 
 def test_make_data_command(tmp_path, capsys):

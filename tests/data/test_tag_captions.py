@@ -47,16 +47,10 @@ def shares(inputs):
     return np.bincount(nearest, minlength=4)[:3] / len(pixels)
 
 
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (["road"], "a photo of a road"),
-        (["road", "apple"], "a photo of a road and an apple"),
-        (["apple", "road", "sky"], "a photo of an apple, a road and a sky"),
-    ],
-)
-def test_sentences(names, expected):
-    assert caption_of(names) == expected
+def test_sentences():
+    assert caption_of(["road"]) == "a photo of a road"
+    assert caption_of(["road", "apple"]) == "a photo of a road and an apple"
+    assert caption_of(["apple", "road", "sky"]) == "a photo of an apple, a road and a sky"
     assert caption_of(["cat"], "A photo of {} in the scene") == "A photo of a cat in the scene"
     with pytest.raises(HypvisionError, match="at least one name"):
         caption_of([])
@@ -110,7 +104,7 @@ def test_mistakes_are_told(folder):
     with pytest.raises(HypvisionError, match="no images"):
         TagCaptions(folder, dict(img_path="img/val", seg_map_path="ann/val"), NAMES)
     for options in (dict(zoom=(0.5, 0.2)), dict(zoom=(0, 1)), dict(share=1.0), dict(most=0), dict(jitter=1.0)):
-        with pytest.raises(HypvisionError, match="at least one word"):
+        with pytest.raises(HypvisionError, match="most must be" if "most" in options else "jitter below 1"):
             TagCaptions(folder, PREFIX, NAMES, **options)
     Image.new("RGB", (30, 30)).save(folder / "img/train/0.png")
     with pytest.raises(HypvisionError, match="Both must be of one size"):
@@ -180,6 +174,7 @@ def camvid(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow  # the emoji's CLIP takes steps in the quick tests
 def test_pretraining_takes_a_step(camvid, tmp_path):
     options = {"data_root": str(camvid), "train_dataloader.batch_size": 4, "train_cfg.max_iters": 1}
     options |= {"model.clip.pretrained": None, "val_dataloader.dataset.length": 6, "train_cfg.val_interval": 1}

@@ -6,7 +6,9 @@ import os
 import re
 import resource
 import shutil
+from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,6 +23,7 @@ from hypvision.data.export import export
 from hypvision.data.shapes import make_scene
 from hypvision.engine.checks import check_channels, close_configs, explain
 from hypvision.engine.config import load_config
+from hypvision.engine.extensions import import_extensions
 from hypvision.errors import HypvisionError
 from hypvision.openmmlab.sample_checks import CheckSamplesHook, watch_samples
 
@@ -69,13 +72,19 @@ def remains(folder: Path) -> list[str]:
 # Single samples, without a run --------------------------------------------------------------------------------------
 
 
-def open_training_data(task, data, folder):
+@lru_cache
+def tiny_config(task):
+    """The config of a task, read once; its data are moved to where a test has them."""
+    with TemporaryDirectory() as folder:
+        return load_config(tiny(task, Path("data"), Path(folder, f"{task}.py")))
+
+
+def open_training_data(task, data):
     """The training data set of a config, watched as in a run."""
     from mmengine.registry import DATASETS, DefaultScope
 
-    config = load_config(tiny(task, data, folder / f"{task}.py"))
-    for name in config.custom_imports["imports"]:
-        __import__(name)
+    config = load_config(tiny_config(task), {"data_root": str(data)})
+    import_extensions(config)
     with DefaultScope.overwrite_default_scope(config.default_scope):
         dataset = DATASETS.build(config.train_dataloader.dataset)
     watch_samples(dataset)
@@ -94,14 +103,13 @@ def label_map(value: int, shape=(64, 64)):
         ("annotations", lambda path: path.write_bytes(b"no"), r"label map '.*000001\.png' cannot be read\. Replace"),
         ("annotations", Path.unlink, r"label map '.*000001\.png' of the image '.*000001\.jpg' does not exist\. Put it"),
         ("annotations", label_map(200), r"000001\.png' has the label 200, .* 5 classes, so labels from 1 to 5 are"),
-        ("annotations", label_map(6), r"000001\.png' has the label 6, which is out of range"),
         ("annotations", label_map(1, (64, 64, 3)), r"000001\.png' has several channels"),
         ("annotations", label_map(1, (32, 48)), r"000001\.png' is 48 x 32 pixels, but its image '.*' has 64 x 64"),
     ],
 )
-def test_segmentation_samples(copies, tmp_path, folder, spoil, message):
+def test_segmentation_samples(copies, folder, spoil, message):
     data = copies("segmentation")
-    dataset = open_training_data("segmentation", data, tmp_path)
+    dataset = open_training_data("segmentation", data)
     assert dataset[1]["data_samples"].gt_sem_seg.data.shape == (1, 64, 64)
     spoil(data / folder / "training" / f"000001.{'jpg' if folder == 'images' else 'png'}")
     assert dataset[0] is not None
@@ -109,23 +117,23 @@ def test_segmentation_samples(copies, tmp_path, folder, spoil, message):
         dataset[1]
 
 
-def test_labels_that_do_not_count_are_right(copies, tmp_path):
+def test_labels_that_do_not_count_are_right(copies):
     data = copies("segmentation")
     pixels = np.array(Image.open(data / "annotations/training/000001.png"))
     pixels[:4], pixels[4:8] = 0, 255
     Image.fromarray(pixels).save(data / "annotations/training/000001.png")
-    labels = open_training_data("segmentation", data, tmp_path)[1]["data_samples"].gt_sem_seg.data
+    labels = open_training_data("segmentation", data)[1]["data_samples"].gt_sem_seg.data
     assert (labels == 255).sum() == 8 * 64
 
 
-def test_detection_samples(copies, tmp_path):
+def test_detection_samples(copies):
     data = copies("detection")
     content = json.loads((data / ANNOTATIONS).read_text())
     for item in content["annotations"]:
         if item["image_id"] == 2:
             item["segmentation"] = {"size": [64, 64], "counts": "@@"}
     (data / ANNOTATIONS).write_text(json.dumps(content))
-    dataset = open_training_data("detection", data, tmp_path)
+    dataset = open_training_data("detection", data)
     (data / "train2017/000000000000.jpg").write_bytes(b"no image")
     (data / "train2017/000000000001.jpg").unlink()
     for index, message in enumerate(
@@ -151,7 +159,6 @@ def changed(key: str, value) -> callable:
         (changed("image_id", 77), r"has the image_id 77"),
         (changed("id", 1), r"annotation 1 \(annotations\[1\]\) has an id that an earlier one has"),
         (changed("bbox", [1, 2, None, 3]), r"has the bbox \[1, 2, None, 3\]\. Expected: \[left, top"),
-        (changed("bbox", [1, 2, 3]), r"four finite numbers"),
         (lambda content: content["annotations"][1].pop("bbox"), r"annotations\[1\] has no 'bbox'"),
         (lambda content: content["images"][0].pop("file_name"), r"images\[0\] has no 'file_name'"),
         (lambda content: content.pop("categories"), r"lacks one of the lists images, annotations, categories"),
@@ -163,31 +170,26 @@ def changed(key: str, value) -> callable:
         (lambda content: [c.update(name="x") for c in content["categories"]], r"lacks 'branched', 'composite'"),
     ],
 )
-def test_annotation_files(copies, tmp_path, spoil, message):
+def test_annotation_files(copies, spoil, message):
     data = copies("detection")
     content = json.loads((data / ANNOTATIONS).read_text())
     spoil(content)
     (data / ANNOTATIONS).write_text(json.dumps(content))
     with pytest.raises(HypvisionError, match=message) as caught:
-        open_training_data("detection", data, tmp_path)
+        open_training_data("detection", data)
     assert "instances_train2017.json" in str(caught.value)
 
 
-def test_a_piece_of_a_data_set_may_lack_the_last_categories(copies, tmp_path):
-    data = copies("detection")
-    content = json.loads((data / ANNOTATIONS).read_text())
-    content["categories"].pop()
-    content["annotations"] = [item for item in content["annotations"] if item["category_id"] != 4]
-    (data / ANNOTATIONS).write_text(json.dumps(content))
-    assert open_training_data("detection", data, tmp_path).cat2label == {1: 0, 2: 1, 3: 2}
-
-
-def test_categories_may_stand_in_any_order(copies, tmp_path):
+def test_categories_in_any_order_and_without_the_last(copies):
     data = copies("detection")
     content = json.loads((data / ANNOTATIONS).read_text())
     content["categories"].reverse()
     (data / ANNOTATIONS).write_text(json.dumps(content))
-    assert open_training_data("detection", data, tmp_path).cat2label == {1: 0, 2: 1, 3: 2, 4: 3}
+    assert open_training_data("detection", data).cat2label == {1: 0, 2: 1, 3: 2, 4: 3}
+    content["categories"] = [item for item in content["categories"] if item["id"] != 4]
+    content["annotations"] = [item for item in content["annotations"] if item["category_id"] != 4]
+    (data / ANNOTATIONS).write_text(json.dumps(content))
+    assert open_training_data("detection", data).cat2label == {1: 0, 2: 1, 3: 2}
 
 
 def test_lists_of_images_without_truth(copies):
@@ -202,11 +204,11 @@ def test_lists_of_images_without_truth(copies):
     assert CheckedCOCO(data / ANNOTATIONS).get_img_ids() == [0, 1, 2, 3]
 
 
-def test_damaged_annotation_file(copies, tmp_path):
+def test_damaged_annotation_file(copies):
     data = copies("detection")
     (data / ANNOTATIONS).write_text('{"images": [1')
     with pytest.raises(HypvisionError, match=r"instances_train2017\.json' is damaged: it is not valid JSON"):
-        open_training_data("detection", data, tmp_path)
+        open_training_data("detection", data)
 
 
 # Whole runs ---------------------------------------------------------------------------------------------------------
@@ -269,8 +271,8 @@ def test_class_counts_that_differ(originals, tmp_path, capsys, task, key):
     assert f"has {expected} classes, but the " in said and "predicts 7. Set num_classes" in said
 
 
-def test_models_that_take_the_classes_at_run_time(originals, tmp_path):
-    dataset = open_training_data("detection", originals["detection"], tmp_path)
+def test_models_that_take_the_classes_at_run_time(originals):
+    dataset = open_training_data("detection", originals["detection"])
     runner = SimpleNamespace(model=SimpleNamespace(bbox_head=SimpleNamespace(num_classes=256)))
     with pytest.raises(HypvisionError, match="has 4 classes, but the .* predicts 256"):
         CheckSamplesHook().check(runner, dataset)
@@ -459,23 +461,19 @@ def test_values_that_a_network_refuses(classifier, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("log_level=x", "does not fit: KeyError, x"),
         ("randomness.seed=x", "does not fit: TypeError"),
         ("env_cfg.dist_cfg=3", "has env_cfg.dist_cfg = 3, but a dict"),
         ("train_dataloader.dataset.transform=3", "value of ImageFolderDataset that does not fit"),
         ("train_dataloader.dataset.root=3", "does not fit: TypeError"),
-        ("train_dataloader.sampler=3", "does not fit: TypeError"),
         ("train_dataloader.collate_fn=3", "collate_fn should be a dict or callable"),
         ("train_cfg.val_interval=x", "has train_cfg.val_interval = 'x', but a whole number"),
         ("log_processor.window_size=x", "has log_processor.window_size = 'x', but a whole number"),
         ("model.backbone=3", "value of ImageClassifier that does not fit"),
-        ("model.mixup=3", "value of ImageClassifier that does not fit"),
         ("model.data_preprocessor=3", "data_preprocessor should be a `dict`"),
         ("model.label_smoothing=2", "label_smoothing must be a finite number from 0 to 1"),
         ("model.type=os.mkdir", "mkdir() missing required argument"),
         ("val_evaluator.topk=x", "value of TopKAccuracy that does not fit"),
         ("load_from=mmcls://nosuch", "no weights 'mmcls://nosuch'"),
-        ("load_from=torchvision://nosuch", "no weights 'torchvision://nosuch'"),
         ("load_from=open-mmlab://nosuch", "no weights 'open-mmlab://nosuch'"),
         ("custom_imports=nosuch", "has custom_imports = 'nosuch', but a dict"),
         ("custom_imports.imports=nosuch", "cannot be imported"),

@@ -149,7 +149,7 @@ def test_half_precision_keeps_centroids():
 
     g = torch.Generator().manual_seed(0)
     spaces = [torch.randn(1, 2, 64, 16, generator=g) * 2 for _ in range(3)]
-    q, k, v = (rows._with_time(torch.cat([space, torch.zeros(1, 2, 64, 1)], -1), 16) for space in spaces)
+    q, k, v = (rows.lift(torch.cat([space, torch.zeros(1, 2, 64, 1)], -1), 16) for space in spaces)
     q = torch.cat([q[..., :16], -q[..., 16:]], -1)
     exact = _attend_half(q, k, v, 16, 16, 1.0, Context(), torch.float32)
     half = _attend_half(q, k, v, 16, 16, 1.0, Context(), torch.bfloat16)
@@ -379,14 +379,15 @@ def test_mistakes_are_sentences():
         lambda: model(tokens(2, 4), past_key_values=fixed),
         lambda: model.generate(tokens(2, 4), max_new_tokens=2, cache_implementation="static", pad_token_id=0),
     ):
-        with pytest.raises(HypvisionError, match="A StaticCache has room .* Give a DynamicCache"):
+        with pytest.raises(HypvisionError, match="A StaticCache has empty places .* Give a DynamicCache"):
             mistake()
-    with pytest.raises(HypvisionError, match="attention_mask must be"):
-        model(tokens(2, 4), attention_mask=torch.ones(2, 1, 4, 4))
     with pytest.raises(HypvisionError, match="tokenizer that the model was trained with"):
         model.generate(tokens(1, 4) + 259, max_new_tokens=2, do_sample=False, pad_token_id=0)
     with pytest.raises(HypvisionError, match="more than the context of 256"):
         model.generate(tokens(1, 250), max_new_tokens=20, do_sample=False, pad_token_id=0)
+    for empty in ((0, 3), (2, 0)):
+        with pytest.raises(HypvisionError, match="at least one prompt of at least one token"):
+            model.generate(torch.zeros(empty, dtype=torch.long), max_new_tokens=2)
     with pytest.raises(HypvisionError, match="inputs_embeds"):
         model(inputs_embeds=torch.zeros(1, 2, 66))
     with pytest.raises(HypvisionError, match="vocabulary"):

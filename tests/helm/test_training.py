@@ -35,14 +35,16 @@ def free_slots(model):
             yield f"{prefix}.{name}", parameter, free
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("fused", [True, False], ids=["by hand", "plain"])
+NAMED = [(name, True) for name in VARIANTS] + [(name, False) for name in ("D", "MiCE", "DeepSeek-like")]
+
+
+@pytest.mark.parametrize("name, fused", NAMED)
 def test_slots_of_padding_and_time_never_learn(name, fused):
     kind, options = VARIANTS[name]
     torch.manual_seed(0)
     model = Helm(preset(kind, **dict(n_layers=2, vocab_size=40, fused=fused) | options))
     optimizer = RiemannianAdamW(param_groups(model, lr=1e-2, weight_decay=0.1))
-    for step in range(20):
+    for step in range(8):
         optimizer.zero_grad()
         ids = tokens(2, 8, 40, seed=step)
         model(ids, labels=ids).loss.backward()

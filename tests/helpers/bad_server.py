@@ -10,14 +10,12 @@ class Server:
     """Serves ``files`` under ``/MODE/NAME``; ``log`` holds ``(method, mode, range header)`` of every request, and
     ``tokens`` ``(mode, authorization)``.
 
-    Modes: ``good``; ``missing`` 404; ``forbidden`` 403; ``busy`` 503 always; ``busy2`` 503 twice, then good;
-    ``later`` 503 with Retry-After, once; ``cut`` closes in the middle, once; ``cutting`` always closes after a
-    twelfth, whatever is asked for; ``dead`` closes at once; ``stall`` goes silent in the middle, once; ``wrong`` other
-    bytes of the same size; ``longer`` never stops; ``shorter`` has half of the file, and says so; ``page`` a web page;
-    ``norange`` knows no ranges, and is cut once; ``rewinding`` knows no ranges, and is cut always; ``moved``
-    redirects to ``good``; ``loop`` redirects to itself; ``slow`` sends in small pieces; ``hub`` has the paths of the
-    Hugging Face hub; ``drip`` sends a byte at a time, ``heads`` header lines without end; ``patient`` says 429, come
-    back tomorrow; ``away`` redirects to ``good`` of the server ``other``, ``file`` to a file of this machine.
+    Modes: ``good``; ``missing`` 404; ``busy`` 503 always; ``busy2`` 503 twice, then good; ``cut`` closes in the middle,
+    once; ``wrong`` other bytes of the same size; ``longer`` never stops; ``shorter`` has half of the file, and says so;
+    ``page`` a web page; ``norange`` knows no ranges, and is cut once; ``rewinding`` knows no ranges, and is cut always;
+    ``moved`` redirects to ``good``; ``slow`` sends in small pieces; ``hub`` has the paths of the Hugging Face hub;
+    ``drip`` sends a byte at a time, ``heads`` header lines without end; ``away`` redirects to ``good`` of the server
+    ``other``, ``file`` to a file of this machine.
     """
 
     def __init__(self, files):
@@ -59,23 +57,14 @@ class Server:
         self.tokens.append((mode, request.headers.get("Authorization")))
         first = self.seen[mode] == 0
         self.seen[mode] += 1
-        if mode in ("missing", "forbidden") or mode == "busy" or (mode == "busy2" and self.seen[mode] <= 2):
-            return self.reply(request, {"missing": 404, "forbidden": 403}.get(mode, 503), b"no")
-        if mode == "later" and first:
-            return self.reply(request, 503, b"no", {"Retry-After": "0.2"})
-        if mode == "dead":
-            request.close_connection = True
-            return None
+        if mode in ("missing", "busy") or (mode == "busy2" and self.seen[mode] <= 2):
+            return self.reply(request, 404 if mode == "missing" else 503, b"no")
         if mode == "moved":
             return self.reply(request, 302, b"", {"Location": f"{self.url}/good/{name}"})
-        if mode == "loop":
-            return self.reply(request, 302, b"", {"Location": f"{self.url}/loop/{name}"})
         if mode == "away":
             return self.reply(request, 302, b"", {"Location": f"{self.other.url}/good/{name}"})
         if mode == "file":
             return self.reply(request, 302, b"", {"Location": "file:///etc/hostname"})
-        if mode == "patient":
-            return self.reply(request, 429, b"no", {"Retry-After": "86400"})
         if mode == "heads":
             return self.drip(request, b"HTTP/1.1 200 OK\r\n", b"X-Line: y\r\n")
         if mode == "page":
@@ -99,19 +88,13 @@ class Server:
             promised, body = 10 * len(data), data + bytes(9 * len(data))
         elif (mode in ("cut", "norange") and first) or mode == "rewinding":
             body = body[: len(body) // 2]
-        elif mode == "cutting":
-            body = body[: len(data) // 12]
         request.send_response(206 if start else 200)
         request.send_header("Content-Length", str(promised))
         if start:
             request.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
         request.end_headers()
         try:
-            if mode == "stall" and first:
-                request.wfile.write(body[: len(body) // 2])
-                time.sleep(1.5)
-                request.close_connection = True
-            elif mode == "drip":
+            if mode == "drip":
                 self.drip(request, b"", b"x")
             elif mode == "slow":
                 for i in range(0, len(body), 4096):

@@ -1,5 +1,6 @@
 """A tiny model in a zoo of its own, a cache of its own, and a server that misbehaves."""
 
+import huggingface_hub.constants
 import pytest
 import timm
 import torch
@@ -43,7 +44,7 @@ def home(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(hypvision.checkpoints.download, "WAIT", 0.01)
-    monkeypatch.setattr(hypvision.checkpoints.download, "TIMEOUT", 0.5)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
     return tmp_path / "home"
 
 

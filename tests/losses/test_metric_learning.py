@@ -234,7 +234,7 @@ def test_proxy_nca_by_its_formula():
 
 
 def test_mistakes_are_explained(monkeypatch):
-    with pytest.raises(HypvisionError, match="'angular' or 'hyperbolic'"):
+    with pytest.raises(HypvisionError, match="distance must be one of 'angular', 'hyperbolic'"):
         MetricLoss("ProxyAnchorLoss", Lorentz(), 3, 4, distance="near")
     with pytest.raises(HypvisionError, match="needs hyperbolic embeddings"):
         MetricLoss("SupConLoss", Euclidean(), 3, 4, distance="hyperbolic")

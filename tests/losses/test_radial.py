@@ -121,11 +121,11 @@ def test_chains_of_any_length():
     assert chain_triples(3, 2).tolist() == [[0, 2, 6], [1, 3, 7], [2, 4, 8], [3, 5, 9]]
     assert chain_triples(3, 1, "all").tolist() == [[0, 1, 3], [0, 2, 3], [1, 2, 4]]
     assert chain_triples(3, 2, [(0, 2)]).tolist() == [[0, 4, 6], [1, 5, 7]]
-    with pytest.raises(ValueError, match="at least 2"):
+    with pytest.raises(ValueError, match="levels must be an integer of at least 2"):
         chain_triples(1, 3)
     with pytest.raises(ValueError, match=r"3 levels have no pair \(2, 1\)"):
         chain_triples(3, 1, [(0, 1), (2, 1)])
-    with pytest.raises(ValueError, match="'next', 'all' or pairs"):
+    with pytest.raises(ValueError, match="pairs.* must be one of 'next', 'all', got 'some'"):
         chain_triples(3, 1, "some")
 
 

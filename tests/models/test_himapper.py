@@ -12,8 +12,8 @@ from references.himapper import ReferenceHiMapper
 from hypvision.errors import HypvisionError
 from hypvision.models import HiMapper
 from hypvision.models.hierarchy_mapper import GaussianTree, HierarchyMapper, MapLayout, TreeLift
-from hypvision.models.himapper import BACKBONES, checkpoint_filter_fn
-from hypvision.models.himapper_checkpoint import himapper_from_official
+from hypvision.models.himapper import checkpoint_filter_fn
+from hypvision.models.himapper_checkpoint import BACKBONES, himapper_from_official
 
 VIT = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=2, num_classes=5)
 SWIN = dict(img_size=64, embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2), window_size=2, num_classes=5)
@@ -329,7 +329,7 @@ def test_weights_that_cannot_be_fetched(monkeypatch):
     def offline(*args, **kwargs):
         raise OSError("no route to host")
 
-    monkeypatch.setattr("hypvision.checkpoints.timm_models.fetch_from_hub", lambda *_: None)
+    monkeypatch.setattr("hypvision.models.timm_models.fetch_from_hub", lambda *_: None)
     monkeypatch.setattr(timm.models._builder, "load_pretrained", offline)
     with pytest.raises(HypvisionError, match="cannot be fetched .OSError: no route to host.*pretrained=False"):
         timm.create_model("himapper_deit_tiny_patch16_224", pretrained=True)

@@ -435,9 +435,13 @@ def test_equals_the_reference(name):
 
 
 @every_layer
-@pytest.mark.parametrize("size", [0.0, 1.0, 1e3])
-def test_output_lies_on_the_manifold(name, size):
+def test_output_lies_on_the_manifold(name):
     """At the origin, near it and far from it; with gradients that are finite."""
+    for size in (0.0, 1.0, 1e3):
+        check_output(name, size)
+
+
+def check_output(name, size):
     layer, x, _ = build(name)
     case, manifold = LAYERS[name], LAYERS[name].kind(C)
     if x.is_floating_point():
@@ -501,11 +505,8 @@ def test_autocast_stays_close(name, dtype):
     assert all(p.grad.isfinite().all() for p in layer.parameters() if p.grad is not None)
 
 
-# a compiler takes seconds for each: one of every sort at once, the others among the slow tests
-QUICK = {
-    "attention", "batch_norm2d", "conv2d", "efficient_conv", "embedding", "fgg", "layer_norm", "linear", "mlr",
-    "poincare_linear", "residual_space", "to_lorentz",
-}  # fmt: skip
+# A compiler takes seconds for each: those with a backward or branches of their own, the others among the slow tests.
+QUICK = {"batch_norm2d", "conv2d", "embedding", "residual_space", "to_lorentz"}
 
 
 @pytest.mark.parametrize(
@@ -999,7 +1000,7 @@ def test_modules_on_space_and_tangent():
         (lambda m: pub.LorentzPatchEmbed(3, 8, 0, m), "kernel_size"),
         (lambda m: hnn.LorentzLinear(2, 2.5, m), "out_features must be an integer of at least 1, got 2.5"),
         (lambda m: hnn.LorentzLinear(2, 3, m, normalize="space"), "normalize"),
-        (lambda m: hnn.LorentzLinear(2, 3, m, normalize="time", margin=0.0), "margin must be a number above 0"),
+        (lambda m: hnn.LorentzLinear(2, 3, m, normalize="time", margin=0.0), "margin must be a finite number above 0"),
         (
             lambda m: pub.PoincareLinear(2, 3, PoincareBall(), init="normal"),
             "init must be one of 'isometric'",
@@ -1010,20 +1011,20 @@ def test_modules_on_space_and_tangent():
         (lambda m: hnn.LorentzMLR(3, 0, m), "LorentzMLR: num_classes must be an integer of at least 1, got 0"),
         (lambda m: pub.GaneaMLR(3, 0, PoincareBall()), "num_classes"),
         (lambda m: pub.PoincareMLR(0, 3, PoincareBall()), "in_features"),
-        (lambda m: hnn.ToLorentz(m, clip=0.0), "ToLorentz: clip must be a number above 0, got 0.0"),
+        (lambda m: hnn.ToLorentz(m, clip=0.0), "ToLorentz: clip must be a finite number above 0, got 0.0"),
         (lambda m: hnn.ToLorentz(m, slope=0.0), "slope"),
         (lambda m: hnn.ChangeManifold(m, m, slope=-1.0), "slope"),
         (
             lambda m: hnn.LorentzResidual(m, "average", scale="big"),
             'scale must be "learned", a positive number or None',
         ),
-        (lambda m: hnn.LorentzResidual(m, "average", scale=-1.0), "scale must be a number above 0"),
+        (lambda m: hnn.LorentzResidual(m, "average", scale=-1.0), "scale must be a finite number above 0"),
         (lambda m: hnn.LorentzResidual(m, "space", scale=1.0), "scale is for"),
         (lambda m: hnn.LorentzResidual(m, slope=0), "slope"),
         (lambda m: hnn.LorentzResidual(m)(torch.zeros(2, 3), torch.zeros(2, 4)), "same shape"),
         (
             lambda m: pub.LorentzAttention(6, 2, m, dropout=-0.1),
-            "dropout must be a number of at least 0 and below 1",
+            "dropout must be a finite number from 0 to 1",
         ),
         (lambda m: pub.LorentzAttention(6, 2, m, scale=0.0), "scale"),
         (lambda m: pub.LorentzAttention(6, 2, m, join="time"), "join"),

@@ -264,7 +264,7 @@ def change_manifold(layer, x, c):
 
 def average_pool(layer, x, c):
     """Centroids over windows of a map, origins around it."""
-    size, stride, pad = layer.kernel_size, layer.stride or layer.kernel_size, layer.padding
+    size, stride, pad = layer.kernel_size[0], layer.stride[0], layer.padding[0]
     windows = F.unfold(x, size, 1, pad, stride).unflatten(1, (x.shape[1], -1)).permute(0, 3, 2, 1)
     p = points(windows, c).mean(2)
     out = (p / (c**0.5 * minkowski_norm(p)))[..., 1:]

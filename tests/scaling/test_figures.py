@@ -36,7 +36,7 @@ def test_r2_has_a_bar_for_each_decay(axis):
     bent = [row(m=m, loss=loss, decay=0.5, alpha=alpha)
             for alpha, losses in ((0.0, (4, 2, 1)), (1.0, (4, 1, 4)), (2.0, (2, 2, 2)))
             for m, loss in zip((8, 16, 32), losses)]  # fmt: skip
-    assert _r2_bars(axis, rows + bent, None) is None
+    assert _r2_bars(axis, rows + bent, None, 8) is None
     assert [bar.get_height() for bar in axis.patches] == pytest.approx([1, 0.5])  # a line, none; constants have no R2
     ends = axis.collections[0].get_segments()
     assert ends[1][:, 1].tolist() == pytest.approx([0, 1])

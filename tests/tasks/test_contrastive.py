@@ -14,10 +14,11 @@ import hypvision
 from hypvision.checkpoints.match import check_compatible
 from hypvision.clip import adapters
 from hypvision.clip.models import expand_tokens
+from hypvision.data.shape_captions import ShapeCaptions
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.config import load_config
 from hypvision.errors import HypvisionError
-from hypvision.tasks.contrastive import CLIPContrast, ShapeCaptions, ZeroShotAccuracy
+from hypvision.tasks.contrastive import CLIPContrast, ZeroShotAccuracy
 from hypvision.tasks.publishing import describe_config, stripped
 from hypvision.zoo.export import export_model
 

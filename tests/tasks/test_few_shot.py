@@ -184,7 +184,7 @@ def test_the_average_is_over_attributes_or_not(average, tmp_path, monkeypatch):
 # The engine -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("epochs", [2, 5, 20])
+@pytest.mark.parametrize("epochs", [2, 20])
 def test_rates_are_the_official_ones(epochs):
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=0.0025)
@@ -329,16 +329,17 @@ def test_methods_without_a_training_are_configs_too(method, tmp_path, monkeypatc
             assert (given[0] + cached - model(images)).abs().max() < 1e-4
 
 
-def test_features_that_are_kept_are_those_of_the_images(tmp_path):
+def test_stored_features_are_those_of_the_images(tmp_path):
     coop(tmp_path)
     found = []
     for folder in (None, tmp_path / "cache", tmp_path / "cache"):
-        config = config_of(tmp_path, "tip-adapter-f", views=0, cache=folder and str(folder))
+        config = config_of(tmp_path, "tip-adapter-f", views=0, cache=folder and str(folder), epochs=1)
         model = train(config, tmp_path / f"run{len(found)}").model
         found.append(model.host.learner.values)
         assert model.host.learner.keys.norm(dim=-1).min() > 0.5
-    kept = len(list((tmp_path / "cache").iterdir()))
-    assert kept == 3  # the centre crops, the ten views of the cache, the validation images of the search
+    assert (
+        len(list((tmp_path / "cache").iterdir())) == 3
+    )  # the centre crops, the ten views of the cache, the validation images of the search
     with pytest.raises(HypvisionError, match="changes the image tower"):
         config = config_of(tmp_path, "maple")
         config.custom_hooks.append(dict(type="FeatureCacheHook"))
@@ -356,10 +357,9 @@ def test_a_missing_image_is_told_with_and_without_a_cache(folder, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["coop", "linear-probe", "clip-adapter"])
-@pytest.mark.parametrize("amp", [None, "bf16"])
-def test_methods_take_steps(method, amp, tmp_path):
+def test_methods_take_steps(method, tmp_path):
     coop(tmp_path)
-    runner = train(config_of(tmp_path, method, steps=2, epochs=None, amp=amp), tmp_path / "run")
+    runner = train(config_of(tmp_path, method, steps=2, epochs=None, amp="bf16"), tmp_path / "run")
     assert runner.iter == 2 and all(value.isfinite().all() for value in weights(runner).values())
 
 

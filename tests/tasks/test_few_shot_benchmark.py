@@ -149,7 +149,8 @@ def test_the_table_says_what_heads_were_trained_on(tmp_path, capsys):
     notes = {}
     for views in ("none", 0, 2):
         out = tmp_path / f"results{views}"
-        command = ["shots", "--method", "tip-adapter-f", "zeroshot", "coop", "--datasets", "caltech101", "--seeds", 1]
+        methods = ["tip-adapter-f", *(["zeroshot", "coop"] if views == 2 else [])]
+        command = ["shots", "--method", *methods, "--datasets", "caltech101", "--seeds", 1]
         command += ["--shots", 1, "--root", tmp_path, "--out", out, *SMALL]
         assert run(*command, "--amp", "fp16", *([] if views == "none" else ["--views", views])) == 0
         ran = "fp16" if torch.cuda.is_available() else "fp32"
@@ -157,7 +158,8 @@ def test_the_table_says_what_heads_were_trained_on(tmp_path, capsys):
         rows = list(csv.DictReader((out / "shots.csv").open()))
         notes[views] = {row["method"]: row["note"] for row in rows}
     told = {"none": "new views", 0: "kept centre crops", 2: "2 kept views"}
-    assert notes == {views: {"tip-adapter-f": text, "zeroshot": "", "coop": ""} for views, text in told.items()}
+    assert {views: found["tip-adapter-f"] for views, found in notes.items()} == told
+    assert notes[2]["zeroshot"] == notes[2]["coop"] == ""
     assert "| tip-adapter-f (2 kept views) |" in capsys.readouterr().out
 
 

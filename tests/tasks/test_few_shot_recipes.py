@@ -78,7 +78,7 @@ def test_recipes_of_other_shots_and_data():
         few_shot_config("mapel")
     with pytest.raises(HypvisionError, match="linear probe does not have"):
         few_shot_config("linear-probe+lath")
-    with pytest.raises(HypvisionError, match="There is no protocol"):
+    with pytest.raises(HypvisionError, match="protocol must be one of"):
         few_shot_config("maple", "base")
 
 

@@ -110,7 +110,10 @@ def test_the_second_head_of_a_distilled_network_learns_from_the_teacher():
     [
         (dict(backbone=dict(model_name="resnet10t", num_classes=5)), "trains Hi-Mappers"),
         (dict(backbone=MAPPER, distillation=dict(teacher=dict(model_name="resnet10t"))), "predicts 1000 classes"),
-        (dict(backbone=MAPPER, distillation=dict(teacher=dict(model_name="resnet10t"), loss="warm")), "loss 'hard'"),
+        (
+            dict(backbone=MAPPER, distillation=dict(teacher=dict(model_name="resnet10t"), loss="warm")),
+            "loss must be one of 'hard', 'soft'",
+        ),
         (dict(backbone=MAPPER, freeze="all"), "freeze must be one of"),
     ],
 )

@@ -199,7 +199,7 @@ def test_mistakes_are_explained(monkeypatch):
         learner("flat")
     with pytest.raises(HypvisionError, match="model.neck.*must be positive.*-1"):
         EmbeddingNeck(4, 4, "lorentz", c=-1)
-    with pytest.raises(HypvisionError, match="model.hier_loss.*at least 2 proxies"):
+    with pytest.raises(HypvisionError, match="model.hier_loss.*num_proxies must be an integer of at least 2"):
         MetricLearner(VIT, dict(dim=8), 4, hier_loss=dict(num_proxies=1))
     with pytest.raises(HypvisionError, match="PoincareBall or a Lorentz"):
         MetricLearner(VIT, dict(dim=8, geometry="euclidean"), 4, hier_loss=HIER)

@@ -135,13 +135,13 @@ def test_validation_measures_the_order():
 
 
 def test_mistakes_are_told(clip, tmp_path):
-    with pytest.raises(HypvisionError, match="no root 'origin'"):
+    with pytest.raises(HypvisionError, match="model.root must be one of.*'origin'"):
         RadialTuning(clip, root="origin")
-    with pytest.raises(HypvisionError, match="no tune='all'. Use text, image, both"):
+    with pytest.raises(HypvisionError, match="model.tune must be one of 'text', 'image', 'both', got 'all'"):
         RadialTuning(clip, tune="all")
     with pytest.raises(HypvisionError, match=r"4 levels have no pair \(2, 4\)"):
         RadialTuning(clip, dict(prior=0), pairs=[(2, 4)])(**batch(), mode="loss")
-    with pytest.raises(HypvisionError, match="no loss on chains"):
+    with pytest.raises(HypvisionError, match="model.loss.type must be one of.*'Radial'"):
         RadialTuning(clip, dict(type="Radial"))
     write_chains(tmp_path / "a.csv", [Chain(("a", "b")), Chain(("a", "c"))])
     with pytest.raises(HypvisionError, match="All chains have 'a'"):

@@ -50,7 +50,8 @@ def test_the_table_in_the_readme_is_that_of_the_results():
     study = runpy.run_path(str(TOOLS / "hcformer_study.py"))
     folder = study["CONFIGS"] / "hcformer"
     results = json.loads((folder / "curves/study.json").read_text())
-    assert study["table"](results, list(study["STUDY"]), 2).strip() in (folder / "README.md").read_text()
+    page = (study["CONFIGS"].parent / "docs/studies/hcformer.md").read_text()
+    assert study["table"](results, list(study["STUDY"]), 2).strip() in page
 
 
 def test_other_options_go_into_another_folder():

@@ -38,8 +38,9 @@ def steps(samples: int, proxies: int, dim: int, device: str) -> dict[str, Callab
     """The calls to measure, by the name of their row."""
     labels = torch.arange(samples, device=device) // 2
     features = (torch.randn(samples, dim, device=device) * 3).requires_grad_()
-    ball, hyperboloid = PoincareBall(0.1), Lorentz(1.0, learnable=True).to(device)
+    ball, hyperboloid = PoincareBall(0.1), Lorentz(1.0, learnable=True)
     hier, lhier = (HIERLoss(m, dim, proxies).to(device) for m in (ball, hyperboloid))
+    hyperboloid.to(device)
 
     def fast() -> None:
         hier(clip_to_ball(features, ball), labels).backward()

@@ -23,8 +23,7 @@ from tqdm import tqdm
 import hypvision
 from bench.common import add_run_arguments, in_turns, report, start, timings
 from hypvision.errors import HypvisionError
-from hypvision.models.himapper import BACKBONES
-from hypvision.models.himapper_checkpoint import himapper_from_official
+from hypvision.models.himapper_checkpoint import BACKBONES, himapper_from_official
 
 # Largest overhead over these backbones, in percent.
 TARGETS = {"deit_tiny_patch16_224": 8, "deit_small_patch16_224": 8}

@@ -30,35 +30,32 @@ from hypvision.checkpoints.storage import format_problem, read_metadata, write_t
 from hypvision.clip.towers import Tower, find_towers
 from hypvision.errors import HypvisionError, did_you_mean
 
-__all__ = [
-    "ADAPTERS",
-    "Adapter",
-    "AdapterConfig",
-    "adapter_of",
-    "adapter_state_dict",
-    "inject",
-    "is_injected",
-    "load",
-    "merge",
-    "register",
-    "remove",
-    "save",
-    "summary",
-    "trainable_parameters",
-]
+
+def check_option(of: str, name: str, kind: str, value: object, least: float = -math.inf) -> None:
+    """Refuse a value that is not of the annotated kind, or a whole number below ``least``; other kinds pass."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    whole = f" of at least {least}" if math.isfinite(least) else ""
+    wanted, fits = {
+        "int": (f"a whole number{whole}", number and isinstance(value, int) and value >= least),
+        "float": ("a finite number", number),
+        "bool": ("True or False", isinstance(value, bool)),
+        "str": ("a text", isinstance(value, str)),
+    }.get(kind.removesuffix(" | None"), ("", True))
+    if not fits:
+        raise HypvisionError(f"{name} must be {wanted}, got {value!r} (an option of {of}).")
 
 
 @dataclass(frozen=True)
 class AdapterConfig:
     """Base of the configs of adapters: frozen dataclasses whose fields have defaults."""
 
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> Any:
-        """A config from options by name.
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            check_option(type(self).__name__, each.name, str(each.type), getattr(self, each.name))
 
-        Raises:
-            HypvisionError: there is no such option.
-        """
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> AdapterConfig:
+        """A config from options by name."""
         known = [field.name for field in fields(cls)]
         method = cls.__name__.removesuffix("Config")
         if unknown := sorted(set(options) - set(known)):
@@ -75,12 +72,7 @@ class Adapter(ABC):
     The modules that it adds are registered under its :attr:`name` (``model.NAME``, ``...BLOCK.NAME``), so that its
     entries of the model's state dict are those with this word in their names.
 
-    Args:
-        model: an open_clip model, not changed yet.
-        config: of :attr:`Config`.
-
-    Raises:
-        HypvisionError: the model has nothing that the method could adapt, or the config does not fit it.
+    The constructor leaves the model as it is, and refuses one that the method or its config does not fit.
     """
 
     name: ClassVar[str]
@@ -102,11 +94,7 @@ class Adapter(ABC):
         """What is adapted, in a part of a sentence."""
 
     def merge(self) -> None:
-        """Write what was learned into the base weights, before :meth:`detach`.
-
-        Raises:
-            HypvisionError: plain weights cannot express it; says what can be done.
-        """
+        """Write what was learned into the base weights, before :meth:`detach`; where plain weights can express it."""
         raise HypvisionError(
             f"An adapter '{self.name}' cannot be merged: plain CLIP weights cannot express it. Keep it on the model, "
             "and save it by adapters.save."
@@ -160,6 +148,10 @@ def _method(name: str) -> type[Adapter]:
     return ADAPTERS[name]
 
 
+def _method_of(config: AdapterConfig) -> type[Adapter]:
+    return next(method for method in ADAPTERS.values() if isinstance(config, method.Config))
+
+
 def _carried(model: nn.Module) -> dict[str, Adapter]:
     return model.__dict__.get("adapters", {})
 
@@ -170,11 +162,7 @@ def is_injected(model: nn.Module, name: str | None = None) -> bool:
 
 
 def adapter_of(model: nn.Module, name: str | None = None) -> Adapter:
-    """The adapter that a model carries.
-
-    Raises:
-        HypvisionError: it carries none, not that one, or several and no name is given.
-    """
+    """The adapter that a model carries; where it carries several, that of the name."""
     carried = _carried(model)
     if name is None and len(carried) == 1:
         return next(iter(carried.values()))
@@ -198,59 +186,42 @@ def inject(
 
     Returns:
         The same model. Its state dict has the names of the base model and those of what the adapter adds.
-
-    Raises:
-        HypvisionError: it carries one of this method already, or the method does not fit the model.
     """
     if isinstance(config, AdapterConfig):
         if options:
             raise HypvisionError("Give an adapter a config or its fields, not both.")
-        method = next(method for method in ADAPTERS.values() if isinstance(config, method.Config))
+        method, settings = _method_of(config), config
     else:
-        if not isinstance(config, str):
-            options = {**config, **options}
-            config = options.pop("type", "hyperclip")
-        method = _method(config)
-        config = method.Config.from_options(options)
+        options = {**({"type": config} if isinstance(config, str) else config), **options}
+        method = _method(options.pop("type", "hyperclip"))
+        settings = method.Config.from_options(options)
     if is_injected(model, method.name):
         raise HypvisionError(
             f"The model carries an adapter '{method.name}' already. Call adapters.remove(model) or merge(model) first."
         )
-    adapter = method(model, config)
+    adapter = method(model, settings)
     if freeze:
         others = {id(parameter) for other in _carried(model).values() for parameter in other.parameters()}
         for parameter in model.parameters():
             parameter.requires_grad_(parameter.requires_grad and id(parameter) in others)
     adapter.attach()
-    model.adapters = {**_carried(model), method.name: adapter}
+    model.__dict__["adapters"] = {**_carried(model), method.name: adapter}
     return model
 
 
 def trainable_parameters(model: nn.Module, name: str | None = None) -> list[nn.Parameter]:
-    """What the adapter of a model learns, or what all of them do, for an optimiser.
-
-    Raises:
-        HypvisionError: the model carries none.
-    """
+    """What the adapter of a model learns, or what all of them do, for an optimiser."""
     chosen = _carried(model).values() if name is None and is_injected(model) else [adapter_of(model, name)]
     return [parameter for adapter in chosen for parameter in adapter.parameters()]
 
 
 def adapter_state_dict(model: nn.Module, name: str | None = None) -> dict[str, Tensor]:
-    """The adapter's own entries of the model's state dict.
-
-    Raises:
-        HypvisionError: the model carries none.
-    """
+    """The adapter's own entries of the model's state dict."""
     return adapter_of(model, name).state_dict()
 
 
 def summary(model: nn.Module, name: str | None = None) -> str:
-    """What is trained, in one line.
-
-    Raises:
-        HypvisionError: the model carries no adapter.
-    """
+    """What is trained, in one line."""
     adapter = adapter_of(model, name)
     own = {id(parameter) for parameter in adapter.parameters()}
     count = sum(parameter.numel() for parameter in adapter.parameters())
@@ -261,26 +232,20 @@ def summary(model: nn.Module, name: str | None = None) -> str:
 
 
 def merge(model: nn.Module, name: str | None = None) -> nn.Module:
-    """Write what was learned into the base weights and take the adapter off: a plain open_clip model, in place.
-
-    Raises:
-        HypvisionError: the model carries no adapter, or one that plain weights cannot express.
-    """
+    """Write what was learned into the base weights and take the adapter off: a plain open_clip model, in place."""
     adapter_of(model, name).merge()
     return remove(model, name)
 
 
 def remove(model: nn.Module, name: str | None = None) -> nn.Module:
-    """Take the adapter off, in place; the model is the base model again.
-
-    Raises:
-        HypvisionError: the model carries none.
-    """
+    """Take the adapter off, in place; the model is the base model again."""
     adapter = adapter_of(model, name)
     adapter.detach()
-    model.adapters = {key: other for key, other in _carried(model).items() if other is not adapter}
-    if not model.adapters:
-        del model.adapters
+    others = {key: other for key, other in _carried(model).items() if other is not adapter}
+    if others:
+        model.__dict__["adapters"] = others
+    else:
+        del model.__dict__["adapters"]
     return model
 
 
@@ -288,11 +253,7 @@ def remove(model: nn.Module, name: str | None = None) -> nn.Module:
 
 
 def save(model: nn.Module, path: str | Path, name: str | None = None) -> Path:
-    """Write what was learned and its configuration into one small safetensors file, moved into place when complete.
-
-    Raises:
-        HypvisionError: no adapter, another suffix than .safetensors, or the place is not writable.
-    """
+    """Write what was learned and its configuration into one small safetensors file, moved into place when complete."""
     path = Path(path).expanduser()
     if path.suffix != ".safetensors":
         raise HypvisionError(f"An adapter is written as .safetensors, got '{path}'.")
@@ -309,19 +270,11 @@ def load(model: nn.Module, path: str | Path, strict: bool = True) -> nn.Module:
         model: the base model, without an adapter of this method.
         path: a file of :func:`save`.
         strict: refuse a base model whose weights are not those that the adapter was trained on.
-
-    Raises:
-        HypvisionError: no such file, not an adapter, or one of another model.
     """
     path = Path(path).expanduser()
     config, base, weights = _read(path)
     _check_sizes(model, base, path)
-    name = next(name for name, method in ADAPTERS.items() if isinstance(config, method.Config))
-    try:
-        inject(model, config)
-    except (TypeError, ValueError, KeyError, RuntimeError) as error:  # of values that nobody has trained with
-        raise HypvisionError(f"The options of the adapter '{path}' cannot be: {error}. Copy the file again.") from error
-    adapter = adapter_of(model, name)
+    adapter = adapter_of(inject(model, config), _method_of(config).name)
     try:
         if strict:
             _check_base(adapter.fingerprint(), base, path)
@@ -329,7 +282,7 @@ def load(model: nn.Module, path: str | Path, strict: bool = True) -> nn.Module:
         if found.missing or found.unexpected or found.mismatched:
             raise HypvisionError(f"The adapter '{path}' does not fit this model: {found.describe()}.")
     except HypvisionError:
-        remove(model, name)
+        remove(model, adapter.name)
         raise
     check_finite(weights, path)
     model.load_state_dict(weights, strict=False)
@@ -341,11 +294,8 @@ def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, Any], dict[str, Tenso
     if not path.is_file():
         raise HypvisionError(f"There is no adapter '{path}'. Check the path.")
     if (wrong := format_problem(path)) is not None:
-        advice = "Copy it again."
-        if path.suffix in (".pth", ".pt"):
-            advice = (
-                "A checkpoint of a training is none: load it by clip.load_segmenter, and save the adapter of its clip."
-            )
+        of_training = "To take it out of a training: clip.load_segmenter, and save the adapter of its clip."
+        advice = of_training if path.suffix in (".pth", ".pt") else "Copy it again."
         raise HypvisionError(f"The adapter '{path}' cannot be read: it is {wrong}. {advice}")
     try:
         about = read_metadata(path, "adapter")

@@ -1,6 +1,6 @@
 """Few-shot recognition with a frozen CLIP: hosts, what they learn, and their official checkpoints."""
 
-from hypvision.clip.prompting import heads, promptkd, promptsrc  # hosts are registered by importing them
+from hypvision.clip.prompting import heads, prompted, promptkd, promptsrc  # hosts are registered by importing them
 from hypvision.clip.prompting.hosts import HOSTS, Host, HostOutput, build_host, feature_size, load_learned
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "feature_size",
     "heads",
     "load_learned",
+    "prompted",
     "promptkd",
     "promptsrc",
 ]

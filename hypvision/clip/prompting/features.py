@@ -9,69 +9,52 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from hypvision.checkpoints.storage import kept_tensor
 from hypvision.clip.fingerprint import bytes_of, fingerprint
 from hypvision.clip.prompting.hosts import Host, is_learned
 from hypvision.clip.views import show_to
 
-__all__ = ["FeatureCache", "kept_texts"]
-
-
-def _kept(folder: Path | None, key: Callable[[], str], make: Callable[[], Tensor]) -> Tensor:
-    """What was made before, of this key, in the folder; where there is no folder it is made anew."""
-    return make() if folder is None else kept_tensor(folder / f"{key()}.safetensors", make)
-
 
 @torch.no_grad()
-def kept_texts(folder: str | Path | None, host: Host, sentences: list[str], make: Callable[[], Tensor]) -> Tensor:
-    """``make()``, on the device of the host, or what it gave before for these sentences and this frozen text tower.
-
-    Args:
-        folder: where results are kept; None: nothing is.
-        host: whose CLIP it is.
-        sentences: what the result depends on, beside the weights.
-        make: computes it.
-    """
-
-    def key() -> str:
-        digest = fingerprint(host.clip, lambda n: n.split(".")[0] != "visual" and not is_learned(f"clip.{n}"), "texts")
-        digest.update(bytes_of(host.tokens(sentences)))
-        return digest.hexdigest()
-
-    path = None if folder is None else Path(folder).expanduser()
-    return _kept(path, key, lambda: make().cpu() if path else make()).to(host.scale.device)
+def cached_texts(folder: str | Path | None, host: Host, sentences: list[str], make: Callable[[], Tensor]) -> Tensor:
+    """``make()``, on the device of the host, or what it gave before for these sentences and this frozen text tower;
+    kept in the folder, if there is one."""
+    if folder is None:
+        return make().to(host.scale.device)
+    digest = fingerprint(host.clip, lambda n: n.split(".")[0] != "visual" and not is_learned(f"clip.{n}"), "texts")
+    digest.update(bytes_of(host.tokens(sentences)))
+    path = Path(folder).expanduser() / f"{digest.hexdigest()}.safetensors"
+    return kept_tensor(path, lambda: make().cpu()).to(host.scale.device)
 
 
 class FeatureCache:
-    """Features of data sets.
-
-    Args:
-        folder: where they are kept, a file a data set, part and number of views; None: nothing is kept.
-        batch: images at a time.
-    """
+    """Features of data sets, kept in the folder, if there is one: a file a data set, part and number of views."""
 
     def __init__(self, folder: str | Path | None = None, batch: int = 64):
         self.folder, self.batch = None if folder is None else Path(folder).expanduser(), batch
 
     def features(self, host: Host, dataset: Any, views: int = 0) -> Tensor:
-        """(V, N, d) on the CPU, not normalised.
+        """Features (V, N, d) by the frozen image tower of a host, on the CPU, not normalised.
 
         Args:
-            host: whose frozen tower it is; the data set shows its images as that tower sees them.
+            host: the data set shows its images as this tower sees them.
             dataset: samples with ``inputs``; it has ``paths``, ``description`` and ``viewed(augment)``.
             views: augmented views of each image, V; 0: its centre crop alone (V = 1).
         """
         show_to(dataset, host.clip)
-        return _kept(self.folder, lambda: self._key(host, dataset, views), lambda: self._compute(host, dataset, views))
+        if self.folder is None:
+            return self._compute(host, dataset, views)
+        path = self.folder / f"{self._key(host, dataset, views)}.safetensors"
+        return kept_tensor(path, lambda: self._compute(host, dataset, views))
 
     @torch.no_grad()
     def _compute(self, host: Host, dataset: Any, views: int) -> Tensor:
         device, every = host.scale.device, []
         seen = dataset.viewed(augment=views > 0)
         for _ in range(max(1, views)):
-            batches = DataLoader(_Inputs(seen), self.batch)
+            batches = DataLoader(seen, self.batch, collate_fn=_stacked_inputs)
             every.append(torch.cat([host.frozen_features(images.to(device)).cpu() for images in batches]))
         return torch.stack(every)
 
@@ -92,14 +75,5 @@ class FeatureCache:
         return digest.hexdigest()
 
 
-class _Inputs(Dataset):
-    """The images of a data set alone."""
-
-    def __init__(self, dataset: Any):
-        self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> Tensor:
-        return self.dataset[index]["inputs"]
+def _stacked_inputs(samples: list[dict[str, Any]]) -> Tensor:
+    return torch.stack([sample["inputs"] for sample in samples])

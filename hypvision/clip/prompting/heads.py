@@ -16,20 +16,14 @@ from hypvision.clip.towers import embedding_size
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
 
-__all__ = ["CLIPAdapter", "LinearProbe", "TipAdapter"]
-
-_ROWS = 4096  # validation images of which all affinities with a cache are held at a time
+_ROWS = 4096  # validation images of which all affinities with a cache are in memory at a time
 
 
 @register_host("linear-probe")
 class LinearProbe(Host):
-    """A linear classifier of the unit image features; it knows the classes that it was trained on alone.
+    """A linear classifier of the unit image features; it can tell only the ``classes`` that it was trained on."""
 
-    Args:
-        clip: see :class:`.hosts.Host`.
-        classes: their number.
-    """
-
+    learner: nn.Linear
     feature_inputs = True
     reads_names = False
 
@@ -53,13 +47,7 @@ class LinearProbe(Host):
 @register_host("clip-adapter")
 class CLIPAdapter(Host):
     """CLIP-Adapter (Gao et al., 2021): ``x <- ratio MLP(x) + (1 - ratio) x`` on the image feature before it is
-    normalised, in float32.
-
-    Args:
-        clip: see :class:`.hosts.Host`.
-        ratio: of the MLP (0.2).
-        reduction: the MLP's hidden layer is narrower by this factor (4).
-    """
+    normalised, in float32. The MLP's hidden layer is narrower by the factor ``reduction``."""
 
     feature_inputs = True
 
@@ -78,6 +66,21 @@ class CLIPAdapter(Host):
             return self.ratio * self.learner(x) + (1 - self.ratio) * x
 
 
+class _Cache(nn.Module):
+    """Keys (N, d) and values (N, C) of the training images, and the two numbers that they are used with."""
+
+    values: Tensor
+    alpha: Tensor
+    beta: Tensor
+
+    def __init__(self, keys: Tensor, values: Tensor, alpha: float, beta: float):
+        super().__init__()
+        self.keys = nn.Parameter(keys)
+        self.register_buffer("values", values)
+        self.register_buffer("alpha", torch.tensor(float(alpha)))
+        self.register_buffer("beta", torch.tensor(float(beta)))
+
+
 @register_host("tip-adapter")
 class TipAdapter(Host):
     r"""Tip-Adapter (Zhang et al., ECCV 2022): to CLIP's logits come those of a cache of the training images,
@@ -88,13 +91,13 @@ class TipAdapter(Host):
 
     Args:
         clip: see :class:`.hosts.Host`.
-        keys: number of training images.
-        classes: their number.
+        keys, classes: number of training images and of classes.
         alpha, beta: see above.
-        tune: Tip-Adapter-F.
+        tune: train the keys.
         ensemble: class features as in :func:`.hosts.mean_class_features`, as published on ImageNet.
     """
 
+    learner: _Cache
     feature_inputs = True
 
     def __init__(
@@ -109,12 +112,8 @@ class TipAdapter(Host):
     ):
         super().__init__(clip)
         self.ensemble = ensemble
-        dim = embedding_size(clip.model)
-        self.learner = nn.Module()
-        self.learner.keys = nn.Parameter(torch.zeros(keys, dim), requires_grad=tune)
-        self.learner.register_buffer("values", torch.zeros(keys, classes))
-        self.learner.register_buffer("alpha", torch.tensor(float(alpha)))
-        self.learner.register_buffer("beta", torch.tensor(float(beta)))
+        self.learner = _Cache(torch.zeros(keys, embedding_size(clip.model)), torch.zeros(keys, classes), alpha, beta)
+        self.learner.keys.requires_grad_(tune)
 
     def encode_classes(self) -> Tensor:
         return mean_class_features(self) if self.ensemble else super().encode_classes()
@@ -125,15 +124,8 @@ class TipAdapter(Host):
 
     @torch.no_grad()
     def fill(self, features: Tensor, labels: Tensor) -> None:
-        """Make the cache.
-
-        Args:
-            features: (N, d) of the frozen image tower, not normalised; means over augmented views.
-            labels: (N,)
-
-        Raises:
-            HypvisionError: another number of images or classes than the cache was made for.
-        """
+        """Make the cache of features (N, d) of the frozen image tower, not normalised (means over augmented views), and
+        labels (N,)."""
         size, classes = self.learner.values.shape
         if len(features) != size or int(labels.max()) >= classes:
             raise HypvisionError(
@@ -164,10 +156,9 @@ class TipAdapter(Host):
         first, beta by beta.
 
         Args:
-            features: (N, d), not normalised.
-            labels: (N,)
+            features, labels: (N, d), not normalised, and (N,).
             alphas, betas: steps of the grid.
-            plain: logits (N, C) that those of the cache come to; default: CLIP's.
+            plain: logits (N, C) to which those of the cache are added; default: CLIP's.
             ends: of beta and of alpha, which the grid does not reach; published for each data set.
 
         Returns:

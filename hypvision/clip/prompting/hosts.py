@@ -2,9 +2,9 @@
 
 A host takes images and gives unit features of images and classes (:class:`HostOutput`); logits are their scaled
 cosines. What it learns is in :attr:`Host.learner`, the frozen CLIP beside it. A new list of classes is one call,
-:meth:`Host.set_classes`: nothing that was learned depends on it.
+:meth:`Host.set_classes`.
 
->>> host = build_host(create_clip("ViT-B-16", "openai"), "maple")
+>>> host = build_host(create_clip("ViT-B-16", "openai"), "maple")         # of :mod:`.prompted`
 >>> host.set_classes(["cat", "dog"])
 >>> host(images).logits()
 """
@@ -12,12 +12,12 @@ cosines. What it learns is in :attr:`Host.learner`, the frozen CLIP beside it. A
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -27,34 +27,17 @@ from torch.utils.checkpoint import checkpoint
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checks import at_least
-from hypvision.clip.adapters import ADAPTERS
+from hypvision.clip.adapters.base import ADAPTERS, check_option
 from hypvision.clip.classes import warn_of_equal_texts
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.prompting.learners import CoCoOpLearner, MaPLeLearner, PromptLearner
 from hypvision.clip.prompting.official import learned_names
 from hypvision.clip.prompting.templates import SELECTED
 from hypvision.clip.towers import PromptTokens, embedding_size, encode_image, encode_text, fixed_size
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.geometry.numerics import exact
 
-__all__ = [
-    "HOSTS",
-    "CoCoOp",
-    "CoOp",
-    "DeepLanguage",
-    "DeepVision",
-    "Host",
-    "HostOutput",
-    "IVLP",
-    "MaPLe",
-    "ZeroShot",
-    "build_host",
-    "encode_sentences",
-    "load_learned",
-    "register_host",
-]
-
+H = TypeVar("H", bound="Host")
 _CHUNK = 256  # texts that are encoded at a time where no gradient is wanted
 
 
@@ -66,13 +49,12 @@ class HostOutput:
         image: (B, d) unit image features, float32.
         text: (C, d) unit class features, or (B, C, d) where each image has its own.
         scale: of the cosines, ``1 / tau``.
-        losses: what the host learns by beside the classification loss, weighted.
-        extra: (B, C) logits that are added to the cosines (Tip-Adapter), or None.
-        teacher: (B, C) logits of a teacher, which stand for labels that nobody has (PromptKD), or None.
-        direct: (B, C) logits of a classifier without class features (linear probe), or None.
+        losses: the losses beside that of the classification, weighted.
+        extra: (B, C) logits that are added to the cosines (Tip-Adapter).
+        teacher: (B, C) logits of a teacher in place of labels (PromptKD).
+        direct: (B, C) logits of a classifier without class features (linear probe).
         distillation, temperature: weight of the loss against ``teacher``, and of the softmax in it.
-        consistency: the losses of ``losses`` with other unit class features in place of the host's (PromptSRC), or
-            None.
+        consistency: computes ``losses`` with other unit class features in place of the host's (PromptSRC).
         raw_image, raw_text: ``image`` and ``text`` before they were normalised.
     """
 
@@ -91,10 +73,10 @@ class HostOutput:
 
     def logits(self, text: Tensor | None = None) -> Tensor:
         """(B, C), with these class features (they need not be of unit length) or the host's own; outside autocast."""
-        if text is None:
-            if self.direct is not None:
-                return self.direct
-            text = self.text
+        if text is None and self.direct is not None:
+            return self.direct
+        text = self.text if text is None else text
+        assert text is not None, "an output has class features or direct logits"
         with exact(self.image.device):
             text = F.normalize(text, dim=-1)
             cosines = self.image @ text.T if text.dim() == 2 else (text @ self.image[..., None])[..., 0]
@@ -102,39 +84,39 @@ class HostOutput:
             return logits if self.extra is None else logits + self.extra
 
     def fit(self, logits: Tensor, labels: Tensor | None) -> Tensor:
-        """The classification loss of logits: cross-entropy with the labels, or the divergence from the teacher.
-
-        The divergence is summed and divided by the number of elements, as PromptKD's code has it, times its weight.
-        """
+        """The classification loss of logits: the weighted divergence from the teacher's, else cross-entropy."""
         if self.teacher is None:
+            assert labels is not None, "without a teacher the loss needs labels"
             return F.cross_entropy(logits, labels)
         t = self.temperature
         return self.distillation * t**2 * mean_divergence(logits / t, self.teacher / t)
 
 
 def mean_divergence(logits: Tensor, target: Tensor) -> Tensor:
-    """KL(softmax(target) || softmax(logits)), summed and divided by the number of elements (B C)."""
+    """KL(softmax(target) || softmax(logits)), summed and divided by the number of elements (B C), as in PromptKD's and
+    PromptSRC's codes."""
     total = F.kl_div(logits.log_softmax(-1), target.log_softmax(-1), reduction="sum", log_target=True)
     return total / logits.numel()
 
 
 class Host(nn.Module):
-    """Base of the methods.
+    """Base of the methods: :attr:`learner` is learned, ``clip`` stays frozen, ``names`` are the classes.
 
     Args:
-        clip: the model with its tokenizer; it is frozen.
+        clip: the model with its tokenizer.
         text_chunk: encode at most so many class texts at a time when training, and compute their activations again in
             backward: memory then does not grow with the number of classes. None: all at once.
-
-    Attributes:
-        learner: what is learned.
-        names: the classes.
     """
+
+    clip: nn.Module
+    learner: nn.Module
+    mean: Tensor
+    std: Tensor
 
     feature_inputs = False
     """Whether features of the frozen image tower, (B, d), may be given in place of images."""
     reads_names = True
-    """Whether classes are told by the texts of their names."""
+    """Whether classes are recognised by the texts of their names."""
 
     def __init__(self, clip: CLIPBundle, text_chunk: int | None = None):
         super().__init__()
@@ -143,11 +125,12 @@ class Host(nn.Module):
         self.clip, self.tokenizer, self.text_chunk = clip.model.requires_grad_(False), clip.tokenizer, text_chunk
         self.register_buffer("mean", torch.tensor(tuple(clip.mean))[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(tuple(clip.std))[:, None, None], persistent=False)
-        self.learner: nn.Module = nn.Module()
+        self.learner = nn.Module()
         self.names: tuple[str, ...] = ()
-        self.template, self.mean_templates = "a photo of a {}.", (*SELECTED, "a photo of a {}.")
+        self.template = "a photo of a {}."
+        self.mean_templates: tuple[str, ...] = (*SELECTED, self.template)
         self._memo = Memo()
-        self.register_state_dict_post_hook(_keep_learned)
+        self.register_state_dict_post_hook(_drop_frozen)
         self.register_load_state_dict_pre_hook(_add_frozen)
 
     # Classes
@@ -155,31 +138,26 @@ class Host(nn.Module):
     def set_classes(
         self, names: Sequence[str], template: str | None = None, templates: Sequence[str] | None = None
     ) -> None:
-        """Change the classes.
+        """Change the classes; warns of those whose texts are the same for the tower.
 
         Args:
             names: in the order of the labels; ``_`` stands for a space.
             template: the sentence of the data set, for methods without a context of their own; default: as before.
             templates: those of the data set for methods that take the mean over several; default: the seven of
                 :data:`.templates.SELECTED` and ``template``.
-
-        Classes whose texts are the same for the tower are warned of.
-
-        Raises:
-            HypvisionError: no classes, or a template without ``{}``.
         """
         if not names:
             raise HypvisionError("The class list is empty. Give at least one class name.")
         template = template or self.template
-        templates = (*SELECTED, template) if templates is None else tuple(templates)
-        if wrong := [text for text in (template, *templates) if "{}" not in text]:
+        several = (*SELECTED, template) if templates is None else tuple(templates)
+        if wrong := [text for text in (template, *several) if "{}" not in text]:
             raise HypvisionError(f"The template '{wrong[0]}' needs {{}} for the class name.")
-        names = tuple(name.replace("_", " ") for name in names)
-        if (names, template, templates) != (self.names, self.template, self.mean_templates):
-            self.names, self.template, self.mean_templates = names, template, templates
+        wanted = tuple(name.replace("_", " ") for name in names), template, several
+        if wanted != (self.names, self.template, self.mean_templates):
+            self.names, self.template, self.mean_templates = wanted
             self._memo.clear()
             if self.reads_names:
-                warn_of_equal_texts(names, self.tokens(self.sentences()))
+                warn_of_equal_texts(self.names, self.tokens(self.sentences()))
 
     def sentences(self) -> list[str]:
         """What the text tower reads for each class."""
@@ -190,11 +168,7 @@ class Host(nn.Module):
         return self.tokenizer(sentences).to(self.scale.device)
 
     def texts(self) -> Tensor:
-        """Unit class features (C, d), float32; computed once while neither classes nor what was learned change.
-
-        Raises:
-            HypvisionError: there are no classes.
-        """
+        """Unit class features (C, d), float32; computed once while neither classes nor learned weights change."""
         return self.class_features()[0]
 
     def class_features(self) -> tuple[Tensor, Tensor]:
@@ -227,7 +201,8 @@ class Host(nn.Module):
     @property
     def scale(self) -> Tensor:
         """``1 / tau`` of the frozen CLIP."""
-        return self.clip.logit_scale.exp().float()
+        scale: Any = self.clip.logit_scale
+        return scale.exp().float()
 
     def frozen_features(self, images: Tensor) -> Tensor:
         """Features (B, d) of the frozen image tower, not normalised, float32; what are features already stay."""
@@ -237,11 +212,7 @@ class Host(nn.Module):
             return encode_image(self.clip, self.normalised(images)).float()
 
     def normalised(self, images: Tensor) -> Tensor:
-        """Pixels as this CLIP was trained on them.
-
-        Raises:
-            HypvisionError: images of another size than the tower has positions for.
-        """
+        """Pixels as this CLIP was trained on them."""
         if (size := fixed_size(self.clip)) is not None and tuple(images.shape[-2:]) != size:
             given, wanted = ("x".join(map(str, pair)) for pair in (images.shape[-2:], size))
             raise HypvisionError(
@@ -259,12 +230,8 @@ class Host(nn.Module):
         return F.normalize(self.features(images), dim=-1)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
-        """Features of a batch.
-
-        Args:
-            images: RGB (B, 3, H, W) from 0 to 255; features (B, d) where :attr:`feature_inputs` says so.
-            labels: (B,), for hosts whose losses use them.
-        """
+        """Features of a batch: images (B, 3, H, W), RGB from 0 to 255, or features (B, d) where
+        :attr:`feature_inputs` says so; labels (B,) for hosts whose losses use them."""
         return self.output(self.features(images), self.class_features())
 
     def output(self, image: Tensor, classes: tuple[Tensor, Tensor], **others: Any) -> HostOutput:
@@ -275,7 +242,7 @@ class Host(nn.Module):
     # Of any module
 
     def unsaid(self) -> dict[str, Tensor]:
-        """What stays as it is where a file does not say it, by the names of the state dict."""
+        """Entries of the state dict that a file may lack; they stay as they are then."""
         return {}
 
     def train(self, mode: bool = True) -> Host:
@@ -294,21 +261,21 @@ class Host(nn.Module):
 
 
 def is_learned(name: str) -> bool:
-    """Whether a tensor of a host's state is no part of the frozen models."""
+    """Whether an entry of a host's state dict is learned; the rest are those of the frozen models."""
     return name.startswith("learner.") or (
         name.startswith("clip.") and any(part in ADAPTERS for part in name.split("."))
     )
 
 
-def _keep_learned(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, _: Any) -> None:
-    """After ``state_dict()``: the frozen models are not part of it."""
+def _drop_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, _: Any) -> None:
+    """After ``state_dict()``: drop the frozen models."""
     for name in [name for name in state_dict if name.startswith(prefix)]:
         if not is_learned(name.removeprefix(prefix)):
             del state_dict[name]
 
 
 def _add_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Before ``load_state_dict()``: what is not part of it stays as it is."""
+    """Before ``load_state_dict()``: add the frozen models, as they are."""
     for name, module in host.named_modules():
         if name.partition(".")[0] in ("clip", "teacher"):
             for own, value in (*module._parameters.items(), *module._buffers.items()):
@@ -343,16 +310,17 @@ def encode_sentences(
     Args:
         clip: an open_clip model.
         tokens: (T, L) token numbers.
-        layers: learned tokens that take the place of those behind the first; (n, width), or (T, n, width).
+        layers: learned tokens that replace those behind the first; (n, width), or (T, n, width).
         chunk: with gradients, encode so many at a time and compute activations again in backward.
         embeddings: (T, L, width) in place of those of the tokens.
     """
+    layers = layers or {}
 
     def encode(rows: Tensor, embedded: Tensor | None, *prompts_of_rows: Tensor) -> Tensor:
         prompts = PromptTokens(dict(zip(layers, prompts_of_rows)), overwrite=True) if layers else None
         return encode_text(clip, rows, prompts=prompts, embeddings=embedded).float()
 
-    grad, values = torch.is_grad_enabled(), list((layers or {}).values())
+    grad, values = torch.is_grad_enabled(), list(layers.values())
     size = chunk if grad else chunk or _CHUNK
     if size is None or len(tokens) <= size:
         return encode(tokens, embeddings, *values)
@@ -361,8 +329,9 @@ def encode_sentences(
     found = []
     for rows in order.split(size):
         parts = [value[rows] if value.dim() == 3 else value for value in values]
-        inputs = (tokens[rows], None if embeddings is None else embeddings[rows], *parts)
-        found.append(checkpoint(encode, *inputs, use_reentrant=False) if grad else encode(*inputs))
+        embedded = None if embeddings is None else embeddings[rows]
+        run = partial(checkpoint, encode, use_reentrant=False) if grad else encode
+        found.append(run(tokens[rows], embedded, *parts))
     return torch.cat(found)[order.argsort()]
 
 
@@ -372,10 +341,10 @@ HOSTS: dict[str, type[Host]] = {}
 """Methods by name, as configs and the command line call them."""
 
 
-def register_host(name: str) -> Any:
+def register_host(name: str) -> Callable[[type[H]], type[H]]:
     """Class decorator: make a host known by a name."""
 
-    def enter(host: type[Host]) -> type[Host]:
+    def enter(host: type[H]) -> type[H]:
         HOSTS[name] = host
         return host
 
@@ -383,12 +352,7 @@ def register_host(name: str) -> Any:
 
 
 def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
-    """A host by its name.
-
-    Args:
-        clip: see :func:`hypvision.clip.models.create_clip`.
-        name: a key of :data:`HOSTS`.
-        options: arguments of the class.
+    """A host by its name, a key of :data:`HOSTS`, with the options of its class.
 
     Raises:
         HypvisionError: no such method or option, or the model does not fit it.
@@ -397,40 +361,27 @@ def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
         raise HypvisionError(
             f"There is no few-shot method '{name}'.{did_you_mean(name, HOSTS)} There are: {', '.join(sorted(HOSTS))}."
         )
-    for key, given in inspect.signature(HOSTS[name]).parameters.items():
-        if key in options and options[key] != given.default:
-            _check_option(name, key, str(given.annotation), options[key])
-    try:
-        return HOSTS[name](clip, **options)
-    except TypeError as error:
-        raise HypvisionError(f"The few-shot method '{name}' does not take these options: {error}.") from error
+    known = inspect.signature(HOSTS[name]).parameters
+    if unknown := [key for key in options if key not in known or key == "clip"]:
+        raise HypvisionError(
+            f"The few-shot method '{name}' has no option '{unknown[0]}'.{did_you_mean(unknown[0], known)} It takes: "
+            f"{', '.join(key for key in known if key != 'clip')}."
+        )
+    if lacking := [key for key in known if key not in ("clip", *options) and known[key].default is known[key].empty]:
+        raise HypvisionError(f"The few-shot method '{name}' needs the option '{lacking[0]}'.")
+    for key, value in options.items():
+        if value != known[key].default:
+            least = 0 if key in ("text", "vision") else 1  # tokens of one tower alone
+            check_option(f"the few-shot method '{name}'", key, str(known[key].annotation), value, least)
+    return HOSTS[name](clip, **options)
 
 
-def _check_option(method: str, key: str, kind: str, value: Any) -> None:
-    """``kind`` is the annotation of the argument."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    least = 0 if key in ("text", "vision") else 1  # tokens of one tower alone
-    wanted, fits = {
-        "int": (f"a whole number of at least {least}", number and isinstance(value, int) and value >= least),
-        "float": ("a finite number", number),
-        "bool": ("True or False", isinstance(value, bool)),
-        "str": ("a text", isinstance(value, str)),
-    }.get(kind.removesuffix(" | None"), ("", True))
-    if not fits:
-        raise HypvisionError(f"{key} of the few-shot method '{method}' must be {wanted}, got {value!r}.")
-
-
-# Zero-shot and prompts ------------------------------------------------------------------------------------------------
+# Zero-shot ------------------------------------------------------------------------------------------------------------
 
 
 @register_host("zeroshot")
 class ZeroShot(Host):
-    """CLIP as it is (Radford et al., ICML 2021).
-
-    Args:
-        clip: see :class:`Host`.
-        ensemble: see :func:`mean_class_features`.
-    """
+    """CLIP as it is (Radford et al., ICML 2021); ``ensemble``: with :func:`mean_class_features`."""
 
     feature_inputs = True
 
@@ -455,224 +406,6 @@ def mean_class_features(host: Host) -> Tensor:
     sentences = sentence_features(host, host.mean_templates)
     lengths = sentences.norm(dim=-1).mean(0)
     return F.normalize(F.normalize(sentences, dim=-1).mean(0), dim=-1) * lengths[:, None]
-
-
-class PromptedHost(Host):
-    """A host whose learner is a :class:`.learners.PromptLearner`."""
-
-    learner: PromptLearner
-
-    def text_parameters(self) -> list[Tensor]:
-        return [self.learner.ctx, *self.learner.deep_text] if self.learner.text_tokens else []
-
-    def sentences(self) -> list[str]:
-        if not self.learner.text_tokens:
-            return super().sentences()
-        return [f"{self.learner.prefix} {name}." for name in self.names]
-
-    def encode_classes(self) -> Tensor:
-        return self._encode(self.tokens(self.sentences()), self.learner.text())
-
-    def features(self, images: Tensor) -> Tensor:
-        layers = self.learner.vision()
-        if not layers:
-            return super().features(images)
-        return encode_image(self.clip, self.normalised(images), prompts=PromptTokens(layers)).float()
-
-
-@register_host("coop")
-class CoOp(PromptedHost):
-    """CoOp (Zhou et al., IJCV 2022): a learned context of the class name.
-
-    Args:
-        clip, text_chunk: see :class:`Host`.
-        tokens: of the context.
-        words: it starts from; empty: at random.
-        position: of the class name: ``"end"``, ``"middle"`` or ``"front"`` of the context.
-        per_class: a context for each class; then classes cannot change after training.
-        classes: their number, for ``per_class``.
-    """
-
-    feature_inputs = True
-
-    def __init__(
-        self,
-        clip: CLIPBundle,
-        tokens: int = 16,
-        words: str = "",
-        position: str = "end",
-        per_class: bool = False,
-        classes: int = 0,
-        text_chunk: int | None = None,
-    ):
-        super().__init__(clip, text_chunk)
-        if position not in ("end", "middle", "front"):
-            raise HypvisionError(
-                f"The class name stands at the 'end', in the 'middle' or in 'front', not '{position}'."
-            )
-        if per_class and classes < 1:
-            raise HypvisionError("CoOp with a context for each class needs their number: classes=N.")
-        self.position = position
-        self.learner = PromptLearner(clip.model, clip.tokenizer, tokens, 0, 1, words=words)
-        if per_class:
-            start = self.learner.ctx.detach()
-            if not words:
-                start = torch.randn(classes, *start.shape) * start.std()
-            self.learner.ctx = nn.Parameter(start.expand(classes, -1, -1).clone())
-
-    def encode_classes(self) -> Tensor:
-        ctx, tokens = self.learner.ctx, self.tokens(self.sentences())
-        if ctx.dim() == 3 and len(ctx) != len(tokens):
-            raise HypvisionError(
-                f"This CoOp learned a context for each of {len(ctx)} classes, so it cannot tell {len(tokens)} others. "
-                "Train it with per_class=False."
-            )
-        if self.position == "end":
-            return self._encode(tokens, {0: ctx})
-        text = getattr(self.clip, "text", self.clip)
-        embedded = text.token_embedding(tokens)
-        count = ctx.shape[-2]
-        embedded = torch.cat(
-            [embedded[:, :1], ctx.to(embedded).expand(len(tokens), -1, -1), embedded[:, 1 + count :]], 1
-        )
-        places = self._places(tokens.shape[1], count).to(tokens.device)
-        embedded = embedded.gather(1, places[..., None].expand_as(embedded))
-        return encode_sentences(self.clip, tokens, None, self.text_chunk, embedded)
-
-    def _places(self, length: int, count: int) -> Tensor:
-        """(C, L): which token of ``start, context, name, rest`` stands at each place."""
-        ends = self.tokenizer(list(self.names)).argmax(-1).tolist()  # start, name, end: the name has one less
-        before = count // 2 if self.position == "middle" else 0
-        rows = []
-        for end in ends:
-            name, context = range(1 + count, count + end), range(1, 1 + count)
-            rows.append([0, *context[:before], *name, *context[before:], *range(count + end, length)])
-        return torch.tensor(rows)
-
-
-@register_host("cocoop")
-class CoCoOp(PromptedHost):
-    """CoCoOp (Zhou et al., CVPR 2022): the context depends on the image, so the texts are encoded for each.
-
-    Args:
-        clip, text_chunk: see :class:`Host`.
-        tokens: of the context.
-        words: it starts from.
-    """
-
-    learner: CoCoOpLearner
-    feature_inputs = True
-
-    def __init__(self, clip: CLIPBundle, tokens: int = 4, words: str = "a photo of a", text_chunk: int | None = None):
-        super().__init__(clip, text_chunk)
-        self.learner = CoCoOpLearner(clip.model, clip.tokenizer, tokens, words)
-
-    def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
-        image = self.features(images)
-        context = self.learner.context(F.normalize(image, dim=-1))  # (B, n, width)
-        tokens = self.tokens(self.sentences())
-        every = context[:, None].expand(-1, len(tokens), -1, -1).flatten(0, 1)
-        text = self._encode(tokens.repeat(len(image), 1), {0: every}).unflatten(0, (len(image), -1))
-        return self.output(image, (F.normalize(text, dim=-1), text))
-
-
-@register_host("deep-vision")
-class DeepVision(PromptedHost):
-    """Deep prompts of the image tower alone (VPT; Jia et al., ECCV 2022).
-
-    Args:
-        clip: see :class:`Host`.
-        tokens: of each layer.
-        depth: layers with tokens of their own.
-        emulate_half: see :class:`.learners.PromptLearner`.
-    """
-
-    def __init__(self, clip: CLIPBundle, tokens: int = 8, depth: int = 12, emulate_half: bool = False):
-        super().__init__(clip)
-        self.learner = PromptLearner(
-            clip.model, clip.tokenizer, 0, tokens, vision_depth=depth, emulate_half=emulate_half
-        )
-
-
-@register_host("deep-language")
-class DeepLanguage(PromptedHost):
-    """Deep prompts of the text tower alone.
-
-    Args:
-        clip, text_chunk: see :class:`Host`.
-        tokens: of each layer.
-        depth: layers with tokens of their own.
-        words, emulate_half: see :class:`.learners.PromptLearner`.
-    """
-
-    feature_inputs = True
-
-    def __init__(
-        self,
-        clip: CLIPBundle,
-        tokens: int = 4,
-        depth: int = 12,
-        words: str = "a photo of a",
-        emulate_half: bool = False,
-        text_chunk: int | None = None,
-    ):
-        super().__init__(clip, text_chunk)
-        self.learner = PromptLearner(
-            clip.model, clip.tokenizer, tokens, 0, depth, words=words, emulate_half=emulate_half
-        )
-
-
-@register_host("ivlp")
-class IVLP(PromptedHost):
-    """Independent deep prompts of both towers, the base of PromptSRC.
-
-    Args:
-        clip, text_chunk: see :class:`Host`.
-        text, vision: tokens of each layer.
-        depth: layers with tokens of their own.
-        words, emulate_half: see :class:`.learners.PromptLearner`.
-        text_depth, vision_depth: the depth of one tower, where it is not ``depth``.
-    """
-
-    def __init__(
-        self,
-        clip: CLIPBundle,
-        text: int = 4,
-        vision: int = 4,
-        depth: int = 9,
-        words: str = "a photo of a",
-        emulate_half: bool = False,
-        text_chunk: int | None = None,
-        text_depth: int | None = None,
-        vision_depth: int | None = None,
-    ):
-        super().__init__(clip, text_chunk)
-        depths = [depth if own is None else own for own in (text_depth, vision_depth)]
-        self.learner = PromptLearner(clip.model, clip.tokenizer, text, vision, *depths, words, emulate_half)
-
-
-@register_host("maple")
-class MaPLe(PromptedHost):
-    """MaPLe (Khattak et al., CVPR 2023).
-
-    Args:
-        clip, text_chunk: see :class:`Host`.
-        tokens, depth, words, emulate_half: see :class:`.learners.MaPLeLearner`.
-    """
-
-    learner: MaPLeLearner
-
-    def __init__(
-        self,
-        clip: CLIPBundle,
-        tokens: int = 2,
-        depth: int = 9,
-        words: str = "a photo of a",
-        emulate_half: bool = False,
-        text_chunk: int | None = None,
-    ):
-        super().__init__(clip, text_chunk)
-        self.learner = MaPLeLearner(clip.model, clip.tokenizer, tokens, depth, words, emulate_half)
 
 
 def feature_size(host: Host) -> int:

@@ -7,50 +7,42 @@ blocks 1 to 8, behind which they run on. Depth 1 is shallow prompting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from hypvision.clip.towers import embedding_size, find_towers
+from hypvision.clip.models import CLIPBundle
+from hypvision.clip.towers import embedding_size, find_towers, text_part
 from hypvision.errors import HypvisionError
 
-__all__ = ["CoCoOpLearner", "MaPLeLearner", "PromptLearner", "word_embeddings"]
 
-_STD = 0.02  # of prompts that do not start from words
-
-
-def tower_shape(clip: nn.Module, modality: str) -> tuple[int, int]:
-    """Width and number of blocks of the tower ``"text"`` or ``"vision"``.
+def tower_width(clip: nn.Module, modality: str, depth: int) -> int:
+    """Width of the tower ``"text"`` or ``"vision"``.
 
     Raises:
-        HypvisionError: it is no transformer.
+        HypvisionError: it is no transformer, or has fewer blocks than the prompts are deep.
     """
-    for tower in find_towers(clip):
-        if tower.modality == modality:
-            return tower.width, len(tower.blocks)
-    methods = (
-        "zeroshot, linear-probe, coop, cocoop, clip-adapter and tip-adapter" if modality == "vision" else "none of ours"
-    )
-    raise HypvisionError(
-        f"The {modality} tower of {type(clip).__name__} is not a transformer, so no prompts can enter it. Methods for "
-        f"it: {methods}; or use a model such as ViT-B-16."
-    )
-
-
-@torch.no_grad()
-def word_embeddings(clip: nn.Module, tokenizer: Callable[[list[str]], Tensor], words: str, count: int) -> Tensor:
-    """Token embeddings (count, width) of the first words of a sentence, one token a word."""
-    text = getattr(clip, "text", clip)
-    device = text.token_embedding.weight.device
-    return text.token_embedding(tokenizer([words]).to(device))[0, 1 : 1 + count].detach().float().clone()
-
-
-def _check_depth(modality: str, depth: int, blocks: int) -> None:
+    tower = next((tower for tower in find_towers(clip) if tower.modality == modality), None)
+    if tower is None:
+        methods = "zeroshot, linear-probe, coop, cocoop, clip-adapter and tip-adapter"
+        raise HypvisionError(
+            f"The {modality} tower of {type(clip).__name__} is not a transformer, so no prompts can enter it. Methods "
+            f"for it: {methods if modality == 'vision' else 'none of ours'}; or use a model such as ViT-B-16."
+        )
+    blocks = len(tower.blocks)
     if not 1 <= depth <= blocks:
         raise HypvisionError(
             f"The {modality} prompts have a depth of {depth}; the tower allows 1 to {blocks}. Set depth={blocks}."
         )
+    return tower.width
+
+
+@torch.no_grad()
+def word_embeddings(clip: CLIPBundle, words: str, count: int) -> Tensor:
+    """Token embeddings (count, width) of the first words of a sentence, one token a word."""
+    embedding = text_part(clip.model).token_embedding
+    return embedding(clip.tokenizer([words]).to(embedding.weight.device))[0, 1 : 1 + count].detach().float().clone()
 
 
 class PromptLearner(nn.Module):
@@ -60,46 +52,37 @@ class PromptLearner(nn.Module):
     one tower; independent prompting (IVLP) and PromptSRC (Khattak et al., ICCV 2023) both.
 
     Args:
-        clip: an open_clip model.
-        tokenizer: of the model.
-        text: number of text tokens; 0 for none.
-        vision: number of image tokens; 0 for none.
+        clip: the model with its tokenizer.
+        text, vision: number of tokens of each layer; 0 for none.
         text_depth, vision_depth: layers with tokens of their own.
         words: the text tokens of the first layer start as the embeddings of its first words; empty: at random.
         emulate_half: round all tokens but those of the first text layer to float16, as the official code of MaPLe and
             PromptSRC does.
-
-    Raises:
-        HypvisionError: a tower that is no transformer, or has fewer layers.
     """
 
     def __init__(
         self,
-        clip: nn.Module,
-        tokenizer: Callable[[list[str]], Tensor],
-        text: int = 4,
-        vision: int = 4,
-        text_depth: int = 9,
-        vision_depth: int = 9,
-        words: str = "a photo of a",
+        clip: CLIPBundle,
+        text: int = 0,
+        vision: int = 0,
+        text_depth: int = 1,
+        vision_depth: int = 1,
+        words: str = "",
         emulate_half: bool = False,
     ):
         super().__init__()
         self.text_tokens, self.words, self.emulate_half = text, words, emulate_half
         if text:
-            self.text_width, blocks = tower_shape(clip, "text")
-            _check_depth("text", text_depth, blocks)
+            width = tower_width(clip.model, "text", text_depth)
             if words and len(words.split()) < text:
                 raise HypvisionError(
                     f"{text} text tokens cannot start from the {len(words.split())} words '{words}'. Give more words, "
                     "or none."
                 )
-            start = word_embeddings(clip, tokenizer, words, text) if words else _random(text, self.text_width)
-            self.ctx = nn.Parameter(start)
-            self.deep_text = nn.ParameterList(_random(text, self.text_width) for _ in range(text_depth - 1))
+            self.ctx = nn.Parameter(word_embeddings(clip, words, text) if words else _random(text, width))
+            self.deep_text = nn.ParameterList(_random(text, width) for _ in range(text_depth - 1))
         if vision:
-            width, blocks = tower_shape(clip, "vision")
-            _check_depth("vision", vision_depth, blocks)
+            width = tower_width(clip.model, "vision", vision_depth)
             self.visual = nn.Parameter(_random(vision, width))
             self.deep_visual = nn.ParameterList(_random(vision, width) for _ in range(vision_depth - 1))
 
@@ -126,31 +109,17 @@ class PromptLearner(nn.Module):
 
 
 def _random(*shape: int) -> Tensor:
-    return torch.randn(*shape) * _STD
+    return torch.randn(*shape) * 0.02
 
 
 class MaPLeLearner(PromptLearner):
-    """MaPLe (Khattak et al., CVPR 2023): the image tokens are projected from the text tokens, layer by layer.
+    """MaPLe (Khattak et al., CVPR 2023): ``tokens`` for each of ``depth`` layers of both towers; those of the images
+    are projected from those of the texts, layer by layer."""
 
-    Args:
-        clip, tokenizer, words, emulate_half: see :class:`PromptLearner`.
-        tokens: number of tokens of each tower.
-        depth: layers with tokens of their own, of both towers.
-    """
-
-    def __init__(
-        self,
-        clip: nn.Module,
-        tokenizer: Callable[[list[str]], Tensor],
-        tokens: int = 2,
-        depth: int = 9,
-        words: str = "a photo of a",
-        emulate_half: bool = False,
-    ):
-        super().__init__(clip, tokenizer, tokens, 0, depth, words=words, emulate_half=emulate_half)
-        width, blocks = tower_shape(clip, "vision")
-        _check_depth("vision", depth, blocks)
-        self.projections = nn.ModuleList(nn.Linear(self.text_width, width) for _ in range(depth))
+    def __init__(self, clip: CLIPBundle, tokens: int, depth: int, words: str, emulate_half: bool):
+        super().__init__(clip, text=tokens, text_depth=depth, words=words, emulate_half=emulate_half)
+        width = tower_width(clip.model, "vision", depth)
+        self.projections = nn.ModuleList(nn.Linear(self.ctx.shape[1], width) for _ in range(depth))
 
     def vision(self) -> Mapping[int, Tensor]:
         texts = [self.ctx, *self.deep_text]
@@ -158,20 +127,13 @@ class MaPLeLearner(PromptLearner):
 
 
 class CoCoOpLearner(PromptLearner):
-    """CoCoOp (Zhou et al., CVPR 2022): each image shifts the context by what a small network makes of its feature.
+    """CoCoOp (Zhou et al., CVPR 2022): each image shifts the context by what a small network makes of its feature."""
 
-    Args:
-        clip, tokenizer, words: see :class:`PromptLearner`.
-        tokens: of the context.
-    """
-
-    def __init__(
-        self, clip: nn.Module, tokenizer: Callable[[list[str]], Tensor], tokens: int = 4, words: str = "a photo of a"
-    ):
-        super().__init__(clip, tokenizer, tokens, 0, 1, words=words)
-        dim = embedding_size(clip)
+    def __init__(self, clip: CLIPBundle, tokens: int, words: str):
+        super().__init__(clip, text=tokens, words=words)
+        dim = embedding_size(clip.model)
         hidden = max(1, dim // 16)
-        self.meta = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, self.text_width))
+        self.meta = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, self.ctx.shape[1]))
 
     def context(self, image: Tensor) -> Tensor:
         """(B, d) unit image features -> (B, n, width)."""

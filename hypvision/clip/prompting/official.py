@@ -1,10 +1,10 @@
 """Official checkpoints of the few-shot methods and ours: names of what was learned.
 
-MaPLe, PromptSRC and PromptKD save the whole model, with the frozen CLIP (PromptSRC's two) beside what was learned.
-CoOp, CoCoOp and CLIP-Adapter save what learns alone, so their names begin with no module; for CoOp and CoCoOp those
-with ``prompt_learner.`` in front are read too, and never written: the official code passes over what it does not know
-without a word. The frozen parts and the tokens of the training's classes are dropped. Tip-Adapter saves bare tensors,
-in a file each (:func:`read_cache`). Ours are the names of a few-shot training, ``host.learner.*``.
+MaPLe, PromptSRC and PromptKD save the whole model, with the frozen CLIP (PromptSRC's two) beside what was learned; the
+frozen parts and the tokens of the training's classes are dropped. CoOp, CoCoOp and CLIP-Adapter save the learned part
+alone, without a module's name in front; for CoOp and CoCoOp names with ``prompt_learner.`` are read too, and never
+written, because the official code silently ignores what it does not know. Tip-Adapter saves one tensor a file
+(:func:`read_cache`). Our names are those of a few-shot training, ``host.learner.*``; the command is
 ``hypvision zoo convert --from maple IN OUT``.
 """
 
@@ -19,18 +19,6 @@ from torch import Tensor
 
 from hypvision.checkpoints.read import read_file
 from hypvision.errors import HypvisionError
-
-__all__ = [
-    "FEW_SHOT",
-    "as_saved",
-    "cache_files",
-    "from_official",
-    "is_official",
-    "learned_names",
-    "read_cache",
-    "to_official",
-    "variant",
-]
 
 _PREFIX = "host.learner."
 _TEXT, _IMAGE = "text_encoder.transformer.resblocks", "image_encoder.transformer.resblocks"
@@ -75,8 +63,6 @@ _ALONE = ("coop", "cocoop", "clip-adapter", "tip-adapter")
 # What the official files hold beside what was learned: texts of the training's classes, and frozen towers.
 _FROZEN = re.compile(r"(prompt_learner\.)?token_(prefix|suffix)2?$|prompt_learner\.ZS_image_encoder\.")
 _TOWERS = ("image_encoder.", "text_encoder.", "logit_scale")
-_WORDS = 4  # of "a photo of a", from which the official learners start up to so many tokens
-
 _CONVOLUTION = ("projector.0.weight", "projector.3.weight")  # 1 x 1 kernels in the official code
 
 
@@ -112,17 +98,14 @@ def _translate(name: str, pairs: list[tuple[str, str]]) -> str | None:
 
 
 def from_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-    """What was learned, under our names and in float32.
-
-    The function that is returned raises HypvisionError for learned entries that the method has no place for.
-    """
+    """A converter: what was learned, under our names and in float32; refuses learned entries of another method."""
 
     def convert(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found = {}
         for name, value in weights.items():
             bare = name.removeprefix("prompt_learner.") if method in ("coop", "cocoop") else name
             own = None if _FROZEN.match(name) else _translate(bare, _NAMES[method])
-            if own is None and _is_lost(name, method):
+            if own is None and _is_needed(name, method):
                 raise HypvisionError(
                     f"The checkpoint looks like one of {method}, but has a learned entry '{name}', for which that has "
                     "no place. It is of another method or a variant of it, which cannot be converted."
@@ -142,8 +125,8 @@ def _reshaped(own: str, value: Tensor) -> Tensor:
     return value.T.contiguous() if own == "keys" else value
 
 
-def _is_lost(name: str, method: str) -> bool:
-    """Whether an entry that has no name of ours was learned and is used."""
+def _is_needed(name: str, method: str) -> bool:
+    """Whether an entry without a name of ours was learned and is used, so that dropping it would change the model."""
     if _FROZEN.match(name) or (method == "promptkd" and not name.startswith("image_encoder.")):
         return False  # PromptKD's class features are the teacher's
     if "VPT" in name.split(".")[-1]:
@@ -158,10 +141,7 @@ def learned_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def to_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-    """The inverse, without the frozen CLIP, which the official code has anyway.
-
-    The function that is returned raises HypvisionError for what the official form has no place for.
-    """
+    """The inverse converter, without the frozen CLIP, which the official code has anyway; refuses other entries."""
 
     def convert(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         pairs, found = [(own, official) for official, own in _NAMES[method]], {}
@@ -193,13 +173,8 @@ _CACHE_NAMES = (
 
 
 def read_cache(path: Path) -> Mapping[str, Any]:
-    """What a checkpoint of a Tip-Adapter holds: of its official code's files, of which one has the keys alone, those
-    (d, N) with the ``values`` (N, C) of the file beside it.
-
-    Raises:
-        HypvisionError: as :func:`hypvision.checkpoints.read.read_file`; a name by which the second file cannot be
-            found, or two files that do not fit each other.
-    """
+    """The content of a Tip-Adapter's checkpoint; an official file of keys (d, N) with the ``values`` (N, C) of the file
+    beside it."""
     content = read_file(path, lone="keys")
     if set(content) != {"keys"}:
         return content
@@ -219,11 +194,7 @@ def read_cache(path: Path) -> Mapping[str, Any]:
 
 
 def cache_files(weights: Mapping[str, Tensor], target: Path) -> dict[Path, Tensor]:
-    """The official files of a Tip-Adapter's cache, and what is in them; the inverse of :func:`read_cache`.
-
-    Raises:
-        HypvisionError: the target has no name that the official code reads.
-    """
+    """The official files of a Tip-Adapter's cache, with their content; the inverse of :func:`read_cache`."""
     name = _CACHE.fullmatch(target.name)
     if name is None:
         raise HypvisionError(f"The output '{target}' would not be found. {_CACHE_NAMES}")
@@ -237,17 +208,18 @@ def variant(method: str) -> Callable[[Mapping[str, Tensor]], tuple[str, dict[str
     def options(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
         own = {name.removeprefix(_PREFIX): value for name, value in weights.items()}
 
-        def count(stem: str) -> int:
-            return sum(name.startswith(stem) for name in own)
+        def depth(stem: str) -> int:
+            return 1 + sum(name.startswith(stem) for name in own)
 
+        found: dict[str, Any]
         if method == "promptkd":
-            found = dict(tokens=len(own["prompts.visual"]), depth=1 + count("prompts.deep_visual."))
+            found = dict(tokens=len(own["prompts.visual"]), depth=depth("prompts.deep_visual."))
         elif method == "promptsrc":
             found = dict(text=len(own["ctx"]), vision=len(own["visual"]))
-            text, vision = 1 + count("deep_text."), 1 + count("deep_visual.")
+            text, vision = depth("deep_text."), depth("deep_visual.")
             found |= dict(depth=text) if text == vision else dict(text_depth=text, vision_depth=vision)
         elif method == "maple":
-            found = dict(tokens=len(own["ctx"]), depth=1 + count("deep_text."))
+            found = dict(tokens=len(own["ctx"]), depth=depth("deep_text."))
         elif method == "clip-adapter":
             hidden, dim = own["0.weight"].shape
             found = dict(reduction=max(1, dim // hidden))
@@ -258,9 +230,8 @@ def variant(method: str) -> Callable[[Mapping[str, Tensor]], tuple[str, dict[str
             found = dict(tokens=own["ctx"].shape[-2])
             if own["ctx"].dim() == 3:
                 found |= dict(per_class=True, classes=len(own["ctx"]))
-        if method in ("maple", "promptsrc") and len(own["ctx"]) > _WORDS:
-            found["words"] = ""
-        if method == "cocoop" and len(own["ctx"]) != _WORDS:  # its context is all of the words that it starts from
+        # The official learners start up to so many tokens from "a photo of a"; CoCoOp's context is all of its words.
+        if (method in ("maple", "promptsrc") and len(own["ctx"]) > 4) or (method == "cocoop" and len(own["ctx"]) != 4):
             found["words"] = ""
         return method, found
 

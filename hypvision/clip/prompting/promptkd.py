@@ -22,8 +22,6 @@ from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
 
-__all__ = ["PromptKD"]
-
 
 @register_host("promptkd")
 class PromptKD(Host):
@@ -37,10 +35,9 @@ class PromptKD(Host):
         weight: of the loss (1000; 200 for FGVCAircraft, Flowers102 and DTD).
         temperature: T of it.
         emulate_half: see :class:`.learners.PromptLearner`.
-
-    Raises:
-        HypvisionError: no teacher, or one that does not fit its checkpoint; in training, a batch of one image.
     """
+
+    learner: nn.ModuleDict
 
     reads_names = False  # the teacher does
 
@@ -68,19 +65,14 @@ class PromptKD(Host):
             )
         self.weight, self.temperature = weight, temperature
         self.dim = feature_size(self.teacher)
-        self.learner = nn.ModuleDict(
-            dict(
-                prompts=PromptLearner(
-                    clip.model, clip.tokenizer, 0, tokens, vision_depth=depth, emulate_half=emulate_half
-                ),
-                projector=nn.Sequential(
-                    nn.Linear(embedding_size(clip.model), self.dim),
-                    nn.BatchNorm1d(self.dim),
-                    nn.ReLU(),
-                    nn.Linear(self.dim, self.dim),
-                ),
-            )
+        prompts = PromptLearner(clip, vision=tokens, vision_depth=depth, emulate_half=emulate_half)
+        projector = nn.Sequential(
+            nn.Linear(embedding_size(clip.model), self.dim),
+            nn.BatchNorm1d(self.dim),
+            nn.ReLU(),
+            nn.Linear(self.dim, self.dim),
         )
+        self.learner = nn.ModuleDict(dict(prompts=prompts, projector=projector))
 
     def set_classes(
         self, names: Sequence[str], template: str | None = None, templates: Sequence[str] | None = None
@@ -99,7 +91,8 @@ class PromptKD(Host):
                 "PromptKD trains on at least two images at a time, over which its projector normalises; this batch has "
                 "one. Set --batch 2 or more (train_dataloader.batch_size of a config), and drop_last for a rest of one."
             )
-        tokens = PromptTokens(self.learner["prompts"].vision())
+        prompts: Any = self.learner["prompts"]
+        tokens = PromptTokens(prompts.vision())
         x = encode_image(self.clip, self.normalised(images), prompts=tokens).float()
         with exact(x.device):  # logits are computed in float32
             return self.learner["projector"](x)

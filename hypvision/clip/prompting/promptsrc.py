@@ -1,6 +1,6 @@
 r"""PromptSRC: prompts that regulate themselves (Khattak, Wasim et al., ICCV 2023).
 
-Independent prompts of both towers (:class:`.hosts.IVLP`) learn by
+Independent prompts of both towers (:class:`.prompted.IVLP`) learn by
 
 .. math:: L = CE + 25\,\overline{|\hat t - \hat t_0|} + 10\,\overline{|\hat v - \hat v_0|} + KL(q \,\|\, p),
 
@@ -20,22 +20,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hypvision.checks import at_least, more_than
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.prompting.features import kept_texts
-from hypvision.clip.prompting.hosts import IVLP, HostOutput, mean_divergence, register_host, sentence_features
+from hypvision.clip.prompting.features import cached_texts
+from hypvision.clip.prompting.hosts import HostOutput, mean_divergence, register_host, sentence_features
+from hypvision.clip.prompting.prompted import IVLP
 from hypvision.clip.prompting.templates import imagenet_templates
-from hypvision.errors import HypvisionError
-
-__all__ = ["GaussianAverage", "PromptSRC", "gaussian_weights"]
 
 
 @register_host("promptsrc")
 class PromptSRC(IVLP):
-    """The host; in evaluation it is :class:`.hosts.IVLP`.
+    """The host; in evaluation it is :class:`.prompted.IVLP`, which explains the other arguments.
 
     Args:
-        clip, text, vision, depth, words, emulate_half, text_chunk, text_depth, vision_depth: see :class:`.hosts.IVLP`.
         text_weight, image_weight, logit_weight: of the three consistency losses (Sec. 3.2: 25, 10, 1).
         templates: how many of CLIP's templates make the frozen class features (60).
         cache: folder where these features are kept, by the content of sentences and weights; None: they are not.
@@ -66,16 +64,14 @@ class PromptSRC(IVLP):
     def frozen_texts(self) -> Tensor:
         """Unit class features (C, d) of the frozen model, kept while the classes do not change."""
 
+        def mean() -> Tensor:
+            return F.normalize(sentence_features(self, imagenet_templates(self.templates)).mean(0), dim=-1)
+
         def make() -> Tensor:
-            templates = imagenet_templates(self.templates)
-            sentences = [template.format(name) for template in templates for name in self.names]
+            sentences = [text.format(name) for text in imagenet_templates(self.templates) for name in self.names]
+            return cached_texts(self.cache, self, sentences, mean)
 
-            def mean() -> Tensor:
-                return F.normalize(sentence_features(self, templates).mean(0), dim=-1)
-
-            return kept_texts(self.cache, self, sentences, mean)
-
-        return self._frozen.get([self.clip.logit_scale], make, self.names)
+        return self._frozen.get([self.clip.get_parameter("logit_scale")], make, self.names)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
         out = super().forward(images, labels)
@@ -91,7 +87,7 @@ class PromptSRC(IVLP):
                     loss_logits=of_logits * mean_divergence(out.logits(own), zero_shot),
                 )
 
-            out.losses, out.consistency = consistency(out.text), consistency
+            out.losses, out.consistency = consistency(self.texts() if out.text is None else out.text), consistency
         return out
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
@@ -103,13 +99,9 @@ class PromptSRC(IVLP):
 
 
 def gaussian_weights(epochs: int, mean: float, std: float) -> list[float]:
-    """Weights of the epochs 1 to E, proportional to a normal density and of sum 1.
-
-    Raises:
-        HypvisionError: a deviation that is not positive, or no epochs.
-    """
-    if not std > 0 or epochs < 1:
-        raise HypvisionError(f"A Gaussian average needs std > 0 and epochs >= 1, got {std} and {epochs}.")
+    """Weights of the epochs 1 to E, proportional to a normal density and of sum 1."""
+    more_than(0, std=std)
+    at_least(1, integer=True, epochs=epochs)
     logs = [-((epoch - mean) ** 2) / (2 * std**2) for epoch in range(1, epochs + 1)]
     largest = max(logs)  # far from the mean every density underflows
     weights = [math.exp(value - largest) for value in logs]
@@ -117,11 +109,7 @@ def gaussian_weights(epochs: int, mean: float, std: float) -> list[float]:
 
 
 class GaussianAverage:
-    """Average of the weights after each epoch (Sec. 3.3), of what trains alone, in float32 at least.
-
-    Args:
-        epochs, mean, std: see :func:`gaussian_weights`.
-    """
+    """Average of the trained weights over the epochs (Sec. 3.3) by :func:`gaussian_weights`, in float32 at least."""
 
     def __init__(self, epochs: int, mean: float, std: float):
         self.weights = gaussian_weights(epochs, mean, std)
@@ -149,7 +137,7 @@ class GaussianAverage:
             value.copy_(self.total[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint: the sum so far, and of how many epochs."""
+        """For a checkpoint: the sum so far, and the number of its epochs."""
         return dict(seen=self.seen, total=dict(self.total))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hypvision.errors import HypvisionError, require
 
-__all__ = ["SELECTED", "imagenet_templates"]
-
 SELECTED = (
     "itap of a {}.",
     "a bad photo of the {}.",
@@ -19,11 +17,7 @@ SELECTED = (
 
 
 def imagenet_templates(count: int = 60) -> tuple[str, ...]:
-    """The first of CLIP's 80 templates; PromptSRC takes 60.
-
-    Raises:
-        HypvisionError: there are not so many.
-    """
+    """The first of CLIP's 80 templates; PromptSRC takes 60."""
     known = require("open_clip", "clip").OPENAI_IMAGENET_TEMPLATES
     if not 1 <= count <= len(known):
         raise HypvisionError(f"CLIP has 1 to {len(known)} templates; got {count}.")

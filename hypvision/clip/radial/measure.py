@@ -29,29 +29,11 @@ from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError, require_finite
 from hypvision.images import SUFFIXES, open_image
 
-__all__ = [
-    "Measured",
-    "embed_images",
-    "find_image_files",
-    "measure_chains",
-    "measure_clip",
-    "measure_hyperlex",
-    "measure_tree",
-    "read_embeddings",
-]
-
 
 @dataclass
 class Measured:
-    """Embeddings of chains and what was found.
-
-    Attributes:
-        space: of the embeddings.
-        texts: embeddings ``(n, L, d)``.
-        images: of the images ``(m, d)``, or None.
-        values: numbers by name.
-        metrics: of every image and chain; None without images.
-    """
+    """Embeddings of chains ``(n, L, d)`` and images ``(m, d)`` in a space, results by name, and with images the metrics
+    of every image and chain."""
 
     space: Space
     texts: Tensor
@@ -61,11 +43,7 @@ class Measured:
 
 
 def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Path]:
-    """The files in a folder of the images of chains: by the end of the address, or by an id, with any suffix.
-
-    Raises:
-        HypvisionError: no such folder, or an image that is not there; names the first, and how many.
-    """
+    """The files in a folder of the images of chains: by the end of the address, or by an id, with any suffix."""
     folder = Path(folder).expanduser()
     if not folder.is_dir():
         raise HypvisionError(f"There is no folder of images '{folder}'.")
@@ -90,19 +68,12 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
 
 @torch.no_grad()
 def embed_images(clip: CLIPBundle, paths: Sequence[str | Path], batch: int = 64) -> Tensor:
-    """Unit embeddings ``(m, d)`` of images, resized and cut as the model sees them (:func:`.views.view_of`).
-
-    Raises:
-        HypvisionError: an image that cannot be read, or an embedding that is not finite.
-    """
-    device = next(clip.model.parameters()).device
-    mean, std = (torch.tensor(value, device=device)[:, None, None] for value in (clip.mean, clip.std))
+    """Unit embeddings ``(m, d)`` of images, resized and cut as the model sees them (:func:`.views.view_of`)."""
     view = view_of(clip.model)
-    parts = []
-    alone = len(paths) <= batch
-    for start in tqdm(range(0, len(paths), batch), desc="images", leave=False, disable=True if alone else None):
-        inputs = torch.stack([view(open_image(path)) for path in paths[start : start + batch]]).to(device)
-        parts.append(F.normalize(encode_image(clip.model, (inputs - mean) / std).float(), dim=-1))
+    parts, hidden = [], True if len(paths) <= batch else None  # a bar for several batches, on a terminal
+    for start in tqdm(range(0, len(paths), batch), desc="images", leave=False, disable=hidden):
+        inputs = torch.stack([view(open_image(path)) for path in paths[start : start + batch]])
+        parts.append(F.normalize(encode_image(clip.model, clip.normalised(inputs)).float(), dim=-1))
     found = torch.cat(parts)
     require_finite(found, lambda row: f"The embedding of the image '{paths[row]}'")
     return found
@@ -120,15 +91,12 @@ def measure_chains(
 
     Args:
         chains: n chains of L texts.
-        images: for each chain what tells its image.
+        images: the name of each chain's image.
         texts: embeddings ``(n, L, d)``.
-        embedded_images: of the distinct images, in the order in which they first appear ``(m, d)``; None: order of
-            the texts alone.
+        embedded_images: of the distinct images, in the order in which they first appear ``(m, d)``; None: only the
+            order of the texts is measured.
         space: of the embeddings.
         steps: radii of the walk.
-
-    Raises:
-        HypvisionError: embeddings that are not finite, or not as many as chains and images.
     """
     depth = len(chains[0])
     if texts.shape[:2] != (len(chains), depth):
@@ -174,11 +142,8 @@ def measure_clip(
     Args:
         clip: the model.
         chains, images, steps: see there.
-        image_files: of the images, by what tells them; or None.
+        image_files: of the images, by their names; None: see ``embedded_images``.
         root: ``(d,)``; default: the embedding of the empty text.
-
-    Raises:
-        HypvisionError: a model without a text tower, or embeddings that are not finite; names the row.
     """
     every, rows = distinct([text for chain in chains for text in chain])
     last = [(text, row, level) for row, chain in enumerate(chains, 1) for level, text in enumerate(chain, 1)][::-1]
@@ -186,7 +151,9 @@ def measure_clip(
     embedded = embed_texts(clip.model, clip.tokenizer, ["", *every], progress=True, where=where)
     space = Sphere(embedded[0] if root is None else F.normalize(root.to(embedded), dim=-1))
     texts = embedded[1:][rows].unflatten(0, (len(chains), -1))
-    found = None if image_files is None else embed_images(clip, [image_files[image] for image in dict.fromkeys(images)])
+    found = None
+    if image_files is not None:
+        found = embed_images(clip, [image_files[image] for image in dict.fromkeys(images) if image is not None])
     return measure_chains(chains, images, texts, found, space, steps)
 
 
@@ -206,9 +173,6 @@ def measure_tree(clip: CLIPBundle, folder: str | Path, tree: LabelTree, template
         folder: one folder a class.
         tree: of labels, with the folders among its classes. Nodes of equal names are one.
         template: of the sentences that names are put into.
-
-    Raises:
-        HypvisionError: a class without ancestors, or no images.
     """
     folder = Path(folder).expanduser()
     classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
@@ -229,21 +193,13 @@ def measure_tree(clip: CLIPBundle, folder: str | Path, tree: LabelTree, template
 
 def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
     """Embeddings of any model from a file: ``texts`` (n, L, d), ``images`` (m, d) if there are any, and ``root`` (d,)
-    for unit vectors, or ``c`` for points of a hyperboloid, time first. In float32 at least.
-
-    Raises:
-        HypvisionError: no such file, one without these, widths that differ, or points of no such hyperboloid.
-    """
+    for unit vectors, or ``c`` for points of a hyperboloid, time first. In float32 at least."""
     found: dict[str, Any] = read_file(path)
     dims = dict(texts=3, images=2, root=1)
     parts = {name: found[name] for name in dims if name in found}
     fit = all(isinstance(x, Tensor) and x.dim() == dims[name] and not x.is_complex() for name, x in parts.items())
-    if (
-        not fit
-        or "texts" not in parts
-        or len({x.shape[-1] for x in parts.values()}) > 1
-        or not {"root", "c"} & set(found)
-    ):
+    whole = "texts" in parts and not {"root", "c"}.isdisjoint(found)
+    if not fit or not whole or len({x.shape[-1] for x in parts.values()}) > 1:
         shapes = ", ".join(f"{name} {tuple(getattr(x, 'shape', ()))}" for name, x in found.items()) or "nothing"
         raise HypvisionError(
             f"'{path}' has {shapes}. Expected: texts (n, L, d), images (m, d), root (d,) of the same d, or c."
@@ -254,11 +210,8 @@ def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
     c = torch.as_tensor(found["c"]).flatten().tolist() if isinstance(found["c"], (Tensor, int, float)) else []
     for name, x in parts.items():
         time, rest = x[..., 0].double(), x[..., 1:].double()
-        if (
-            len(c) != 1
-            or not c[0] > 0
-            or ((time - (1 / c[0] + rest.square().sum(-1)).sqrt()).abs() > 0.01 * time).any()
-        ):
+        valid = len(c) == 1 and c[0] > 0
+        if not valid or ((time - (1 / c[0] + rest.square().sum(-1)).sqrt()).abs() > 0.01 * time).any():
             raise HypvisionError(
                 f"The {name} of '{path}' are no points of a hyperboloid with c = {found['c']}. Expected: c > 0, and as "
                 "first coordinate the time, sqrt(1 / c + |x|²) of the others x."

@@ -16,24 +16,15 @@ import torch
 from torch import Tensor
 
 from hypvision.clip.radial.spaces import Space
-from hypvision.errors import require_finite
-
-__all__ = ["ChainMetrics", "chain_metrics", "kendall_tau", "order_aware_recall", "walk"]
-
+from hypvision.errors import ArgumentError, require_finite
 
 _BLOCK = 2**18  # similarities at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True)
 class ChainMetrics:
-    """Values of every image and chain.
-
-    Attributes:
-        precision, recall, ordered_recall: of each image ``(m,)``; the last is :func:`order_aware_recall`.
-        tau: Kendall's, of each chain ``(n,)``.
-        walks: what :func:`walk` finds for each image, numbers of ``strings`` ``(m, steps)``.
-        strings: the distinct texts.
-    """
+    """Precision, recall, :func:`order_aware_recall` of each image ``(m,)``; Kendall's tau of each chain ``(n,)``; walk
+    of each image ``(m, steps)``, as numbers of the distinct ``strings``."""
 
     precision: np.ndarray
     recall: np.ndarray
@@ -61,9 +52,6 @@ def kendall_tau(radii: Tensor) -> np.ndarray:
     """Kendall's tau ``(n,)`` between the radii ``(n, L)`` of chains and their levels; equal radii count as in order.
 
     NaN for chains of one level.
-
-    Raises:
-        HypvisionError: a radius is not finite.
     """
     require_finite(radii, lambda row: f"The radius of a text of chain {row + 1}")
     if radii.shape[1] < 2:
@@ -93,11 +81,11 @@ def walk(similarity: Tensor, radii: Tensor, steps: int = 50) -> Tensor:
 
 def _shells(radii: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Texts ``(N,)`` in the order of the shells between the radii, and the place of the last one of each shell."""
-    radii = radii.float().cpu().numpy()
-    levels = np.linspace(radii.min(), radii.max(), steps, dtype=np.float64).astype(np.float32)
-    shell = np.searchsorted(levels, radii)  # the first radius that a text is within
+    distances = radii.float().cpu().numpy()
+    levels = np.linspace(distances.min(), distances.max(), steps, dtype=np.float64).astype(np.float32)
+    shell = np.searchsorted(levels, distances)  # the first radius that a text is within
     # Of equals a running maximum keeps the last one, which within a shell is to be the first of the texts.
-    order = np.lexsort((-np.arange(len(radii)), shell))
+    order = np.lexsort((-np.arange(len(distances)), shell))
     ends = np.searchsorted(shell[order], np.arange(steps), side="right") - 1
     return torch.from_numpy(order), torch.from_numpy(ends)
 
@@ -131,18 +119,14 @@ def chain_metrics(
     Args:
         texts: n chains of L texts.
         embeddings: of the texts ``(n, L, d)``.
-        images: for each chain what tells its image.
+        images: the name of each chain's image.
         embedded_images: embeddings of the distinct images, in the order in which they first appear ``(m, d)``.
         space: of the embeddings.
         steps: number of radii.
-
-    Raises:
-        ValueError: shapes that do not go together, or no chains.
-        HypvisionError: an embedding is not finite.
     """
     (n, depth), owners = embeddings.shape[:2], list(dict.fromkeys(images))
     if not n or len(texts) != n or len(images) != n or len(embedded_images) != len(owners):
-        raise ValueError(
+        raise ArgumentError(
             f"chain_metrics: {len(texts)} chains of {len(images)} images, of them {len(owners)} distinct, need as many "
             f"embeddings of chains and of images, got {tuple(embeddings.shape)} and {tuple(embedded_images.shape)}."
         )
@@ -182,14 +166,11 @@ def chain_metrics(
 
 
 def order_aware_recall(predicted: Sequence[Hashable], chains: Sequence[Sequence[Hashable]]) -> float:
-    """Length of the longest run of predicted texts that rise through the levels, as a share of the levels.
+    """Length of the longest run of predicted texts that rise through the levels of an image's chains, as a share of the
+    levels.
 
     The predicted texts that are in a chain are replaced by their level in the first chain that has them; with several
     chains, equal neighbours are taken as one. A single text that is in a chain is a run of length 1.
-
-    Args:
-        predicted: texts in the order of their prediction.
-        chains: those of the image, each of L texts.
     """
     places = [next((c.index(text) for c in chains if text in c), -1) for text in predicted]
     return int(_longest_rise(np.array([places], dtype=int), np.array([len(chains) > 1]))[0]) / len(chains[0])

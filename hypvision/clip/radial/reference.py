@@ -19,28 +19,16 @@ from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError
 
-__all__ = ["FrozenTexts", "frozen_images", "frozen_texts"]
-
 
 class FrozenTexts:
-    """Unit embeddings of known texts.
-
-    Args:
-        texts: distinct texts.
-        embeddings: ``(N, d)``.
-        path: the file that they are from.
-    """
+    """Unit embeddings ``(N, d)`` of distinct texts, and the file that they are from."""
 
     def __init__(self, texts: Sequence[str], embeddings: Tensor, path: Path | None = None):
         self.number = {text: row for row, text in enumerate(texts)}
         self.embeddings, self.path = embeddings, path
 
     def __getitem__(self, texts: Sequence[str]) -> Tensor:
-        """Unit embeddings ``(len(texts), d)`` in float32.
-
-        Raises:
-            HypvisionError: a text that was not among those given.
-        """
+        """Unit embeddings ``(len(texts), d)`` in float32, of known texts."""
         try:
             rows = [self.number[text] for text in texts]
         except KeyError as error:
@@ -66,16 +54,13 @@ def frozen_texts(
         folder: of the files; default: ``text-features`` in the cache of hypvision. Their names are sums of the
             text tower, of the tokens of a few texts, and of the texts.
         dtype: in which they are kept.
-
-    Raises:
-        HypvisionError: the place is not writable, or see :func:`~hypvision.clip.radial.texts.embed_texts`.
     """
     once = sorted(distinct(texts)[0])
     key = fingerprint(model, lambda name: name.split(".")[0] not in ("visual", "logit_scale", "logit_bias"), dtype)
     key.update(tokenizer(once[:: max(1, len(once) // 16)]).numpy().tobytes())
     key.update("\0".join(once).encode())
     folder = home() / "text-features" if folder is None else Path(folder).expanduser()
-    return _kept(folder, key, once, lambda: embed_texts(model, tokenizer, once, progress=True).cpu().to(dtype))
+    return _cached(folder, key, once, lambda: embed_texts(model, tokenizer, once, progress=True).cpu().to(dtype))
 
 
 def frozen_images(
@@ -84,20 +69,16 @@ def frozen_images(
     folder: str | Path | None = None,
     dtype: torch.dtype = torch.float16,
 ) -> FrozenTexts:
-    """The same of images; their names are their paths, what is kept goes by what is in the files.
-
-    Raises:
-        HypvisionError: see :func:`~hypvision.clip.radial.measure.embed_images`.
-    """
+    """The same of images, whose names are their paths; embeddings are kept by the content of the image files."""
     once = sorted({str(path) for path in paths})
     images = (view_of(clip.model), clip.mean, clip.std)
     key = fingerprint(clip.model, lambda name: name.split(".")[0] == "visual", dtype, *images)
     for path in once:
         key.update(hashlib.sha256(Path(path).read_bytes()).digest())
     folder = home() / "image-features" if folder is None else Path(folder).expanduser()
-    return _kept(folder, key, once, lambda: embed_images(clip, once).cpu().to(dtype))
+    return _cached(folder, key, once, lambda: embed_images(clip, once).cpu().to(dtype))
 
 
-def _kept(folder: Path, key: Any, names: list[str], compute: Callable[[], Tensor]) -> FrozenTexts:
+def _cached(folder: Path, key: Any, names: list[str], compute: Callable[[], Tensor]) -> FrozenTexts:
     path = folder / f"{key.hexdigest()[:32]}.safetensors"
     return FrozenTexts(names, kept_tensor(path, compute, len(names)), path)

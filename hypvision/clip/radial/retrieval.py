@@ -16,17 +16,6 @@ from hypvision.clip.radial.spaces import Space
 from hypvision.errors import HypvisionError, require, require_finite
 from hypvision.files import read_json, read_lines
 
-__all__ = [
-    "HyperLexPair",
-    "LabelTree",
-    "hyperlex_correlation",
-    "level_accuracy",
-    "read_hyperlex",
-    "read_tree",
-    "recall_at",
-    "tree_recall",
-]
-
 
 class HyperLexPair(NamedTuple):
     """To what degree ``specific`` is a kind of ``general``: ``score``, 0 to 6; ``part`` of speech: N or V."""
@@ -38,24 +27,21 @@ class HyperLexPair(NamedTuple):
 
 
 def read_hyperlex(path: str | Path) -> list[HyperLexPair]:
-    """HyperLex's own file, ``hyperlex-all.txt`` (Vulic et al., 2017): WORD1 WORD2 POS TYPE AVG_SCORE ...
-
-    Raises:
-        HypvisionError: no such file, or a line that is not of this form.
-    """
+    """HyperLex's own file, ``hyperlex-all.txt`` (Vulic et al., 2017): WORD1 WORD2 POS TYPE AVG_SCORE ..."""
     path = Path(path).expanduser()
     if not path.is_file():
         raise HypvisionError(f"There is no '{path}'. Give hyperlex-all.txt of HyperLex.")
     lines = read_lines(path, "HyperLex's file")
     try:
-        pairs = [(row[0], row[1], row[2], float(row[4])) for row in map(str.split, lines[1:])]
+        rows = [line.split() for line in lines[1:]]
+        pairs = [HyperLexPair(row[0], row[1], row[2], float(row[4])) for row in rows]
     except (IndexError, ValueError) as error:
         raise HypvisionError(
             f"'{path}' is not a file of HyperLex ({error}). Expected: a header, then WORD1 WORD2 POS TYPE AVG_SCORE ..."
         ) from error
     if not pairs:
         raise HypvisionError(f"'{path}' has no pairs.")
-    return [HyperLexPair(*pair) for pair in pairs]
+    return pairs
 
 
 def hyperlex_correlation(
@@ -64,13 +50,8 @@ def hyperlex_correlation(
     """Spearman's correlation of the ratings with minus the exterior angle at the general word, over all pairs, nouns
     and verbs (``rho_all``, ``rho_N``, ``rho_V``); and over all with the difference of the radii (``rho_radius``).
 
-    Our reading: the authors' code for this number is not public.
-
-    Args:
-        pairs: of :func:`read_hyperlex`.
-        words: row of ``embeddings`` ``(N, d)`` for each word.
-        embeddings: of the words.
-        space: of the embeddings.
+    Our reading: the authors' code for this number is not public. ``words`` gives the row of ``embeddings`` ``(N, d)``
+    of each word.
     """
     stats = require("scipy.stats", "metric")
     require_finite(embeddings, lambda row: f"The embedding of '{next(w for w, r in words.items() if r == row)}'")
@@ -97,11 +78,7 @@ class LabelTree(NamedTuple):
 def read_tree(path: str | Path) -> LabelTree:
     """A tree of labels: a json ``{"CLASS": ["ANCESTOR", ...], ...}``, or the folder of BREEDS (Santurkar et al., ICLR
     2021) with ``class_hierarchy.txt`` (``PARENT CHILD`` a line) and ``node_names.txt`` (node, tab, name), whose classes
-    are ImageNet's WordNet ids; of a name's synonyms the first counts.
-
-    Raises:
-        HypvisionError: no such file, or one that is not of this form; with the line.
-    """
+    are ImageNet's WordNet ids; of a name's synonyms the first counts."""
     path = Path(path).expanduser()
     try:
         if not path.is_dir():
@@ -163,13 +140,7 @@ def tree_recall(
 
 
 def recall_at(similarity: Tensor, matches: Tensor, ks: Sequence[int] = (1, 5)) -> dict[int, float]:
-    """Share of queries with a match among the k most similar items; NaN if no query has any.
-
-    Args:
-        similarity: ``(queries, items)``.
-        matches: bool ``(queries, items)``.
-        ks: of R@k.
-    """
+    """Share of queries with a match among the k most similar items, both ``(queries, items)``; NaN if none has any."""
     require_finite(similarity, lambda row: f"A similarity of query {row + 1}")
     found = {}
     for k in ks:
@@ -189,7 +160,6 @@ def level_accuracy(
         texts: n chains of L texts.
         owners: for each chain the number of its image ``(n,)``; an image may have several.
         similarity: images by texts, chain after chain ``(m, n L)``.
-        ks: of R@k.
     """
     n, depth = len(texts), len(texts[0])
     similarity, owner = similarity.unflatten(1, (n, depth)), torch.as_tensor(owners)

@@ -13,10 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hypvision.checks import one_of
 from hypvision.geometry import lorentz
 from hypvision.losses import cone_half_aperture, radial_angle
-
-__all__ = ["Hyperboloid", "Space", "Sphere"]
 
 
 class Space(Protocol):
@@ -49,8 +48,7 @@ class Sphere:
     """
 
     def __init__(self, root: Tensor, measure: str = "distance", epsilon: float = 0.1):
-        if measure not in ("distance", "cosine"):
-            raise ValueError(f"Sphere: measure must be 'distance' or 'cosine', got '{measure}'.")
+        one_of(("distance", "cosine"), measure=measure)
         self.root, self.measure, self.epsilon = root, measure, epsilon
 
     def radius(self, x: Tensor) -> Tensor:

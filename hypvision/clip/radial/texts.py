@@ -14,9 +14,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from hypvision.clip.towers import encode_text, find_towers
-from hypvision.errors import HypvisionError
-
-__all__ = ["distinct", "embed_texts", "token_lengths"]
+from hypvision.errors import HypvisionError, require_finite
 
 _TOKENS = 4096  # of a call without gradients
 
@@ -49,10 +47,7 @@ def embed_texts(
         tokenizer: its own.
         texts: N texts.
         progress: show a bar.
-        where: for a text what an error says of its place, such as `` (row 2, level 1)``.
-
-    Raises:
-        HypvisionError: no texts, a model without a text tower, or an embedding that is not finite; names the text.
+        where: place of a text for error messages, such as `` (row 2, level 1)``.
     """
     if not texts:
         raise HypvisionError("There are no texts to embed.")
@@ -63,25 +58,17 @@ def embed_texts(
     tokens = torch.cat([tokenizer(once[i : i + 4096]) for i in range(0, len(once), 4096)])
     lengths = token_lengths(tokens)
     order = lengths.argsort(stable=True)
-    found = None
+    parts = []
     with tqdm(total=len(once), desc="texts", disable=None if progress else True, leave=False) as bar:
-        start = 0
-        while start < len(order):
+        rest = order
+        while len(rest):
             # As many of the next texts as fit, padded to the longest of them.
-            sizes = lengths[order[start : start + _TOKENS]] * torch.arange(1, min(_TOKENS, len(order) - start) + 1)
+            sizes = lengths[rest[:_TOKENS]] * torch.arange(1, len(rest[:_TOKENS]) + 1)
             count = max(1, int((sizes <= _TOKENS).sum()))
-            chosen = order[start : start + count]
-            part = encode_text(model, tokens[chosen].to(device))
-            part = F.normalize(part.to(torch.promote_types(part.dtype, torch.float32)), dim=-1)
-            found = part.new_empty(len(once), part.shape[-1]) if found is None else found
-            found[chosen.to(device)] = part
-            start += count
+            part = encode_text(model, tokens[rest[:count]].to(device))
+            parts.append(F.normalize(part.to(torch.promote_types(part.dtype, torch.float32)), dim=-1))
+            rest = rest[count:]
             bar.update(count)
-    bad = (~found.isfinite().all(-1)).nonzero().flatten()
-    if len(bad):
-        text = once[int(bad[0])]
-        raise HypvisionError(
-            f"The embedding of '{text}'{(where or {}).get(text, '')} is not finite (and {len(bad) - 1} more). The "
-            "model's weights are damaged, or its precision is too low."
-        )
+    found = torch.cat(parts)[order.argsort().to(device)]
+    require_finite(found, lambda row: f"The embedding of '{once[row]}'{(where or {}).get(once[row], '')}")
     return found[rows.to(device)]

@@ -12,20 +12,12 @@ from torch import Tensor
 from hypvision.clip.radial.metrics import walk
 from hypvision.clip.radial.spaces import Space
 
-__all__ = ["Step", "hierarcaps_traversal", "meru_traversal"]
-
 _OUTSIDE = -1e12  # similarity of a text whose cone does not hold the point
 
 
 class Step(NamedTuple):
-    """A text that a walk finds.
-
-    Attributes:
-        text: the text.
-        radius: its distance from the root.
-        similarity: to the image.
-        threshold: the radius (of HierarCaps' walk), or the share of the way to the root (of MERU's), where it appears.
-    """
+    """A text that a walk finds, with its distance from the root and its similarity to the image; ``threshold`` is the
+    radius (of HierarCaps' walk) or the share of the way to the root (of MERU's) where it appears."""
 
     text: str
     radius: float
@@ -41,12 +33,8 @@ def hierarcaps_traversal(
     Alper and Averbuch-Elor (ECCV 2024). The published images take the radius ``1 - e . r``:
     ``Sphere(root, "cosine")``.
 
-    Args:
-        image: its embedding ``(d,)``.
-        texts: embeddings ``(N, d)`` of ``words``, from which the walk chooses.
-        words: N texts.
-        space: of the embeddings.
-        steps: number of radii, evenly spaced.
+    The walk chooses from N ``words`` with embeddings ``texts`` ``(N, d)`` for an image ``(d,)``; its ``steps`` radii
+    are evenly spaced.
     """
     similarity, radii = space.similarity(image[None], texts)[0], space.radius(texts)
     thresholds = np.linspace(float(radii.min()), float(radii.max()), steps)
@@ -62,9 +50,8 @@ def meru_traversal(
     Desai et al., "Hyperbolic Image-Text Representations" (ICML 2023). On the hyperboloid the points are evenly spaced
     in the tangent space at the origin, for CLIP on the straight line, made unit length.
 
-    Args:
-        image, texts, words, space, steps: see :func:`hierarcaps_traversal`.
-        cones: leave out texts whose entailment cone does not hold the point, unless all are.
+    Arguments as of :func:`hierarcaps_traversal`. ``cones`` leaves out texts whose entailment cone does not hold the
+    point, unless that is all of them.
     """
     points = space.towards_root(image, steps)
     similarity = space.similarity(points, texts)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +18,8 @@ from torch import Tensor, nn
 from hypvision.checkpoints.match import check_finite, compare
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.storage import read_header, write_weights
+from hypvision.clip.fingerprint import bytes_of
 from hypvision.errors import HypvisionError
-
-__all__ = ["content_hash", "merge_tower", "save_tower", "tower_weights"]
 
 _TRAINING = re.compile(r"clip\.(.+)")
 _ROOT = "radial_root"
@@ -35,9 +35,9 @@ def content_hash(weights: dict[str, Tensor]) -> str:
     """Sum (sha256, hex) of names and values."""
     total = hashlib.sha256()
     for name in sorted(weights):
-        value = weights[name].detach().cpu().contiguous()
+        value = weights[name]
         total.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        total.update(value.flatten().view(torch.uint8).numpy().tobytes())
+        total.update(bytes_of(value))
     return total.hexdigest()
 
 
@@ -58,14 +58,11 @@ def save_tower(
         root: a learned root ``(d,)``.
         storage: see :mod:`hypvision.checkpoints.storage`; differences are small, and ``"bfloat16"`` halves the file.
         images: the image tower, too.
-
-    Raises:
-        HypvisionError: another suffix, a base of another architecture, or the place is not writable.
     """
     path = Path(path).expanduser()
     if path.suffix != ".safetensors":
         raise HypvisionError(f"A tuned text tower is written as .safetensors, got '{path}'.")
-    weights, about = tower_weights(model, images), dict(kind="tower")
+    weights, about = tower_weights(model, images), dict[str, Any](kind="tower")
     if base is not None:
         before = tower_weights(base, images)
         if {k: v.shape for k, v in before.items()} != {k: v.shape for k, v in weights.items()}:
@@ -94,9 +91,6 @@ def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tens
 
     Returns:
         The learned root ``(d,)`` if there is one.
-
-    Raises:
-        HypvisionError: no such file, or one of another architecture or base model.
     """
     path = Path(path).expanduser()
     content = read_file(path)

@@ -4,8 +4,8 @@ Cho et al., "CAT-Seg: Cost Aggregation for Open-Vocabulary Semantic Segmentation
 trained with. Parameters have the official names, so official checkpoints load as they are.
 
 What the official code repeats for every class or every place is computed once here: a linear map of [x, guidance] is
-the sum of two, and the part of the guidance is shared; so are the class attention's up to 255 padding tokens, which are
-all alike. Any grid and any number of classes; maps are kept channels-last, (B, T, H, W, C), between the layers.
+the sum of two, of which that of the guidance is shared; and the class attention's padding tokens, up to 255, are equal.
+Any grid and any number of classes; maps are channels-last, (B, T, H, W, C), between the layers.
 
 B: images, T: classes, P: prompt templates, E: size of the embeddings.
 """
@@ -19,10 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from hypvision.checks import one_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
-
-__all__ = ["ABSENT", "CATSegHead"]
 
 ABSENT = -100.0
 """Logit of a class that the head did not look at, because more than ``pad_len`` were given."""
@@ -52,10 +51,11 @@ class WindowAttention(nn.Module):
             packed = packed.roll((-shift, -shift), (3, 4))
         packed = packed.reshape(3, b * t, rows // window, window, columns // window, window, self.heads, -1)
         packed = packed.permute(0, 1, 2, 4, 6, 3, 5, 7).reshape(3, b * t, -1, window**2, c // self.heads)
-        mask = _window_mask((h, w), (rows, columns), window, shift, x.device)
+        mask = window_mask((h, w), (rows, columns), window, shift, x.device)
         if mask is not None:
             mask = mask.repeat_interleave(self.heads, 0).to(packed.dtype)
-        y = F.scaled_dot_product_attention(*packed.unbind(0), attn_mask=mask)
+        q, k, v = packed.unbind(0)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         y = y.reshape(b * t, rows // window, columns // window, self.heads, window, window, -1)
         y = y.permute(0, 1, 4, 2, 5, 3, 6).reshape(b, t, rows, columns, c)
         if shift:
@@ -71,12 +71,11 @@ def _joint_linear(layer: nn.Linear, x: Tensor, guidance: Tensor | None) -> Tenso
     return F.linear(x, layer.weight[:, :c], layer.bias) + F.linear(guidance, layer.weight[:, c:])
 
 
-def _in_compute_dtype(x: Tensor) -> Tensor:
-    """In float32 at least."""
+def _at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _window_mask(
+def window_mask(
     size: tuple[int, int], padded: tuple[int, int], window: int, shift: int, device: torch.device
 ) -> Tensor | None:
     """Additive mask (windows, N, N): -100 between what the shift or the padding has put side by side."""
@@ -135,7 +134,7 @@ class SpatialAggregation(nn.Module):
 
     def forward(self, x: Tensor, guidance: Tensor | None) -> Tensor:
         """``x`` (B, T, H, W, C), ``guidance`` (B, H, W, G)."""
-        if guidance is not None:
+        if guidance is not None and self.guidance_norm is not None:
             guidance = self.guidance_norm(guidance)[:, None]
         return self.block_2(self.block_1(x, guidance), guidance)
 
@@ -151,23 +150,23 @@ class ClassAttention(nn.Module):
         self.v = nn.Linear(dim, dim)
 
     def forward(
-        self, x: Tensor, guidance: Tensor | None, pad: Tensor, pad_guidance: Tensor | None, pads: int
+        self, x: Tensor, guidance: Tensor | None, pad: Tensor | None, pad_guidance: Tensor | None, pads: int
     ) -> Tensor:
-        """``x`` (B, T, h, w, C) with ``pads`` more classes, all equal to ``pad`` (1, 1, 1, 1, C)."""
+        """``x`` (B, T, h, w, C) with ``pads`` more classes, all equal to ``pad`` (1, 1, 1, 1, C), if that is given."""
         q, k, v = (
             part.unflatten(-1, (self.heads, -1))
             for part in (_joint_linear(self.q, x, guidance), _joint_linear(self.k, x, guidance), self.v(x))
         )
-        if pads:
+        if pad is not None:
             pad_k = _joint_linear(self.k, pad, pad_guidance).unflatten(-1, (self.heads, -1))
             pad_v = self.v(pad).unflatten(-1, (self.heads, -1))
         if self.attention == "linear":
             # In float32: sums over classes of products of positive numbers.
             with exact(x.device):
-                q, k, v = F.elu(_in_compute_dtype(q)) + 1, F.elu(_in_compute_dtype(k)) + 1, _in_compute_dtype(v)
+                q, k, v = F.elu(_at_least_float32(q)) + 1, F.elu(_at_least_float32(k)) + 1, _at_least_float32(v)
                 weighted, total = torch.einsum("bthwnd,bthwne->bhwnde", k, v), k.sum(1)
-                if pads:
-                    pad_k, pad_v = F.elu(_in_compute_dtype(pad_k)) + 1, _in_compute_dtype(pad_v)
+                if pad is not None:
+                    pad_k, pad_v = F.elu(_at_least_float32(pad_k)) + 1, _at_least_float32(pad_v)
                     weighted = weighted + pads * torch.einsum("bthwnd,bthwne->bhwnde", pad_k, pad_v)
                     total = total + pads * pad_k.sum(1)
                 found = torch.einsum("bthwnd,bhwnde->bthwne", q, weighted)
@@ -176,17 +175,15 @@ class ClassAttention(nn.Module):
             return found.flatten(-2).to(x.dtype)
         q, k, v = (part.permute(0, 2, 3, 4, 1, 5) for part in (q, k, v))  # (B, h, w, heads, T, d)
         bias = None
-        if pads:  # equal keys: one of them with the logarithm of their number
+        if pad is not None:  # equal keys: one of them with the logarithm of their number
             t = k.shape[-2]
             size = (*k.shape[:-2], 1, k.shape[-1])
             k = torch.cat([k, pad_k.permute(0, 2, 3, 4, 1, 5).expand(size)], -2)
             v = torch.cat([v, pad_v.permute(0, 2, 3, 4, 1, 5).expand(size)], -2)
             bias = torch.zeros(t, t + 1, device=x.device, dtype=q.dtype)
             bias[:, -1] = math.log(pads)
-        found = F.scaled_dot_product_attention(
-            q.flatten(0, 2), k.flatten(0, 2), v.flatten(0, 2), attn_mask=bias
-        ).unflatten(0, q.shape[:3])  # fmt: skip
-        return found.permute(0, 4, 1, 2, 3, 5).flatten(-2)
+        found = F.scaled_dot_product_attention(q.flatten(0, 2), k.flatten(0, 2), v.flatten(0, 2), attn_mask=bias)
+        return found.unflatten(0, q.shape[:3]).permute(0, 4, 1, 2, 3, 5).flatten(-2)
 
 
 class ClassAggregation(nn.Module):
@@ -213,7 +210,7 @@ class ClassAggregation(nn.Module):
         pad = pad_guidance = None
         if pads:
             pad = self.norm1(self.padding_tokens)[:, :, None, None]
-            if guidance is not None:
+            if guidance is not None and self.padding_guidance is not None:
                 pad_guidance = self.padding_guidance[:, :, None, None]
         if guidance is not None:
             guidance = guidance[:, :, None, None]
@@ -250,12 +247,13 @@ class DoubleConv(nn.Module):
 
     def forward(self, x: Tensor, guidance: Tensor | None, classes: int) -> Tensor:
         """``x`` (B * T, C, H, W), ``guidance`` (B, G, H, W) of each image."""
-        first, c = self.double_conv[0], x.shape[1]
-        y = F.conv2d(x, first.weight[:, :c], padding=1)
+        first, *others = self.double_conv
+        weight, c = first.get_parameter("weight"), x.shape[1]
+        y = F.conv2d(x, weight[:, :c], padding=1)
         if guidance is not None:
-            of_image = F.conv2d(guidance, first.weight[:, c:], padding=1)
+            of_image = F.conv2d(guidance, weight[:, c:], padding=1)
             y = (y.unflatten(0, (-1, classes)) + of_image[:, None]).flatten(0, 1)
-        for layer in self.double_conv[1:]:
+        for layer in others:
             y = layer(y)
         return y
 
@@ -289,9 +287,6 @@ class CATSegHead(nn.Module):
         attention: ``"linear"`` or ``"full"``, over classes.
         pad_len: classes are padded to this number by learned tokens, and cut to the best this many; 0 for neither.
         class_chunk: the decoder takes this many classes at a time when nothing is trained.
-
-    Raises:
-        HypvisionError: numbers that do not go together.
     """
 
     def __init__(
@@ -315,8 +310,7 @@ class CATSegHead(nn.Module):
         super().__init__()
         if hidden % heads:
             raise HypvisionError(f"CATSegHead: hidden={hidden} is not divisible by heads={heads}.")
-        if attention not in ("linear", "full"):
-            raise HypvisionError(f"CATSegHead: attention is {attention!r}; use 'linear' or 'full'.")
+        one_of(("linear", "full"), attention=attention)
         self.pool, self.pad_len, self.class_chunk, self.prompts = tuple(pool), pad_len, class_chunk, prompts
         self.checkpointing = False
         self.conv1 = nn.Conv2d(prompts, hidden, kernel_size=7, padding=3)
@@ -340,15 +334,12 @@ class CATSegHead(nn.Module):
         self.head = nn.Conv2d(decoder[1], 1, 3, padding=1)
 
     def forward(self, features: Tensor, text: Tensor, maps: tuple[Tensor, ...] = ()) -> Tensor:
-        """Logits of each class.
+        """Logits (B, T, 4 H, 4 W) of each class; :data:`ABSENT` beyond the ``pad_len`` best classes of an image.
 
         Args:
             features: patch embeddings (B, E, H, W), of any length.
             text: class embeddings (T, P, E), of unit length.
             maps: what guides the decoder: (B, ., 2 H, 2 W) and (B, ., 4 H, 4 W).
-
-        Returns:
-            (B, T, 4 H, 4 W); :data:`ABSENT` for classes beyond the ``pad_len`` best of an image.
         """
         if text.dim() != 3 or text.shape[1] != self.prompts:
             raise HypvisionError(
@@ -356,7 +347,7 @@ class CATSegHead(nn.Module):
                 f"{tuple(text.shape)} instead of (classes, {self.prompts}, size)."
             )
         count, kept = text.shape[0], None
-        units = F.normalize(_in_compute_dtype(features), dim=1)
+        units = F.normalize(_at_least_float32(features), dim=1)
         text = text.to(units.dtype)[None]
         if self.pad_len and count > self.pad_len:
             with torch.no_grad():

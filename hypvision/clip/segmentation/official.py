@@ -1,7 +1,7 @@
 """Checkpoints of the official HyperCLIP and CAT-Seg codes (detectron2) to our segmenter's names, and back.
 
-CAT-Seg's files keep q, k and v apart and hold no adapters. In HyperCLIP's ViT-L files the adapters of the image blocks
-11 to 22 are there but were never used (the code counts to 12): they become the identity here, which is the same model.
+CAT-Seg's files keep q, k and v apart and hold no adapters. HyperCLIP's code never used the adapters of the image blocks
+11 to 22 in its ViT-L files (it counts to 12): they become the identity here, which is the same model.
 """
 
 from __future__ import annotations
@@ -13,17 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hypvision.clip.segmentation.catseg import window_mask
 from hypvision.errors import HypvisionError
-
-__all__ = [
-    "catseg_to_official",
-    "hyperclip_to_official",
-    "is_official_catseg",
-    "is_official_hyperclip",
-    "segmenter_from_official",
-    "segmenter_names",
-    "segmenter_variant",
-]
 
 _PREDICTOR = "sem_seg_head.predictor."
 _ADAPTER = ".hyperclip."  # in our names; in the official ones:
@@ -38,17 +29,12 @@ def is_official_hyperclip(state_dict: Mapping[str, Tensor]) -> bool:
 
 def is_official_catseg(state_dict: Mapping[str, Tensor]) -> bool:
     """Whether the names are CAT-Seg's."""
-    return any(name.startswith(f"{_PREDICTOR}clip_model.") for name in state_dict) and not is_official_hyperclip(
-        state_dict
-    )
+    clip = any(name.startswith(f"{_PREDICTOR}clip_model.") for name in state_dict)
+    return clip and not is_official_hyperclip(state_dict)
 
 
 def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict of :class:`hypvision.clip.OpenVocabSegmenter` from an official one of either code.
-
-    Raises:
-        HypvisionError: a name is neither code's, or a projection is not complete.
-    """
+    """State dict of :class:`hypvision.clip.OpenVocabSegmenter` from an official one of either code."""
     out: dict[str, Tensor] = {}
     split: dict[str, dict[str, Tensor]] = {}
     for name, value in state_dict.items():
@@ -56,9 +42,8 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
         if name.startswith(("upsample1.", "upsample2.")):
             out[name] = value
         elif short == name:
-            if name in ("pixel_mean", "pixel_std", "clip_pixel_mean", "clip_pixel_std"):
-                continue  # normalisation: an argument of ours
-            raise HypvisionError(_unknown(name))
+            if name not in ("pixel_mean", "pixel_std", "clip_pixel_mean", "clip_pixel_std"):  # arguments of ours
+                raise _unknown(name)
         elif short.endswith("attn_mask"):
             continue  # computed from the grid
         elif short.startswith("transformer."):
@@ -69,18 +54,17 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
             # fp16 on OpenAI's disks, float32 in the official code
             out["clip." + short.removeprefix("clip_model.")] = value.float() if value.is_floating_point() else value
         else:
-            raise HypvisionError(_unknown(name))
+            raise _unknown(name)
     for name, projections in split.items():
         if set(projections) != set("qkv"):
             given = ", ".join(sorted(projections))
             raise HypvisionError(f"The checkpoint has only {given} of the projection '{name}'.")
         out[name] = torch.cat([projections[letter] for letter in "qkv"]).float()
     out = {_OFFICIAL_ADAPTER.sub(rf"{_ADAPTER}\1", name): value for name, value in out.items()}
-    for name, value in out.items():
-        if name.startswith(_VISION) and _ADAPTER in name:
-            number, depth = int(name[len(_VISION) :].partition(".")[0]), _depth(out, _VISION)
-            if 11 <= number < depth - 1:
-                out[name] = torch.eye(value.shape[-1]).expand_as(value).clone()
+    blocks = {name: int(name[len(_VISION) :].partition(".")[0]) for name in out if name.startswith(_VISION)}
+    for name, number in blocks.items():
+        if _ADAPTER in name and 11 <= number < max(blocks.values()):
+            out[name] = torch.eye(out[name].shape[-1]).expand_as(out[name]).clone()
     return out
 
 
@@ -90,18 +74,8 @@ def segmenter_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return segmenter_from_official(weights) if official else dict(weights)
 
 
-def _depth(weights: Mapping[str, Tensor], prefix: str) -> int:
-    return 1 + max(int(name[len(prefix) :].partition(".")[0]) for name in weights if name.startswith(prefix))
-
-
 def hyperclip_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`segmenter_from_official`, in HyperCLIP's layout; with the mask that its head stores.
-
-    Raises:
-        HypvisionError: a name is not our segmenter's.
-    """
-    from hypvision.clip.segmentation.catseg import _window_mask
-
+    """The inverse of :func:`segmenter_from_official`, in HyperCLIP's layout; with the mask that its head stores."""
     out: dict[str, Tensor] = {}
     for name, value in state_dict.items():
         name = re.sub(r"\.hyperclip\.([qkv])$", r".hyperbolic_attn.adapter_attn_\1.weights", name)
@@ -110,21 +84,18 @@ def hyperclip_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]
         elif name.startswith("head."):
             out[f"{_PREDICTOR}transformer.{name[5:]}"] = value
             if match := re.fullmatch(r"head\.(layers\.\d+\.swin_block\.block_2)\.norm1\.weight", name):
-                mask = _window_mask((24, 24), (24, 24), 12, 6, value.device)
+                mask = window_mask((24, 24), (24, 24), 12, 6, value.device)
+                assert mask is not None, "shifted windows have a mask"
                 out[f"{_PREDICTOR}transformer.{match[1]}.attn_mask"] = mask
         elif name.startswith(("upsample1.", "upsample2.")):
             out[name] = value
         else:
-            raise HypvisionError(_unknown(name))
+            raise _unknown(name)
     return out
 
 
 def catseg_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """As :func:`hyperclip_to_official`, in CAT-Seg's layout: q, k and v apart.
-
-    Raises:
-        HypvisionError: the model carries an adapter, which has to be merged first.
-    """
+    """As :func:`hyperclip_to_official`, in CAT-Seg's layout: q, k and v apart. Adapters have to be merged before."""
     if any(_ADAPTER in name for name in state_dict):
         raise HypvisionError(
             "The checkpoint carries HyperCLIP's adapters, for which CAT-Seg has no place. Load it, call "
@@ -141,15 +112,8 @@ def catseg_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def segmenter_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-    """The config that a converted checkpoint belongs to.
-
-    Returns:
-        ``hyperclip-vitb16``, ``hyperclip-vitl14-336``, ``catseg-...``, or with width and patch of another size; and no
-        arguments.
-
-    Raises:
-        HypvisionError: there is no image tower in it.
-    """
+    """The config that a converted checkpoint belongs to: ``hyperclip-vitb16``, ``hyperclip-vitl14-336``,
+    ``catseg-...``, or with width and patch of another size; and no arguments."""
     conv = state_dict.get("clip.visual.conv1.weight")
     if conv is None or not any(name.startswith("head.") for name in state_dict):
         raise HypvisionError("The file holds only a part of a segmenter: CLIP's image tower or the head is missing.")
@@ -159,8 +123,8 @@ def segmenter_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, 
     return f"{family}-{known.get(size, f'width{size[0]}-patch{size[1]}')}", {}
 
 
-def _unknown(name: str) -> str:
-    return (
+def _unknown(name: str) -> HypvisionError:
+    return HypvisionError(
         f"The checkpoint has an entry '{name}', which no HyperCLIP or CAT-Seg checkpoint has. Check that the file "
         "holds the weights of the whole segmenter and nothing else."
     )

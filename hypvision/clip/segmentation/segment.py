@@ -27,8 +27,6 @@ from hypvision.clip.towers import patch_size
 from hypvision.errors import HypvisionError
 from hypvision.images import open_image
 
-__all__ = ["Segmentation", "clip_options", "load_segmenter", "parse_classes", "segment"]
-
 SHIPPED = "zoo:shapes-s8.captions"
 
 _OFFICIAL: dict[str, dict[str, Any]] = {
@@ -38,12 +36,9 @@ _OFFICIAL: dict[str, dict[str, Any]] = {
 
 
 class Segmentation(NamedTuple):
-    """What :func:`segment` finds; :func:`hypvision.viz.draw_segmentation` paints it.
+    """The result of :func:`segment`: numbers of classes, int64 (H, W), the names of the classes, and the RGB image.
 
-    Attributes:
-        labels: int64 array (H, W), numbers of classes.
-        classes: their names.
-        image: the image, RGB.
+    :func:`hypvision.viz.draw_segmentation` paints it.
     """
 
     labels: np.ndarray
@@ -55,12 +50,9 @@ class Segmentation(NamedTuple):
         return Image.fromarray(self.labels.astype(np.uint8 if len(self.classes) <= 255 else np.uint16))
 
 
-def clip_options(text: str) -> dict[str, str | None]:
-    """``NAME:PRETRAINED`` as arguments of :func:`~hypvision.clip.models.create_clip`.
-
-    Raises:
-        HypvisionError: it does not say which weights, and none ship.
-    """
+def clip_options(text: str) -> dict[str, Any]:
+    """``NAME:PRETRAINED`` as arguments of :func:`~hypvision.clip.models.create_clip`; refuses a name alone where no
+    weights ship."""
     name, weights = parse_name(text)
     pretrained = weights or (SHIPPED if name == "shapes-s8" else None)
     if pretrained is None and not is_repository(name):
@@ -83,9 +75,6 @@ def load_segmenter(
             :mod:`hypvision.engine.config`; not needed for converted official checkpoints.
         clip: without weights: name of a CLIP model, ``NAME`` or ``NAME:PRETRAINED``; default ``ViT-B-16:openai``.
             ``shapes-s8`` ships with the project and knows drawn shapes only.
-
-    Raises:
-        HypvisionError: files that are missing or do not fit; weights that cannot be downloaded.
     """
     if weights is None:
         named = clip_options(clip or "ViT-B-16:openai")
@@ -139,11 +128,8 @@ def segment(
     Args:
         image: a path, a PIL image, or an RGB array uint8 (H, W, 3).
         classes: names, or anything that :func:`~hypvision.clip.classes.load_classes` takes.
-        model: a segmenter; otherwise it is made by :func:`load_segmenter` from the other arguments, and kept.
+        model: a segmenter; default: that of :func:`load_segmenter` for the other arguments, which is kept.
         weights, clip: see :func:`load_segmenter`.
-
-    Raises:
-        HypvisionError: no image, no classes, or no model.
     """
     name = f"The image '{image}'" if isinstance(image, (str, Path)) else "The image"
     image = open_image(image)

@@ -18,13 +18,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.checks import at_least, one_of
-from hypvision.clip.open_vocabulary import TUNING, OpenVocabularyCLIP, set_tuning
+from hypvision.clip.models import CLIPBundle
+from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.segmentation.catseg import CATSegHead
 from hypvision.clip.segmentation.official import segmenter_names
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
 from hypvision.errors import HypvisionError, require_finite
 
-__all__ = ["TUNING", "OpenVocabSegmenter", "SegmenterBase", "SimilarityHead", "segmentation_loss", "set_tuning"]
+
+def _resize(x: Tensor, size: Sequence[int]) -> Tensor:
+    return F.interpolate(x, (size[0], size[1]), mode="bilinear", align_corners=False)
 
 
 def segmentation_loss(logits: Tensor, labels: Tensor, ignore: int = 255, mask_ignored: bool = False) -> Tensor:
@@ -35,9 +38,6 @@ def segmentation_loss(logits: Tensor, labels: Tensor, ignore: int = 255, mask_ig
         labels: (B, H, W) class numbers.
         ignore: pixels with this label are negative for every class, as in the official code, ...
         mask_ignored: ... or left out.
-
-    Raises:
-        HypvisionError: a label that is neither a class nor ``ignore``.
     """
     valid = labels != ignore
     count = logits.shape[1]
@@ -49,7 +49,7 @@ def segmentation_loss(logits: Tensor, labels: Tensor, ignore: int = 255, mask_ig
                 f"A label map has the label {wrong}, but there are {count} classes (0 to {count - 1}) and {ignore} for "
                 "ignored pixels. Correct the label maps, the class list, or the data set's mapping."
             )
-    logits = F.interpolate(logits.float(), labels.shape[-2:], mode="bilinear", align_corners=False)
+    logits = _resize(logits.float(), labels.shape[-2:])
     target = torch.where(valid, labels, 0)[:, None].long()
     negative = F.softplus(logits)
     positive = logits.gather(1, target)[:, 0] * valid
@@ -59,9 +59,9 @@ def segmentation_loss(logits: Tensor, labels: Tensor, ignore: int = 255, mask_ig
 
 
 class SimilarityHead(nn.Module):
-    """The plainest head: a logit is the cosine of a patch and a class, times a learned scale plus a learned bias.
+    """A head of two parameters: a logit is the cosine of a patch and a class, times a learned scale plus a bias.
 
-    It has two parameters, so what is learned is learned by CLIP. Ours, for small data and for comparing adapters.
+    Ours, for small data and for comparing adapters: nearly all that is learned is learned by CLIP.
     """
 
     checkpointing = False
@@ -85,7 +85,7 @@ class SegmenterBase(OpenVocabularyCLIP):
 
     def build(
         self,
-        clip: dict[str, Any] | nn.Module | None = None,
+        clip: dict[str, Any] | CLIPBundle | nn.Module | None = None,
         adapter: dict[str, Any] | None = None,
         tune: str = "adapter",
         head: dict[str, Any] | None = None,
@@ -111,7 +111,7 @@ class SegmenterBase(OpenVocabularyCLIP):
         self.build_clip(clip, adapter, tune, classes, templates, synonyms, tokenizer, mean, std)
         one_of(("slide", "whole"), inference=inference)
         if not 0 <= overlap < 1:
-            raise HypvisionError(f"overlap={overlap} is the share that windows have in common: from 0 to below 1.")
+            raise HypvisionError(f"overlap is a share of the window, from 0 to below 1, got {overlap}.")
         at_least(1, integer=True, resolution=resolution, crop=crop, slide=slide)
         tower = vision_tower(self.clip)
         patch = patch_size(self.clip)
@@ -128,8 +128,7 @@ class SegmenterBase(OpenVocabularyCLIP):
                 raise HypvisionError(f"{option}={tuple(pair)}: give two numbers, for the shallower map and the deeper.")
         options = dict(head or {})
         kind = options.pop("type", "catseg")
-        if kind not in ("catseg", "similarity"):
-            raise HypvisionError(f"There is no head '{kind}'. Use 'catseg' or 'similarity'.")
+        one_of(("catseg", "similarity"), head=kind)
         guided = any(upsample) and kind == "catseg"
         self.upsample1 = nn.ConvTranspose2d(tower.width, upsample[0], 2, 2) if guided else None
         self.upsample2 = nn.ConvTranspose2d(tower.width, upsample[1], 4, 4) if guided else None
@@ -146,24 +145,12 @@ class SegmenterBase(OpenVocabularyCLIP):
     # Images
 
     def logits(self, images: Tensor, classes: Sequence[str] | None = None) -> Tensor:
-        """Logits (B, T, 4 h, 4 w) of images (B, 3, H, W) with RGB from 0 to 255, resized to the model's resolution.
-
-        Raises:
-            HypvisionError: an image smaller than a patch; no classes.
-        """
+        """Logits (B, T, 4 h, 4 w) of images (B, 3, H, W) with RGB from 0 to 255, resized to the model's resolution."""
         self.check_size(images.shape[-2:])
-        x = (images.float() - self.mean) / self.std
-        size = (self.resolution, self.resolution)
-        if x.shape[-2:] != size:
-            x = F.interpolate(x, size, mode="bilinear", align_corners=False)
-        return self._normalised_logits(x, self.encode_classes(classes))
+        return self._normalised_logits((images.float() - self.mean) / self.std, self.encode_classes(classes))
 
     def check_size(self, size: Sequence[int], name: str = "An image") -> None:
-        """Complain of an image of another (height, width) than CLIP can see anything in.
-
-        Raises:
-            HypvisionError: a side is shorter than a patch.
-        """
+        """Refuse an image of a (height, width) with a side shorter than a patch."""
         rows, columns = patch_size(self.clip)
         if size[0] < rows or size[1] < columns:
             raise HypvisionError(
@@ -172,12 +159,14 @@ class SegmenterBase(OpenVocabularyCLIP):
             )
 
     def _normalised_logits(self, x: Tensor, text: Tensor) -> Tensor:
-        guided = self.upsample1 is not None
+        size = (self.resolution, self.resolution)
+        if x.shape[-2:] != size:
+            x = _resize(x, size)
+        guided = self.upsample1 is not None and self.upsample2 is not None
         features, maps, _ = encode_dense(self.clip, x, self.hooks if guided else (), self.checkpointing)
-        guides: tuple[Tensor, ...] = ()
-        if guided:
-            guides = (self.upsample1(maps[0]), self.upsample2(maps[1]))
-        return self.head(features, text, guides)
+        if self.upsample1 is None or self.upsample2 is None:
+            return self.head(features, text)
+        return self.head(features, text, (self.upsample1(maps[0]), self.upsample2(maps[1])))
 
     def segmentation_loss(self, images: Tensor, labels: Tensor, ignore: int = 255) -> Tensor:
         """Loss of images (B, 3, H, W), RGB from 0 to 255, and labels (B, H, W)."""
@@ -195,16 +184,13 @@ class SegmenterBase(OpenVocabularyCLIP):
         scores: bool = False,
         names: Sequence[str] | None = None,
     ) -> list[Tensor] | list[tuple[Tensor, Tensor]]:
-        """Label maps.
+        """Label maps, int64 (H, W) for each image; with ``scores`` pairs of them and probabilities (T, H, W).
 
         Args:
             images: each (3, H, W), RGB from 0 to 255, of any sizes.
             sizes: (height, width) of the result for each; default: its own.
-            scores: return the probabilities of all classes (T, H, W), too.
-            names: of the images, for messages; default: their places.
-
-        Returns:
-            For each image int64 (H, W); with ``scores`` pairs.
+            scores: return the probabilities of all classes, too.
+            names: of the images, for messages; default: their numbers.
 
         Raises:
             HypvisionError: an image smaller than a patch; no classes; probabilities that are not finite.
@@ -214,19 +200,16 @@ class SegmenterBase(OpenVocabularyCLIP):
         for number, image in enumerate(images):
             self.check_size(image.shape[-2:])
             image = image.to(self.mean.device).float()
-            size = tuple(sizes[number]) if sizes is not None else tuple(image.shape[-2:])
+            size = image.shape[-2:] if sizes is None else sizes[number]
             chunks = self._slide(image, text) if self.inference == "slide" else self._whole(image, text)
-            best: Tensor | None = None
-            label: Tensor | None = None
+            best = image.new_full(tuple(size), -math.inf)
+            label = torch.zeros_like(best, dtype=torch.long)
             kept, first = [], 0
             for part in chunks:  # of classes: never all of them at full size
-                part = F.interpolate(part[None], size, mode="bilinear", align_corners=False)[0]
+                part = _resize(part[None], size)[0]
                 value, index = part.max(0)
-                if best is None:
-                    best, label = value, index
-                else:
-                    label = torch.where(value > best, index + first, label)
-                    best = torch.maximum(best, value)
+                label = torch.where(value > best, index + first, label)
+                best = torch.maximum(best, value)
                 first += len(part)
                 if scores:
                     kept.append(part)
@@ -248,19 +231,14 @@ class SegmenterBase(OpenVocabularyCLIP):
 
     def _slide(self, image: Tensor, text: Tensor) -> Iterator[Tensor]:
         """Probabilities (t, h, w) of some classes at a time: windows of the enlarged image and the image as a whole."""
-        size = (self.slide, self.slide)
+        height, width = self.slide, self.slide
         if not self.squash:
             scale = self.slide / min(image.shape[-2:])
-            size = tuple(max(self.slide, round(scale * side)) for side in image.shape[-2:])
-        large = F.interpolate(image[None], size, mode="bilinear", align_corners=False)
-        places = self._windows(size)
-        crop = (min(self.crop, size[0]), min(self.crop, size[1]))
+            height, width = (max(self.slide, round(scale * side)) for side in image.shape[-2:])
+        size, crop = (height, width), (min(self.crop, height), min(self.crop, width))
+        large, places = _resize(image[None], size), self._windows(size)
         windows = [large[..., top : top + crop[0], left : left + crop[1]] for top, left in places]
-        whole = F.interpolate(image[None], crop, mode="bilinear", align_corners=False)
-        batch = (torch.cat([*windows, whole]) - self.mean) / self.std
-        target = (self.resolution, self.resolution)
-        if batch.shape[-2:] != target:
-            batch = F.interpolate(batch, target, mode="bilinear", align_corners=False)
+        batch = (torch.cat([*windows, _resize(image[None], crop)]) - self.mean) / self.std
         # A few windows at a time bound the memory of the head.
         logits = torch.cat([self._normalised_logits(part, text) for part in batch.split(5)])
         weight = large.new_zeros(size)
@@ -268,26 +246,20 @@ class SegmenterBase(OpenVocabularyCLIP):
             weight[top : top + crop[0], left : left + crop[1]] += 1
         for part in logits.split(32, dim=1):
             # crop -> resolution -> logits at the resolution's grid; back to the crop
-            part = F.interpolate(part.float(), crop, mode="bilinear", align_corners=False).sigmoid()
+            part = _resize(part.float(), crop).sigmoid()
             total = part.new_zeros(part.shape[1], *size)
             for (top, left), window in zip(places, part):
                 total[:, top : top + crop[0], left : left + crop[1]] += window
-            overall = F.interpolate(part[-1:], size, mode="bilinear", align_corners=False)[0]
-            yield (total / weight + overall) / 2
+            yield (total / weight + _resize(part[-1:], size)[0]) / 2
 
     def _whole(self, image: Tensor, text: Tensor) -> Iterator[Tensor]:
         """Probabilities (t, h, w) from one look at the whole image."""
         height, width = image.shape[-2:]
-        x = (image[None] - self.mean) / self.std
-        padded = F.pad(x, (0, -width % 32, 0, -height % 32))
-        x = F.interpolate(padded, (self.resolution, self.resolution), mode="bilinear", align_corners=False)
-        logits = self._normalised_logits(x, text)
-        for part in logits.split(32, dim=1):
+        padded = F.pad((image[None] - self.mean) / self.std, (0, -width % 32, 0, -height % 32))
+        for part in self._normalised_logits(padded, text).split(32, dim=1):
             part = part.float().sigmoid()
-            if self.official_whole_padding:  # cut by pixel counts, which are larger than this map: nothing is cut
-                yield part[0, :, :height, :width]
-                continue
-            part = F.interpolate(part, padded.shape[-2:], mode="bilinear", align_corners=False)
+            if not self.official_whole_padding:  # which cuts this map by counts of pixels, so that nothing is cut
+                part = _resize(part, padded.shape[-2:])
             yield part[0, :, :height, :width]
 
 
@@ -314,12 +286,9 @@ class OpenVocabSegmenter(SegmenterBase):
         mask_ignored: leave ignored pixels out of the loss (officially they are negative for every class).
         official_whole_padding: with ``"whole"``: do not remove the padding of the image, as the official code.
         tokenizer, mean, std: for a ready model.
-
-    Raises:
-        HypvisionError: options that do not go together; each says what was expected.
     """
 
-    def __init__(self, clip: dict[str, Any] | nn.Module | None = None, **options: Any):
+    def __init__(self, clip: dict[str, Any] | CLIPBundle | nn.Module | None = None, **options: Any):
         super().__init__()
         self.build(clip, **options)
 

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
+from hypvision.checks import one_of
 from hypvision.clip.views import View, first_view
 from hypvision.data.fewshot.layouts import layout_of, load_split
 from hypvision.data.fewshot.pickles import read_pickled_shots
@@ -25,8 +26,6 @@ from hypvision.images import open_image
 require("mmengine", "mm")
 
 from mmengine.registry import DATASETS  # noqa: E402 - after the check that says how to install it
-
-__all__ = ["FewShotDataset", "augmentation", "intact", "load_cell"]
 
 
 def augmentation(view: View, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5) -> transforms.Compose:
@@ -80,10 +79,9 @@ def intact(items: Sequence[Item]) -> list[Item]:
     for item in items:
         try:
             open_image(item.path)
+            found.append(item)
         except HypvisionError as error:
             warnings.warn(f"Left out: {error}", stacklevel=3)
-        else:
-            found.append(item)
     return found
 
 
@@ -122,14 +120,11 @@ class FewShotDataset(Dataset):
         pickles: str | None = None,
         repeat: bool = False,
     ):
-        if part not in PARTS:
-            raise HypvisionError(f"A part of a data set is {', '.join(PARTS)}, not '{part}'.")
+        one_of(PARTS, part=part)
         split = load_cell(root, name, shots, seed, subset, pickles, repeat)
         self.cell: dict[str, Any] = dict(root=root, name=name, seed=seed, subset=subset)
         self.skip_broken = skip_broken
-        self.items = split.part(part)
-        if skip_broken:
-            self.items = intact(self.items)
+        self.items = intact(split.part(part)) if skip_broken else split.part(part)
         if not self.items:
             raise HypvisionError(f"The data set '{name}' has no images for '{part}' ({subset} classes).")
         augment = part == "train" if augment is None else augment

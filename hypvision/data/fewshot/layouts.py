@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from hypvision.clip.classes import check_classes
 from hypvision.clip.prompting.templates import SELECTED
 from hypvision.data.fewshot import raw
 from hypvision.data.fewshot.splits import (
+    PARTS,
     Item,
     Split,
     check_split,
@@ -29,8 +30,6 @@ from hypvision.data.fewshot.splits import (
 )
 from hypvision.errors import HypvisionError, require
 from hypvision.files import read_lines
-
-__all__ = ["CROSS", "DOMAINS", "LAYOUTS", "SETS", "Layout", "layout_of", "load_split"]
 
 _PHOTO = "a photo of a {}."
 
@@ -101,20 +100,17 @@ def _imagenet(layout: Layout, folder: Path) -> Split:
     return Split(train, test, test)
 
 
-def _by_wnid(folder: Path, names: dict[str, str], labels: dict[str, int] | None = None) -> list[Item]:
+def _by_wnid(folder: Path, names: dict[str, str], order: Sequence[str] | None = None) -> list[Item]:
+    """The images of the folders, labelled in the given order of the folders, by default that of the names."""
     found = class_folders(folder)
     if unknown := sorted(set(found) - set(names)):
         raise HypvisionError(f"The class names have no '{unknown[0]}', for which there is a folder in '{folder}'.")
-    labels = labels or {wnid: i for i, wnid in enumerate(wnid for wnid in names if wnid in found)}
+    labels = {wnid: i for i, wnid in enumerate(order or [wnid for wnid in names if wnid in found])}
     return [Item(path, labels[wnid], names[wnid]) for wnid in found for path in found[wnid]]
 
 
 def _test_only(items: list[Item]) -> Split:
     return Split(items, items, items)  # the labels of a part without training images are those of its test
-
-
-def _sketch(layout: Layout, folder: Path) -> Split:
-    return _test_only(_by_wnid(folder / layout.images, _imagenet_names(folder)))
 
 
 def _imagenet_v2(layout: Layout, folder: Path) -> Split:
@@ -129,10 +125,10 @@ def _imagenet_v2(layout: Layout, folder: Path) -> Split:
 
 
 def _imagenet_some(layout: Layout, folder: Path) -> Split:
-    """200 classes, numbered by their sorted folders."""
+    """Sketches of all classes in the order of their names, or 200 classes numbered by their sorted folders."""
     names = _imagenet_names(folder)
-    wnids = sorted(class_folders(folder / layout.images))
-    return _test_only(_by_wnid(folder / layout.images, names, {wnid: i for i, wnid in enumerate(wnids)}))
+    wnids = None if layout.classes == 1000 else sorted(class_folders(folder / layout.images))
+    return _test_only(_by_wnid(folder / layout.images, names, wnids))
 
 
 def _aircraft(layout: Layout, folder: Path) -> Split:
@@ -140,7 +136,7 @@ def _aircraft(layout: Layout, folder: Path) -> Split:
     check_classes(enumerate(names), f"'{folder / 'variants.txt'}'", "Take an intact copy.")
     label = {name: i for i, name in enumerate(names)}
     parts = []
-    for part in ("train", "val", "test"):
+    for part in PARTS:
         file = folder / f"images_variant_{part}.txt"
         rows = [line.split(" ", 1) for line in read_lines(file, "the list of images (lines 'NUMBER VARIANT')")]
         if wrong := [row for row in rows if len(row) < 2 or row[1] not in label]:
@@ -208,7 +204,7 @@ LAYOUTS = {
     "imagenetv2": Layout(
         "imagenetv2", "imagenetv2-matched-frequency-format-val", "", _PHOTO, 1000, _imagenet_v2
     ),
-    "imagenet_sketch": Layout("imagenet-sketch", "images", "", _PHOTO, 1000, _sketch),
+    "imagenet_sketch": Layout("imagenet-sketch", "images", "", _PHOTO, 1000, _imagenet_some),
     "imagenet_a": Layout("imagenet-adversarial", "imagenet-a", "", _PHOTO, 200, _imagenet_some),
     "imagenet_r": Layout("imagenet-rendition", "imagenet-r", "", _PHOTO, 200, _imagenet_some),
 }  # fmt: skip
@@ -224,7 +220,7 @@ CROSS = SETS[1:]
 
 def _own(layout: Layout, folder: Path) -> Split:
     """``train/CLASS``, ``test/CLASS`` and maybe ``val/CLASS``; ``classnames.txt`` has lines 'FOLDER NAME'."""
-    parts = {part: class_folders(folder / part) for part in ("train", "val", "test") if (folder / part).is_dir()}
+    parts = {part: class_folders(folder / part) for part in PARTS if (folder / part).is_dir()}
     if "train" not in parts or "test" not in parts:
         raise HypvisionError(
             f"'{folder}' is no few-shot data set: expected there a split.json (paths below images/), or train/CLASS "
@@ -245,20 +241,20 @@ def _own(layout: Layout, folder: Path) -> Split:
         raise HypvisionError(
             f"The class '{extra[0]}' of '{folder}' has no training images. Add some to train/{extra[0]}."
         )
-    split = Split(*(
-        [Item(path, label[name], names.get(name, name.replace("_", " "))) for name, paths in parts.get(part, {}).items()
-         for path in paths]
-        for part in ("train", "val", "test")
-    ))  # fmt: skip
+    train, val, test = (
+        [
+            Item(path, label[name], names.get(name, name.replace("_", " ")))
+            for name, paths in parts.get(part, {}).items()
+            for path in paths
+        ]
+        for part in PARTS
+    )
+    split = Split(train, val, test)
     return check_split(split, f"The data set '{folder}'", f"Give folders names of their own in '{sheet}'.")
 
 
 def layout_of(name: str, root: str | Path) -> Layout:
-    """The layout of a data set of the benchmark, or of one's own below ``root/name``.
-
-    Raises:
-        HypvisionError: neither.
-    """
+    """The layout of a data set of the benchmark, or of one's own below ``root/name``."""
     if name in LAYOUTS:
         return LAYOUTS[name]
     folder = Path(root).expanduser() / name
@@ -279,9 +275,6 @@ def load_split(name: str, root: str | Path) -> Split:
             :func:`.splits.read_split` reads it, or ``train/CLASS`` and ``test/CLASS`` folders; with ``classnames.txt``
             and ``template.txt`` where names and sentence are others.
         root: folder of all data sets.
-
-    Raises:
-        HypvisionError: the folder, a file or images are missing; says which, and where it comes from.
     """
     layout = layout_of(name, root)
     folder = Path(root).expanduser() / layout.folder

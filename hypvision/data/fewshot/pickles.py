@@ -16,14 +16,12 @@ from hypvision.clip.classes import whole_label
 from hypvision.data.fewshot.splits import Item
 from hypvision.errors import HypvisionError
 
-__all__ = ["read_pickled_shots"]
-
 _DATUM = ("dassl.data.datasets.base_dataset", "Datum")
 _LARGEST = 64 * 2**20  # bytes; the official files have kilobytes
 
 
 class _Datum:
-    """In place of the official record: what its state says, and nothing that acts."""
+    """Stands for the official record: holds the attributes of its state, and runs no code."""
 
     __slots__ = ("__dict__",)
 
@@ -43,19 +41,15 @@ def read_pickled_shots(path: str | Path, folder: str, images: str | Path) -> dic
 
     Args:
         path: the file.
-        folder: name of the folder of images in the paths (``"jpg"``); what stands behind it is looked for below
-            ``images``.
+        folder: name of the folder of images in its paths (``"jpg"``); what follows it is looked for below ``images``.
         images: the folder of images here.
-
-    Raises:
-        HypvisionError: the file is missing, damaged, or asks for more than lists of images.
     """
     path = Path(path)
     try:
         if path.stat().st_size > _LARGEST:
             raise pickle.UnpicklingError(f"it has more than {_LARGEST >> 20} MiB")
         data = path.read_bytes()
-        # The reader makes room for as many objects as the file says that it will remember.
+        # The reader allocates a table of as many objects as the file says that it will remember.
         for operation, number, _ in pickletools.genops(data):
             if operation.name.endswith("PUT") and int(number or 0) > len(data):
                 raise pickle.UnpicklingError("it remembers more objects than it has bytes")
@@ -64,7 +58,7 @@ def read_pickled_shots(path: str | Path, folder: str, images: str | Path) -> dic
         return {part: [_item(row, folder, images) for row in content[part]] for part in parts}
     except OSError as error:
         raise HypvisionError(f"The shots '{path}' cannot be read: {error.strerror}.") from error
-    except Exception as error:  # the reader raises whatever the bytes make it stumble over
+    except Exception as error:  # pickle raises errors of many classes for damaged files
         raise HypvisionError(
             f"The shots '{path}' are not what the official code saves, and were not read: {error}. Remove the file: "
             "the same shots are drawn by the official rule."

@@ -13,14 +13,12 @@ import random
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from hypvision.clip.classes import check_classes, whole_label
-from hypvision.data.fewshot.splits import Item, Split, class_folders
-from hypvision.errors import HypvisionError, require
+from hypvision.clip.classes import check_classes
+from hypvision.data.fewshot.splits import Item, Split, by_label, class_folders
+from hypvision.data.published import read_label, read_matlab, read_rows
+from hypvision.errors import HypvisionError
 from hypvision.files import read_json, read_lines
-
-__all__ = ["Rule", "cars", "flowers", "from_folders", "pets", "sun397", "ucf101"]
 
 Rule = Callable[[Path, Path], Split]
 _SEED = 1
@@ -44,12 +42,8 @@ def _by_class(classes: Iterable[tuple[int, str, list[str]]]) -> Split:
 
 def _with_validation(items: Sequence[Item], test: list[Item]) -> Split:
     """A fifth of each class of the official training images for validation."""
-    generator = random.Random(_SEED)
-    classes: dict[int, list[Item]] = {}
-    for item in items:
-        classes.setdefault(item.label, []).append(item)
-    parts = Split([], [], test)
-    for own in classes.values():
+    generator, parts = random.Random(_SEED), Split([], [], test)
+    for own in by_label(items).values():
         generator.shuffle(own)
         count = round(len(own) * 0.2)
         parts.val.extend(own[:count])
@@ -77,8 +71,8 @@ def from_folders(name_of: Callable[[str], str] = str, ignored: Sequence[str] = (
 
 def flowers(folder: Path, images: Path) -> Split:
     """Flowers102 of ``imagelabels.mat`` and ``cat_to_name.json``, as a data set of class folders."""
-    file = folder / "cat_to_name.json"
-    labels = _matlab(folder / "imagelabels.mat", "labels").reshape(-1).tolist()
+    file, sheet = folder / "cat_to_name.json", folder / "imagelabels.mat"
+    labels = read_matlab(sheet, "labels").reshape(-1).tolist()
     try:
         names = {int(number): str(name) for number, name in read_json(file, unique=True).items()}
     except FileNotFoundError as error:
@@ -89,7 +83,7 @@ def flowers(folder: Path, images: Path) -> Split:
         raise HypvisionError(f"'{file}' is damaged or of another form ({error}). Take an intact copy.") from error
     classes: dict[int, list[str]] = {}
     for number, label in enumerate(labels, 1):
-        classes.setdefault(_label(label, folder / "imagelabels.mat"), []).append(str(images / f"image_{number:05}.jpg"))
+        classes.setdefault(read_label(label, sheet), []).append(str(images / f"image_{number:05}.jpg"))
     if unknown := sorted(set(classes) - set(names)):
         raise HypvisionError(f"'{file}' has no name for the class {unknown[0]} of imagelabels.mat.")
     return _by_class((label - 1, names[label], classes[label]) for label in sorted(classes))
@@ -101,9 +95,9 @@ def pets(folder: Path, images: Path) -> Split:
     def part(name: str) -> list[Item]:
         found = []
         file = folder / "annotations" / f"{name}.txt"
-        for image, label, *_ in _rows(file, 2, "the list of images of its authors"):
+        for image, label, *_ in read_rows(file, "the list of images of its authors", 2):
             breed = image.rpartition("_")[0].lower()
-            found.append(Item(str(images / f"{image}.jpg"), _label(label, file) - 1, breed))
+            found.append(Item(str(images / f"{image}.jpg"), read_label(label, file) - 1, breed))
         return found
 
     return _with_validation(part("trainval"), part("test"))
@@ -111,13 +105,13 @@ def pets(folder: Path, images: Path) -> Split:
 
 def cars(folder: Path, images: Path) -> Split:
     """Cars of ``devkit`` and ``cars_test_annos_withlabels.mat``; the year of a name comes first."""
-    titles = [str(title[0]) for title in _matlab(folder / "devkit/cars_meta.mat", "class_names").reshape(-1)]
+    titles = [str(title[0]) for title in read_matlab(folder / "devkit/cars_meta.mat", "class_names").reshape(-1)]
     names = [" ".join([title.rpartition(" ")[2], title.rpartition(" ")[0]]) for title in titles]
 
     def part(file: str, where: str) -> list[Item]:
         found = []
-        for row in _matlab(folder / file, "annotations").reshape(-1):
-            label = _label(row["class"].item(), folder / file, len(names)) - 1
+        for row in read_matlab(folder / file, "annotations").reshape(-1):
+            label = read_label(row["class"].item(), folder / file, len(names)) - 1
             found.append(Item(str(images / where / str(row["fname"].item())), label, names[label]))
         return found
 
@@ -154,14 +148,14 @@ def ucf101(folder: Path, images: Path) -> Split:
     """UCF101 of ``ucfTrainTestlist``, its first split; middle frames lie in folders such as ``Apply_Eye_Makeup``."""
     lists = folder / "ucfTrainTestlist"
     what = "a list of UCF101's authors, from UCF101TrainTestSplits-RecognitionTask.zip"
-    rows = _rows(lists / "classInd.txt", 2, what)
-    pairs = [(_label(number, lists / "classInd.txt") - 1, name) for number, name, *_ in rows]
+    rows = read_rows(lists / "classInd.txt", what, 2)
+    pairs = [(read_label(number, lists / "classInd.txt") - 1, name) for number, name, *_ in rows]
     check_classes(pairs, f"'{lists / 'classInd.txt'}'", "Take an intact copy.")
     label = {name: number for number, name in pairs}
 
     def part(file: str) -> list[Item]:
         found = []
-        for row in _rows(lists / file, 1, what):
+        for row in read_rows(lists / file, what, 1):
             action, _, video = row[0].partition("/")
             if action not in label:
                 raise HypvisionError(f"'{lists / file}' has a video '{row[0]}' of an action that classInd.txt lacks.")
@@ -170,33 +164,3 @@ def ucf101(folder: Path, images: Path) -> Split:
         return found
 
     return _with_validation(part("trainlist01.txt"), part("testlist01.txt"))
-
-
-# Reading --------------------------------------------------------------------------------------------------------------
-
-
-def _label(value: Any, path: Path, most: int | None = None) -> int:
-    """A label of a file, from 1."""
-    label = whole_label(value)
-    if label is None or label < 1 or (most is not None and label > most):
-        wanted = f"from 1 to {most}" if most else "from 1"
-        raise HypvisionError(f"'{path}' has the label {value!r}; expected whole numbers {wanted}. Take an intact copy.")
-    return label
-
-
-def _rows(path: Path, least: int, what: str) -> list[list[str]]:
-    rows = [line.split() for line in read_lines(path, what) if not line.startswith("#")]
-    if wrong := [row for row in rows if len(row) < least]:
-        raise HypvisionError(f"'{path}', {what}, has a line '{' '.join(wrong[0])}', which is too short.")
-    return rows
-
-
-def _matlab(path: Path, key: str) -> Any:
-    """An array of a file of Matlab."""
-    if not path.is_file():
-        raise HypvisionError(f"There is no '{path}', a file of the data set's authors.")
-    loadmat = require("scipy.io", "metric").loadmat
-    try:
-        return loadmat(str(path))[key]
-    except Exception as error:  # the reader raises whatever the bytes make it stumble over
-        raise HypvisionError(f"'{path}' cannot be read ({error}). Replace it by an intact copy.") from error

@@ -5,11 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from hypvision.checks import at_least
-from hypvision.data.fewshot.splits import Item, Split
+from hypvision.checks import at_least, one_of
+from hypvision.data.fewshot.splits import Item, Split, by_label
 from hypvision.errors import HypvisionError
-
-__all__ = ["SUBSETS", "draw_shots", "take_subset"]
 
 SUBSETS = ("all", "base", "new")
 _MOST_VAL = 4
@@ -28,9 +26,6 @@ def draw_shots(split: Split, shots: int, seed: int, val: bool = True, repeat: bo
         seed: of the draw.
         val: draw validation images, too (not for ImageNet, whose validation images are the test).
         repeat: K training images of every class.
-
-    Raises:
-        HypvisionError: no shots.
     """
     at_least(1, integer=True, shots=shots)
     generator = random.Random(seed)
@@ -39,34 +34,27 @@ def draw_shots(split: Split, shots: int, seed: int, val: bool = True, repeat: bo
 
 
 def _draw(items: Sequence[Item], shots: int, generator: random.Random, repeat: bool = False) -> list[Item]:
-    by_class: dict[int, list[Item]] = {}
-    for item in items:
-        by_class.setdefault(item.label, []).append(item)
-
     def of_class(own: list[Item]) -> list[Item]:
         if len(own) >= shots:
             return generator.sample(own, shots)
         return generator.choices(own, k=shots) if repeat else own
 
-    return [item for own in by_class.values() for item in of_class(own)]
+    return [item for own in by_label(items).values() for item in of_class(own)]
 
 
 def take_subset(split: Split, subset: str) -> Split:
     """The images of the first half of the classes (``"base"``), of the rest (``"new"``), or of all, relabelled from 0.
 
     Of n classes, by the labels among the training images in order, the first ``ceil(n / 2)`` are base classes.
-
-    Raises:
-        HypvisionError: unknown subset, or one without classes.
     """
-    if subset not in SUBSETS:
-        raise HypvisionError(f"The classes are 'all', 'base' or 'new', not '{subset}'.")
+    one_of(SUBSETS, subset=subset)
     labels = sorted({item.label for item in split.train})
     half = (len(labels) + 1) // 2
     kept = {"all": labels, "base": labels[:half], "new": labels[half:]}[subset]
     if not kept:
         raise HypvisionError(f"A data set of {len(labels)} classes has no '{subset}' classes.")
     place = {label: i for i, label in enumerate(kept)}
-    return Split(*(
+    train, val, test = (
         [item._replace(label=place[item.label]) for item in part if item.label in place] for part in split
-    ))  # fmt: skip
+    )
+    return Split(train, val, test)

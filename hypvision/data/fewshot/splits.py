@@ -11,17 +11,6 @@ from hypvision.errors import HypvisionError
 from hypvision.files import read_json, read_lines, write_json
 from hypvision.images import SUFFIXES
 
-__all__ = [
-    "Item",
-    "Split",
-    "check_split",
-    "class_folders",
-    "class_names",
-    "folder_names",
-    "read_split",
-    "write_split",
-]
-
 PARTS = ("train", "val", "test")
 
 
@@ -41,8 +30,16 @@ class Split(NamedTuple):
     test: list[Item]
 
     def part(self, name: str) -> list[Item]:
-        """Of ``"train"``, ``"val"`` or ``"test"``."""
-        return getattr(self, name)
+        """The images of ``"train"``, ``"val"`` or ``"test"``."""
+        return {"train": self.train, "val": self.val, "test": self.test}[name]
+
+
+def by_label(items: Sequence[Item]) -> dict[int, list[Item]]:
+    """The images of each class, in the order of its first one."""
+    found: dict[int, list[Item]] = {}
+    for item in items:
+        found.setdefault(item.label, []).append(item)
+    return found
 
 
 def class_names(items: Sequence[Item]) -> list[str]:
@@ -52,11 +49,7 @@ def class_names(items: Sequence[Item]) -> list[str]:
 
 
 def check_split(split: Split, where: str, remedy: str, twins: bool = False) -> Split:
-    """The split, whose parts agree on one name for each label, and one label for each name.
-
-    Raises:
-        HypvisionError: they do not, see :func:`hypvision.clip.classes.check_classes`.
-    """
+    """The split, if its parts agree on the names of labels (:func:`hypvision.clip.classes.check_classes`)."""
     check_classes(((item.label, item.name) for part in split for item in part), where, remedy, twins)
     return split
 
@@ -79,8 +72,7 @@ def read_split(path: str | Path, images: str | Path, twins: bool = False) -> Spl
         twins: let labels share a name; whoever reads the names warns of them.
 
     Raises:
-        HypvisionError: the file is missing, no such file, has a part without images, a label that is no whole number,
-            two names for one label or one name for two.
+        HypvisionError: the file is missing or of another form, a part has no images, or labels and names do not fit.
     """
     path = Path(path)
     try:
@@ -119,11 +111,8 @@ def folder_names(sheet: Path, what: str, folders: Sequence[str] = ()) -> dict[st
 
     Args:
         sheet: the file.
-        what: it is, for messages.
+        what: what messages call it.
         folders: those that there are, which may have blanks in their names; of others the first blank ends the folder.
-
-    Raises:
-        HypvisionError: the file is missing; a line without a name, of two folders, or of a folder that had a line.
     """
     found: dict[str, str] = {}
     for number, line in enumerate(read_lines(sheet, what, blank=True), 1):
@@ -151,11 +140,7 @@ def folder_names(sheet: Path, what: str, folders: Sequence[str] = ()) -> dict[st
 
 
 def class_folders(folder: Path, ignored: Sequence[str] = ()) -> dict[str, list[str]]:
-    """The images of each sub-folder, both sorted.
-
-    Raises:
-        HypvisionError: there is no such folder, no sub-folder, or one without images.
-    """
+    """The images of each sub-folder, of which none is empty, both sorted."""
     if not folder.is_dir():
         raise HypvisionError(f"There is no folder '{folder}'. Expected: one folder a class with its images.")
     found = {}

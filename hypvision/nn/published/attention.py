@@ -2,50 +2,56 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.types import Device
 
+from hypvision.checks import at_least, between, one_of
+from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz
 from hypvision.geometry.lorentz.means import centroid_space
 from hypvision.geometry.numerics import exact, safe_sqrt
-from hypvision.nn.checks import check_features, check_manifold, check_number, check_sizes
-from hypvision.nn.functional import space_time
+from hypvision.nn.checks import check_features, check_manifold, check_positive, check_sizes
+from hypvision.nn.functional import precise, space_time
 from hypvision.nn.linear import LorentzLinear
-
-__all__ = ["LorentzAttention", "LorentzLinearAttention"]
 
 
 class _Attention(nn.Module):
     """The projections to the heads, each a :class:`LorentzLinear`."""
 
     def __init__(
-        self, dim: int, num_heads: int, manifold: Lorentz, bias: bool, head_dim: int | None, init: str, factory: dict
+        self,
+        dim: int,
+        num_heads: int,
+        manifold: Lorentz,
+        bias: bool,
+        head_dim: int | None,
+        init: str,
+        factory: dict[str, Any],
     ):
         super().__init__()
-        check_manifold(self, manifold, Lorentz)
-        check_sizes(self, dim=dim, num_heads=num_heads)
-        if head_dim is not None:
-            check_sizes(self, head_dim=head_dim)
-        elif dim % num_heads:
-            raise ValueError(
+        check_manifold(self, Lorentz, manifold=manifold)
+        check_sizes(self, dim=dim, num_heads=num_heads, head_dim=1 if head_dim is None else head_dim)
+        if head_dim is None and dim % num_heads:
+            raise ArgumentError(
                 f"{type(self).__name__}: num_heads must divide dim, got {num_heads} heads for {dim} dimensions. "
                 "Or give head_dim."
             )
         self.dim, self.num_heads, self.head_dim = dim, num_heads, head_dim or dim // num_heads
         self.manifold = manifold
         inner = num_heads * self.head_dim
-        self.query = LorentzLinear(dim, inner, manifold, bias, init=init, **factory)
-        self.key = LorentzLinear(dim, inner, manifold, bias, init=init, **factory)
-        self.value = LorentzLinear(dim, inner, manifold, bias, init=init, **factory)
+        self.query, self.key, self.value = (
+            LorentzLinear(dim, inner, manifold, bias, init=init, **factory) for _ in range(3)
+        )
 
     def _heads(self, x: Tensor, context: Tensor | None) -> list[Tensor]:
         """Space parts ``(B, heads, N, head_dim)`` of queries, keys and values."""
         check_features(self, x, self.dim, rank=3)
-        if context is None:
-            context = x
-        else:
-            check_features(self, context, self.dim, rank=3, name="context")
+        context = x if context is None else context
+        check_features(self, context, self.dim, rank=3, name="context")
         pairs = ((self.query, x), (self.key, context), (self.value, context))
         return [layer(z).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for layer, z in pairs]
 
@@ -65,8 +71,6 @@ class LorentzAttention(_Attention):
     Args:
         dim: space dimension of the tokens.
         num_heads: heads; they must divide ``dim``, unless ``head_dim`` is given.
-        manifold: the hyperboloid.
-        bias: whether the projections have biases.
         dropout: of the attention weights, in training.
         scale: initial temperature ``tau``, learned; ``sqrt(dim)`` by default.
         head_dim: space dimension of a head; ``dim / num_heads`` by default. HyperCore's is one less than that of the
@@ -79,11 +83,9 @@ class LorentzAttention(_Attention):
     Shapes:
         tokens ``(B, N, dim)`` (and ``context`` ``(B, M, dim)``) to ``(B, N, dim)``, or ``(B, N, head_dim)`` with
         ``join="centroid"``; ``mask`` as ``F.scaled_dot_product_attention`` takes it.
-
-    Raises:
-        TypeError: the manifold is not a hyperboloid, or an input is not floating point.
-        ValueError: an argument is out of range, or an input has another shape.
     """
+
+    out: LorentzLinear | nn.Linear
 
     def __init__(
         self,
@@ -96,34 +98,32 @@ class LorentzAttention(_Attention):
         head_dim: int | None = None,
         join: str = "space",
         init: str = "isometric",
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
-        factory = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, manifold, bias, head_dim, init, factory)
-        check_number(self, "dropout", dropout, 0, below=1)
-        if scale is not None:
-            check_number(self, "scale", scale, 0, strict=True)
-        if join not in ("space", "points", "centroid"):
-            raise ValueError(f'LorentzAttention: join must be "space", "points" or "centroid", got {join!r}.')
+        between(0, 1, dropout=dropout)
+        check_positive(self, scale=scale)
+        one_of(("space", "points", "centroid"), join=join)
         self.dropout, self.join = dropout, join
         if join == "space":
             self.out = LorentzLinear(num_heads * self.head_dim, dim, manifold, bias, init=init, **factory)
         elif join == "points":
-            self.out = nn.Linear(num_heads * (self.head_dim + 1), dim, bias, **factory)
-            self._init_joined(init)
+            self.out = self._joined(init, bias, factory)
         self.scale = nn.Parameter(torch.full((1,), dim**0.5 if scale is None else scale, **factory))
 
     @torch.no_grad()
-    def _init_joined(self, init: str) -> None:
+    def _joined(self, init: str, bias: bool, factory: dict[str, Any]) -> nn.Linear:
         """A projection that reads every head's time, with the entries of a :class:`LorentzLinear` of that ``init``."""
-        inner, weight = self.num_heads * self.head_dim, self.out.weight
-        like = LorentzLinear(inner, self.dim, self.manifold, init=init, device=weight.device, dtype=weight.dtype)
-        columns = weight.view(self.dim, self.num_heads, -1)
+        out = nn.Linear(self.num_heads * (self.head_dim + 1), self.dim, bias, **factory)
+        like = LorentzLinear(self.num_heads * self.head_dim, self.dim, self.manifold, init=init, **factory)
+        columns = out.weight.view(self.dim, self.num_heads, -1)
         columns[..., 0] = like.time_weight.unsqueeze(1) / self.num_heads**0.5
         columns[..., 1:] = like.weight.view(self.dim, self.num_heads, -1)
-        if self.out.bias is not None:
-            self.out.bias.zero_()
+        if bias:
+            out.bias.zero_()
+        return out
 
     def forward(self, x: Tensor, context: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         c = self.manifold.c
@@ -139,16 +139,17 @@ class LorentzAttention(_Attention):
         if dropout:  # after which they sum to anything: a column of ones finds that out
             query, key, value = F.pad(query, (0, 1)), F.pad(key, (0, 1)), F.pad(value, (0, 1), value=1.0)
         mean = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=1.0)
-        precise = mean.float() if mean.dtype in (torch.float16, torch.bfloat16) else mean
+        wide = precise(mean)
         if dropout:
-            precise = precise[..., :-1] / precise[..., -1:].clamp(min=1e-6)
-        heads = centroid_space(precise[..., :1] + 1 / c**0.5, precise[..., 1:], c)
+            wide = wide[..., :-1] / wide[..., -1:].clamp(min=1e-6)
+        heads = centroid_space(wide[..., :1] + 1 / c**0.5, wide[..., 1:], c)
         if self.join == "centroid":
             return centroid_space(space_time(heads, c).mean(1), heads.mean(1), c).to(x.dtype)
         heads = heads.to(x.dtype)
         if self.join == "points":
             heads = torch.cat([space_time(heads, c).to(heads.dtype), heads], -1)
-        return self.out(heads.transpose(1, 2).flatten(2))
+        out: Tensor = self.out(heads.transpose(1, 2).flatten(2))
+        return out
 
 
 class LorentzLinearAttention(_Attention):
@@ -163,8 +164,6 @@ class LorentzLinearAttention(_Attention):
     Args:
         dim: space dimension of the tokens.
         num_heads: heads; they must divide ``dim``, unless ``head_dim`` is given.
-        manifold: the hyperboloid.
-        bias: whether the projections have biases.
         power: exponent ``p`` that sharpens the features, at least 1.
         head_dim: space dimension of a head; ``dim / num_heads`` by default.
         init: of the projections, see :class:`LorentzLinear`; Hypformer's is ``"xavier"``.
@@ -175,10 +174,6 @@ class LorentzLinearAttention(_Attention):
 
     Shapes:
         tokens ``(B, N, dim)`` (and ``context`` ``(B, N, dim)`` of as many tokens) to ``(B, N, dim)``.
-
-    Raises:
-        TypeError: the manifold is not a hyperboloid, or an input is not floating point.
-        ValueError: an argument is out of range, or an input has another shape.
     """
 
     def __init__(
@@ -190,12 +185,12 @@ class LorentzLinearAttention(_Attention):
         power: float = 2.0,
         head_dim: int | None = None,
         init: str = "isometric",
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
-        factory = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, manifold, bias, head_dim, init, factory)
-        check_number(self, "power", power, 1)
+        at_least(1, power=power)
         self.power = power
         self.local = nn.Linear(self.head_dim, self.head_dim, bias, **factory)
         self.out = LorentzLinear(num_heads * self.head_dim, dim, manifold, bias, init=init, **factory)
@@ -203,8 +198,8 @@ class LorentzLinearAttention(_Attention):
 
     def _focus(self, x: Tensor) -> Tensor:
         """Positive features of the same length, sharpened by the power."""
-        precise = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        u = (precise.relu() + 1e-6) / (self.scale.to(precise.dtype).abs() + 1e-6)
+        wide = precise(x)
+        u = (wide.relu() + 1e-6) / (self.scale.to(wide.dtype).abs() + 1e-6)
         # relative to the largest entry: powers of large features would overflow
         top = u.amax(-1, keepdim=True)
         sharp = (u / top) ** self.power
@@ -214,7 +209,7 @@ class LorentzLinearAttention(_Attention):
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         query, key, value = self._heads(x, context)
         if query.shape[2] != key.shape[2]:
-            raise ValueError(
+            raise ArgumentError(
                 f"LorentzLinearAttention: context must have as many tokens as x, got {key.shape[2]} and "
                 f"{query.shape[2]}: every value is added to the token in its place. Use LorentzAttention."
             )
@@ -223,4 +218,5 @@ class LorentzLinearAttention(_Attention):
             mixed = query @ (key.transpose(-1, -2) @ value.to(key.dtype))
             mixed = mixed / ((query * key.sum(-2, keepdim=True)).sum(-1, keepdim=True) + 1e-6)
         heads = mixed.to(value.dtype) + self.local(value)
-        return self.out(heads.transpose(1, 2).flatten(2).to(x.dtype))
+        out: Tensor = self.out(heads.transpose(1, 2).flatten(2).to(x.dtype))
+        return out

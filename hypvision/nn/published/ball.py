@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.types import Device
 
+from hypvision.checks import at_least, between, one_of
 from hypvision.geometry import PoincareBall
 from hypvision.geometry.numerics import asinh, exact, log_beta, safe_sqrt, sinhc_sqrt, square_norm
-from hypvision.nn.checks import check_features, check_manifold, check_number, check_sizes, integers
+from hypvision.nn.checks import check_features, check_manifold, check_sizes, integers
 from hypvision.nn.conv import box_sum
-from hypvision.nn.functional import space_square
-from hypvision.nn.linear import check_init
+from hypvision.nn.functional import precise, space_square
 from hypvision.nn.published.linear import init_planes_
-
-__all__ = ["PoincareBatchNorm1d", "PoincareBatchNorm2d", "PoincareConv2d"]
 
 
 class PoincareConv2d(nn.Module):
@@ -28,9 +28,7 @@ class PoincareConv2d(nn.Module):
     sum, without the unfolded patches. Padding is by origins.
 
     Args:
-        in_channels, out_channels: dimensions.
-        kernel_size, stride, padding, dilation: as in ``nn.Conv2d``.
-        manifold: the ball.
+        in_channels, out_channels, kernel_size, stride, padding, dilation: as in ``nn.Conv2d``.
         bias: whether the hyperplanes have offsets.
         init: ``"normal"`` (variance ``1 / (2 n m)`` with ``n`` the size of a patch) or ``"isometric"``, see
             :class:`PoincareFullyConnected`. Radii shrink under both, as a normal longer than 1/2 would make them
@@ -38,10 +36,6 @@ class PoincareConv2d(nn.Module):
 
     Shapes:
         points ``(B, C, H, W)``, one a pixel, to ``(B, C', H', W')``; computed in float32 also under autocast.
-
-    Raises:
-        TypeError: the manifold is not a ball, or the input is not floating point.
-        ValueError: an argument is out of range, or the input is no map of ``in_channels``.
     """
 
     def __init__(
@@ -55,13 +49,13 @@ class PoincareConv2d(nn.Module):
         dilation: int | tuple[int, int] = 1,
         bias: bool = True,
         init: str = "isometric",
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        check_manifold(self, manifold, PoincareBall)
+        check_manifold(self, PoincareBall, manifold=manifold)
         check_sizes(self, in_channels=in_channels, out_channels=out_channels)
-        check_init(self, init, ("isometric", "normal"))
+        one_of(("isometric", "normal"), init=init)
         self.in_channels, self.out_channels, self.init = in_channels, out_channels, init
         self.kernel_size = integers(kernel_size, 2, "kernel_size", 1)
         self.stride, self.padding = integers(stride, 2, "stride", 1), integers(padding, 2, "padding", 0)
@@ -82,7 +76,7 @@ class PoincareConv2d(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.in_channels, 1, 4)
         with exact(x.device):
-            return self._convolve(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x).to(x.dtype)
+            return self._convolve(precise(x)).to(x.dtype)
 
     def _convolve(self, x: Tensor) -> Tensor:
         c, weight = self.manifold.c, self.weight.to(x.dtype)
@@ -114,6 +108,9 @@ class PoincareConv2d(nn.Module):
 class _PoincareBatchNorm(nn.Module):
     """Batch normalisation on rows of points."""
 
+    running_mean: Tensor
+    running_var: Tensor
+
     def __init__(
         self,
         num_features: int,
@@ -122,18 +119,16 @@ class _PoincareBatchNorm(nn.Module):
         momentum: float = 0.1,
         mean: str = "midpoint",
         track_running_stats: bool = True,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        check_manifold(self, manifold, PoincareBall)
+        check_manifold(self, PoincareBall, manifold=manifold)
         check_sizes(self, num_features=num_features)
-        check_number(self, "eps", eps, 0)
-        if not 0 <= momentum <= 1:
-            raise ValueError(f"{type(self).__name__}: momentum must lie between 0 and 1, got {momentum}.")
-        if mean not in ("midpoint", "frechet"):
-            raise ValueError(f'{type(self).__name__}: mean must be "midpoint" or "frechet", got {mean!r}.')
-        factory = {"device": device, "dtype": dtype}
+        at_least(0, eps=eps)
+        between(0, 1, momentum=momentum)
+        one_of(("midpoint", "frechet"), mean=mean)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.num_features, self.eps, self.momentum, self.mean = num_features, eps, momentum, mean
         self.manifold, self.track_running_stats = manifold, track_running_stats
         self.weight = nn.Parameter(torch.ones((), **factory))
@@ -144,9 +139,7 @@ class _PoincareBatchNorm(nn.Module):
 
     def _normalize(self, x: Tensor) -> Tensor:
         """Points ``(N, n)``."""
-        ball, dtype = self.manifold, x.dtype
-        if dtype in (torch.float16, torch.bfloat16):
-            x = x.float()
+        ball, dtype, x = self.manifold, x.dtype, precise(x)
         with exact(x.device):
             if self.training or not self.track_running_stats:
                 mean = ball.midpoint(x) if self.mean == "midpoint" else ball.frechet_mean(x)
@@ -183,7 +176,6 @@ class PoincareBatchNorm1d(_PoincareBatchNorm):
 
     Args:
         num_features: dimension ``n``.
-        manifold: the ball.
         eps: added to the variance.
         momentum: share of the new batch in the running statistics.
         mean: ``"midpoint"``, the Moebius gyromidpoint, or ``"frechet"``, which iterates.
@@ -195,10 +187,6 @@ class PoincareBatchNorm1d(_PoincareBatchNorm):
 
     Shapes:
         points ``(N, n)`` or ``(B, N, n)`` to the same.
-
-    Raises:
-        TypeError: the manifold is not a ball, or the input is not floating point.
-        ValueError: an argument is out of range, or the input has another shape.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz
 from hypvision.nn.checks import check_manifold, check_sizes
 from hypvision.nn.conv import LorentzConv2d
 
-__all__ = ["LorentzPatchEmbed"]
-
 
 class LorentzPatchEmbed(nn.Module):
     """Image to tokens on the hyperboloid: pixels are space parts, patches pass a :class:`LorentzConv2d`.
 
-    Args:
-        in_chans: image channels.
-        embed_dim: space dimension of the tokens.
-        patch_size: side of a patch, in pixels.
-        manifold: the hyperboloid.
-        flatten: tokens ``(B, N, n)`` if true, else a map ``(B, n, H', W')``.
-
-    Shapes:
-        images ``(B, C, H, W)``; what does not fill a patch at the right and bottom is left out.
+    Images ``(B, in_chans, H, W)`` become tokens ``(B, N, embed_dim)`` or, without ``flatten``, a map ``(B, embed_dim,
+    H', W')``. What does not fill a patch of ``patch_size`` pixels at the right and bottom is left out.
     """
 
     def __init__(
-        self, in_chans: int, embed_dim: int, patch_size: int, manifold: Lorentz, flatten: bool = True, **factory
+        self, in_chans: int, embed_dim: int, patch_size: int, manifold: Lorentz, flatten: bool = True, **factory: Any
     ):
         super().__init__()
-        check_manifold(self, manifold, Lorentz)
+        check_manifold(self, Lorentz, manifold=manifold)
         check_sizes(self, in_chans=in_chans, embed_dim=embed_dim)
         self.proj = LorentzConv2d(in_chans, embed_dim, patch_size, manifold, stride=patch_size, **factory)
         self.flatten = flatten

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.types import Device
 
+from hypvision.checks import one_of
 from hypvision.geometry import Lorentz, PoincareBall, poincare
 from hypvision.geometry.lorentz.cones import space_logits
 from hypvision.geometry.numerics import exact, safe_sqrt, square_norm, stable
 from hypvision.nn.checks import check_features, check_manifold, check_sizes
-from hypvision.nn.functional import space_time
-from hypvision.nn.linear import check_init, equal_rows_, isometric_
-
-__all__ = ["FGGLinear", "PLFCLinear", "PoincareFullyConnected", "PoincareLinear"]
+from hypvision.nn.functional import precise, space_time
+from hypvision.nn.linear import equal_rows_, isometric_
 
 
 class FGGLinear(nn.Module):
@@ -29,7 +29,6 @@ class FGGLinear(nn.Module):
 
     Args:
         in_features, out_features: space dimensions.
-        manifold: the hyperboloid.
         activation: ``h``; None for the identity.
         init: ``"isometric"`` keeps the radius, so that stacks of any depth start with radii in range (orthonormal rows
             or columns, scaled where the dimension falls; offset 0). The others are the published ones: ``"identity"``
@@ -40,10 +39,6 @@ class FGGLinear(nn.Module):
 
     Shapes:
         space parts ``(..., in_features)`` to ``(..., out_features)``.
-
-    Raises:
-        TypeError: the manifold is not a hyperboloid, or the input is not floating point.
-        ValueError: an argument is out of range, or the input has another width.
     """
 
     def __init__(
@@ -54,29 +49,26 @@ class FGGLinear(nn.Module):
         activation: nn.Module | None = None,
         init: str = "isometric",
         weight_norm: bool = False,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        check_manifold(self, manifold, Lorentz)
+        check_manifold(self, Lorentz, manifold=manifold)
         check_sizes(self, in_features=in_features, out_features=out_features)
         if activation is not None and not isinstance(activation, nn.Module):
             raise TypeError(f"FGGLinear: activation must be a module or None, got {activation!r}.")
         std = {
-            "isometric": None,
-            "identity": None,
             "lorentz_kaiming": in_features**-0.5,
             "kaiming": (2 / in_features) ** 0.5,
             "xavier": (in_features + out_features) ** -0.5,
             "mlr": (5 / in_features) ** 0.5,
         }
-        check_init(self, init, tuple(std))
-        factory = {"device": device, "dtype": dtype}
+        one_of(("isometric", "identity", *std), init=init)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.in_features, self.out_features = in_features, out_features
         self.manifold = manifold
         self.activation = activation if activation is not None else nn.Identity()
         weight = torch.empty(out_features, in_features, **factory)
-        offset = torch.full((out_features,), 0.5 if init == "identity" else 0.0, **factory)
         with torch.no_grad():
             if init == "isometric":
                 isometric_(weight)
@@ -87,22 +79,19 @@ class FGGLinear(nn.Module):
             else:
                 weight.normal_(std=std[init])
         self.weight = nn.Parameter(weight)
-        self.offset = nn.Parameter(offset)
-        self.gain = None
-        if weight_norm:
-            length = weight.norm(dim=-1).clamp(min=1e-6)
-            self.gain = nn.Parameter(torch.log(torch.expm1(length)))
+        self.offset = nn.Parameter(torch.full((out_features,), 0.5 if init == "identity" else 0.0, **factory))
+        length = weight.norm(dim=-1).clamp(min=1e-6)
+        self.gain = nn.Parameter(torch.log(torch.expm1(length))) if weight_norm else None
 
     def planes(self) -> Tensor:
         """The matrix ``V`` ``(out_features, in_features + 1)``, time column first; at least float32."""
-        weight = self.weight.float() if self.weight.dtype in (torch.float16, torch.bfloat16) else self.weight
+        weight = precise(self.weight)
         length = safe_sqrt(square_norm(weight))
         if self.gain is not None:
             target = F.softplus(self.gain).unsqueeze(-1)
-            weight = weight * (target / torch.where(length > 0, length, torch.ones_like(length)))
+            weight = weight * (target / length.where(length > 0, 1.0))
             length = target
-        safe = torch.where(length > 0, length, torch.ones_like(length))
-        angle = (self.manifold.c**0.5 * self.offset.unsqueeze(-1) / safe).clamp(-40, 40)
+        angle = (self.manifold.c**0.5 * self.offset.unsqueeze(-1) / length.where(length > 0, 1.0)).clamp(-40, 40)
         return torch.cat([-length * torch.sinh(angle), weight * torch.cosh(angle)], -1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -115,7 +104,8 @@ class FGGLinear(nn.Module):
             # radii that grow in every layer end at the cap of the geometry
             limit = math.sinh(40.0) / math.sqrt(self.out_features)
             out = out.clamp(-limit, limit)
-        return self.activation(out)
+        activated: Tensor = self.activation(out)
+        return activated
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}"
@@ -131,7 +121,6 @@ class PLFCLinear(nn.Module):
 
     Args:
         in_features, out_features: space dimensions.
-        manifold: the hyperboloid.
         bias: whether the result is moved by a boost.
         init: ``"isometric"`` keeps the spread of the coordinates, so that stacks of any depth start with radii in range
             (rows as nearly orthogonal as they can be, of length 1, at which a logit is linear in the space part), or
@@ -142,10 +131,6 @@ class PLFCLinear(nn.Module):
 
     Shapes:
         space parts ``(..., in_features)`` to ``(..., out_features)``.
-
-    Raises:
-        TypeError: the manifold is not a hyperboloid, or the input is not floating point.
-        ValueError: an argument is out of range, or the input has another width.
     """
 
     def __init__(
@@ -155,14 +140,14 @@ class PLFCLinear(nn.Module):
         manifold: Lorentz,
         bias: bool = True,
         init: str = "isometric",
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        check_manifold(self, manifold, Lorentz)
+        check_manifold(self, Lorentz, manifold=manifold)
         check_sizes(self, in_features=in_features, out_features=out_features)
-        check_init(self, init, ("isometric", "normal"))
-        factory = {"device": device, "dtype": dtype}
+        one_of(("isometric", "normal"), init=init)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.in_features, self.out_features, self.init = in_features, out_features, init
         self.manifold = manifold
         self.z = nn.Parameter(torch.empty(out_features, in_features, **factory))
@@ -184,9 +169,9 @@ class PLFCLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.in_features)
         with exact(x.device):
-            c, precise = self.manifold.c, x.to(torch.promote_types(x.dtype, torch.float32))
+            c = self.manifold.c
             root, limit = c**0.5, 40.0 - 0.5 * math.log(self.out_features)
-            distance = space_logits(precise, self.z, self.a, c) * root
+            distance = space_logits(precise(x), self.z, self.a, c) * root
             out = torch.sinh(distance.clamp(-limit, limit)) / root
             if self.bias is not None:
                 shift = self.manifold.expmap0(self.bias.to(out.dtype))
@@ -210,18 +195,21 @@ class _PoincareLayer(nn.Module):
         manifold: PoincareBall,
         bias: bool = True,
         init: str = "isometric",
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        check_manifold(self, manifold, PoincareBall)
+        check_manifold(self, PoincareBall, manifold=manifold)
         check_sizes(self, in_features=in_features, out_features=out_features)
-        check_init(self, init, self.inits)
+        one_of(self.inits, init=init)
         self.in_features, self.out_features, self.init = in_features, out_features, init
         self.manifold = manifold
         self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
+
+    def _init_weight(self) -> None:
+        raise NotImplementedError
 
     def reset_parameters(self) -> None:
         """Initialise as ``init`` says; the bias is 0."""
@@ -237,19 +225,12 @@ class PoincareLinear(_PoincareLayer):
     r"""Linear layer of hyperbolic neural networks, :math:`(M \otimes x) \oplus \exp_0(b)` (Ganea et al., NeurIPS 2018).
 
     Args:
-        in_features, out_features: dimensions.
-        manifold: the ball.
-        bias: whether there is a bias.
         init: ``"isometric"`` keeps the radius, so that stacks of any depth start with radii in range (orthonormal rows
             or columns, scaled where the dimension falls), or ``"kaiming"``, uniform as ``nn.Linear`` and as published
             (hyptorch), under which radii shrink by 1/sqrt(3) in every layer.
 
     Shapes:
         points ``(..., in_features)`` to ``(..., out_features)``.
-
-    Raises:
-        TypeError: the manifold is not a ball, or the input is not floating point.
-        ValueError: an argument is out of range, or the input has another width.
     """
 
     inits = ("isometric", "kaiming")
@@ -310,7 +291,7 @@ def init_planes_(weight: Tensor, init: str) -> None:
 
 
 @stable("x")
-def _fully_connected(x: Tensor, weight: Tensor, offset: Tensor, c) -> Tensor:
+def _fully_connected(x: Tensor, weight: Tensor, offset: Tensor, c: float | Tensor) -> Tensor:
     root = c**0.5
     v = poincare.hyperplane_logits(x, weight, offset, c) * root
     limit = 40.0 - 0.5 * math.log(v.shape[-1])

@@ -7,14 +7,13 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.types import Device
 
 from hypvision.geometry import Lorentz, PoincareBall, poincare
 from hypvision.geometry.numerics import asinh, exact
 from hypvision.nn.checks import check_features, check_manifold, check_sizes
 from hypvision.nn.functional import space_time
 from hypvision.nn.published.linear import FGGLinear
-
-__all__ = ["FGGMLR", "GaneaMLR", "PoincareMLR"]
 
 
 class FGGMLR(FGGLinear):
@@ -28,16 +27,11 @@ class FGGMLR(FGGLinear):
     Args:
         in_features: space dimension ``n``.
         num_classes: number of hyperplanes ``K``.
-        manifold: the hyperboloid.
         init: see :class:`FGGLinear`; published: ``"mlr"``.
         weight_norm: train length and direction of the normals apart.
 
     Shapes:
         space parts ``(..., n)`` to logits ``(..., K)``, float32 also under autocast.
-
-    Raises:
-        TypeError: the manifold is not a hyperboloid, or the input is not floating point.
-        ValueError: an argument is out of range, or the input has another width.
     """
 
     def __init__(
@@ -47,8 +41,8 @@ class FGGMLR(FGGLinear):
         manifold: Lorentz,
         init: str = "mlr",
         weight_norm: bool = False,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         check_sizes(self, num_classes=num_classes)
         super().__init__(in_features, num_classes, manifold, None, init, weight_norm, device, dtype)
@@ -57,8 +51,8 @@ class FGGMLR(FGGLinear):
         check_features(self, x, self.in_features)
         with exact(x.device):
             root, planes = self.manifold.c**0.5, self.planes()
-            precise = x.to(planes.dtype)
-            out = F.linear(precise, planes[:, 1:]) + space_time(precise, self.manifold.c) * planes[:, 0]
+            wide = x.to(planes.dtype)
+            out = F.linear(wide, planes[:, 1:]) + space_time(wide, self.manifold.c) * planes[:, 0]
             return asinh(out * root) / root
 
 
@@ -68,7 +62,6 @@ class PoincareMLR(nn.Module):
     Args:
         in_features: dimension ``n``.
         num_classes: number of hyperplanes ``K``.
-        manifold: the ball.
         bias: whether the hyperplanes have offsets.
 
     Attributes:
@@ -78,17 +71,19 @@ class PoincareMLR(nn.Module):
 
     Shapes:
         points ``(..., n)`` to logits ``(..., K)``.
-
-    Raises:
-        TypeError: the manifold is not a ball, or the input is not floating point.
-        ValueError: a size is below 1, or the input has another width.
     """
 
     def __init__(
-        self, in_features: int, num_classes: int, manifold: PoincareBall, bias: bool = True, device=None, dtype=None
+        self,
+        in_features: int,
+        num_classes: int,
+        manifold: PoincareBall,
+        bias: bool = True,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        check_manifold(self, manifold, PoincareBall)
+        check_manifold(self, PoincareBall, manifold=manifold)
         check_sizes(self, in_features=in_features, num_classes=num_classes)
         self.in_features, self.num_classes = in_features, num_classes
         self.manifold = manifold
@@ -118,7 +113,6 @@ class GaneaMLR(nn.Module):
     Args:
         in_features: dimension ``n``.
         num_classes: number of hyperplanes ``K``.
-        manifold: the ball.
 
     Attributes:
         a: normals ``(K, n)``.
@@ -126,15 +120,18 @@ class GaneaMLR(nn.Module):
 
     Shapes:
         points ``(..., n)`` to logits ``(..., K)``; no ``(..., K, n)`` tensor is built.
-
-    Raises:
-        TypeError: the manifold is not a ball, or the input is not floating point.
-        ValueError: a size is below 1, or the input has another width.
     """
 
-    def __init__(self, in_features: int, num_classes: int, manifold: PoincareBall, device=None, dtype=None):
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        manifold: PoincareBall,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ):
         super().__init__()
-        check_manifold(self, manifold, PoincareBall)
+        check_manifold(self, PoincareBall, manifold=manifold)
         check_sizes(self, in_features=in_features, num_classes=num_classes)
         self.in_features, self.num_classes = in_features, num_classes
         self.manifold = manifold

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hypvision.nn.norm import LorentzBatchNorm1d, LorentzBatchNorm2d
 
-__all__ = ["GyroLorentzBatchNorm1d", "GyroLorentzBatchNorm2d"]
-
 
 class GyroLorentzBatchNorm2d(LorentzBatchNorm2d):
     """Gyrogroup batch normalisation (GyroLBN): radii are multiplied by ``exp(gamma) / sqrt(var + eps)``.

@@ -32,6 +32,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
@@ -54,7 +55,7 @@ from hypvision.nn.published.linear import FGGLinear, PLFCLinear, PoincareFullyCo
 from hypvision.nn.published.mlr import FGGMLR, GaneaMLR, PoincareMLR
 from hypvision.nn.published.norm import GyroLorentzBatchNorm1d, GyroLorentzBatchNorm2d
 
-__all__ = ["layer_state"]
+_State = dict[str, Tensor | None]  # None for an optional entry that is not there
 
 
 class _Entries:
@@ -73,42 +74,35 @@ class _Entries:
         return self.take(name) if name in self.rest else None
 
 
-def _lorentz_matrix(layer: LorentzLinear, entries: _Entries, weight: str, bias: str) -> dict[str, Tensor]:
+def _with_gate(layer: LorentzLinear, entries: _Entries, library: str, normalize: tuple[bool | str, ...]) -> _State:
     """The published matrix ``(m + 1, n + 1)``: its first row is the norm's gate, or was never used."""
-    matrix, offset = entries.take(weight), entries.maybe(bias)
-    entries.maybe("scale") if not layer.normalize else None
-    out = {"weight": matrix[1:, 1:], "time_weight": matrix[1:, 0]}
+    if layer.normalize not in normalize:
+        raise HypvisionError(
+            f"{library} has no linear layer with normalize={layer.normalize!r}. Create the layer with "
+            f"normalize={' or '.join(map(repr, normalize))}."
+        )
+    matrix, offset, scale = entries.take("weight.weight"), entries.maybe("weight.bias"), entries.maybe("scale")
+    out: _State = {"weight": matrix[1:, 1:], "time_weight": matrix[1:, 0]}
     if layer.bias is not None and offset is not None:
         out["bias"] = offset[1:]
     if layer.normalize:
-        out["norm_weight"], out["scale"] = matrix[0], entries.take("scale").reshape(())
-        if offset is not None:
-            out["norm_bias"] = offset[:1]
+        out["norm_weight"], out["scale"] = matrix[0], None if scale is None else scale.reshape(())
+        out["norm_bias"] = None if offset is None else offset[:1]
     return out
 
 
-def _published_normalize(layer: LorentzLinear, library: str, wanted: tuple[bool | str, ...]) -> None:
-    if layer.normalize not in wanted:
-        raise HypvisionError(
-            f"{library} has no linear layer with normalize={layer.normalize!r}. Create the layer with "
-            f"normalize={' or '.join(map(repr, wanted))}."
-        )
+def _hyperboliccv_linear(layer: LorentzLinear, entries: _Entries) -> _State:
+    return _with_gate(layer, entries, "hyperboliccv", (False, True))
 
 
-def _hyperboliccv_linear(layer: LorentzLinear, entries: _Entries) -> dict[str, Tensor]:
-    _published_normalize(layer, "hyperboliccv", (False, True))
-    return _lorentz_matrix(layer, entries, "weight.weight", "weight.bias")
+def _chen_linear(layer: LorentzLinear, entries: _Entries) -> _State:
+    return _with_gate(layer, entries, "fully-hyperbolic-nn", ("time",))
 
 
-def _chen_linear(layer: LorentzLinear, entries: _Entries) -> dict[str, Tensor]:
-    _published_normalize(layer, "fully-hyperbolic-nn", ("time",))
-    return _lorentz_matrix(layer, entries, "weight.weight", "weight.bias")
+def _kernel(layer: LorentzConv1d | LorentzConv2d, name: str, matrix: Tensor) -> _State:
+    """A matrix ``(C', k k C + 1)``: the time of the patch, then its space by position and channel.
 
-
-def _kernel(layer: LorentzConv1d | LorentzConv2d, name: str, matrix: Tensor) -> dict[str, Tensor]:
-    """A matrix ``(C', k k C + 1)``, the time of the patch first, its space by position, then channel.
-
-    In one dimension by channel, then position.
+    In one dimension by channel and position.
     """
     positions = math.prod(layer.kernel_size)
     if (matrix.shape[1] - 1) % positions:
@@ -117,38 +111,38 @@ def _kernel(layer: LorentzConv1d | LorentzConv2d, name: str, matrix: Tensor) -> 
             f"{layer.kernel_size} and a time. Create the layer with its kernel."
         )
     if isinstance(layer, LorentzConv1d):
-        return {"weight": matrix[:, 1:].unflatten(1, (-1, positions)).contiguous(), "time_weight": matrix[:, 0]}
-    space = matrix[:, 1:].unflatten(1, (positions, -1)).transpose(1, 2)
-    return {"weight": space.unflatten(2, layer.kernel_size).contiguous(), "time_weight": matrix[:, 0]}
+        weight = matrix[:, 1:].reshape(len(matrix), -1, positions)
+    else:
+        by_position = matrix[:, 1:].reshape(len(matrix), *layer.kernel_size, -1)
+        weight = by_position.movedim(-1, 1)
+    return {"weight": weight.contiguous(), "time_weight": matrix[:, 0]}
 
 
-def _lorentz_conv(layer: LorentzConv1d | LorentzConv2d, entries: _Entries, prefix: str = "") -> dict[str, Tensor]:
+def _lorentz_conv(layer: LorentzConv1d | LorentzConv2d, entries: _Entries, prefix: str = "") -> _State:
     """The matrix has a row more, which was never used."""
     name = f"{prefix}linearized_kernel.weight.weight"
-    matrix = entries.take(name)
-    offset = entries.maybe(f"{prefix}linearized_kernel.weight.bias")
+    matrix, offset = entries.take(name), entries.maybe(f"{prefix}linearized_kernel.weight.bias")
     entries.maybe(f"{prefix}linearized_kernel.scale")
-    out = _kernel(layer, name, matrix[1:])
-    return out if offset is None else {**out, "bias": offset[1:]}
+    return {**_kernel(layer, name, matrix[1:]), "bias": None if offset is None else offset[1:]}
 
 
-def _efficient(layer: EfficientLorentzConv2d | EfficientLorentzLinear, entries: _Entries) -> dict[str, Tensor]:
+def _efficient(layer: EfficientLorentzConv2d | EfficientLorentzLinear, entries: _Entries) -> _State:
     """The map, or the free matrix of its Cayley transform, and the boost's parameter."""
     raw = entries.maybe("rotate.parametrizations.weight.original")
     weight = entries.take("rotate.weight") if raw is None else raw
-    own = layer.weight.shape
-    out = {"weight": weight.reshape(own) if weight.numel() == own.numel() else weight}
-    boost = entries.maybe("boost.weight")
-    return out if boost is None else {**out, "boost_weight": boost.reshape(-1)}
+    own, boost = layer.weight.shape, entries.maybe("boost.weight")
+    return {
+        "weight": weight.reshape(own) if weight.numel() == own.numel() else weight,
+        "boost_weight": None if boost is None else boost.reshape(-1),
+    }
 
 
-def _transposed(layer: LorentzConvTranspose2d, entries: _Entries) -> dict[str, Tensor]:
+def _transposed(layer: LorentzConvTranspose2d, entries: _Entries) -> _State:
     entries.maybe("pad_weight")  # ones that spread the pixels
-    found = _lorentz_conv(layer.conv, entries, "conv.")
-    return {f"conv.{name}": value for name, value in found.items()}
+    return {f"conv.{name}": value for name, value in _lorentz_conv(layer.conv, entries, "conv.").items()}
 
 
-def _batch_norm(layer: nn.Module, entries: _Entries) -> dict[str, Tensor]:
+def _batch_norm(layer: nn.Module, entries: _Entries) -> _State:
     return {
         "beta": entries.take("beta"),
         "gamma": entries.take("gamma").reshape(1),
@@ -157,77 +151,7 @@ def _batch_norm(layer: nn.Module, entries: _Entries) -> dict[str, Tensor]:
     }
 
 
-def _hypll_linear(layer: PoincareFullyConnected, entries: _Entries) -> dict[str, Tensor]:
-    out, bias = {"weight": entries.take("z").t().contiguous()}, entries.maybe("bias")
-    return out if bias is None else {**out, "bias": bias}
-
-
-def _hypll_conv(layer: PoincareConv2d, entries: _Entries) -> dict[str, Tensor]:
-    """``(C k k, C')``, by channel, then position."""
-    matrix, bias = entries.take("weights").t(), entries.maybe("bias")
-    size = (layer.in_channels, *layer.kernel_size)
-    if matrix.shape[1] != math.prod(size):
-        raise HypvisionError(
-            f"'weights' has {matrix.shape[1]} rows where the layer has {math.prod(size)}, the channels and the kernel "
-            f"{layer.kernel_size}. Create the layer with the published sizes."
-        )
-    out = {"weight": matrix.unflatten(1, size).contiguous()}
-    return out if bias is None else {**out, "bias": bias}
-
-
-def _hypll_norm(layer: nn.Module, entries: _Entries) -> dict[str, Tensor]:
-    if layer.track_running_stats:
-        raise HypvisionError("hypll's batch norm has no running statistics: pass track_running_stats=False.")
-    prefix = "norm." if "norm.bias" in entries.rest else ""
-    return {"bias": entries.take(f"{prefix}bias"), "weight": entries.take(f"{prefix}weight").reshape(())}
-
-
-def _hypercore_linear(layer: nn.Module, entries: _Entries, prefix: str = "linear.") -> dict[str, Tensor]:
-    matrix, bias = entries.take(f"{prefix}weight"), entries.maybe(f"{prefix}bias")
-    out = {"weight": matrix[:, 1:], "time_weight": matrix[:, 0]}
-    return out if bias is None else {**out, "bias": bias}
-
-
-def _hypercore_conv(layer: LorentzConv2d, entries: _Entries) -> dict[str, Tensor]:
-    name = "linearized_kernel.linear.weight"
-    matrix, bias = entries.take(name), entries.maybe("linearized_kernel.linear.bias")
-    out = _kernel(layer, name, matrix)
-    return out if bias is None else {**out, "bias": bias}
-
-
-def _hypercore_attention(layer: LorentzAttention, entries: _Entries) -> dict[str, Tensor]:
-    if layer.join == "space":
-        raise HypvisionError(
-            "hypercore's attention reads the times of the heads: create the layer with join='points' (its "
-            "trans_heads_concat) or 'centroid', and with head_dim one less than its channels per head."
-        )
-    entries.maybe("bias")  # of the scores: a constant, which the softmax takes out
-    out = {"scale": entries.take("scale").reshape(1)}
-    for ours, theirs in (("query", "Wq"), ("key", "Wk"), ("value", "Wv")):
-        found = _hypercore_linear(layer, entries, f"{theirs}.")
-        out |= {f"{ours}.{name}": value for name, value in found.items()}
-    if layer.join == "points":
-        out["out.weight"], bias = entries.take("final_linear.weight"), entries.maybe("final_linear.bias")
-        return out if bias is None else {**out, "out.bias": bias}
-    return out
-
-
-def _hypercore_residual(layer: LorentzResidual, entries: _Entries) -> dict[str, Tensor]:
-    """The weight of the second summand; a learned scale of the space part is a logarithm in both."""
-    out, scale = {"weight": entries.take("w_y").reshape(())}, entries.maybe("scale")
-    return out if scale is None else {**out, "log_scale": scale.reshape(())}
-
-
-def _fgg(layer: FGGLinear, entries: _Entries) -> dict[str, Tensor]:
-    """Normals ``(n, m)``, or their directions and lengths; the planes that are kept beside them are computed anew."""
-    entries.maybe("V_auxiliary")
-    out = {"offset": entries.take("a").flatten()}
-    if layer.gain is None:
-        return {**out, "weight": entries.take("U").t().contiguous()}
-    return {**out, "weight": entries.take("v").t().contiguous(), "gain": entries.take("g")}
-
-
-def _gyro_norm(layer: nn.Module, entries: _Entries) -> dict[str, Tensor]:
+def _gyro_norm(layer: GyroLorentzBatchNorm1d | GyroLorentzBatchNorm2d, entries: _Entries) -> _State:
     """Its running mean is a point, ours the tangent vector at the origin that leads there."""
     return {
         "beta": entries.take("bias"),
@@ -237,33 +161,102 @@ def _gyro_norm(layer: nn.Module, entries: _Entries) -> dict[str, Tensor]:
     }
 
 
-def _plfc(layer: PLFCLinear, entries: _Entries) -> dict[str, Tensor]:
-    out, bias = {"z": entries.take("z"), "a": entries.take("a")}, entries.maybe("bias")
-    return out if bias is None else {**out, "bias": bias}
+def _hypll_linear(layer: PoincareFullyConnected, entries: _Entries) -> _State:
+    return {"weight": entries.take("z").t().contiguous(), "bias": entries.maybe("bias")}
 
 
-def _renamed(**names: str) -> Callable[[nn.Module, _Entries], dict[str, Tensor]]:
+def _hypll_conv(layer: PoincareConv2d, entries: _Entries) -> _State:
+    """``(C k k, C')``, by channel, then position."""
+    matrix, size = entries.take("weights").t(), (layer.in_channels, *layer.kernel_size)
+    if matrix.shape[1] != math.prod(size):
+        raise HypvisionError(
+            f"'weights' has {matrix.shape[1]} rows where the layer has {math.prod(size)}, the channels and the kernel "
+            f"{layer.kernel_size}. Create the layer with the published sizes."
+        )
+    return {"weight": matrix.reshape(-1, *size), "bias": entries.maybe("bias")}
+
+
+def _hypll_norm(layer: PoincareBatchNorm1d | PoincareBatchNorm2d, entries: _Entries) -> _State:
+    if layer.track_running_stats:
+        raise HypvisionError("hypll's batch norm has no running statistics: pass track_running_stats=False.")
+    prefix = "norm." if "norm.bias" in entries.rest else ""
+    return {"bias": entries.take(f"{prefix}bias"), "weight": entries.take(f"{prefix}weight").reshape(())}
+
+
+def _hypercore_linear(layer: LorentzLinear, entries: _Entries, prefix: str = "linear.") -> _State:
+    matrix = entries.take(f"{prefix}weight")
+    return {"weight": matrix[:, 1:], "time_weight": matrix[:, 0], "bias": entries.maybe(f"{prefix}bias")}
+
+
+def _hypercore_conv(layer: LorentzConv2d, entries: _Entries) -> _State:
+    name = "linearized_kernel.linear.weight"
+    return {**_kernel(layer, name, entries.take(name)), "bias": entries.maybe("linearized_kernel.linear.bias")}
+
+
+def _hypercore_attention(layer: LorentzAttention, entries: _Entries) -> _State:
+    if layer.join == "space":
+        raise HypvisionError(
+            "hypercore's attention reads the times of the heads: create the layer with join='points' (its "
+            "trans_heads_concat) or 'centroid', and with head_dim one less than its channels per head."
+        )
+    entries.maybe("bias")  # of the scores: a constant, which the softmax takes out
+    out: _State = {"scale": entries.take("scale").reshape(1)}
+    for ours, theirs, part in (("query", "Wq", layer.query), ("key", "Wk", layer.key), ("value", "Wv", layer.value)):
+        found = _hypercore_linear(part, entries, f"{theirs}.")
+        out |= {f"{ours}.{name}": value for name, value in found.items()}
+    if layer.join == "points":
+        out |= {"out.weight": entries.take("final_linear.weight"), "out.bias": entries.maybe("final_linear.bias")}
+    return out
+
+
+def _hypercore_residual(layer: LorentzResidual, entries: _Entries) -> _State:
+    """The weight of the second summand; a learned scale of the space part is a logarithm in both."""
+    scale = entries.maybe("scale")
+    return {"weight": entries.take("w_y").reshape(()), "log_scale": None if scale is None else scale.reshape(())}
+
+
+def _fgg(layer: FGGLinear, entries: _Entries) -> _State:
+    """Normals ``(n, m)``, or their directions and lengths; the planes that are kept beside them are computed anew."""
+    entries.maybe("V_auxiliary")
+    normed = layer.gain is not None
+    return {
+        "offset": entries.take("a").flatten(),
+        "weight": entries.take("v" if normed else "U").t().contiguous(),
+        "gain": entries.take("g") if normed else None,
+    }
+
+
+def _plfc(layer: PLFCLinear, entries: _Entries) -> _State:
+    return {"z": entries.take("z"), "a": entries.take("a"), "bias": entries.maybe("bias")}
+
+
+def _renamed(**names: str) -> Callable[[nn.Module, _Entries], _State]:
     return lambda layer, entries: {ours: entries.take(theirs) for ours, theirs in names.items()}
 
 
-def _hyptorch_linear(layer: PoincareLinear, entries: _Entries) -> dict[str, Tensor]:
-    out, bias = {"weight": entries.take("weight")}, entries.maybe("bias")
+def _hyptorch_linear(layer: PoincareLinear, entries: _Entries) -> _State:
+    weight, bias = entries.take("weight"), entries.maybe("bias")
     if bias is not None and bias.any() and layer.manifold.c != 1:
         warnings.warn(
             f"hyptorch adds the bias of its linear layer as if c were 1, ours with c = {float(layer.manifold.c):g}: "
             "outputs differ from hyptorch's.",
             stacklevel=3,
         )
-    return out if bias is None else {**out, "bias": bias}
+    return {"weight": weight, "bias": bias}
 
 
-def _hnn_mlr(layer: PoincareMLR, entries: _Entries) -> dict[str, Tensor]:
-    out = {"g": entries.take("weight_g"), "v": entries.take("weight_v").t().contiguous()}
-    bias = entries.maybe("bias")
-    return {**out, "r": out["g"].new_zeros(out["g"].shape) if bias is None else bias}
+def _hnn_mlr(layer: PoincareMLR, entries: _Entries) -> _State:
+    g, bias = entries.take("weight_g"), entries.maybe("bias")
+    return {
+        "g": g,
+        "v": entries.take("weight_v").t().contiguous(),
+        "r": torch.zeros_like(g) if bias is None else bias,
+    }
 
 
-_HYPERBOLICCV: dict[type, Callable[[Any, _Entries], dict[str, Tensor]]] = {
+_Readers = dict[type[nn.Module], Callable[[Any, _Entries], _State]]
+
+_HYPERBOLICCV: _Readers = {
     LorentzLinear: _hyperboliccv_linear,
     LorentzConvTranspose2d: _transposed,
     LorentzConv1d: _lorentz_conv,
@@ -273,7 +266,7 @@ _HYPERBOLICCV: dict[type, Callable[[Any, _Entries], dict[str, Tensor]]] = {
     LorentzMLR: _renamed(a="a", z="z"),
 }
 # Library -> how its layers are read, and the ends of names that only repeat the curvature.
-LAYOUTS: dict[str, tuple[dict[type, Callable[[Any, _Entries], dict[str, Tensor]]], tuple[str, ...]]] = {
+LAYOUTS: dict[str, tuple[_Readers, tuple[str, ...]]] = {
     "hyperboliccv": (_HYPERBOLICCV, (".manifold.k",)),
     "lhier": (
         _HYPERBOLICCV | {EfficientLorentzConv2d: _efficient, EfficientLorentzLinear: _efficient},
@@ -339,7 +332,7 @@ def layer_state(layer: nn.Module, published: Mapping[str, Tensor], library: str)
             f"Known: {', '.join(kind.__name__ for kind in readers)}."
         )
     entries = _Entries(published, ignored)
-    found = readers[type(layer)](layer, entries)
+    found = {name: value for name, value in readers[type(layer)](layer, entries).items() if value is not None}
     if entries.rest:
         raise HypvisionError(f"Not an entry of {library}'s {type(layer).__name__}: {', '.join(sorted(entries.rest))}.")
     own = layer.state_dict()

@@ -26,8 +26,6 @@ from hypvision.files import read_json
 from hypvision.images import SUFFIXES
 from hypvision.viz.palette import palette
 
-__all__ = ["CheckedCOCO", "CheckedVOCDataset", "ShapesCocoDataset"]
-
 _logger = logging.getLogger(__name__)
 
 _NEEDED = {  # what mmdet reads of each entry

@@ -17,8 +17,6 @@ from hypvision.errors import HypvisionError
 from hypvision.openmmlab.datasets.open_vocabulary_shapes import BASE, CLASSES, GROUND, NOVEL, _scene
 from hypvision.viz.palette import palette
 
-__all__ = ["OpenVocabScenesDataset", "scene_classes"]
-
 
 def scene_classes(level: str = "shape", which: str = "all", ground: bool = False) -> tuple[str, ...]:
     """Names of the drawn objects; ``which="base"`` without those held out, ``"novel"`` only those; the ground last.

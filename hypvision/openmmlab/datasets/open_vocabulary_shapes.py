@@ -13,8 +13,6 @@ from hypvision.data.shapes import COLOURS, TAXONOMY, Scene, make_scene
 from hypvision.errors import HypvisionError
 from hypvision.viz.palette import palette
 
-__all__ = ["BASE", "CLASSES", "GROUND", "NOVEL", "ColourShapeDataset"]
-
 GROUND = "grey ground"
 _SHAPES = TAXONOMY.classes["shape"]
 CLASSES = {

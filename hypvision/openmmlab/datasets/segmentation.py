@@ -8,8 +8,6 @@ from mmseg.registry import DATASETS
 from hypvision.data.taxonomy import TAXONOMY
 from hypvision.viz.palette import palette
 
-__all__ = ["CamVidDataset", "ShapesSegDataset"]
-
 _CAMVID = {
     "Sky": (128, 128, 128), "Building": (128, 0, 0), "Pole": (192, 192, 128), "Road": (128, 64, 128),
     "Pavement": (60, 40, 222), "Tree": (128, 128, 0), "SignSymbol": (192, 128, 128), "Fence": (64, 64, 128),

@@ -33,7 +33,6 @@ from hypvision.files import write_text
 from hypvision.openmmlab.coco_metric import CheckedCOCOeval, CheckedCocoMetric
 from hypvision.openmmlab.datasets.detection import CocoDataset
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
-    DatasetClassesHook,
     OpenVocabMaps,
     Vocabulary,
     groups_of,
@@ -42,15 +41,6 @@ from hypvision.openmmlab.open_vocabulary.vocabulary import (
     preprocessing,
 )
 from hypvision.viz.palette import palette
-
-__all__ = [
-    "DatasetClassesHook",
-    "HyperCLIPDetector",
-    "OpenVocabBBoxHead",
-    "OpenVocabCocoDataset",
-    "OpenVocabCocoMetric",
-    "OpenVocabRoIHead",
-]
 
 
 @MODELS.register_module()
@@ -102,8 +92,10 @@ class HyperCLIPDetector(Vocabulary, TwoStageDetector):
         self.build_pyramid(backbone, neck, hooks, checkpointing, MODELS)
         self.train_cfg, self.test_cfg = train_cfg, test_cfg
         rpn, roi = ConfigDict(rpn_head), ConfigDict(roi_head)
-        rpn.update(train_cfg=train_cfg and train_cfg.rpn, test_cfg=test_cfg.rpn, num_classes=1)
-        roi.update(train_cfg=train_cfg and train_cfg.rcnn, test_cfg=test_cfg.rcnn)
+        for head, stage in ((rpn, "rpn"), (roi, "rcnn")):
+            rules = {"train_cfg": train_cfg, "test_cfg": test_cfg}
+            head.update({name: None if rule is None else rule[stage] for name, rule in rules.items()})
+        rpn.num_classes = 1
         roi.bbox_head.setdefault("embedding_size", self.embedding_size)
         self.rpn_head, self.roi_head = MODELS.build(rpn), MODELS.build(roi)
 
@@ -306,7 +298,7 @@ class OpenVocabCocoMetric(CheckedCocoMetric):
     def _reference(self, truth: Sequence[dict], names: list[str]) -> tuple[COCO, list[int]]:
         if self._coco_api is not None:
             return self._coco_api, list(self._coco_api.get_cat_ids(cat_names=names))
-        annotations = []
+        annotations: list[dict[str, Any]] = []
         for item in truth:
             for instance in item["anns"]:
                 left, top, right, bottom = (float(value) for value in instance["bbox"])

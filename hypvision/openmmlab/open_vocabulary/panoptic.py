@@ -6,6 +6,7 @@ needs neither compiled operators nor ``panopticapi``. Importing this module impo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,6 @@ from hypvision.errors import HypvisionError
 from hypvision.files import read_json
 from hypvision.images import read_labels
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
-    DatasetClassesHook,
     OpenVocabMaps,
     Vocabulary,
     groups_of,
@@ -43,18 +43,6 @@ from hypvision.openmmlab.open_vocabulary.vocabulary import (
     preprocessing,
 )
 from hypvision.viz.palette import palette
-
-__all__ = [
-    "DatasetClassesHook",
-    "HyperCLIPPanoptic",
-    "LoadPanopticSegments",
-    "OpenVocabMaskFormerHead",
-    "OpenVocabPanopticDataset",
-    "OpenVocabPanopticMetric",
-    "PanopticVisualizer",
-    "merge_segments",
-    "panoptic_counts",
-]
 
 
 @MODELS.register_module()
@@ -199,7 +187,7 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
             HypvisionError: an empty list, a name that is there twice, or a thing that is not in the list.
         """
         names = load_classes(classes)
-        found = names if things is None else load_classes(things) if len(things) else ()
+        found = names if things is None else load_classes(things) if things else ()
         if unknown := [name for name in found if name not in names]:
             raise HypvisionError(f"things has {unknown[0]!r}, which is not in the class list.")
         super().set_test_classes(names)
@@ -450,10 +438,11 @@ def panoptic_counts(
     true = {s["id"]: s for s in segments if (truth == s["id"]).any()}
     pairs, sizes = np.unique(np.stack([truth.ravel(), predicted.ravel()]), axis=1, return_counts=True)
     overlap = {(int(a), int(b)): int(size) for (a, b), size in zip(pairs.T, sizes)}
-    area_true, area_found = {}, {}
+    area_true: Counter[int] = Counter()
+    area_found: Counter[int] = Counter()
     for (a, b), size in overlap.items():
-        area_true[a] = area_true.get(a, 0) + size
-        area_found[b] = area_found.get(b, 0) + size
+        area_true[a] += size
+        area_found[b] += size
     void = {b: sum(size for (a, c), size in overlap.items() if c == b and a not in true) for b in area_found}
     matched_true, matched_found = set(), set()
     for (a, b), size in overlap.items():

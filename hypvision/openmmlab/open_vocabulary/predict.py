@@ -25,8 +25,6 @@ from hypvision.errors import HypvisionError
 from hypvision.images import open_image
 from hypvision.openmmlab.open_vocabulary.vocabulary import Vocabulary
 
-__all__ = ["load_openvocab", "look"]
-
 
 def load_openvocab(config: str | Path | Any, weights: str | Path, device: str | torch.device = "cpu") -> Vocabulary:
     """A model of ``configs/hyperclip`` with the weights of its training, in evaluation mode.
@@ -83,7 +81,7 @@ def look(
         HypvisionError: an unreadable image, or a wrong list.
     """
     if classes is not None:
-        model.set_test_classes(classes, *(() if things is None else (things,)))
+        model.set_test_classes(classes, things)
     opened = open_image(image)
     width, height = opened.size
     scale = 1.0 if size is None else size / max(width, height)

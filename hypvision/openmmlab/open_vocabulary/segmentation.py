@@ -29,18 +29,8 @@ from hypvision.clip.segmentation.segmenter import SegmenterBase
 from hypvision.errors import HypvisionError
 from hypvision.images import read_labels
 from hypvision.openmmlab.label_maps import LabelMapIoUMetric
-from hypvision.openmmlab.open_vocabulary.vocabulary import DatasetClassesHook, Vocabulary, mean_percent
+from hypvision.openmmlab.open_vocabulary.vocabulary import Vocabulary, mean_percent
 from hypvision.viz.palette import palette
-
-__all__ = [
-    "DatasetClassesHook",
-    "HyperCLIPSegmentor",
-    "Load16BitAnnotations",
-    "OpenVocabIoUMetric",
-    "OpenVocabPreProcessor",
-    "OpenVocabSegDataset",
-    "Resize16Bit",
-]
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
@@ -119,7 +109,8 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
             tuple(sample.metainfo.get("ori_shape", image.shape[-2:])[:2]) for sample, image in zip(samples, inputs)
         ]
         names = [str(sample.get("img_path", place)) for place, sample in enumerate(samples)]
-        for sample, label in zip(samples, self.predict_labels(inputs, sizes, names=names)):
+        maps: list[Any] = self.predict_labels(inputs, sizes, names=names)
+        for sample, label in zip(samples, maps):
             if self.background_from is not None:
                 label = label.clamp(max=self.background_from)
             sample.pred_sem_seg = PixelData(data=label[None])
@@ -234,7 +225,8 @@ class OpenVocabSegDataset(BaseSegDataset):
             raise HypvisionError(f"There are no images in '{folder}' ({', '.join(SUFFIXES)}). Check data_root.")
         found = []
         for path in files:
-            item = dict(img_path=str(path), label_map=self._map or None, reduce_zero_label=False, seg_fields=[])
+            item: dict[str, Any] = dict(img_path=str(path), label_map=self._map or None, reduce_zero_label=False)
+            item["seg_fields"] = []
             if masks is not None:
                 stem = Path(masks, path.relative_to(folder)).with_suffix("")
                 endings = [self.suffix] if self.suffix else [".png", ".tif", ".tiff", ".bmp"]

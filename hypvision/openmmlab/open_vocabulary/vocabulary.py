@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, Registry
 from mmengine.runner import Runner
-from torch import Tensor
+from torch import Tensor, nn
 
 from hypvision.clip.classes import load_classes
 from hypvision.clip.models import CLIPBundle
@@ -20,17 +20,6 @@ from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.radius import radius_statistics, text_radii
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
 from hypvision.errors import HypvisionError, require_finite
-
-__all__ = [
-    "DatasetClassesHook",
-    "OpenVocabMaps",
-    "TextRadiusHook",
-    "Vocabulary",
-    "groups_of",
-    "held_out",
-    "mean_percent",
-    "preprocessing",
-]
 
 
 class OpenVocabMaps(tuple):
@@ -69,6 +58,12 @@ class Vocabulary(OpenVocabularyCLIP):
     open_vocabulary = True
     """Heads have no number of classes of their own."""
 
+    mean: Tensor
+    std: Tensor
+    backbone: nn.Module | None
+    neck: nn.Module | None
+    test_step: Callable[..., list[Any]]  # of mmengine's BaseModel, which every model with this mix-in is
+
     def set_vocabularies(
         self,
         train_classes: str | Path | Sequence[str] | None = None,
@@ -90,12 +85,16 @@ class Vocabulary(OpenVocabularyCLIP):
         self.test_classes = self.train_classes if test_classes is None else load_classes(test_classes)
         self.data_things: tuple[str, ...] | None = None  # of panoptic data
 
-    def set_test_classes(self, classes: str | Path | Sequence[str]) -> None:
+    def set_test_classes(
+        self, classes: str | Path | Sequence[str], things: str | Path | Sequence[str] | None = None
+    ) -> None:
         """Look for other classes from now on, known in training or not; the data's no longer count.
 
         Raises:
-            HypvisionError: an empty list, or a name that is there twice.
+            HypvisionError: an empty list, a name that is there twice, or ``things``, which panoptic models alone take.
         """
+        if things is not None:
+            raise HypvisionError(f"A {type(self).__name__} counts nothing: leave out --things.")
         self.test_classes, self.fixed["test"] = load_classes(classes), True
 
     def seen(self, names: Sequence[str]) -> Tensor:
@@ -132,8 +131,8 @@ class Vocabulary(OpenVocabularyCLIP):
         depth = len(tower.blocks)
         self.checkpointing = checkpointing
         self.hooks: tuple[int, ...] = ()
-        self.backbone = None
         if backbone is None:
+            self.backbone = None
             self.hooks = tuple(hooks) if hooks is not None else tuple(max(0, depth * k // 4 - 1) for k in (1, 2, 3, 4))
             neck = dict(neck or dict(type="BlockPyramid"))
             neck.setdefault("in_channels", [tower.width] * len(self.hooks))
@@ -149,7 +148,7 @@ class Vocabulary(OpenVocabularyCLIP):
         maps = OpenVocabMaps(found if self.neck is None else self.neck(found))
         maps.dense, maps.scale = dense, 1 / patch_size(self.clip)[0]
         maps.text, maps.seen = self.encode_classes(names), self.seen(names)
-        maps.temperature = self.clip.logit_scale.detach().exp()
+        maps.temperature = self.clip.get_parameter("logit_scale").detach().exp()
         maps.trains_clip = self.training and self.trains_clip
         return maps
 
@@ -166,7 +165,9 @@ def preprocessing(clip: CLIPBundle, options: Mapping[str, Any] | None) -> dict[s
         HypvisionError: ``pad_size_divisor`` is no multiple of the patch.
     """
     patch = patch_size(clip.model)[0]
-    found = dict(type="DetDataPreprocessor", mean=clip.mean, std=clip.std, bgr_to_rgb=True, pad_size_divisor=patch)
+    found: dict[str, Any] = dict(
+        type="DetDataPreprocessor", mean=clip.mean, std=clip.std, bgr_to_rgb=True, pad_size_divisor=patch
+    )
     found.update(options or {})
     if found["pad_size_divisor"] % patch:
         raise HypvisionError(
@@ -279,7 +280,7 @@ def held_out(classes: str | Path | Sequence[str], ignore: str | Path | Sequence[
         HypvisionError: a name to leave out is not in the list, or nothing is left.
     """
     names = load_classes(classes)
-    out = load_classes(ignore) if len(ignore) else ()
+    out = load_classes(ignore) if ignore else ()
     if unknown := [name for name in out if name not in names]:
         raise HypvisionError(f"ignore_classes has {unknown[0]!r}, which is not in the class list.")
     return load_classes([name for name in names if name not in out])

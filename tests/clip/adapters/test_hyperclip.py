@@ -13,9 +13,8 @@ from hypvision.clip import adapters
 from hypvision.clip.adapters.hyperclip import BlockMaps, HyperCLIPConfig, clip_report, layer
 from hypvision.errors import HypvisionError
 
-KINDS = {"openai": clip_models.openai_clip, "siglip": clip_models.siglip, "custom": clip_models.custom_blocks}
+KINDS = {"openai": clip_models.openai_clip, "siglip": clip_models.siglip}
 OPTIONS = [
-    dict(),
     dict(block=1),
     dict(block=32, shared=True),
     dict(projections="qv"),
@@ -49,12 +48,9 @@ def path(request, monkeypatch):
     monkeypatch.setattr(layer, "_SMALL", 1 if request.param == "packed" else 10**9)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_identity_then_merged_then_removed(kind, options):
-    if kind == "custom" and options not in (OPTIONS[0], OPTIONS[3]):
-        pytest.skip("the attention class alone differs")
-    model = KINDS[kind]()
+def test_identity_then_merged_then_removed(options):
+    model = clip_models.openai_clip()
     plain = {name: value.clone() for name, value in model.state_dict().items()}
     before = outputs(model)
     adapters.inject(model, **{"block": 16, **options})
@@ -169,20 +165,7 @@ def test_report_of_the_clip_on_known_rows(geometry):
         assert found["clipped_share"] == (0 if flat else pytest.approx(0.5, abs=0.01))
 
 
-def test_only_the_blocks_train_and_get_finite_gradients():
-    model = adapters.inject(clip_models.openai_clip(), block=16)
-    model.train()
-    image, text, scale = model(clip_models.random_images(model), clip_models.prompts())
-    (image[0] @ text[0] * scale).backward()
-    trained = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
-    assert trained == set(adapters.adapter_state_dict(model))
-    assert len(trained) == 3 * (3 + 4)
-    gradients = [parameter.grad for parameter in adapters.trainable_parameters(model)]
-    assert all(g.isfinite().all() and g.abs().max() > 0 for g in gradients)
-
-
-@pytest.mark.parametrize("kind", ["openai", "siglip"])
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(("kind", "checkpointing"), [("openai", True), ("siglip", False)])
 def test_gradients_are_those_of_the_reference(kind, checkpointing, path):
     gradients = []
     for fused in (True, False):
@@ -198,41 +181,6 @@ def test_gradients_are_those_of_the_reference(kind, checkpointing, path):
         gradients.append([parameter.grad for parameter in adapters.trainable_parameters(model)])
     # (2 x) because the reference is less exact in float32
     assert all((a - b).abs().max() <= 1e-4 * b.abs().max() + 1e-7 for a, b in zip(*gradients))
-
-
-def test_an_optimiser_step_is_seen():
-    model = adapters.inject(clip_models.openai_clip(), block=16)
-    optimizer = torch.optim.AdamW(adapters.trainable_parameters(model), lr=1e-2)
-    target, losses = torch.randn(3, 64), []
-    for _ in range(8):
-        loss = F.mse_loss(model.encode_text(clip_models.prompts()), target)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0] - 0.05
-    with torch.no_grad():
-        assert F.mse_loss(model.encode_text(clip_models.prompts()), target) < losses[-1]
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype):
-    model = clip_models.openai_clip().to(dtype)
-    before = outputs(model.float())[1]
-    model = adapters.inject(model.to(dtype), block=16)
-    assert all(parameter.dtype == torch.float32 for parameter in adapters.trainable_parameters(model))
-    with torch.no_grad():
-        after = model.encode_text(clip_models.prompts(), normalize=True)
-    assert after.dtype == dtype and (after.float() - before).abs().max() < 0.05
-
-
-def test_autocast_trains():
-    model = adapters.inject(clip_models.openai_clip(), block=16).train()
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = model.encode_image(clip_models.random_images(model)).float().square().mean()
-    loss.backward()
-    gradients = [p.grad for name, p in model.named_parameters() if name.startswith("visual") and "hyperclip" in name]
-    assert all(g.dtype == torch.float32 and g.isfinite().all() for g in gradients)
 
 
 def test_official_options():
@@ -282,8 +230,6 @@ def test_counts_and_names():
     assert count == 3 * 3 * 32 * 16 + 4 * 3 * 64 * 16
     text = adapters.summary(model)
     assert f"{count:,} of " in text and "3 of 3 text blocks" in text and "c = 0.01" in text and "\n" not in text
-    model.logit_scale.requires_grad_()
-    assert "1 others train" in adapters.summary(model)
 
 
 @pytest.mark.parametrize("form,frozen", [("feature", {"q", "k"}), ("weight", set())])

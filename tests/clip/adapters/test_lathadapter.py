@@ -215,34 +215,24 @@ def test_number_and_start_of_attributes():
     assert torch.equal(own.attributes, before)  # random ones stay
 
 
-@pytest.mark.parametrize(
-    ("name", "least"),
-    dict(attributes=0, classes=1, dim=0, beta=0, sigma=0, neighbours=2, draws=1, least=1).items(),
-)
-def test_least_values_are_taken_and_smaller_ones_not(name, least):
-    assert getattr(LatHAdapterConfig(**{name: least}), name) == least
-    with pytest.raises(HypvisionError, match=f"{name} must be at least {least}, got {least - 1}"):
-        LatHAdapterConfig(**{name: least - 1})
+def test_least_values_are_accepted():
+    for name, least in dict(attributes=0, classes=1, dim=0, beta=0, sigma=0, neighbours=2, draws=1, least=1).items():
+        assert getattr(LatHAdapterConfig(**{name: least}), name) == least
+        with pytest.raises(HypvisionError, match=f"{name} must be .* of at least {least}, got {least - 1}"):
+            LatHAdapterConfig(**{name: least - 1})
+    assert LatHAdapterConfig(attributes="auto", classes=47).count == attributes_for(47)
 
 
 def test_mistakes_are_explained():
     for match, options in (
-        ("degree is 'sum'; use one of abs, relu, clamp", dict(degree="sum")),
-        ("c must be above 0", dict(c=0)),
-        ("neighbours must be at least 2", dict(neighbours=1)),
+        ("degree must be one of 'abs', 'relu', 'clamp', got 'sum'", dict(degree="sum")),
+        ("c must be a finite number above 0, got 0", dict(c=0)),
         ("hard must be True or False, got 'soft'", dict(hard="soft")),
-        ("teacher_loss is 'ce'; use one of kl, labels", dict(teacher_loss="ce")),
+        ("teacher_loss must be one of 'kl', 'labels', got 'ce'", dict(teacher_loss="ce")),
         ("has no option betas. Did you mean beta", dict(betas=1)),
+        ("attributes must be an integer of at least 0, got 'many'", dict(attributes="many")),
+        ("draws must be a whole number, got 1.5", dict(draws=1.5)),
+        ("beta must be a finite number, got inf", dict(beta=float("inf"))),
     ):
         with pytest.raises(HypvisionError, match=match):
             adapters.inject(clip_models.openai_clip(), "lathadapter", **options)
-
-
-def test_attributes_may_be_auto_and_words_are_told():
-    assert LatHAdapterConfig(attributes="auto", classes=47).count == attributes_for(47)
-    for name, value in (("attributes", "many"), ("attributes", 2.5), ("draws", 1.5), ("neighbours", 3.5)):
-        with pytest.raises(HypvisionError, match=f"{name} must be a whole number.*{value}"):
-            LatHAdapterConfig(**{name: value})
-    for value in ("many", float("nan"), float("inf")):
-        with pytest.raises(HypvisionError, match=f"beta must be a finite number.*{value}"):
-            LatHAdapterConfig(beta=value)

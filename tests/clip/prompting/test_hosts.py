@@ -10,14 +10,12 @@ import torch
 import torch.nn.functional as F
 from helpers import clip_models
 from helpers.fewshot import NAMES, OTHERS, bundle, shaken, tokenize
-from PIL import Image
 from references import fewshot as reference
 
 from hypvision.clip import prompting
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting import HOSTS, build_host, load_learned
 from hypvision.clip.prompting import hosts as module
-from hypvision.clip.prompting.features import FeatureCache
 from hypvision.clip.prompting.templates import imagenet_templates
 from hypvision.data.fewshot import LAYOUTS
 from hypvision.errors import HypvisionError
@@ -94,8 +92,7 @@ def test_promptsrc():
     assert not host.eval()(images).losses
 
 
-@pytest.mark.parametrize("position", ["end", "middle", "front"])
-@pytest.mark.parametrize("per_class", [False, True])
+@pytest.mark.parametrize(("position", "per_class"), [("end", False), ("end", True), ("middle", True), ("front", False)])
 def test_coop(position, per_class):
     host = make("coop", tokens=4, position=position, per_class=per_class, classes=len(NAMES))
     images, prefix = host_images(host), "X X X X"
@@ -151,8 +148,7 @@ def kd(**options):
     return shaken(host)
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
+@pytest.mark.parametrize(("training", "temperature"), [(True, 2.0), (False, 1.0)])
 def test_promptkd(training, temperature):
     host = kd(weight=200.0, temperature=temperature).train(training)
     images, teacher, prompts = host_images(host, 4), host.teacher, host.learner["prompts"]
@@ -190,9 +186,8 @@ def any_host(name):
     return host
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", sorted(HOSTS))
-def test_under_autocast_logits_and_losses_are_float32(name, dtype):
+def test_under_autocast_logits_and_losses_are_float32(name):
     """And near those without it, in training and evaluation, with a gradient for all that learns."""
     host = any_host(name)
     images, labels = host_images(host, 4), torch.tensor([2, 0, 1, 3])
@@ -205,8 +200,12 @@ def test_under_autocast_logits_and_losses_are_float32(name, dtype):
             return logits, out.fit(logits, labels), *out.losses.values(), *([] if out.text is None else [out.text])
 
         wanted = run()
-        with torch.autocast("cpu", dtype=dtype):
+        with torch.autocast("cpu", torch.bfloat16):
             found = run()
+            out = host(images, labels)
+            if out.text is not None and out.text.dim() == 2 and out.extra is None:  # only the towers are rounded
+                unrounded = out.scale * (out.image[:, None] * out.text).sum(-1)
+                assert (out.logits() - unrounded).abs().max() < 1e-4
         for given, exact in zip(found, wanted, strict=True):
             assert given.dtype == torch.float32
             close(given, exact, 0.06)
@@ -274,8 +273,7 @@ def published_search(image, text, keys, values, labels, ends, steps):
     return best
 
 
-@pytest.mark.parametrize("ends", [(7.0, 3.0), (12.0, 5.0), (50.0, 50.0)])
-@pytest.mark.parametrize("rows", [4096, 13])
+@pytest.mark.parametrize(("ends", "rows"), [((7.0, 3.0), 4096), ((12.0, 5.0), 13), ((50.0, 50.0), 13)])
 def test_tip_adapter_searches_as_its_code_does(ends, rows, monkeypatch):
     """On labels that CLIP and the cache know in part each, so that the choice matters; in blocks of images, too."""
     monkeypatch.setattr(prompting.heads, "_ROWS", rows)
@@ -371,20 +369,15 @@ def test_depth_one_is_shallow():
     close(coop.texts(), host.texts())
 
 
-@pytest.mark.parametrize("name", PROMPTED)
-def test_tokens_begin_as_words(name):
-    host = build_host(bundle(), name, **PROMPTED[name])
-    learner = host.learner
-    if learner.text_tokens and learner.words:
-        words = learner.words.split()[: learner.text_tokens]
-        rows = tokenize([" ".join(words)])[0, 1 : 1 + len(words)]
-        assert torch.equal(learner.ctx.data, host.clip.token_embedding.weight[rows])
-        host.set_classes(NAMES)
-        if len(learner.deep_text) == 0:  # then the texts are those of plain CLIP
-            close(host.texts(), reference.unit(reference.plain_texts(host.clip, tokenize, "a photo of a {}.", NAMES)))
+def test_tokens_begin_as_words():
+    host = build_host(bundle(), "cocoop")
+    rows = tokenize(["a photo of a"])[0, 1:5]
+    assert torch.equal(host.learner.ctx.data, host.clip.token_embedding.weight[rows])
+    host.set_classes(NAMES)  # so the texts are those of plain CLIP
+    close(host.texts(), reference.unit(reference.plain_texts(host.clip, tokenize, "a photo of a {}.", NAMES)))
 
 
-@pytest.mark.parametrize("name", PROMPTED)
+@pytest.mark.parametrize("name", ["coop", "cocoop", "maple"])
 def test_new_classes_do_not_depend_on_old_ones(name):
     host, fresh = make(name), make(name)
     images = host_images(host)
@@ -399,7 +392,7 @@ def test_new_classes_do_not_depend_on_old_ones(name):
         assert torch.equal(host(images).logits(), make(name).eval()(images).logits())
 
 
-@pytest.mark.parametrize("name", ["maple", "promptsrc", "coop", "zeroshot"])
+@pytest.mark.parametrize("name", ["maple", "zeroshot"])
 def test_texts_are_encoded_once_in_evaluation(name):
     host = make(name).eval()
     images = host_images(host)
@@ -429,31 +422,6 @@ def test_texts_that_nothing_learned_reaches_are_encoded_once_in_training(name):
         assert encode.call_count == 1
 
 
-@pytest.mark.parametrize("change", ["activation", "heads"])
-def test_kept_features_of_equal_weights_are_told_apart(change, tmp_path):
-    """OpenAI's weights with GELU in place of QuickGELU, or cut into other heads, give other features."""
-    for name in NAMES:
-        Image.new("RGB", (64, 64), (len(name) * 20, 90, 30)).save(tmp_path / f"{name}.png")
-    images = torch.stack([torch.full((3, 64, 64), 20 * len(name), dtype=torch.uint8) for name in NAMES])
-
-    class Data(list):
-        description, paths = "64", [tmp_path / f"{name}.png" for name in NAMES]
-
-        def viewed(self, augment):
-            return self
-
-    data, cache = Data(dict(inputs=image) for image in images), FeatureCache(tmp_path / "cache")
-    plain, other = make("promptsrc", cache=tmp_path / "cache"), make("promptsrc", cache=tmp_path / "cache")
-    for block in [*other.clip.visual.transformer.resblocks, *other.clip.transformer.resblocks]:
-        if change == "activation":
-            block.mlp.gelu = torch.nn.GELU()
-        else:
-            block.attn.num_heads, block.attn.head_dim = 1, block.attn.embed_dim
-    assert (cache.features(plain, data) - cache.features(other, data)).abs().max() > 1e-3
-    assert (plain.frozen_texts() - other.frozen_texts()).abs().max() > 1e-3
-    assert len(list((tmp_path / "cache").iterdir())) == 4
-
-
 def test_frozen_texts_are_kept_by_their_content(tmp_path):
     host = make("promptsrc", cache=tmp_path)
     found = host.frozen_texts()
@@ -468,8 +436,7 @@ def test_frozen_texts_are_kept_by_their_content(tmp_path):
     assert len(list(tmp_path.iterdir())) == 4
 
 
-@pytest.mark.parametrize("name", ["maple", "cocoop", "coop"])
-@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize(("name", "chunk"), [("maple", 3), ("cocoop", 3), ("coop", 1)])
 def test_parts_of_the_classes_at_a_time(name, chunk):
     images = None
     found = []
@@ -493,8 +460,10 @@ def test_only_the_learner_trains():
         assert not host.clip.training
 
 
-@pytest.mark.parametrize("name", ["coop", "ivlp", "maple", "promptsrc"])
-@pytest.mark.parametrize("kind", ["siglip", "custom_blocks"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("coop", "siglip"), ("promptsrc", "siglip"), ("maple", "custom_blocks"), ("ivlp", "custom_blocks")],
+)
 def test_other_towers(name, kind):
     """SigLIP's (timm, text of full length) and open_clip's own attention: tokens enter, learn, and classes change."""
     model = getattr(clip_models, kind)()
@@ -508,17 +477,13 @@ def test_other_towers(name, kind):
     assert host.eval()(images).logits().shape == (3, 2)
 
 
-@pytest.mark.parametrize("name, options, count", [
-    ("maple", {}, 3_555_072), ("promptsrc", {}, 46_080), ("ivlp", {}, 46_080), ("coop", {}, 8192),
-])  # fmt: skip
-def test_numbers_of_parameters_on_vit_b16(name, options, count):
+def test_numbers_of_parameters_on_vit_b16():
     with torch.device("meta"):
-        config = open_clip.get_model_config("ViT-B-16-quickgelu")
-        model = open_clip.model.CLIP(**config)
+        model = open_clip.model.CLIP(**open_clip.get_model_config("ViT-B-16-quickgelu"))
     model.token_embedding.to_empty(device="cpu")
-    tokens = open_clip.SimpleTokenizer()
-    host = build_host(CLIPBundle(model, tokens, (), ()), name, **options)
-    assert sum(p.numel() for p in host.learner.parameters()) == count
+    clip = CLIPBundle(model, open_clip.SimpleTokenizer(), (), ())
+    for name, count in dict(maple=3_555_072, promptsrc=46_080, ivlp=46_080, coop=8192).items():
+        assert sum(p.numel() for p in build_host(clip, name).learner.parameters()) == count, name
 
 
 def test_the_batched_reference_is_the_one_by_sequences():
@@ -528,21 +493,6 @@ def test_the_batched_reference_is_the_one_by_sequences():
     tokens = tokenize([f"a photo of a {name}." for name in NAMES])
     texts = reference.batched_texts(model, tokens, learner.ctx, list(learner.deep_text))
     close(reference.logits(model, reference.batched_images(model, images, vision), texts), host(images).logits())
-
-
-@pytest.mark.parametrize("name", ["maple", "promptsrc", "clip-adapter"])
-def test_under_autocast_only_the_towers_are_rounded(name):
-    host = make(name).train()
-    images = host_images(host)
-    expected = host(images, LABELS).logits()
-    with torch.autocast("cpu", torch.bfloat16):
-        out = host(images, LABELS)
-        assert out.logits().dtype == out.image.dtype == torch.float32
-        unrounded = out.scale * (out.image[:, None] * out.text).sum(-1)
-        assert (out.logits() - unrounded).abs().max() < 1e-4
-        (out.fit(out.logits(), LABELS) + sum(out.losses.values())).backward()
-    assert (out.logits() - expected).abs().max() < 0.5
-    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in host.learner.parameters())
 
 
 # Averaging ------------------------------------------------------------------------------------------------------------
@@ -578,19 +528,19 @@ def test_mistakes_are_explained():
         assert "\n" not in str(caught.value)
 
     fails("no few-shot method 'mapple'. Did you mean maple", build_host, bundle(), "mapple")
-    fails("does not take these options.*'depths'", build_host, bundle(), "maple", depths=3)
+    fails("has no option 'depths'. Did you mean depth", build_host, bundle(), "maple", depths=3)
     fails("PromptKD needs a teacher", build_host, bundle(), "promptkd")
     fails("depth of 4; the tower allows 1 to 3", build_host, bundle(), "maple", depth=4)
     fails("6 text tokens cannot start from the 4 words", build_host, bundle(), "ivlp", text=6, depth=1)
-    fails("'end', in the 'middle'", build_host, bundle(), "coop", position="back")
+    fails("position must be one of 'end', 'middle', 'front', got 'back'", build_host, bundle(), "coop", position="back")
     fails("needs their number", build_host, bundle(), "coop", per_class=True)
-    fails("text_chunk of .* must be a whole number of at least 1", build_host, bundle(), "coop", text_chunk=0)
+    fails("text_chunk must be a whole number of at least 1", build_host, bundle(), "coop", text_chunk=0)
     for name, options, match in [
-        ("maple", dict(tokens=0), "tokens of the few-shot method 'maple' must be a whole number of at least 1, got 0"),
+        ("maple", dict(tokens=0), "tokens must be a whole number of at least 1, got 0 .*method 'maple'"),
         ("coop", dict(tokens=2.0), "must be a whole number"),
-        ("coop", dict(words=3), "words of .* must be a text, got 3"),
-        ("clip-adapter", dict(reduction=0), "reduction of .* at least 1, got 0"),
-        ("clip-adapter", dict(ratio=float("nan")), "ratio of .* a finite number"),
+        ("coop", dict(words=3), "words must be a text, got 3"),
+        ("clip-adapter", dict(reduction=0), "reduction must be .* at least 1, got 0"),
+        ("clip-adapter", dict(ratio=float("nan")), "ratio must be a finite number"),
         ("ivlp", dict(emulate_half="yes"), "True or False"),
     ]:
         fails(match, build_host, bundle(), name, **options)

@@ -152,7 +152,7 @@ def test_mixed_precision():
 def test_mistakes_are_explained():
     with pytest.raises(HypvisionError, match="hidden=30 is not divisible"):
         CATSegHead(hidden=30)
-    with pytest.raises(HypvisionError, match="use 'linear' or 'full'"):
+    with pytest.raises(HypvisionError, match="attention must be one of 'linear', 'full'"):
         CATSegHead(attention="flash")
     features, text, maps = inputs(prompts=2)
     with pytest.raises(HypvisionError, match="made for 1 prompt template"):

@@ -29,9 +29,8 @@ def test_any_image_any_classes():
     assert scores.shape == (40, 20, 30) and (scores.argmax(0) == label).all() and 0 <= scores.min() <= scores.max() <= 1
 
 
-@pytest.mark.parametrize("kind", ["openai", "siglip", "custom"])
-def test_every_kind_of_clip(kind):
-    make = dict(openai=clip_models.openai_clip, siglip=clip_models.siglip, custom=clip_models.custom_blocks)[kind]
+@pytest.mark.parametrize("make", [clip_models.siglip, clip_models.custom_blocks])
+def test_every_kind_of_clip(make):
     model = build(make=make)
     assert model.predict([random_image()])[0].shape == (50, 70)
     model.train()
@@ -84,7 +83,7 @@ def test_similarity_head():
     model.train()
     model(random_image(64, 64)[None], torch.zeros(1, 64, 64, dtype=torch.long)).backward()
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
-    with pytest.raises(HypvisionError, match="no head 'fcn'"):
+    with pytest.raises(HypvisionError, match="head must be one of 'catseg', 'similarity', got 'fcn'"):
         build(head=dict(type="fcn"))
 
 
@@ -212,7 +211,7 @@ def test_other_tunings(tune):
         assert "visual.conv1.weight" in changed and "token_embedding.weight" in changed
 
 
-@pytest.mark.parametrize("options", [dict(tune="full"), dict(tune="attention"), dict(form="feature"), dict()])
+@pytest.mark.parametrize("options", [dict(tune="full"), dict(form="feature"), dict()])
 def test_whatever_trains_gets_a_gradient(options):
     """Otherwise distributed training stops."""
     tune, form = options.get("tune", "adapter"), options.get("form", "weight")
@@ -312,12 +311,12 @@ def test_mistakes_are_explained(tmp_path):
     for inference in ("slide", "whole"):
         fails("10 x 70 pixels, less than one patch", build(inference=inference).predict, [random_image(10, 70)])
     for option, value in (("overlap", 1.0), ("crop", 0), ("slide", 0), ("resolution", 0)):
-        fails(rf"{option}(={value}| must be .* of at least 1, got {value})", build, **{option: value})
+        fails(rf"{option} (is a share|must be .* of at least 1).*, got {value}", build, **{option: value})
     fails("give two numbers", build, hooks=(0,))
     fails("give two numbers", build, upsample=(0, 128))
     fails("synonyms must be one of 'first', 'mean'", build, synonyms="last")
     fails("no multiple of the patch of 16 x 16 pixels. Use 64", build, resolution=70)
-    fails("no tuning 'lora'", build, adapter=None, tune="lora")
+    fails("tune must be one of .*, got 'lora'", build, adapter=None, tune="lora")
     fails("trains with tune='adapter'", build, tune="full")
     fails("inference must be one of 'slide', 'whole'", build, inference="both")
     fails("no prompt templates 'nice'", build, templates="nice")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hypvision.checks import at_least, one_of
 from hypvision.clip.adapters.base import AdapterConfig
 from hypvision.errors import HypvisionError
-
-__all__ = ["HyperCLIPConfig"]
 
 
 @dataclass(frozen=True)
@@ -49,26 +48,23 @@ class HyperCLIPConfig(AdapterConfig):
     official_dense_only: bool = False
     official_twelve_layers: bool = False
 
-    def __post_init__(self):
-        for name, allowed in (("form", ("weight", "feature")), ("geometry", ("hyperbolic", "euclidean"))):
-            if getattr(self, name) not in allowed:
-                raise HypvisionError(f"HyperCLIP: {name} is {getattr(self, name)!r}; use one of {', '.join(allowed)}.")
+    def __post_init__(self) -> None:
+        for name in ("text_layers", "vision_layers"):
+            if (value := getattr(self, name)) is not None:
+                value = (value,) if isinstance(value, int) else tuple(value)
+                at_least(0, integer=True, **{f"{name}[{i}]": number for i, number in enumerate(value)})
+                object.__setattr__(self, name, value)
+        super().__post_init__()
+        one_of(("weight", "feature"), form=self.form)
+        one_of(("hyperbolic", "euclidean"), geometry=self.geometry)
+        for name in ("c_text", "c_vision"):
+            if not (value := getattr(self, name)) > 0:
+                raise HypvisionError(f"{name} must be above 0, got {value}. For none use geometry='euclidean'.")
         letters = self.projections
         if not letters or set(letters) - set("qkv") or len(set(letters)) < len(letters):
-            raise HypvisionError(f"HyperCLIP: projections is {letters!r}; use some of the letters q, k, v.")
+            raise HypvisionError(f"projections must be some of the letters q, k, v, got {letters!r}.")
         if not (self.text or self.vision):
             raise HypvisionError("HyperCLIP: with text=False and vision=False nothing would be adapted.")
-        for name in ("c_text", "c_vision"):
-            if not getattr(self, name) > 0:
-                raise HypvisionError(
-                    f"HyperCLIP: {name} is {getattr(self, name)}; a curvature is above 0. For none use "
-                    "geometry='euclidean'."
-                )
-        for name in ("text_layers", "vision_layers"):
-            value = getattr(self, name)
-            if value is not None:
-                value = (value,) if isinstance(value, int) else tuple(value)
-                object.__setattr__(self, name, value)
 
     def curvature(self, modality: str) -> float:
         """Of the tower ``"text"`` or ``"vision"``."""
@@ -77,11 +73,7 @@ class HyperCLIPConfig(AdapterConfig):
         return self.c_vision
 
     def layers(self, modality: str, depth: int) -> tuple[int, ...]:
-        """Numbers of the adapted blocks of a tower of ``depth`` blocks.
-
-        Raises:
-            HypvisionError: a number out of range.
-        """
+        """Numbers of the adapted blocks of a tower of ``depth`` blocks."""
         given = self.text_layers if modality == "text" else self.vision_layers
         if given is None:
             if modality == "vision" and self.official_twelve_layers:

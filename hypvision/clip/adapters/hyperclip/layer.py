@@ -30,8 +30,6 @@ from hypvision.clip.memo import Memo
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import Function, exact, tanhc
 
-__all__ = ["BlockMaps", "CLIP_RADIUS", "block_product", "map_packed", "map_rows", "map_rows_reference"]
-
 _EPS_ARTANH = 1e-5  # official: artanh's argument stays in +-(1 - 1e-5)
 _EPS_BALL = 1e-3  # official: points are projected to the radius (1 - 1e-3) / sqrt(c)
 _MIN_NORM = 1e-5
@@ -55,14 +53,8 @@ def block_product(x: Tensor, s: Tensor) -> Tensor:
 def map_rows(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
     r"""The closed form of :func:`map_rows_reference`: finite with finite gradients for every finite input.
 
-    Args:
-        x: rows ``(..., d)``.
-        s: blocks ``(K, n, n)`` or one ``(n, n)``.
-        c: curvature ``c > 0``.
-        mobius: False: :math:`\log_0(S \exp_0(w))`, the plain matrix product on the ball (Table 7 as we read it).
-
-    Returns:
-        ``(..., d)``, in the dtype of ``x``; computed in float32 at least.
+    ``mobius=False``: :math:`\log_0(S \exp_0(w))`, the plain matrix product on the ball (Table 7 as we read it). The
+    result has the dtype of ``x`` and is computed in float32 at least.
     """
     dtype = torch.promote_types(torch.promote_types(x.dtype, s.dtype), torch.float32)
     with exact(x.device):
@@ -95,8 +87,7 @@ def _norm(x: Tensor, tiny: float) -> Tensor:
 
 
 def map_rows_reference(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
-    """The official chain exp0, Moebius product, projection, log0, with its constants. Arguments as for
-    :func:`map_rows`.
+    """The official chain exp0, Moebius product, projection, log0, with its constants.
 
     Its gradient for a row of zeros is NaN where the official one is (0/0 behind a ``where``), and in float32 it loses
     accuracy for short rows: 4e-4 at a norm of 1e-3, 3 % below 1e-5 for c = 0.01.
@@ -227,18 +218,16 @@ def map_packed(packed: Tensor, s: Tensor, c: float | None, thirds: tuple[int, ..
 class BlockMaps(nn.Module):
     """The trainable blocks of one attention block, ``q``, ``k`` and ``v`` or some of them; the identity at first.
 
-    Called with the packed projection it gives the adapted one. What it computed without gradients is kept while nothing
-    changes; with gradients it computes once in each forward pass of the attention, between :meth:`begin` and
+    Called with the packed projection it gives the adapted one. Without gradients the result is kept while nothing
+    changes; with gradients it is computed once in each forward pass of the attention, between :meth:`begin` and
     :meth:`end`, which are hooks of the module that holds the projection.
 
     Args:
         dim: length of a row.
         config: what is adapted and how.
         c: curvature of the tower.
-        dense_only: the attention itself runs unadapted; only who asks for the projection from outside gets the adapted.
-
-    Raises:
-        HypvisionError: the side of a block does not divide ``dim``.
+        dense_only: the attention itself uses the frozen projection; the adapted one is for readers outside its forward
+            pass, such as the dense path.
     """
 
     def __init__(self, dim: int, config: HyperCLIPConfig, c: float, dense_only: bool = False):
@@ -251,7 +240,8 @@ class BlockMaps(nn.Module):
         eye = torch.eye(n)
         for letter in config.projections:
             self.register_parameter(letter, nn.Parameter(eye.clone() if config.shared else eye.repeat(dim // n, 1, 1)))
-        self._kept, self._running, self._live = Memo(), False, None
+        self._memo, self._running = Memo(), False
+        self._live: Tensor | None = None
 
     def forward(self, packed: Tensor) -> Tensor:
         """The adapted projection (3d, d) in place of the frozen ``packed``."""
@@ -268,7 +258,7 @@ class BlockMaps(nn.Module):
             return packed
         if torch.compiler.is_compiling():  # nothing is kept between calls of a graph
             return self._adapted(packed)
-        return self._kept.get([*parameters, packed], lambda: self._adapted(packed))
+        return self._memo.get([*parameters, packed], lambda: self._adapted(packed))
 
     def _adapted(self, packed: Tensor) -> Tensor:
         config = self.config
@@ -322,11 +312,11 @@ class BlockMaps(nn.Module):
     def train(self, mode: bool = True) -> BlockMaps:
         """As of any module; weights may have been exchanged in between."""
         if mode != self.training:
-            self._kept.clear()
+            self._memo.clear()
         return super().train(mode)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self._kept.clear()  # moved or cast
+        self._memo.clear()  # moved or cast
         return super()._apply(*args, **kwargs)
 
     def extra_repr(self) -> str:

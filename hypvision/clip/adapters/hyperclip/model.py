@@ -17,8 +17,6 @@ from hypvision.clip.adapters.hyperclip.layer import CLIP_RADIUS, AdaptedWeight, 
 from hypvision.clip.towers import Tower, find_towers
 from hypvision.errors import HypvisionError
 
-__all__ = ["HyperCLIP", "clip_report"]
-
 
 class _Site(NamedTuple):
     """An adapted transformer block."""
@@ -28,11 +26,11 @@ class _Site(NamedTuple):
     maps: BlockMaps
 
     @property
-    def block(self) -> nn.Module:
+    def block(self) -> Any:
         return self.tower.blocks[self.number]
 
     @property
-    def owner(self) -> nn.Module:
+    def owner(self) -> Any:
         """The module that holds the packed projection."""
         return self.tower.owner(self.block)
 
@@ -48,6 +46,8 @@ class HyperCLIP(Adapter):
 
     name = "hyperclip"
     Config = HyperCLIPConfig
+
+    config: HyperCLIPConfig
 
     def __init__(self, model: nn.Module, config: HyperCLIPConfig):
         super().__init__(model, config)
@@ -184,11 +184,9 @@ def clip_report(model: nn.Module) -> dict[str, dict[str, float]]:
     Returns:
         For each adapted tower: ``largest_row`` (of the frozen weights), ``largest_mapped_row``, ``clip_radius``
         (infinite for the Euclidean form) and ``clipped_share`` (of all adapted rows).
-
-    Raises:
-        HypvisionError: the model carries no HyperCLIP.
     """
-    return adapter_of(model, HyperCLIP.name).clip_report()  # type: ignore[attr-defined]
+    adapter: Any = adapter_of(model, HyperCLIP.name)
+    return adapter.clip_report()
 
 
 def _make_maps(config: HyperCLIPConfig, tower: Tower, number: int) -> BlockMaps:
@@ -240,7 +238,7 @@ def _base_names(block: nn.Module, state_dict: dict[str, Tensor], prefix: str, _:
             state_dict[prefix + name] = state_dict.pop(prefix + parametrised)
 
 
-def _own_names(block: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
+def _own_names(block: Any, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
     """Before ``block.load_state_dict()``: from the names in files to those of the modules."""
     if block.hyperclip.config.form == "weight":
         for name, parametrised in _PARAMETRISED.items():

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from hypvision.checks import at_least, more_than, one_of
 from hypvision.clip.adapters.base import AdapterConfig
-from hypvision.errors import HypvisionError
-
-__all__ = ["LatHAdapterConfig", "attributes_for"]
 
 DEGREES = ("abs", "relu", "clamp")
 # Classes up to -> attributes. The paper gives ImageNet 20 and SUN397 24, and that the best number grows with the
@@ -37,8 +34,8 @@ class LatHAdapterConfig(AdapterConfig):
         neighbours: k of the mutual neighbours (3).
         draws: triplets of each anchor (here as HIER: 50).
         tau: temperature of the choice of ancestors (here as HIER's code: 0.1).
-        lca_score: what that choice goes by: ``"distance"`` over tau (here, as HIER's code), or ``"exp"``, the
-            exponential of the negative distance without tau (as the paper writes it).
+        lca_score: of that choice: ``"distance"`` over tau (here, as HIER's code), or ``"exp"``, the exponential of the
+            negative distance without tau (as the paper writes it).
         degree: how the degree of a node is computed where cosines are negative, which the paper's formula has no answer
             to: ``"abs"`` sums sizes, ``"relu"`` cuts negative cosines everywhere, ``"clamp"`` is the formula with a
             degree of at least 1e-6 (here: abs). They agree where all cosines are positive.
@@ -54,11 +51,10 @@ class LatHAdapterConfig(AdapterConfig):
         detach: the hierarchical losses have no gradient at the candidates for ancestors (here: it reaches them).
         average: PromptSRC's average over the epochs is over attributes, too (here: yes).
         refined_consistency: PromptSRC's consistency losses are of refined class features (here: no, of its own).
-        pseudo_labels: under a teacher, images of one predicted class are neighbours (here: yes, there are no labels).
-        teacher_loss: of the distances under a teacher: ``"kl"``, the divergence from its softmax, or ``"labels"``, the
+        pseudo_labels: with a teacher, images of one predicted class are neighbours (here: yes, there are no labels).
+        teacher_loss: of the distances with a teacher: ``"kl"``, the divergence from its softmax, or ``"labels"``, the
             cross-entropy with the class that it predicts (here: kl).
-        hierarchy: whether the hierarchical losses and distances are used at all; without them the refiner alone is left
-            (an ablation).
+        hierarchy: False leaves out the hierarchical losses and distances, an ablation with the refiner alone.
     """
 
     attributes: int | str = 0
@@ -87,36 +83,20 @@ class LatHAdapterConfig(AdapterConfig):
     teacher_loss: str = "kl"
     hierarchy: bool = True
 
-    def __post_init__(self):
-        choices = dict(
-            degree=DEGREES, feature_norm=("l2", "none"), start=("random", "text"), lca_score=("distance", "exp"),
-            teacher_loss=("kl", "labels"),
-        )  # fmt: skip
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise HypvisionError(
-                    f"LatHAdapter: {name} is {getattr(self, name)!r}; use one of {', '.join(allowed)}."
-                )
+    def __post_init__(self) -> None:
+        one_of(DEGREES, degree=self.degree)
+        one_of(("l2", "none"), feature_norm=self.feature_norm)
+        one_of(("random", "text"), start=self.start)
+        one_of(("distance", "exp"), lca_score=self.lca_score)
+        one_of(("kl", "labels"), teacher_loss=self.teacher_loss)
         if self.attributes == "auto":
             object.__setattr__(self, "attributes", 0)
-        for name, kind in self.__annotations__.items():
-            value = getattr(self, name)
-            if kind == "bool" and not isinstance(value, bool):
-                raise HypvisionError(f"LatHAdapter: {name} must be True or False, got {value!r}.")
-            numbers = int if kind.startswith("int") else (int, float)
-            if kind.startswith(("int", "float")) and (
-                isinstance(value, bool) or not (isinstance(value, numbers) and math.isfinite(value))
-            ):
-                wanted = "a whole number" if numbers is int else "a finite number"
-                hint = " or 'auto'" if name == "attributes" else ""
-                raise HypvisionError(f"LatHAdapter: {name} must be {wanted}{hint}, got {value!r}.")
-        for name in ("c", "tau", "clip_radius"):
-            if not getattr(self, name) > 0:
-                raise HypvisionError(f"LatHAdapter: {name} must be above 0, got {getattr(self, name)}.")
-        for name, smallest in (("attributes", 0), ("classes", 1), ("dim", 0), ("beta", 0), ("sigma", 0),
-                               ("neighbours", 2), ("draws", 1), ("least", 1)):  # fmt: skip
-            if getattr(self, name) < smallest:
-                raise HypvisionError(f"LatHAdapter: {name} must be at least {smallest}, got {getattr(self, name)}.")
+        super().__post_init__()
+        more_than(0, c=self.c, tau=self.tau, clip_radius=self.clip_radius)
+        at_least(0, beta=self.beta, sigma=self.sigma)
+        at_least(0, integer=True, attributes=self.attributes, dim=self.dim)
+        at_least(1, integer=True, classes=self.classes, draws=self.draws, least=self.least)
+        at_least(2, integer=True, neighbours=self.neighbours)
 
     @property
     def raw(self) -> bool:
@@ -126,4 +106,4 @@ class LatHAdapterConfig(AdapterConfig):
     @property
     def count(self) -> int:
         """The number of attributes, ``auto`` resolved."""
-        return self.attributes or attributes_for(self.classes)
+        return int(self.attributes) or attributes_for(self.classes)

@@ -15,23 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["refine"]
-
 _LEAST = 1e-6  # degree of "clamp"
 
 
 def refine(text: Tensor, attributes: Tensor, beta: float = 0.1, degree: str = "abs") -> Tensor:
-    r"""Refined class features.
-
-    Args:
-        text: (..., C, d)
-        attributes: (N, d), the same for all leading dimensions.
-        beta: :math:`\beta`.
-        degree: ``"abs"``, ``"relu"`` or ``"clamp"``, see :class:`.config.LatHAdapterConfig`.
-
-    Returns:
-        (..., C, d), not normalised.
-    """
+    """Refined class features (..., C, d), not normalised, of features (..., C, d) and attributes (N, d); the degree is
+    ``"abs"``, ``"relu"`` or ``"clamp"``, see :class:`.config.LatHAdapterConfig`."""
     count = text.shape[-2]
     nodes = torch.cat([text, attributes.expand(*text.shape[:-2], -1, -1)], dim=-2)
     unit = F.normalize(nodes, dim=-1)

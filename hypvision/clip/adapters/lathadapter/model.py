@@ -18,8 +18,6 @@ from hypvision.geometry import PoincareBall
 from hypvision.geometry.numerics import exact
 from hypvision.losses import clip_to_ball, lca_triplet_loss, sample_triplets
 
-__all__ = ["LatHAdapter", "LatHOutput", "LatentHierarchy"]
-
 Pair = tuple[Tensor, Tensor]
 
 
@@ -28,12 +26,11 @@ class LatHOutput:
     """What :class:`LatentHierarchy` makes of a batch.
 
     Attributes:
-        logits: (B, C), cosines with the refined classes, scaled, less the hyperbolic distances.
-        cosine: (B, C), the first part.
-        distance: (B, C), the second; None without the hierarchy.
+        logits: (B, C), ``cosine - distance``.
+        cosine: (B, C), scaled cosines with the refined classes.
+        distance: (B, C), hyperbolic distances to them; None without the hierarchy.
         text: (C, d), or (B, C, d), the refined classes of the cosines.
-        losses: those of the two hierarchies, ``loss_va`` (images below attributes) and ``loss_at`` (attributes below
-            classes); in training alone.
+        losses: in training, of images below attributes (``loss_va``) and of attributes below classes (``loss_at``).
     """
 
     logits: Tensor
@@ -44,14 +41,12 @@ class LatHOutput:
 
 
 class LatentHierarchy(nn.Module):
-    r"""Attributes :math:`A` with the refiner and the hyperbolic hierarchy class, attribute, image.
-
-    Args:
-        dim: length of the features.
-        config: see :class:`.config.LatHAdapterConfig`.
+    """Attributes for features of length ``dim``, with the refiner and the hyperbolic hierarchy class, attribute, image.
 
     Computed in float32, outside autocast.
     """
+
+    ball: PoincareBall
 
     def __init__(self, dim: int, config: LatHAdapterConfig):
         super().__init__()
@@ -86,7 +81,7 @@ class LatentHierarchy(nn.Module):
 
         def make() -> Pair:
             refined = self.refine(text)
-            return F.normalize(refined, dim=-1) if self.config.renormalise else refined, self.lift(refined)
+            return (F.normalize(refined, dim=-1) if self.config.renormalise else refined), self.lift(refined)
 
         if torch.is_grad_enabled() and (self.attributes.requires_grad or text.requires_grad):
             return make()
@@ -109,7 +104,7 @@ class LatentHierarchy(nn.Module):
             image: (B, d) features of images, of unit length with ``feature_norm="l2"``.
             text: (C, d) features of classes, or (B, C, d), likewise.
             scale: of the cosines, ``1 / tau``.
-            labels: (B,), by which images of one class are neighbours.
+            labels: (B,); images of one class are neighbours.
             losses: whether to compute them; default: in training mode.
             triplets: of images and of attributes, instead of drawn ones.
             gumbel: noise for both, see :func:`hypvision.losses.lca_triplet_loss`.
@@ -143,19 +138,18 @@ class LatentHierarchy(nn.Module):
             triplets = self._draw(images.detach(), labels, generator), self._draw(attributes.detach(), None, generator)
         of_images, of_attributes = triplets
         noise = (None, None) if gumbel is None else gumbel
-        ancestors = (attributes.detach(), classes.detach()) if config.detach else (attributes, classes)
-        below = self.ball.cdist(images, ancestors[0])
+        parents = (attributes.detach(), classes.detach()) if config.detach else (attributes, classes)
         # Where each image has its own classes, the attributes lie below each of these sets.
-        sets = ancestors[1] if classes.dim() == 3 else ancestors[1][None]
-        above = [self.ball.cdist(attributes, own) for own in sets]
+        sets = parents[1] if classes.dim() == 3 else parents[1][None]
 
-        def loss(dist: Tensor, rows: Tensor, gumbel: Tensor | None) -> Tensor:
+        def loss(points: Tensor, candidates: Tensor, rows: Tensor, gumbel: Tensor | None) -> Tensor:
             options = gumbel, generator, config.lca_score, config.hard
-            return lca_triplet_loss(dist, rows, config.tau, config.sigma, *options)
+            distances = self.ball.cdist(points, candidates)
+            return lca_triplet_loss(distances, rows, config.tau, config.sigma, *options)
 
         return dict(
-            loss_va=loss(below, of_images, noise[0]),
-            loss_at=torch.stack([loss(part, of_attributes, noise[1]) for part in above]).mean(),
+            loss_va=loss(images, parents[0], of_images, noise[0]),
+            loss_at=torch.stack([loss(attributes, own, of_attributes, noise[1]) for own in sets]).mean(),
         )
 
     @torch.no_grad()
@@ -186,7 +180,7 @@ class LatHAdapter(Adapter):
 
     @property
     def module(self) -> LatentHierarchy:
-        """The attributes and what they do."""
+        """The attributes with their refiner and hierarchy."""
         return getattr(self.model, self.name)
 
     def attach(self) -> None:

@@ -19,8 +19,6 @@ from hypvision.checkpoints.storage import check_format
 from hypvision.errors import HypvisionError
 from hypvision.files import below, read_json
 
-__all__ = ["read_tensor"]
-
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 

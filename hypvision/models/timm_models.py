@@ -1,4 +1,4 @@
-"""timm's models by our doors: files come by our reader, published weights by our downloader.
+"""timm's models with our reader of files and our downloader of published weights.
 
 :func:`create_model` is :func:`timm.create_model` for every call of this package. What timm alone would read by
 ``torch.load``, or fetch by a client that knows neither deadlines nor ``HYPVISION_OFFLINE``, it gets as tensors.
@@ -18,8 +18,6 @@ from hypvision.checkpoints.read import network_weights, read, read_file
 from hypvision.checkpoints.sources import fetch, fetch_from_hub, hub_switch, is_address, offline
 from hypvision.errors import HypvisionError
 
-__all__ = ["create_model", "forget_weights", "read_overlay"]
-
 
 def create_model(
     name: str,
@@ -30,37 +28,29 @@ def create_model(
 ) -> nn.Module:
     """:func:`timm.create_model`.
 
-    Args:
-        name: as there.
-        pretrained: as there.
-        checkpoint_path, and ``file`` and ``url`` of pretrained_cfg_overlay: every name that a checkpoint can have, see
-            :func:`hypvision.checkpoints.sources.fetch`.
-        pretrained_cfg_overlay, arguments: as there.
+    ``checkpoint_path``, and ``file`` and ``url`` of the overlay, may be every name that a checkpoint can have (see
+    :func:`hypvision.checkpoints.sources.fetch`). Whatever timm raises stays as it is.
 
     Raises:
-        HypvisionError: weights that cannot be fetched or read; whatever timm raises stays as it is.
+        HypvisionError: weights that cannot be fetched or read.
     """
     import timm
 
+    overlay = dict(pretrained_cfg_overlay or {})
     if pretrained:
-        pretrained_cfg_overlay = _published(name, arguments.get("pretrained_cfg"), read_overlay(pretrained_cfg_overlay))
-    numpy = Path(checkpoint_path or "").suffix in (".npz", ".npy")  # which timm reads, without running code
-    own = checkpoint_path is not None and not numpy
-    if not own and checkpoint_path is not None:
-        arguments["checkpoint_path"] = checkpoint_path
+        overlay = _published(name, arguments.get("pretrained_cfg"), read_overlay(overlay))
+    if checkpoint_path is not None and Path(checkpoint_path).suffix in (".npz", ".npy"):
+        arguments["checkpoint_path"] = checkpoint_path  # timm reads these, without running code
+        checkpoint_path = None
     with hub_switch():
-        model = timm.create_model(name, pretrained, pretrained_cfg_overlay=pretrained_cfg_overlay or None, **arguments)
-    if own:
+        model = timm.create_model(name, pretrained, pretrained_cfg_overlay=overlay or None, **arguments)
+    if checkpoint_path is not None:
         model.load_state_dict(filtered(model, network_weights(read(checkpoint_path))))
     return forget_weights(model)
 
 
 def read_overlay(overlay: Mapping[str, Any] | None) -> dict[str, Any]:
-    """timm's overlay with the weights themselves beside the file, or the address with a sum, that it names.
-
-    Raises:
-        HypvisionError: they cannot be fetched or read.
-    """
+    """timm's overlay with the weights themselves beside the file, or the address with a sum, that it names."""
     overlay = dict(overlay or {})
     source = overlay.get("file") or overlay.get("url")
     if overlay.get("state_dict") or overlay.get("custom_load") or not source:
@@ -91,11 +81,7 @@ def _unwrapped(checkpoint: dict[str, Any]) -> dict[str, Any]:
 
 
 def _published(name: str, config: Any, overlay: dict[str, Any]) -> dict[str, Any]:
-    """The overlay with the weights that timm would fetch, where it would.
-
-    Raises:
-        HypvisionError: they cannot be fetched, or are not on this machine and the network is switched off.
-    """
+    """The overlay with the weights that timm would fetch, where it would."""
     import timm
 
     if config is not None or any(overlay.get(key) for key in ("state_dict", "file", "url", "hf_hub_id", "custom_load")):
@@ -119,6 +105,8 @@ def _published(name: str, config: Any, overlay: dict[str, Any]) -> dict[str, Any
     return overlay
 
 
-def _here(url: str | None) -> bool:
+def _here(url: object) -> bool:
     """Whether timm needs no network for an address of its configs: it has none, the zoo's, or one fetched before."""
-    return not url or is_address(url) or Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2]).is_file()
+    address = str(url or "")
+    file = Path(torch.hub.get_dir(), "checkpoints", address.rpartition("/")[2])
+    return not address or is_address(address) or file.is_file()

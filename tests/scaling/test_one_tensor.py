@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hypvision.checkpoints import one_tensor
-from hypvision.checkpoints.one_tensor import read_tensor
 from hypvision.errors import HypvisionError
+from hypvision.scaling import one_tensor
+from hypvision.scaling.one_tensor import read_tensor
 
 HEAD = torch.arange(12, dtype=torch.bfloat16).view(4, 3)
 WEIGHTS = {"head": HEAD, "body": torch.zeros(1000)}
