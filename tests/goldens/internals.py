@@ -69,7 +69,7 @@ def losses() -> dict[str, Any]:
     from hypvision.losses import graph
 
     names = {name: getattr(losses, name) for name in losses.__all__}
-    names |= {name: getattr(graph, name) for name in graph.__all__}
+    names |= {name: value for name, value in vars(graph).items() if not name.startswith("_")}
     return names | dict(
         hyperbolic_radius=hyperbolic_radius, radius_penalty=radius_penalty, segmentation_loss=segmentation_loss
     )

@@ -15,8 +15,6 @@ from ..rows import blocked
 from .frame import _root, _scaled, _times
 from .pairs import far_pair, near_chord
 
-__all__ = ["cdist", "dist", "sqdist"]
-
 
 @stable("x", "y")
 def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
@@ -78,7 +76,9 @@ def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return _distances(h, x, y, x_lift, y_lift, c, dist)
 
 
-def _distances(h: Tensor, x: Tensor, y: Tensor, x_lift: Tensor, y_lift: Tensor, c, each: Callable) -> Tensor:
+def _distances(
+    h: Tensor, x: Tensor, y: Tensor, x_lift: Tensor, y_lift: Tensor, c: Curvature, each: Callable[..., Tensor]
+) -> Tensor:
     """Distances from halves ``(..., N, M)`` of squared chords; by ``each``, of rows, where those are round-off."""
     if plain(h) or not h.numel():
         if x is y:  # 0, but what is not a number stays so
@@ -124,13 +124,15 @@ def _close(h: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, ...] | None:
     return found if found[0].numel() else None
 
 
-def _chosen(x: Tensor, y: Tensor, c, shape: torch.Size, pairs: tuple[Tensor, ...], each: Callable) -> Tensor:
+def _chosen(
+    x: Tensor, y: Tensor, c: Curvature, shape: torch.Size, pairs: tuple[Tensor, ...], each: Callable[..., Tensor]
+) -> Tensor:
     """Distances ``(K,)`` of the ``K`` pairs of points at these places of the matrix."""
     *batch, rows, columns = pairs
     if isinstance(c, Tensor) and c.dim():
         c = c.expand(shape)[pairs].unsqueeze(-1)
 
-    def part(batch: list[Tensor], rows: Tensor, columns: Tensor, c) -> Tensor:
+    def part(batch: list[Tensor], rows: Tensor, columns: Tensor, c: Curvature) -> Tensor:
         left = x.expand(*shape[:-2], *x.shape[-2:])[(*batch, rows)]
         return each(left, y.expand(*shape[:-2], *y.shape[-2:])[(*batch, columns)], c)
 

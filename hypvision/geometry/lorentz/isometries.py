@@ -12,8 +12,6 @@ from .pairs import pair_of
 from .points import _expmap0, _from_space, logmap0
 from .tangents import expmap, inner, logmap
 
-__all__ = ["boost", "geodesic", "geodesic_unit", "matvec", "rotate", "scalar_mul", "unboost"]
-
 
 @stable("x", "y")
 def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
@@ -30,8 +28,8 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     inner = dot(x, y) * c
     perp = _perpendicular(y, x, far)
     arrived = _move(qx, inner / nx, asinh(ny), square_norm(perp) * c, ny)
-    keep = torch.where(far, arrived / nx, ty + inner / (1 + tx))
-    return _from_space(perp + x * keep, c)
+    amount = torch.where(far, arrived / nx, ty + inner / (1 + tx))
+    return _from_space(perp + x * amount, c)
 
 
 @stable("x", "y")
@@ -42,8 +40,8 @@ def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     one = torch.ones_like(pair.q)
     nx = torch.where(far, pair.nx, one)
     near = dot(pair.x, pair.delta) * c / (1 + pair.tx) - pair.product / (pair.tx + pair.ty)
-    keep = torch.where(far, pair.radial() / nx, near)
-    return _from_space(_perpendicular(pair.delta, pair.x, far) + pair.x * keep, c)
+    amount = torch.where(far, pair.radial() / nx, near)
+    return _from_space(_perpendicular(pair.delta, pair.x, far) + pair.x * amount, c)
 
 
 @stable("x", space=("matrix",))

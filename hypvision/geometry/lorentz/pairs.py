@@ -49,7 +49,7 @@ def near_chord(x: Tensor, y: Tensor, c: Curvature) -> Chord | None:
     if not x.dtype == y.dtype == torch.float32 or x.device.type != "cpu" or plain(x):
         return None
     x, y, c = widen(x[..., 1:]), widen(y[..., 1:]), widen(c)
-    if needs_grad(x, y, *([c] if isinstance(c, Tensor) else [])):
+    if needs_grad(x, y, c):
         q, largest = _SquaredChord.apply(x, y, c)
     else:
         q, largest = _squared_chord(x, y, c)

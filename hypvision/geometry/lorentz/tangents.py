@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,8 +42,6 @@ from .frame import (
 from .pairs import far_pair, near_chord
 from .points import _from_space
 
-__all__ = ["egrad2rgrad", "expmap", "inner", "logmap", "norm", "proju", "transp", "transp0", "transp0back"]
-
 
 @stable("x", "u")
 def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
@@ -58,7 +57,7 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 
 @blocked
-def _expmap(x: Tensor, u: Tensor, c) -> Tensor:
+def _expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     if x.dtype == u.dtype == torch.float32 and x.device.type == "cpu" and not plain(x):
         found = _expmap_level(x[..., 1:], u[..., 1:], c)
         if found is None:
@@ -75,7 +74,7 @@ _NEARBY = math.sinh(1.5) ** 2, 4.0
 _SHORT, _MODERATE = 1e15, math.cosh(10.0)
 
 
-def _expmap_level(x: Tensor, v: Tensor, c) -> Tensor | None:
+def _expmap_level(x: Tensor, v: Tensor, c: Curvature) -> Tensor | None:
     """``cosh(z) x + sinh(z) / z v`` of space parts in their dtype; None where points or vectors are too long."""
     qx, qv = _times(square_norm(x), c), _times(square_norm(v), c)
     if qx.numel() and not (qx.amax().item() <= _NEARBY[0] and qv.amax().item() <= _NEARBY[1]):
@@ -93,7 +92,7 @@ def _expmap_level(x: Tensor, v: Tensor, c) -> Tensor | None:
 _REACH = math.sinh(10.0) ** 2, 100.0
 
 
-def _expmap_near(x: Tensor, v: Tensor, c) -> Tensor | None:
+def _expmap_near(x: Tensor, v: Tensor, c: Curvature) -> Tensor | None:
     """In float64, from space parts: what two large parts leave of each other keeps the digits of float32.
 
     None where points or vectors are too long for that.
@@ -112,7 +111,7 @@ def _expmap_near(x: Tensor, v: Tensor, c) -> Tensor | None:
     return torch.cat([time, out], -1).float()
 
 
-def _expmap_far(x: Tensor, u: Tensor, c) -> Tensor:
+def _expmap_far(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     root = _root(c)
     x, qx = _capped(x[..., 1:], c)
     factor, _ = _bound(u[..., 1:], c, _LONGEST[u.dtype])
@@ -135,8 +134,8 @@ def _expmap_far(x: Tensor, u: Tensor, c) -> Tensor:
     chord = z * stretch
     cosh = torch.sqrt(1 + chord * chord)
     arrived = _move(qx, radial * factor, z, perp2 * factor * factor, chord)
-    keep = torch.where(far, arrived / nx, cosh)
-    return _from_space(x * keep + perp * factor, c)
+    amount = torch.where(far, arrived / nx, cosh)
+    return _from_space(x * amount + perp * factor, c)
 
 
 @stable("x", "y")
@@ -174,31 +173,31 @@ def _logmap_far(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     radial = pair.radial() / bottom * scale
     vector = _perpendicular(pair.delta, pair.x, far)
     back = pair.q / bottom * scale / 2
-    keep = torch.where(far, pair.tx * radial / nx, -back)
+    amount = torch.where(far, pair.tx * radial / nx, -back)
     time = torch.where(far, pair.nx * radial, (dot(pair.delta, pair.x) * c / bottom * scale - back * pair.qx) / pair.tx)
-    return saturate(_join(time / root, vector / bottom * scale + pair.x * keep), dtype).to(dtype)
+    return saturate(_join(time / root, vector / bottom * scale + pair.x * amount), dtype).to(dtype)
 
 
 @stable("x", "v")
 def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Orthogonal projection :math:`v + c\langle x, v\rangle_L x` of ``v`` ``(..., n + 1)`` to the tangent space."""
-    if not plain(x) and x.device.type == "cpu" and x.shape == v.shape and x.numel():
-        tensor = isinstance(c, Tensor)
-        if not (tensor and c.dim()) and (point := _near_points(x, v, c)) is not None:
-            if needs_grad(x, v, c) if tensor else needs_grad(x, v):
-                return _Proju.apply(x, v, c, point)
-            return _projected(point, v, c)[0]
+    one_curvature = not (isinstance(c, Tensor) and c.dim())
+    if one_curvature and not plain(x) and x.device.type == "cpu" and x.shape == v.shape and x.numel():
+        point = _near_points(x, v, c)
+        if point is not None:
+            out: Tensor = _Proju.apply(x, v, c, point) if needs_grad(x, v, c) else _projected(point, v, c)[0]
+            return out
     return _proju(x, v, c)
 
 
-def _near_points(x: Tensor, v: Tensor, c) -> Tensor | None:
+def _near_points(x: Tensor, v: Tensor, c: Curvature) -> Tensor | None:
     """The points as ``[-time, space]``, if nothing of them or of the vectors is so long that products overflow.
 
     In few calls, for they are what a projection of some points costs.
     """
     point = x.detach().clone()
     first, root = point[..., :1], _root(c.detach() if isinstance(c, Tensor) else c)
-    first.copy_(1 / root) if isinstance(c, Tensor) else first.fill_(1 / root)
+    first.fill_(1 / root)
     time = torch.linalg.vector_norm(point, dim=-1, keepdim=True)
     largest = (time * root).max().item() if isinstance(c, Tensor) else time.max().item() * root
     if not (largest <= _MODERATE and torch.linalg.vector_norm(v.detach()).item() <= _SHORT):
@@ -207,7 +206,7 @@ def _near_points(x: Tensor, v: Tensor, c) -> Tensor | None:
     return point
 
 
-def _projected(point: Tensor, v: Tensor, c) -> tuple[Tensor, Tensor]:
+def _projected(point: Tensor, v: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
     """The projection, and how much of the point, whose time it makes positive, it adds to ``v``."""
     amount = _times((point * v).sum(-1, keepdim=True), c)
     point[..., :1].neg_()
@@ -216,14 +215,14 @@ def _projected(point: Tensor, v: Tensor, c) -> tuple[Tensor, Tensor]:
 
 class _Proju(Function):
     @staticmethod
-    def forward(ctx, x, v, c, point):
+    def forward(ctx: Any, x: Tensor, v: Tensor, c: Curvature, point: Tensor) -> Tensor:
         out, amount = _projected(point, v, c)
         ctx.c = None if isinstance(c, Tensor) else c
         ctx.save_for_backward(x, v, point, amount, *([c] if isinstance(c, Tensor) else []))
         return out
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, v, point, amount, *c = ctx.saved_tensors
         c = c[0] if c else ctx.c
         if torch.is_grad_enabled():
@@ -244,7 +243,7 @@ class _Proju(Function):
         return gx, gv, by_c, None
 
 
-def _proju(x: Tensor, v: Tensor, c) -> Tensor:
+def _proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     space, q = _scaled(x[..., 1:], c)
     space, time = saturate_gradient(space), torch.sqrt(1 + q)
     v = _scaled_tangent(v, 1.0)
@@ -335,7 +334,9 @@ def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     if isinstance(c, Tensor):  # one for each row, whose gradients may be as large as numbers get
         c = saturate_gradient(c * torch.ones_like(x[..., :1]))
     space, q = _capped(x[..., 1:], c)
-    u, root = _scaled_tangent(u, 1.0), saturate_gradient(_root(c)) if isinstance(c, Tensor) else _root(c)
+    u, root = _scaled_tangent(u, 1.0), _root(c)
+    if isinstance(root, Tensor):
+        root = saturate_gradient(root)
     # exact, for it may be next to nothing beside the lengths
     along = dot(widen(space), widen(u)).to(u.dtype) * root
     return _join(along, u + space * (along * root / (1 + torch.sqrt(1 + q))))
@@ -353,5 +354,5 @@ def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     time = torch.sqrt(1 + q)
     far = q > _FAR
     scaled = saturate_gradient(_times(space, _root(c)))
-    keep = torch.where(far, 1 / (time * torch.where(far, q, torch.ones_like(q))), -1 / (time * (1 + time)))
-    return _perpendicular(v, space, far) + scaled * (dot(scaled, v) * saturate_gradient(keep))
+    factor = torch.where(far, 1 / (time * torch.where(far, q, torch.ones_like(q))), -1 / (time * (1 + time)))
+    return _perpendicular(v, space, far) + scaled * (dot(scaled, v) * saturate_gradient(factor))
