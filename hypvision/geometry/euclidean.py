@@ -14,8 +14,6 @@ from .lorentz.normal import _check_std
 from .manifolds import Manifold, check_numbers
 from .numerics import one_each, safe_sqrt, square_norm
 
-__all__ = ["Euclidean"]
-
 
 class Euclidean(Manifold):
     """Flat space with points ``(..., n)``: lets code that is written for a manifold run without one."""
@@ -35,11 +33,13 @@ class Euclidean(Manifold):
 
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
         """Euclidean distance ``(...)``."""
-        return torch.linalg.vector_norm(x - y, dim=-1)
+        length: Tensor = torch.linalg.vector_norm(x - y, dim=-1)
+        return length
 
     def dist0(self, x: Tensor) -> Tensor:
         """Euclidean norm ``(...)``."""
-        return torch.linalg.vector_norm(x, dim=-1)
+        length: Tensor = torch.linalg.vector_norm(x, dim=-1)
+        return length
 
     def cdist(self, x: Tensor, y: Tensor) -> Tensor:
         """Pairwise distances ``(..., N, M)``."""
@@ -85,7 +85,8 @@ class Euclidean(Manifold):
 
     def norm(self, x: Tensor, u: Tensor) -> Tensor:
         """``|u|``, shape ``(...)``."""
-        return torch.linalg.vector_norm(u, dim=-1)
+        length: Tensor = torch.linalg.vector_norm(u, dim=-1)
+        return length
 
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
         """``x + t (y - x)``."""
@@ -152,7 +153,8 @@ class Euclidean(Manifold):
     def hyperplane_logits(self, x: Tensor, z: Tensor, a: Tensor) -> Tensor:
         """Signed distances ``(..., K)`` from hyperplanes times the lengths of their normals ``z`` ``(K, n)``."""
         one_each("hyperplane_logits", "a", a, z.shape[0], "hyperplanes")
-        return torch.matmul(x, z.t()) - a * torch.linalg.vector_norm(z, dim=-1)
+        length: Tensor = torch.linalg.vector_norm(z, dim=-1)
+        return torch.matmul(x, z.t()) - a * length
 
     def busemann(self, x: Tensor, p: Tensor) -> Tensor:
         """``-x . p``, shape ``(...)``: the limit of the curved ones."""
@@ -203,7 +205,7 @@ class Euclidean(Manifold):
         log_std = torch.log(std).expand_as(scaled).sum(-1)
         return -0.5 * square_norm(scaled).squeeze(-1) - log_std - 0.5 * x.shape[-1] * math.log(2 * math.pi)
 
-    def origin(self, n: int, dtype: torch.dtype | None = None, device=None) -> Tensor:
+    def origin(self, n: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
         """The origin ``(n,)``."""
         return torch.zeros(n, dtype=dtype, device=device)
 

@@ -25,8 +25,6 @@ from . import lorentz, maps, poincare
 from ._typing import Curvature
 from .numerics import positive, widen
 
-__all__ = ["CurvatureParameter", "Lorentz", "Manifold", "PoincareBall"]
-
 
 class CurvatureParameter(nn.Parameter):
     """The logarithm of a learned curvature, and its bounds: what optimisers update last and give no weight decay."""
@@ -237,7 +235,7 @@ class Manifold(nn.Module):
         std: float = 1.0,
         generator: torch.Generator | None = None,
         dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
+        device: torch.device | str | int | None = None,
     ) -> Tensor:
         """Points from the wrapped normal distribution around the origin.
 
@@ -504,7 +502,9 @@ class Lorentz(Hyperbolic):
         self._check(x=x)
         return lorentz.scale_curvature(x, self.c, c_new)
 
-    def origin(self, n: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
+    def origin(
+        self, n: int, dtype: torch.dtype | None = None, device: torch.device | str | int | None = None
+    ) -> Tensor:
         """The origin ``(n + 1,)``."""
         return lorentz.from_space(torch.zeros(n, dtype=dtype, device=device), self.c)
 
@@ -654,7 +654,9 @@ class PoincareBall(Hyperbolic):
         self._check(x=x)
         return poincare.project(poincare.scale_curvature(x, self.c, c_new), c_new, self.eps)
 
-    def origin(self, n: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
+    def origin(
+        self, n: int, dtype: torch.dtype | None = None, device: torch.device | str | int | None = None
+    ) -> Tensor:
         """The origin ``(n,)``."""
         return torch.zeros(n, dtype=dtype, device=device)
 

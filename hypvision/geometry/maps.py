@@ -8,22 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import lorentz
+from . import lorentz, poincare
 from ._typing import Curvature
 from .lorentz.frame import _scaled
 from .numerics import stable
 from .poincare import _inside
-from .poincare import from_lorentz as lorentz_to_poincare
-from .poincare import to_lorentz as poincare_to_lorentz
 
-__all__ = [
-    "klein_to_lorentz",
-    "klein_to_poincare",
-    "lorentz_to_klein",
-    "lorentz_to_poincare",
-    "poincare_to_klein",
-    "poincare_to_lorentz",
-]
+lorentz_to_poincare, poincare_to_lorentz = poincare.from_lorentz, poincare.to_lorentz
 
 
 @stable("x")

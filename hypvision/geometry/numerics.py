@@ -12,53 +12,17 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
 
 import torch
 from torch import Tensor
-
-__all__ = [
-    "Function",
-    "arcosh1p",
-    "asinh",
-    "asinh_sqrt",
-    "asinhc_sqrt",
-    "backward_of",
-    "clip_norm",
-    "compensated_square_norm",
-    "distance_from_square",
-    "dot",
-    "exact",
-    "gap_to_one",
-    "has_float64",
-    "log_beta",
-    "log_sinhc_sqrt",
-    "one_each",
-    "plain",
-    "positive",
-    "root_slope",
-    "safe_sqrt",
-    "same_list",
-    "saturate",
-    "saturate_gradient",
-    "scalar",
-    "sinhc",
-    "sinhc_sqrt",
-    "square_norm",
-    "squash_factor",
-    "stable",
-    "tanhc",
-    "wide_square_norm",
-    "widen",
-    "without_autocast",
-]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 HALF = (torch.float16, torch.bfloat16)
 
 
-def exact(device: torch.device) -> AbstractContextManager:
+def exact(device: torch.device) -> AbstractContextManager[object]:
     """Context without autocast, which the meta device does not know at all."""
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
@@ -70,17 +34,22 @@ class Function(torch.autograd.Function):
     would meet operands of another dtype than they were written for.
     """
 
-    def __init_subclass__(cls, **kwargs):
+    if TYPE_CHECKING:  # PyTorch's own has no types
+
+        @classmethod
+        def apply(cls, *args: Any) -> Any: ...
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "backward" in vars(cls):
-            cls.backward = staticmethod(without_autocast(cls.backward))
+            cls.backward = staticmethod(without_autocast(cls.backward))  # type: ignore[method-assign]
 
 
-def without_autocast(backward: Callable) -> Callable:
+def without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
     """The backward ``backward(ctx, *grads)`` of a function, run without autocast."""
 
     @functools.wraps(backward)
-    def wrapper(ctx, *grads):
+    def wrapper(ctx: Any, *grads: Any) -> Any:
         if not torch._C._is_any_autocast_enabled():
             return backward(ctx, *grads)
         with exact(next(grad.device for grad in grads if grad is not None)):
@@ -94,12 +63,14 @@ def plain(x: Tensor) -> bool:
     return torch.compiler.is_compiling() or x.is_meta or torch._C._are_functorch_transforms_active()
 
 
-def needs_grad(*tensors: Tensor) -> bool:
+def needs_grad(*arguments: object) -> bool:
     """Whether a backward will come: without one, functions with a backward of their own are calls for nothing."""
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    return torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
 
 
-def backward_of(function: Callable, inputs: Sequence[Tensor | None], needed: Sequence[bool], grad: Tensor) -> list:
+def backward_of(
+    function: Callable[..., Tensor], inputs: Sequence[object], needed: Sequence[bool], grad: Tensor
+) -> list[Tensor | None]:
     """Gradients of ``function(*inputs)`` that can be differentiated again.
 
     The backward of a function that is differentiated by hand ends here when a graph of the gradients is asked for: the
@@ -108,13 +79,23 @@ def backward_of(function: Callable, inputs: Sequence[Tensor | None], needed: Seq
     with torch.enable_grad(), exact(grad.device):
         # Aliases: one input may be the history of another, and its share must not be counted twice.
         inputs = [x.view_as(x) if isinstance(x, Tensor) else x for x in inputs]
-        wanted = [x for x, need in zip(inputs, needed) if need]
+        wanted = [x for x, need in zip(inputs, needed) if need and isinstance(x, Tensor)]
         found = iter(torch.autograd.grad(function(*inputs), wanted, grad, create_graph=True, allow_unused=True))
     return [next(found) if need else None for need in needed]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The border of the public functions
+
+
+class _Signature(NamedTuple):
+    """What a function's arguments must be, each with its place and its name."""
+
+    function: str
+    arguments: list[str]
+    vectors: list[tuple[int, str, int]]  # and the least number of dimensions
+    others: list[tuple[int, str, int]]  # and how many coordinates fewer than the vectors they have
+    curvatures: list[tuple[int, str]]
 
 
 def stable(
@@ -141,79 +122,29 @@ def stable(
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        name = function.__name__.lstrip("_")
         names = list(inspect.signature(function).parameters)
-        places = [(names.index(argument), argument, 1 + (argument in sets)) for argument in points]
-        others = [(names.index(argument), argument, 0) for argument in fits]
-        others += [(names.index(argument), argument, 1) for argument in space]
-        curvatures = [(names.index(argument), argument) for argument in ("c", "c_old", "c_new") if argument in names]
+        signature = _Signature(
+            function.__name__.lstrip("_"),
+            names,
+            [(names.index(argument), argument, 1 + (argument in sets)) for argument in points],
+            [(names.index(argument), argument, int(argument in space)) for argument in (*fits, *space)],
+            [(names.index(argument), argument) for argument in ("c", "c_old", "c_new") if argument in names],
+        )
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            dtype, size, device, mixed = None, 0, "meta", False
-            for place, argument, rank in places:
-                value = args[place] if place < len(args) else kwargs.get(argument)
-                if value is None:
-                    continue  # Python's own error names what is missing, or not known
-                if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < rank:
-                    _refuse(name, argument, value, rank)
-                if dtype is None:
-                    dtype, size = value.dtype, value.shape[-1]
-                    first, device = argument, value.device.type
-                else:
-                    if value.shape[-1] != size:
-                        raise ValueError(
-                            f"{name}: {first} and {argument} must have the same last dimension, "
-                            f"got {size} and {value.shape[-1]}."
-                        )
-                    if value.dtype != dtype:
-                        dtype, mixed = torch.promote_types(dtype, value.dtype), True
-            for place, argument, less in others:
-                value = args[place] if place < len(args) else kwargs.get(argument)
-                if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0:
-                    _refuse(name, argument, value)
-                if value.shape[-1] != size - less:
-                    raise ValueError(
-                        f"{name}: the last dimension of {argument} must be {size - less} to fit {first}, "
-                        f"which ends in {size}; got {value.shape[-1]}."
-                    )
-            for place, argument in curvatures:
-                c = args[place] if place < len(args) else kwargs.get(argument)
-                if isinstance(c, (int, float)):
-                    if not 0 < c < math.inf:
-                        raise ValueError(
-                            f"{name}: the curvature {argument} must be positive "
-                            f"(the sectional curvature is -{argument}), got {c}."
-                        )
-                elif isinstance(c, Tensor) and (c.requires_grad or dtype == torch.float64 != c.dtype):
-                    # its gradient gathers those of all rows, of the largest numbers too
-                    learned = saturate_gradient(c) if c.is_floating_point() else c
-                    if dtype == torch.float64:  # learned in float32: its root and inverse must not be rounded to that
-                        learned = learned.double()
-                    if place < len(args):
-                        args = (*args[:place], learned, *args[place + 1 :])
-                    else:
-                        kwargs = {**kwargs, argument: learned}
+            dtype, device, mixed = _vectors(signature, args, kwargs)
+            args, kwargs = _curvatures(signature, args, kwargs, dtype)
             if mixed and dtype == torch.float64:
                 args = tuple(a.double() if names[i] in points else a for i, a in enumerate(args))
                 kwargs = {name: a.double() if name in points else a for name, a in kwargs.items()}
-            half = False
-            for argument, value in (*zip(names, args), *kwargs.items()):
-                if isinstance(value, Tensor):
-                    if value.dtype in HALF:
-                        half = True
-                    elif not value.is_floating_point():
-                        _refuse(name, argument, value)
-            if half:
+            if _any_half(signature, args, kwargs):
                 args = tuple(_single(a) for a in args)
                 kwargs = {argument: _single(a) for argument, a in kwargs.items()}
             elif device == "meta" or not torch.is_autocast_enabled(device):
                 return function(*args, **kwargs)
-            if device == "meta":
-                out = function(*args, **kwargs)
-            else:
-                with torch.autocast(device, enabled=False):
-                    out = function(*args, **kwargs)
+            with nullcontext() if device == "meta" else torch.autocast(device, enabled=False):
+                out: Any = function(*args, **kwargs)
             if dtype not in HALF:
                 return out
             if isinstance(out, (tuple, list)):
@@ -225,7 +156,75 @@ def stable(
     return decorate
 
 
-def _refuse(function: str, argument: str, value, rank: int = 1) -> None:
+def _vectors(
+    signature: _Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.dtype | None, str, bool]:
+    """Check vectors: their widest dtype, the kind of the first one's device, and whether dtypes differ."""
+    dtype, device, mixed, size, first = None, "meta", False, 0, ""
+    for place, argument, rank in signature.vectors:
+        value = args[place] if place < len(args) else kwargs.get(argument)
+        if value is None:
+            continue  # Python's own error names what is missing, or not known
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < rank:
+            _refuse(signature.function, argument, value, rank)
+        if dtype is None:
+            dtype, device, size, first = value.dtype, value.device.type, value.shape[-1], argument
+            continue
+        if value.shape[-1] != size:
+            raise ValueError(
+                f"{signature.function}: {first} and {argument} must have the same last dimension, "
+                f"got {size} and {value.shape[-1]}."
+            )
+        if value.dtype != dtype:
+            dtype, mixed = torch.promote_types(dtype, value.dtype), True
+    for place, argument, fewer in signature.others:
+        value = args[place] if place < len(args) else kwargs.get(argument)
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0:
+            _refuse(signature.function, argument, value)
+        if value.shape[-1] != size - fewer:
+            raise ValueError(
+                f"{signature.function}: the last dimension of {argument} must be {size - fewer} to fit {first}, "
+                f"which ends in {size}; got {value.shape[-1]}."
+            )
+    return dtype, device, mixed
+
+
+def _curvatures(
+    signature: _Signature, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Check curvatures; a learned one gathers the gradients of all rows, of the largest numbers too."""
+    for place, argument in signature.curvatures:
+        c = args[place] if place < len(args) else kwargs.get(argument)
+        if isinstance(c, (int, float)):
+            if not 0 < c < math.inf:
+                raise ValueError(
+                    f"{signature.function}: the curvature {argument} must be positive "
+                    f"(the sectional curvature is -{argument}), got {c}."
+                )
+        elif isinstance(c, Tensor) and (c.requires_grad or dtype == torch.float64 != c.dtype):
+            learned = saturate_gradient(c) if c.is_floating_point() else c
+            if dtype == torch.float64:  # learned in float32: its root and inverse must not be rounded to that
+                learned = learned.double()
+            if place < len(args):
+                args = (*args[:place], learned, *args[place + 1 :])
+            else:
+                kwargs = {**kwargs, argument: learned}
+    return args, kwargs
+
+
+def _any_half(signature: _Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a tensor is of half precision; tensors of integers are refused."""
+    half = False
+    for argument, value in (*zip(signature.arguments, args), *kwargs.items()):
+        if isinstance(value, Tensor):
+            if value.dtype in HALF:
+                half = True
+            elif not value.is_floating_point():
+                _refuse(signature.function, argument, value)
+    return half
+
+
+def _refuse(function: str, argument: str, value: object, rank: int = 1) -> NoReturn:
     """Say what is wrong with an argument that must be vectors."""
     if isinstance(value, Tensor) and value.is_floating_point():
         if rank == 1:
@@ -252,7 +251,7 @@ def one_each(function: str, argument: str, value: Tensor, count: int, what: str 
         raise ValueError(f"{function}: {argument} must end in the number of {what} {count}, got {found}.")
 
 
-def positive(function: str, argument: str, value, zero: bool = False) -> None:
+def positive(function: str, argument: str, value: object, zero: bool = False) -> None:
     """Check that an argument, if it is a number and no tensor, is finite and positive, or 0 where that is allowed.
 
     Raises:
@@ -262,7 +261,7 @@ def positive(function: str, argument: str, value, zero: bool = False) -> None:
         raise ValueError(f"{function}: {argument} must be {'0 or more' if zero else 'positive'}, got {value}.")
 
 
-def same_list(function: str, points: list[Tensor]) -> None:
+def same_list(function: str, points: Sequence[Tensor]) -> None:
     """Check that the argument ``points`` of a function is a list of tensors of floating point numbers.
 
     Raises:
@@ -278,7 +277,7 @@ def same_list(function: str, points: list[Tensor]) -> None:
             _refuse(function, f"points[{i}]", value)
 
 
-def _single(value):
+def _single(value: Any) -> Any:
     return value.float() if isinstance(value, Tensor) and value.dtype in HALF else value
 
 
@@ -311,12 +310,14 @@ class _SquareNorm(Function):
     """``|x|^2`` without the temporary of the squares."""
 
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
+        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return length.square_()
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        x: Tensor
         (x,) = ctx.saved_tensors
         return x * (2 * grad)
 
@@ -324,24 +325,27 @@ class _SquareNorm(Function):
 def square_norm(x: Tensor) -> Tensor:
     """Squared Euclidean norm ``(..., 1)`` of ``x`` ``(..., n)``."""
     if not needs_grad(x) and not plain(x):
-        return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
+        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return length.square_()
     if plain(x) or x.numel() <= _FEW:
         return (x * x).sum(-1, keepdim=True)
-    return _SquareNorm.apply(x)
+    out: Tensor = _SquareNorm.apply(x)
+    return out
 
 
 class _WideSquareNorm(Function):
     """``|x|^2`` of float32 vectors, every product and sum in float64."""
 
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         return _WideSquareNorm.values(x)
 
     @staticmethod
-    def values(x):
+    def values(x: Tensor) -> Tensor:
         if x.device.type != "cpu" or x.numel() <= 2**17:
-            return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64).square_()
+            length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)
+            return length.square_()
         # Blocks of rows that stay in the cache: a float64 copy of everything costs more than all the rest.
         flat = x.reshape(-1, x.shape[-1])
         norm = torch.empty(flat.shape[0], dtype=torch.float64)
@@ -355,7 +359,8 @@ class _WideSquareNorm(Function):
         return norm.mul_(norm).reshape(*x.shape[:-1], 1)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        x: Tensor
         (x,) = ctx.saved_tensors
         return x * (2 * grad).clamp(-1e34, 1e34).to(x.dtype)  # times vectors of the ball, which are shorter than 1e4
 
@@ -371,7 +376,8 @@ def wide_square_norm(x: Tensor) -> Tensor:
     if plain(x):
         precise = x.double()
         return (precise * precise).sum(-1, keepdim=True)
-    return _WideSquareNorm.apply(x) if needs_grad(x) else _WideSquareNorm.values(x)
+    out: Tensor = _WideSquareNorm.apply(x) if needs_grad(x) else _WideSquareNorm.values(x)
+    return out
 
 
 # Row sums in float32 to twice its digits, for devices without float64: error-free transformations (Dekker 1971; Ogita,
@@ -425,15 +431,16 @@ def gap_to_one(x: Tensor, c: float | Tensor) -> tuple[Tensor, Tensor]:
         return 1 - q, q
     with torch.no_grad():
         total, rest = compensated_square_norm(x)
+        low = 0.0
         if isinstance(c, Tensor):
-            high, low = c.detach().to(x.dtype), 0.0
-        elif x.dtype == torch.float64:
-            high, low = torch.full_like(total, c), 0.0
-        else:  # a number has more digits than the dtype
-            shifted = c * (2.0**29 + 1)
-            high = shifted - (shifted - c)
-            low = c - high
-            high = torch.full_like(total, high)
+            high = c.detach().to(x.dtype)
+        else:
+            rounded = c
+            if x.dtype != torch.float64:  # a number has more digits than the dtype
+                shifted = c * (2.0**29 + 1)
+                rounded = shifted - (shifted - c)
+                low = c - rounded
+            high = torch.full_like(total, rounded)
         product, lost = _two_product(total, high)
         exact = (1 - product) - (lost + (total * low + rest * high))
         missing = exact - (1 - q.detach())
@@ -444,12 +451,12 @@ class _Dot(Function):
     """Row-wise inner product without the temporary of the products."""
 
     @staticmethod
-    def forward(ctx, x, y):
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
         ctx.save_for_backward(x, y)
         return torch.einsum("...d,...d->...", x, y).unsqueeze(-1)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, y = ctx.saved_tensors
         grad_x = (y * grad).sum_to_size(x.shape) if ctx.needs_input_grad[0] else None
         grad_y = (x * grad).sum_to_size(y.shape) if ctx.needs_input_grad[1] else None
@@ -460,7 +467,8 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
     """Euclidean inner product ``(..., 1)`` of ``x`` and ``y`` ``(..., n)``, which broadcast."""
     if plain(x) or x.numel() <= _FEW or not needs_grad(x, y):
         return (x * y).sum(-1, keepdim=True)
-    return _Dot.apply(x, y)
+    out: Tensor = _Dot.apply(x, y)
+    return out
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -475,30 +483,34 @@ def saturate(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 class _SaturateGradient(Function):
     @staticmethod
-    def forward(ctx, x, largest):
+    def forward(ctx: Any, x: Tensor, largest: float) -> Tensor:
         ctx.largest = largest
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return grad.clamp(-ctx.largest, ctx.largest), None
 
 
-class _SaturateGradientForward(_SaturateGradient):
-    """With what ``torch.func`` asks for: compilers take no forward derivative, and the context made apart is slow."""
+class _SaturateGradientForward(Function):
+    """The same with what ``torch.func`` asks for, which compilers do not take; a context of its own is slow."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x, largest):
+    def forward(x: Tensor, largest: float) -> Tensor:
         return x.view_as(x)
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
         ctx.largest = inputs[1]
 
     @staticmethod
-    def jvp(ctx, tangent, _):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad.clamp(-ctx.largest, ctx.largest), None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
         return tangent.view_as(tangent)
 
 
@@ -512,32 +524,45 @@ def saturate_gradient(x: Tensor, last: bool = False, dtype: torch.dtype | None =
     if not (plain(x) or needs_grad(x)):
         return x
     forward = torch._C._are_functorch_transforms_active() and not torch.compiler.is_compiling()
-    return (_SaturateGradientForward if forward else _SaturateGradient).apply(x, largest)
+    out: Tensor = (_SaturateGradientForward if forward else _SaturateGradient).apply(x, largest)
+    return out
 
 
 class _Scalar(Function):
     """A function of numbers by its values and its backward; second derivatives are those of the plain operations."""
 
     @staticmethod
-    def forward(ctx, x, values, back, plainly):
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        values: Callable[[Tensor], Tensor],
+        back: Callable[[Tensor, Tensor, Tensor], Tensor],
+        formula: Callable[[Tensor], Tensor],
+    ) -> Tensor:
         out = values(x)
-        ctx.back, ctx.plainly = back, plainly
+        ctx.back, ctx.formula = back, formula
         ctx.save_for_backward(x, out)
         return out
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, None]:
         x, out = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return backward_of(ctx.plainly, [x], [True], grad)[0], None, None, None
+            return backward_of(ctx.formula, [x], [True], grad)[0], None, None, None
         return ctx.back(x, out, grad), None, None, None
 
 
-def scalar(x: Tensor, values: Callable, back: Callable, plainly: Callable) -> Tensor:
-    """``values(x)`` with the gradient ``back(x, values(x), grad)``; ``plainly`` is the same in plain operations."""
+def scalar(
+    x: Tensor,
+    values: Callable[[Tensor], Tensor],
+    back: Callable[[Tensor, Tensor, Tensor], Tensor],
+    formula: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """``values(x)`` with the gradient ``back(x, values(x), grad)``; ``formula`` is the same in plain operations."""
     if plain(x):
-        return plainly(x)
-    return _Scalar.apply(x, values, back, plainly) if needs_grad(x) else values(x)
+        return formula(x)
+    out: Tensor = _Scalar.apply(x, values, back, formula) if needs_grad(x) else values(x)
+    return out
 
 
 def root_slope(q: Tensor, out: Tensor, end: Tensor, series: Sequence[float], grad: float | Tensor = 1.0) -> Tensor:
@@ -545,8 +570,8 @@ def root_slope(q: Tensor, out: Tensor, end: Tensor, series: Sequence[float], gra
 
     Near 0 by its series.
     """
-    near = series[-1]
-    for coefficient in reversed(series[:-1]):
+    near = series[-2] + q * series[-1]
+    for coefficient in reversed(series[:-2]):
         near = coefficient + q * near
     away = (end - out).mul_(0.5)
     if isinstance(grad, Tensor):
@@ -622,12 +647,12 @@ def _arcosh1p(h: Tensor) -> Tensor:
 
 class _Arcosh1p(Function):
     @staticmethod
-    def forward(ctx, h):
+    def forward(ctx: Any, h: Tensor) -> Tensor:
         ctx.save_for_backward(h)
         return _Arcosh1p.all_values(h)
 
     @staticmethod
-    def all_values(h):
+    def all_values(h: Tensor) -> Tensor:
         if h.device.type != "cpu" or h.numel() <= 2**15 or not h.is_contiguous():
             return _Arcosh1p.values(h)
         out = torch.empty_like(h)  # in blocks, whose temporaries stay in the cache
@@ -636,14 +661,15 @@ class _Arcosh1p(Function):
         return out
 
     @staticmethod
-    def values(h, out=None):
+    def values(h: Tensor, out: Tensor | None = None) -> Tensor:
         h = h.clamp(min=0)
         if h.device.type == "cpu" and h.numel() and h.amax().item() < 1e18:
             return torch.log1p((h + 2).mul_(h).sqrt_().add_(h), out=out)
         return torch.log1p((h + 2).sqrt_().mul_(h.sqrt()).add_(h), out=out)  # the square may overflow
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        h: Tensor
         (h,) = ctx.saved_tensors
         if torch.is_grad_enabled():  # differentiable, for second derivatives
             away = h > 0
@@ -659,7 +685,8 @@ def arcosh1p(h: Tensor) -> Tensor:
     """``arcosh(1 + max(h, 0))``, as exact for small ``h`` as for large; where ``h <= 0`` the gradient is 0."""
     if plain(h):
         return _arcosh1p(h)
-    return _Arcosh1p.apply(h) if needs_grad(h) else _Arcosh1p.all_values(h)
+    out: Tensor = _Arcosh1p.apply(h) if needs_grad(h) else _Arcosh1p.all_values(h)
+    return out
 
 
 def distance_from_square(q: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,6 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from .euclidean import Euclidean
 from .manifolds import Manifold, whose
 from .product import Product
-
-__all__ = ["ManifoldParameter", "named_manifold_parameters"]
 
 
 class ManifoldParameter(nn.Parameter):
@@ -46,7 +45,9 @@ class ManifoldParameter(nn.Parameter):
         ValueError: ``data`` does not end in the coordinates of a point.
     """
 
-    def __new__(cls, data: Tensor, manifold: Manifold, requires_grad: bool = True):
+    manifold: Manifold
+
+    def __new__(cls, data: Tensor, manifold: Manifold, requires_grad: bool = True) -> ManifoldParameter:
         if not isinstance(manifold, Manifold):
             raise TypeError(
                 "manifold must be a manifold object of hypvision.geometry such as Lorentz(1.0), got "
@@ -63,24 +64,25 @@ class ManifoldParameter(nn.Parameter):
                 f"point of {manifold}, got the shape {tuple(data.shape)}."
             )
         _watch()
-        out = torch.Tensor._make_subclass(cls, data, requires_grad)
+        out: ManifoldParameter = torch.Tensor._make_subclass(cls, data, requires_grad)
         out.manifold = manifold
         return out
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict[int, Any]) -> ManifoldParameter:
         if id(self) not in memo:
             data = self.data.clone(memory_format=torch.preserve_format)
             memo[id(self)] = type(self)(data, copy.deepcopy(self.manifold, memo), self.requires_grad)
-        return memo[id(self)]
+        copied: ManifoldParameter = memo[id(self)]
+        return copied
 
-    def module_load(self, other, assign=False):
+    def module_load(self, other: Tensor, assign: bool = False) -> ManifoldParameter:
         """What takes this parameter's place when weights are loaded by swapping tensors."""
-        return ManifoldParameter(super().module_load(other, assign), self.manifold)
+        return ManifoldParameter(super().module_load(other, assign), self.manifold)  # type: ignore[no-untyped-call]
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         return _rebuild, (self.data, self.manifold, self.requires_grad)
 
-    def __repr__(self, *, tensor_contents=None) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         return f"ManifoldParameter on {self.manifold} containing:\n{self.data!r}"
 
 
@@ -100,32 +102,38 @@ def _watch() -> None:
 def _registered(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
     """A module takes a parameter: see to it that points survive what follows, and learned curvatures saving."""
     hooks = module._load_state_dict_pre_hooks.values()
-    if isinstance(parameter, ManifoldParameter) and not any(hook.hook is _loading for hook in hooks):
-        module._apply = _WrappedHook(_applied, module)  # PyTorch has no hook here; this one holds its module weakly
+    if isinstance(parameter, ManifoldParameter) and not any(getattr(hook, "hook", None) is _loading for hook in hooks):
+        # PyTorch has no hook here; this one holds its module weakly
+        module._apply = _WrappedHook(_applied, module)  # type: ignore[method-assign]
         module.register_load_state_dict_pre_hook(_loading)
         module.register_state_dict_post_hook(_saved)
 
 
-def _applied(module: nn.Module, fn: Callable, recurse: bool = True) -> nn.Module:
+def _applied(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
     """A module is cast or moved, for which PyTorch may replace parameters by plain ones: mark these anew."""
     points = {name: p.manifold for name, p in module._parameters.items() if isinstance(p, ManifoldParameter)}
     type(module)._apply(module, fn, recurse)
     for name, manifold in points.items():
-        mark(module._parameters[name], manifold)
+        parameter = module._parameters[name]
+        if parameter is not None:
+            mark(parameter, manifold)
     return module
 
 
-def _loading(module: nn.Module, state_dict: dict, prefix: str, metadata: dict, *rest) -> None:
+def _loading(
+    module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *rest: object
+) -> None:
     """``load_state_dict(assign=True)`` puts new parameters in the place of a module's: make them of the old class."""
     if metadata.get("assign_to_params_buffers"):
         for name, parameter in module._parameters.items():
-            value = state_dict.get(prefix + name)
-            plain = type(value) in (Tensor, nn.Parameter) and value.shape == parameter.shape  # else PyTorch tells
-            if plain and isinstance(parameter, ManifoldParameter):
+            value: Any = state_dict.get(prefix + name)
+            is_tensor = type(value) in (Tensor, nn.Parameter)
+            # PyTorch itself refuses another shape
+            if isinstance(parameter, ManifoldParameter) and is_tensor and value.shape == parameter.shape:
                 state_dict[prefix + name] = ManifoldParameter(value.detach(), parameter.manifold)
 
 
-def _saved(module: nn.Module, state_dict: dict, prefix: str, metadata: dict) -> None:
+def _saved(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:
     """Refuse to lose a learned curvature that only a parameter knows."""
     for name, parameter in module._parameters.items():
         manifold = parameter.manifold if isinstance(parameter, ManifoldParameter) else None
@@ -150,7 +158,7 @@ def loose(name: str, manifold: Manifold) -> str:
 _seen: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 
 
-def _stepping(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+def _stepping(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """An optimiser makes a step: warn at its first if it does not know of manifolds."""
     if torch.compiler.is_compiling() or _seen.get(optimizer) == len(optimizer.param_groups):
         return
@@ -179,7 +187,7 @@ def mark(parameter: nn.Parameter, manifold: Manifold) -> None:
     """Make a parameter one of points, in place; those of wrappers keep their class."""
     if type(parameter) is nn.Parameter:
         parameter.__class__ = ManifoldParameter
-    parameter.manifold = manifold
+    parameter.manifold = manifold  # type: ignore[attr-defined]
 
 
 def named_manifold_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Manifold]]:

@@ -24,7 +24,18 @@ from . import lorentz
 from ._typing import Curvature
 from .lorentz.cones import _unit
 from .lorentz.distances import _distances
-from .lorentz.frame import _bound, _largest, _lift, _lift_scaled, _multiple, _overflowing, _perpendicular, _times
+from .lorentz.frame import (
+    _LONGEST,
+    _bound,
+    _largest,
+    _lift,
+    _lift_scaled,
+    _multiple,
+    _overflowing,
+    _perpendicular,
+    _root,
+    _times,
+)
 from .numerics import (
     asinh,
     asinh_sqrt,
@@ -50,60 +61,10 @@ from .numerics import (
     widen,
 )
 
-__all__ = [
-    "beta_concat",
-    "beta_split",
-    "busemann",
-    "cdist",
-    "change_curvature",
-    "conformal_factor",
-    "dist",
-    "dist0",
-    "dist2plane",
-    "egrad2rgrad",
-    "entailment_loss",
-    "expmap",
-    "expmap0",
-    "exterior_angle",
-    "frechet_mean",
-    "from_lorentz",
-    "ganea_logits",
-    "geodesic",
-    "geodesic_unit",
-    "gyration",
-    "half_aperture",
-    "horosphere_dist",
-    "hyperplane_logits",
-    "inner",
-    "logmap",
-    "logmap0",
-    "midpoint",
-    "mobius_add",
-    "mobius_matvec",
-    "mobius_scalar_mul",
-    "mobius_sub",
-    "norm",
-    "project",
-    "rescale",
-    "retr",
-    "rotate",
-    "scale_curvature",
-    "sqdist",
-    "to_lorentz",
-    "transp",
-    "transp0",
-    "transp0back",
-    "weighted_centroids",
-    "wrapped_normal",
-    "wrapped_normal_log_prob",
-]
-
 # largest sqrt(c) |x| of a point: one spacing of the numbers below 1
 _BOUNDARY = {torch.float32: 1 - 2.0**-23, torch.float64: 1 - 2.0**-52}
 # largest c |x|^2 at which rounding it in float32 does not count more in 1 - c |x|^2: radius 1.76
 _NEAR = 0.5
-# squared length at which tangent vectors are capped
-_LONGEST = {torch.float32: 1e37, torch.float64: 1e307}
 # on devices without float64: largest coordinate of a point, squared length of a vector that is divided by X, and half
 # the way from boundary to boundary
 _MOST, _FASTEST, _ACROSS = 1e15, 1e20, 17.5
@@ -113,11 +74,7 @@ _MOST, _FASTEST, _ACROSS = 1e15, 1e20, 17.5
 # Inner workings
 
 
-def _root(c):
-    return c**0.5
-
-
-def _measure(x: Tensor, c, in_float64: bool = False) -> tuple[float | Tensor, Tensor, Tensor]:
+def _measure(x: Tensor, c: Curvature, in_float64: bool = False) -> tuple[float | Tensor, Tensor, Tensor]:
     """Factor that brings the point inside, or 1, ``X = 1 - c |x|^2`` and ``c |x|^2`` with it; ``(..., 1)``.
 
     They are float64; of float32 points float32 where none lies far out, on a CPU, which can look, unless
@@ -150,7 +107,7 @@ def _is_near(x: Tensor, gap: Tensor) -> bool:
     return gap.dtype == torch.float32 and has_float64(x)
 
 
-def _square(v: Tensor, c, gap: Tensor) -> Tensor:
+def _square(v: Tensor, c: Curvature, gap: Tensor) -> Tensor:
     """``c |v|^2`` ``(..., 1)`` in the dtype of the numbers of a point."""
     if v.dtype == gap.dtype:
         return _times(square_norm(v), c)
@@ -167,7 +124,7 @@ def _all_below(q: Tensor, limit: float) -> bool:
     return _eager(q) and q.numel() > 0 and q.amax().item() <= limit
 
 
-def _inside(x: Tensor, c, in_float64: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+def _inside(x: Tensor, c: Curvature, in_float64: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """The point brought inside, ``X`` and ``c |x|^2``."""
     factor, gap, q = _measure(x, c, in_float64)
     return _times(x, factor), gap, q
@@ -277,7 +234,7 @@ def _default_eps(x: Tensor) -> float:
     return 1e-5 if x.dtype == torch.float32 else 1e-10
 
 
-def _expmap0(u: Tensor, c, eps: float = 0.0) -> Tensor:
+def _expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
     most = min(_BOUNDARY[u.dtype], 1 - eps)
     limit = math.atanh(most) ** 2
     square = square_norm(u)
@@ -302,7 +259,7 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
     return _logmap0(x, c)
 
 
-def _logmap0(x: Tensor, c) -> Tensor:
+def _logmap0(x: Tensor, c: Curvature) -> Tensor:
     x, gap, q = _inside(x, c)
     if _is_near(x, gap):
         return x * scalar(q, _atanhc_values, _atanhc_back, _plain_atanhc_sqrt)
@@ -328,7 +285,7 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     return _add(x, w, gap, 1 / (1 + z2 * sinhc_sqrt(z2) ** 2), c)
 
 
-def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c) -> Tensor:
+def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c: Curvature) -> Tensor:
     """Moebius addition from ``x``, ``y`` and their ``1 - c |.|^2``."""
     both = x + y
     gaps = x_gap * y_gap
@@ -416,7 +373,7 @@ def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return _distances(h, x, y, x_lift, y_lift, c, dist)
 
 
-def _chord_rows(x: Tensor, c) -> tuple[Tensor, Tensor]:
+def _chord_rows(x: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
     """``a [-2 x, |x|^2, 1]`` with ``a = 2 / X``, in units of the radius: one factor of the halves of squared chords.
 
     And ``cosh(r) - 1``.
@@ -427,7 +384,7 @@ def _chord_rows(x: Tensor, c) -> tuple[Tensor, Tensor]:
     return rows, (a * q).to(x.dtype)
 
 
-def _chord_columns(y: Tensor, c) -> tuple[Tensor, Tensor]:
+def _chord_columns(y: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
     """``b [y, 1, |y|^2]`` with ``b = 1 / Y``: the other factor, and ``cosh(r) - 1``."""
     y, gap, q = _inside(y, c)
     b = 1 / gap
@@ -471,7 +428,9 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     return _gyrate(_bounded(v), y - x, x, qx, x_gap, y_gap, y_gap / x_gap, c)
 
 
-def _gyrate(v: Tensor, delta: Tensor, x: Tensor, qx: Tensor, x_gap: Tensor, y_gap: Tensor, scale: Tensor, c) -> Tensor:
+def _gyrate(
+    v: Tensor, delta: Tensor, x: Tensor, qx: Tensor, x_gap: Tensor, y_gap: Tensor, scale: Tensor, c: Curvature
+) -> Tensor:
     r"""``scale`` times :math:`\mathrm{gyr}[y, -x] v` from ``delta``, ``y - x``: accurate where that is small."""
     q = _square(delta, c, x_gap)
     c = widen(c)

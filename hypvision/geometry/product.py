@@ -12,8 +12,6 @@ from ._typing import Curvature
 from .manifolds import Common, Manifold, whose
 from .numerics import one_each, safe_sqrt
 
-__all__ = ["Product"]
-
 
 class Product(Common):
     """The product of manifolds: points are the factors' points side by side, ``(..., sum of their coordinates)``.

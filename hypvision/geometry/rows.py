@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ._typing import Curvature
 from .numerics import Function, backward_of, plain
-
-__all__ = ["blocked", "blocks", "in_blocks"]
 
 _BLOCK = 2**18  # coordinates
 
@@ -25,7 +25,9 @@ def blocks(rows: int, columns: int, device: torch.device, size: int = _BLOCK) ->
     return [slice(i, i + step) for i in range(0, rows, step)] if rows > step else [slice(None)]
 
 
-def in_blocks(function: Callable[..., tuple], rows: Sequence[Tensor], *rest) -> tuple:
+def in_blocks(
+    function: Callable[..., tuple[Tensor | None, ...]], rows: Sequence[Tensor], *rest: object
+) -> tuple[Any, ...]:
     """``function(*rows, *rest)`` block by block.
 
     Args:
@@ -40,18 +42,18 @@ def in_blocks(function: Callable[..., tuple], rows: Sequence[Tensor], *rest) -> 
     lead = rows[0].shape[:-1]
     flat = [r.reshape(-1, r.shape[-1]) for r in rows] if rows[0].dim() != 2 else rows
     count = flat[0].shape[0]
+    found: list[Tensor | None] = []
     if torch.compiler.is_compiling() or rows[0].device.type != "cpu" or rows[0].numel() <= _BLOCK:
-        found = function(*flat, *rest)
+        found = list(function(*flat, *rest))
     else:
-        found = None
         for part in blocks(count, flat[0].shape[-1], rows[0].device):
             results = function(*(r[part] for r in flat), *rest)
-            if found is None:
+            if not found:
                 found = [r if r is None or not r.dim() else r.new_empty(count, *r.shape[1:]) for r in results]
-            elif any(r is not None and not r.dim() for r in results):
-                found = [f + r if r is not None and not r.dim() else f for f, r in zip(found, results)]
+            else:
+                found = [f if f is None or r is None or r.dim() else f + r for f, r in zip(found, results)]
             for whole, r in zip(found, results):
-                if r is not None and r.dim():
+                if whole is not None and r is not None and r.dim():
                     whole[part] = r
     if len(lead) == 1:
         return tuple(found)
@@ -65,7 +67,7 @@ def blocked(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """
 
     @functools.wraps(function)
-    def wrapper(*args):
+    def wrapper(*args: Any) -> Tensor:
         *rows, c = args
         first = rows[0]
         if (
@@ -77,34 +79,35 @@ def blocked(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
             or plain(first)
         ):
             return function(*rows, c)
-        return _Blocked.apply(function, c, *rows)
+        out: Tensor = _Blocked.apply(function, c, *rows)
+        return out
 
     return wrapper
 
 
 class _Blocked(Function):
     @staticmethod
-    def forward(ctx, function, c, *rows):
-        ctx.function, ctx.number = function, None if isinstance(c, Tensor) else c
+    def forward(ctx: Any, function: Callable[..., Tensor], c: Curvature, *rows: Tensor) -> Tensor:
+        ctx.function, ctx.c = function, None if isinstance(c, Tensor) else c
         ctx.save_for_backward(*rows, *([c] if isinstance(c, Tensor) else []))
-        return in_blocks(lambda *part: (function(*part, c),), rows)[0]
+        out: Tensor = in_blocks(lambda *part: (function(*part, c),), rows)[0]
+        return out
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         rows = list(ctx.saved_tensors)
-        c = rows.pop() if ctx.number is None else ctx.number
+        c = rows.pop() if ctx.c is None else ctx.c
         needed = [*ctx.needs_input_grad[2:], ctx.needs_input_grad[1]]
         if torch.is_grad_enabled():
             *found, by_c = backward_of(ctx.function, [*rows, c], needed, grad)
             return None, by_c, *found
 
-        def back(*part: Tensor) -> tuple:
-            *part, g = part
-            leaves = [p.detach().requires_grad_(need) for p, need in zip(part, needed)]
+        def back(*part: Tensor) -> tuple[Tensor | None, ...]:
+            leaves = [p.detach().requires_grad_(need) for p, need in zip(part[:-1], needed)]
             curvature = c.detach().requires_grad_() if needed[-1] else c
             wanted = [leaf for leaf, need in zip([*leaves, curvature], needed) if need]
             with torch.enable_grad():
-                found = iter(torch.autograd.grad(ctx.function(*leaves, curvature), wanted, g))
+                found = iter(torch.autograd.grad(ctx.function(*leaves, curvature), wanted, part[-1]))
             return tuple(next(found) if need else None for need in needed)
 
         *found, by_c = in_blocks(back, (*rows, grad))

@@ -64,7 +64,7 @@ def clip_to_ball(x: Tensor, manifold: PoincareBall, radius: float | None = 2.3, 
     return fixed + poincare.egrad2rgrad(fixed, y - fixed, manifold._value())  # y, with the gradient scaled
 
 
-def rescale_radii(x: Tensor, manifold: Lorentz, slope: float = 2.0, limit: float | None = None) -> Tensor:
+def rescale_radii(x: Tensor, manifold: Lorentz, slope: float = 2.0, limit: float | Tensor | None = None) -> Tensor:
     """Maximum-distance rescaling of points of a hyperboloid (:func:`hypvision.geometry.lorentz.rescale`).
 
     The default limit follows the curvature but gives it no gradient (Bdeir et al.).
@@ -323,9 +323,7 @@ def lca_triplet_loss(
         return dist.sum() * 0
     dist = dist.float() if dist.dtype in (torch.float16, torch.bfloat16) else dist
     if hard:
-        total: Tensor = _TripletLoss.apply(  # type: ignore[no-untyped-call]
-            dist, triplets, temperature, margin, gumbel, generator, score
-        )
+        total: Tensor = _TripletLoss.apply(dist, triplets, temperature, margin, gumbel, generator, score)
         return total / len(triplets)
     nodes = dist[triplets.T]  # (3, T, P)
     farthest = torch.stack([nodes[:2].amax(0), nodes.amax(0)])

@@ -124,7 +124,7 @@ class Mlp(nn.Module):
         dropping = self.training and self.drop.p > 0
         out: Tensor
         if torch.is_grad_enabled() and not dropping and not torch.compiler.is_compiling():  # compilers recompute alone
-            out = _GeluLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+            out = _GeluLinear.apply(x, weight, bias)
         else:
             out = self.drop(F.linear(self.drop(F.gelu(x)), weight, bias))
         return out

@@ -706,7 +706,7 @@ class HierarchyMapper(nn.Module):
         if self.training and torch.is_grad_enabled():
             unused = [] if self.encoder is None else self.encoder.unused()
             rest = [p for p in (*self.lift.parameters(), *unused) if p.requires_grad]
-            attached: Tensor = _Attach.apply(x, *rest)  # type: ignore[no-untyped-call]
+            attached: Tensor = _Attach.apply(x, *rest)
             return attached
         return x
 

@@ -40,7 +40,7 @@ def _radial(function: Callable[..., T], values: list[Tensor | float], device: to
     The gradients of parameters are what those of all vectors leave of each other, in float32 perhaps only round-off.
     """
     with exact(device):
-        if needs_grad(*(value for value in values if isinstance(value, Tensor))):
+        if needs_grad(*values):
             values = [widen(value) for value in values]
         return function(*values)
 

@@ -37,5 +37,5 @@ def unsharded_parameters(model: nn.Module, group: dist.ProcessGroup | None = Non
     found: set[nn.Parameter] = {p for p in model.parameters() if isinstance(p, CurvatureParameter)}
     found |= {p for _, p, _ in named_manifold_parameters(model) if p.dim() == 1}
     for parameter in found:
-        parameter.register_post_accumulate_grad_hook(average)  # type: ignore[no-untyped-call]
+        parameter.register_post_accumulate_grad_hook(average)
     return found

@@ -17,7 +17,7 @@ from torch import Tensor
 import hypvision
 from hypvision.clip.adapters.hyperclip import layer as hyperclip
 from hypvision.geometry import Lorentz, lorentz, numerics, rows
-from hypvision.geometry.lorentz import distances, frame, points, tangents
+from hypvision.geometry.lorentz import frame, pairs, points, tangents
 from hypvision.helm import attention, head
 from hypvision.helm import rows as helm
 from hypvision.helm.grouped import grouped_linear
@@ -99,13 +99,9 @@ CASES = {
     norm._BatchNorm: batch_norm,
     metric_learning._Gather: gathered,
     hier._TripletLoss: triplets,
-    tangents._Logmap: lambda: of(lorentz.logmap, point(3, 4), point(3, 4), curvature()),
+    pairs._SquaredChord: lambda: of(lorentz.dist, point(3, 4), point(3, 4), curvature()),
     tangents._Proju: lambda: of(lorentz.proju, point(3, 4), leaf(3, 5), curvature()),
-    tangents._Transp: lambda: of(lorentz.transp, point(3, 4), point(3, 4), leaf(3, 5), curvature()),
-    frame._Lift: lambda: of(lorentz.expmap0, leaf(*WIDE, size=0.05), curvature()),
     frame._Perpendicular: lambda: of(lorentz.transp0back, point(3, 4), leaf(3, 5), curvature()),
-    distances._Dist: lambda: of(lorentz.dist, point(3, 4), point(3, 4), curvature()),
-    distances._Sqdist: lambda: of(lorentz.sqdist, point(3, 4), point(3, 4), curvature()),
     points._Dist0: lambda: of(lorentz.dist0, leaf(*WIDE, size=0.05), curvature()),
     rows._Blocked: lambda: of(lorentz.expmap, leaf(1024, 257, size=0.05), leaf(1024, 257, size=0.05), curvature()),
     numerics._SquareNorm: lambda: of(numerics.square_norm, leaf(*WIDE)),
@@ -225,7 +221,7 @@ def test_operations_of_compilers_too():
 @pytest.mark.slow
 def test_compiled_functions_too():
     torch.manual_seed(0)
-    call, leaves = CASES[distances._Dist]()
+    call, leaves = CASES[pairs._SquaredChord]()
     _, expected = differentiated(call, leaves, True, backward=False)
     torch._dynamo.reset()
     _, found = differentiated(torch.compile(call, backend="aot_eager", fullgraph=True), leaves, True, backward=True)

@@ -6,6 +6,7 @@ import inspect
 
 import pytest
 import torch
+from test_robustness import public
 from torch import nn
 
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Product, lorentz, maps, poincare
@@ -75,7 +76,7 @@ OWN = {"origin", "projx", "expmap0", "change_curvature", "scale_curvature", "cen
 @pytest.mark.parametrize(("kind", "module"), [(Lorentz, lorentz), (PoincareBall, poincare)])
 def test_every_function_is_a_method_of_the_same_arguments(kind, module):
     """But for the curvature, and that those in ``OWN`` take it in another place, or options of the manifold instead."""
-    for name in module.__all__:
+    for name in public(module):
         method = getattr(kind, RENAMED.get(name, name) or "c")
         if name in RENAMED or name in OWN:
             continue

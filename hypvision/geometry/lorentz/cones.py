@@ -8,17 +8,7 @@ from torch import Tensor
 from .._typing import Curvature
 from ..numerics import asinh, dot, one_each, positive, safe_sqrt, saturate_gradient, square_norm, stable
 from .frame import _CAP, _FAR, _LIMIT, _LONGEST, _bound, _lift_scaled, _perpendicular, _root, _scaled
-from .pairs import _pair
-
-__all__ = [
-    "busemann",
-    "dist2plane",
-    "entailment_loss",
-    "exterior_angle",
-    "half_aperture",
-    "horosphere_dist",
-    "hyperplane_logits",
-]
+from .pairs import pair_of
 
 
 @stable("x", space=("z",))
@@ -55,7 +45,7 @@ def _unit(z: Tensor) -> tuple[Tensor, Tensor]:
     return z * (factor / torch.where(length > 0, length, torch.ones_like(length))), length
 
 
-def _offset(a, root, z: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+def _offset(a: Tensor | float, root: Curvature, z: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
     """cosh and sinh ``(..., 1)`` of the scaled offset, capped."""
     a = torch.as_tensor(a, dtype=z.dtype, device=z.device)
     a = a.unsqueeze(-1) if a.dim() else a
@@ -91,7 +81,7 @@ def space_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
     return _logits(x, z, a, c)
 
 
-def _logits(space: Tensor, z: Tensor, a: Tensor, c) -> Tensor:
+def _logits(space: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
     root = _root(c)
     normals, length = _unit(z)
     cosh, sinh = _offset(a, root, z, length)
@@ -148,7 +138,7 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     0 where ``y`` lies behind ``x`` on its ray, and where the points coincide. No clamp: an ``atan2`` of the parts of
     :func:`logmap` (Desai et al., ICML 2023, compute an ``acos`` which loses half of the digits).
     """
-    pair = _pair(x, y, c)
+    pair = pair_of(x, y, c)
     radial, away = pair.radial(), pair.qx > 0
     side = safe_sqrt(square_norm(_perpendicular(pair.delta, pair.x, away))) * pair.root
     same = (side == 0) & (radial == 0)

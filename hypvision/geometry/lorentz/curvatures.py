@@ -12,17 +12,6 @@ from ..numerics import arcosh1p, asinhc_sqrt, positive, same_list, squash_factor
 from .frame import _LONGEST, _bound, _capped, _root, _times
 from .points import _expmap0, expmap0, from_space, logmap0
 
-__all__ = [
-    "change_curvature",
-    "concat",
-    "max_distance",
-    "rescale",
-    "rescale_tangent",
-    "scale_curvature",
-    "split",
-]
-
-
 # Least product of curvature and time that max_distance takes
 _LEAST_TIME = 20.0
 

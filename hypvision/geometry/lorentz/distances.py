@@ -10,12 +10,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from .._typing import Curvature
-from ..numerics import Function, arcosh1p, plain, saturate, saturate_gradient, stable, widen
-from ..rows import in_blocks
+from ..numerics import arcosh1p, distance_from_square, plain, saturate, saturate_gradient, stable, widen
+from ..rows import blocked
 from .frame import _root, _scaled, _times
-from .pairs import _pair, by_rows, chord, covector, keep, number, pulled, quick
-
-__all__ = ["cdist", "dist", "sqdist"]
+from .pairs import far_pair, near_chord
 
 
 @stable("x", "y")
@@ -24,41 +22,13 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     The gradient is 0 where the points coincide.
     """
-    return by_rows(_Dist, _dist_of, x, y, c).squeeze(-1) if quick(x, y, c) else _dist(x, y, c).squeeze(-1)
+    return _dist(x, y, c).squeeze(-1)
 
 
-def _dist(x: Tensor, y: Tensor, c) -> Tensor:
-    return _pair(x, y, c).distance() / _root(c)
-
-
-def _dist_of(x: Tensor, y: Tensor, c) -> tuple[Tensor]:
-    half = chord(x[:, 1:], y[:, 1:], c).q / 2
-    distance = torch.log1p(half + torch.sqrt(half) * torch.sqrt(half + 2))
-    return (_times(distance, 1 / _root(c)).to(x.dtype),)
-
-
-def _dist_back(x: Tensor, y: Tensor, grad: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
-    pair = chord(x[:, 1:], y[:, 1:], c)
-    grad, q, root = widen(grad), pair.q, _root(c)
-    gq = grad / _times(torch.sqrt(q) * torch.sqrt(4 + q), root)
-    gq = gq.masked_fill(q == 0, 0)  # where points coincide the gradient is 0
-    gx, gy, by_c = pair.pull(gq, c)
-    if by_c is not None:
-        by_c = (by_c - grad * arcosh1p(q / 2) / (2 * root)).sum() / c
-    return covector(gx, x.dtype), covector(gy, y.dtype), by_c
-
-
-class _Dist(Function):
-    """Distances ``(..., 1)``."""
-
-    @staticmethod
-    def forward(ctx, x, y, c):
-        keep(ctx, x, y, c)
-        return in_blocks(_dist_of, (x, y), number(c, x))[0]
-
-    @staticmethod
-    def backward(ctx, grad):
-        return pulled(ctx, _dist, _dist_back, grad)
+@blocked
+def _dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    q = (near_chord(x, y, c) or far_pair(x, y, c)).q
+    return _times(distance_from_square(q), 1 / _root(c)).to(torch.promote_types(x.dtype, y.dtype))
 
 
 @stable("x", "y")
@@ -67,38 +37,15 @@ def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     Not the square of :func:`dist`: the squared chord (Law et al., ICML 2019).
     """
-    return by_rows(_Sqdist, _sqdist_of, x, y, c).squeeze(-1) if quick(x, y, c) else _sqdist(x, y, c).squeeze(-1)
+    return _sqdist(x, y, c).squeeze(-1)
 
 
-def _sqdist(x: Tensor, y: Tensor, c) -> Tensor:
-    q = _pair(x, y, c).q
-    return saturate_gradient(q) / c if isinstance(c, Tensor) else q / c
-
-
-def _sqdist_of(x: Tensor, y: Tensor, c) -> tuple[Tensor]:
-    return (saturate(chord(x[:, 1:], y[:, 1:], c).q / c, x.dtype).to(x.dtype),)
-
-
-def _sqdist_back(x: Tensor, y: Tensor, grad: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
-    pair = chord(x[:, 1:], y[:, 1:], c)
-    grad = widen(grad) / c
-    gx, gy, _ = pair.pull(grad, c)
-    _, gap = pair.ahead()
-    by_c = -2 * grad * gap * gap / pair.root  # -(t_y - t_x)^2 / (t_x t_y)
-    return covector(gx, x.dtype), covector(gy, y.dtype), by_c.sum() / c
-
-
-class _Sqdist(Function):
-    """Squared Lorentz distances ``(..., 1)``."""
-
-    @staticmethod
-    def forward(ctx, x, y, c):
-        keep(ctx, x, y, c)
-        return in_blocks(_sqdist_of, (x, y), number(c, x))[0]
-
-    @staticmethod
-    def backward(ctx, grad):
-        return pulled(ctx, _sqdist, _sqdist_back, grad)
+@blocked
+def _sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    dtype = torch.promote_types(x.dtype, y.dtype)
+    c = widen(c)  # before it is used twice: the sum of its gradients must not overflow
+    q = (near_chord(x, y, c) or far_pair(x, y, c)).q
+    return saturate((saturate_gradient(q) if isinstance(c, Tensor) else q) / c, dtype).to(dtype)
 
 
 @stable("x", "y", sets=("x", "y"))
@@ -129,7 +76,9 @@ def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return _distances(h, x, y, x_lift, y_lift, c, dist)
 
 
-def _distances(h: Tensor, x: Tensor, y: Tensor, x_lift: Tensor, y_lift: Tensor, c, each: Callable) -> Tensor:
+def _distances(
+    h: Tensor, x: Tensor, y: Tensor, x_lift: Tensor, y_lift: Tensor, c: Curvature, each: Callable[..., Tensor]
+) -> Tensor:
     """Distances from halves ``(..., N, M)`` of squared chords; by ``each``, of rows, where those are round-off."""
     if plain(h) or not h.numel():
         if x is y:  # 0, but what is not a number stays so
@@ -175,13 +124,15 @@ def _close(h: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, ...] | None:
     return found if found[0].numel() else None
 
 
-def _chosen(x: Tensor, y: Tensor, c, shape: torch.Size, pairs: tuple[Tensor, ...], each: Callable) -> Tensor:
+def _chosen(
+    x: Tensor, y: Tensor, c: Curvature, shape: torch.Size, pairs: tuple[Tensor, ...], each: Callable[..., Tensor]
+) -> Tensor:
     """Distances ``(K,)`` of the ``K`` pairs of points at these places of the matrix."""
     *batch, rows, columns = pairs
     if isinstance(c, Tensor) and c.dim():
         c = c.expand(shape)[pairs].unsqueeze(-1)
 
-    def part(batch: list[Tensor], rows: Tensor, columns: Tensor, c) -> Tensor:
+    def part(batch: list[Tensor], rows: Tensor, columns: Tensor, c: Curvature) -> Tensor:
         left = x.expand(*shape[:-2], *x.shape[-2:])[(*batch, rows)]
         return each(left, y.expand(*shape[:-2], *y.shape[-2:])[(*batch, columns)], c)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..numerics import _FEW, Function, asinh, dot, has_float64, plain, safe_sqrt, saturate_gradient, square_norm, widen
+from .._typing import Curvature
+from ..numerics import Function, asinh, dot, has_float64, plain, safe_sqrt, saturate_gradient, square_norm, widen
 
 # sqrt(c) * radius at which points are capped: squares of sinh(radius) must not overflow
 _CAP = {torch.float32: 40.0, torch.float64: 350.0}
@@ -18,8 +20,9 @@ _LONGEST = {torch.float32: 1e37, torch.float64: 1e307}
 _FAR = 0.25
 
 
-def _root(c):
-    return c**0.5
+def _root(c: Curvature) -> Curvature:
+    root: Curvature = c**0.5
+    return root
 
 
 def _largest(v: Tensor) -> Tensor:
@@ -37,7 +40,7 @@ def _overflowing(v: Tensor, over: Tensor) -> Tensor:
     return largest.masked_fill(largest == math.inf, math.nan)
 
 
-def _times(v: Tensor, factor) -> Tensor:
+def _times(v: Tensor, factor: float | Tensor) -> Tensor:
     """The product, without a copy where the factor is the number 1."""
     return v if isinstance(factor, (int, float)) and factor == 1 else v * factor
 
@@ -50,7 +53,7 @@ def _multiple(v: Tensor, t: float | Tensor) -> Tensor:
     return saturate_gradient(v) * torch.minimum(torch.maximum(t, -longest), longest)
 
 
-def _bound(v: Tensor, c, limit: float) -> tuple[float | Tensor, Tensor]:
+def _bound(v: Tensor, c: Curvature, limit: float) -> tuple[float | Tensor, Tensor]:
     """Factor ``(..., 1)``, or 1, that brings ``c |v|^2`` to at most ``limit``, and that squared norm with the factor.
 
     The factor is a constant of differentiation: 1 where nothing is capped, and beyond, where vectors are lost anyway,
@@ -72,102 +75,72 @@ def _bound(v: Tensor, c, limit: float) -> tuple[float | Tensor, Tensor]:
     return factor, q.clamp(max=limit)
 
 
-def _scaled(space: Tensor, c) -> tuple[Tensor, Tensor]:
+def _scaled(space: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
     """Space part times sqrt(c), capped, and its squared norm ``(..., 1)``."""
     space, q = _capped(space, c)
     return _times(space, _root(c)), q
 
 
-def _capped(space: Tensor, c) -> tuple[Tensor, Tensor]:
+def _capped(space: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
     """Space part, capped, and ``c`` times its squared norm ``(..., 1)``."""
     factor, q = _bound(space, c, _LIMIT[space.dtype])
     return _times(space, factor), q
 
 
-def _scaled_tangent(v: Tensor, c) -> Tensor:
+def _scaled_tangent(v: Tensor, c: Curvature) -> Tensor:
     """Space part of tangent vectors times sqrt(c), capped."""
     factor, _ = _bound(v, c, _LONGEST[v.dtype])
     return _times(_times(v, factor), _root(c))
 
 
-class _Lift(Function):
-    """``[time, factor * space]`` written once: a product and a concatenation would write it twice."""
-
-    @staticmethod
-    def forward(ctx, time, factor, space):
-        shape = torch.broadcast_shapes(time.shape[:-1], factor.shape[:-1], space.shape[:-1])
-        out = space.new_empty(*shape, space.shape[-1] + 1)
-        torch.mul(space.expand(*shape, space.shape[-1]), factor, out=out[..., 1:])
-        out[..., :1] = time
-        ctx.shapes = time.shape, factor.shape, space.shape
-        ctx.save_for_backward(factor, out)
-        return out
-
-    @staticmethod
-    def backward(ctx, grad):
-        factor, out = ctx.saved_tensors
-        time_shape, factor_shape, space_shape = ctx.shapes
-        grad_time, grad_factor, grad_space = grad[..., :1].sum_to_size(time_shape), None, None
-        if ctx.needs_input_grad[1]:
-            # not the product with the space part, which may be as large as numbers get
-            grad_factor = (dot(grad[..., 1:], out[..., 1:]) / factor).sum_to_size(factor_shape)
-        if ctx.needs_input_grad[2]:
-            grad_space = (grad[..., 1:] * factor).sum_to_size(space_shape)
-        return grad_time, grad_factor, grad_space
-
-
 def _lift(time: Tensor, factor: float | Tensor, space: Tensor) -> Tensor:
     """Vectors ``[time, factor * space]``."""
-    if not isinstance(factor, Tensor):
-        return _join(time, _times(space, factor))
-    if plain(space) or space.numel() <= _FEW:
-        return _join(time, space * factor)
-    return _Lift.apply(time, factor, space)
+    return _join(time, _times(space, factor))
 
 
 def _join(time: Tensor, space: Tensor) -> Tensor:
     return torch.cat([time.expand(*space.shape[:-1], 1), space], -1)
 
 
-def _lift_scaled(space: Tensor, c) -> Tensor:
+def _lift_scaled(space: Tensor, c: Curvature) -> Tensor:
     """Points ``(..., n + 1)`` in units of the radius, capped, from space parts."""
     space, q = _capped(space, c)
     return _lift(torch.sqrt(1 + q), _root(c), space)
 
 
-def _arrive(space: Tensor, c) -> Tensor:
+def _arrive(space: Tensor, c: Curvature) -> Tensor:
     """Points from scaled space parts that may lie beyond the cap."""
     factor, q = _bound(space, 1.0, _LIMIT[space.dtype])
     root = _root(c)
     return _lift(torch.sqrt(1 + q) / root, factor / root, space)
 
 
-def _shares(x: Tensor, v: Tensor, grad: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """In the rows ``keep``: unit vectors of ``x``, ``x . v / |x|^2``, ``x . grad / |x|`` and ``x . grad / |x|^2``."""
+def _shares(x: Tensor, v: Tensor, grad: Tensor, where: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """In the rows ``where``: unit vectors of ``x``, ``x . v / |x|^2``, ``x . grad / |x|`` and ``x . grad / |x|^2``."""
     length = safe_sqrt(square_norm(x))
-    unit = torch.where(keep, x / torch.where(length > 0, length, torch.ones_like(length)), torch.zeros_like(x))
-    length = torch.where(keep, length, torch.ones_like(length))
+    unit = torch.where(where, x / torch.where(length > 0, length, torch.ones_like(length)), torch.zeros_like(x))
+    length = torch.where(where, length, torch.ones_like(length))
     along = dot(unit, grad)
     return unit, dot(unit, v / length), along, along / length
 
 
 class _Perpendicular(Function):
-    """``v - amount * x`` with ``amount = x . v / |x|^2`` in the rows where ``keep`` is 1, computed in float64."""
+    """``v - amount * x`` with ``amount = x . v / |x|^2`` in the rows ``where``, computed in float64."""
 
     @staticmethod
-    def forward(ctx, v, x, keep):
-        ctx.save_for_backward(v, x, keep)
+    def forward(ctx: Any, v: Tensor, x: Tensor, where: Tensor) -> Tensor:
+        ctx.save_for_backward(v, x, where)
         out, x64 = widen(v), widen(x)
         square = torch.einsum("...d,...d->...", x64, x64).unsqueeze(-1)
         for _ in range(1 if has_float64(v) else 2):
-            amount = torch.einsum("...d,...d->...", x64, out).unsqueeze(-1) / torch.where(keep, square, 1)
-            out = torch.where(keep, torch.addcmul(out, x64, amount, value=-1), out)
+            amount = torch.einsum("...d,...d->...", x64, out).unsqueeze(-1) / torch.where(where, square, 1)
+            out = torch.where(where, torch.addcmul(out, x64, amount, value=-1), out)
         return out.to(v.dtype)
 
     @staticmethod
-    def backward(ctx, grad):
-        v, x, keep = ctx.saved_tensors
-        unit, amount, along, share = _shares(x, v, grad, keep)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        v, x, where = ctx.saved_tensors
+        unit, amount, along, share = _shares(x, v, grad, where)
         grad_v = (grad - unit * along).sum_to_size(v.shape)
         grad_x = (unit * (2 * amount * along) - grad * amount - v * share).sum_to_size(x.shape)
         return grad_v, grad_x, None
@@ -180,7 +153,8 @@ def _perpendicular(v: Tensor, x: Tensor, where: Tensor) -> Tensor:
     a second projection, to keep its digits.
     """
     if v.dtype == torch.float32 and not plain(v):
-        return _Perpendicular.apply(v, x, where)
+        perpendicular: Tensor = _Perpendicular.apply(v, x, where)
+        return perpendicular
     in_float64 = has_float64(v)
     out, x = widen(v), widen(x)
     square = (x * x).sum(-1, keepdim=True)
@@ -190,7 +164,7 @@ def _perpendicular(v: Tensor, x: Tensor, where: Tensor) -> Tensor:
     return out.to(v.dtype)
 
 
-def _move(qx: Tensor, radial: Tensor, ahead: Tensor, perp: Tensor, chord: Tensor) -> tuple[Tensor, Tensor]:
+def _move(qx: Tensor, radial: Tensor, ahead: Tensor, perp: Tensor, chord: Tensor) -> Tensor:
     """Coefficient of ``x / |x|`` where one arrives from ``x`` (away from the origin).
 
     Args:

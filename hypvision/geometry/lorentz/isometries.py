@@ -8,11 +8,9 @@ from torch import Tensor
 from .._typing import Curvature
 from ..numerics import asinh, asinhc_sqrt, dot, safe_sqrt, saturate_gradient, square_norm, stable
 from .frame import _FAR, _capped, _move, _multiple, _perpendicular
-from .pairs import _pair
+from .pairs import pair_of
 from .points import _expmap0, _from_space, logmap0
 from .tangents import expmap, inner, logmap
-
-__all__ = ["boost", "geodesic", "geodesic_unit", "matvec", "rotate", "scalar_mul", "unboost"]
 
 
 @stable("x", "y")
@@ -30,20 +28,20 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     inner = dot(x, y) * c
     perp = _perpendicular(y, x, far)
     arrived = _move(qx, inner / nx, asinh(ny), square_norm(perp) * c, ny)
-    keep = torch.where(far, arrived / nx, ty + inner / (1 + tx))
-    return _from_space(perp + x * keep, c)
+    amount = torch.where(far, arrived / nx, ty + inner / (1 + tx))
+    return _from_space(perp + x * amount, c)
 
 
 @stable("x", "y")
 def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Inverse of :func:`boost`: ``y`` as seen from ``x``, :math:`(-x) \oplus y`; accurate for near points too."""
-    pair = _pair(x, y, c)
+    pair = pair_of(x, y, c)
     far = pair.far()
     one = torch.ones_like(pair.q)
     nx = torch.where(far, pair.nx, one)
     near = dot(pair.x, pair.delta) * c / (1 + pair.tx) - pair.product / (pair.tx + pair.ty)
-    keep = torch.where(far, pair.radial() / nx, near)
-    return _from_space(_perpendicular(pair.delta, pair.x, far) + pair.x * keep, c)
+    amount = torch.where(far, pair.radial() / nx, near)
+    return _from_space(_perpendicular(pair.delta, pair.x, far) + pair.x * amount, c)
 
 
 @stable("x", space=("matrix",))

@@ -22,8 +22,6 @@ from .frame import _arrive, _capped, _join, _root, _scaled
 from .isometries import boost, unboost
 from .points import _expmap0, logmap0
 
-__all__ = ["centroid", "frechet_mean", "weighted_centroids"]
-
 _STEP = 2.0  # longest Newton step in radii of curvature: 1 is slower, from 4 on far sets do not converge
 
 
@@ -108,7 +106,7 @@ def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
     return _weighted_centroids(weights, space, q, c)
 
 
-def _weighted_centroids(weights, space, q, c):
+def _weighted_centroids(weights: Tensor, space: Tensor, q: Tensor, c: Curvature) -> Tensor:
     mean = torch.matmul(weights, _join(torch.sqrt(1 + q), space))
     time, space = mean[..., :1], mean[..., 1:]
     slack = lorentz_square(time, space).clamp(min=torch.finfo(space.dtype).eps)
@@ -125,7 +123,7 @@ def lorentz_square(time: Tensor, space: Tensor, dim: int = -1) -> Tensor:
     return (time - length) * (time + length)
 
 
-def centroid_space(time: Tensor, space: Tensor, c, dim: int = -1) -> Tensor:
+def centroid_space(time: Tensor, space: Tensor, c: Curvature, dim: int = -1) -> Tensor:
     """Space parts, along ``dim``, of the centroids with these mean times and mean space parts."""
     # for far points the square cancels; a mean of points has at least 1
     return space / torch.sqrt((lorentz_square(time, space, dim) * c).clamp(min=1.0))
@@ -174,7 +172,7 @@ def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, s
     return mean
 
 
-def _newton(mean: Tensor, x: Tensor, weights: Tensor, c) -> Tensor:
+def _newton(mean: Tensor, x: Tensor, weights: Tensor, c: Curvature) -> Tensor:
     """Newton step ``(..., n)`` in the tangent space of the origin moved to ``mean``."""
     logs = saturate_gradient(logmap0(unboost(mean.unsqueeze(-2), x, c), c))  # (..., N, n)
     weights = weights.unsqueeze(-1)
@@ -187,7 +185,7 @@ def _newton(mean: Tensor, x: Tensor, weights: Tensor, c) -> Tensor:
         across = (weights * stretch).sum(-2)
         across = torch.where(across > 0, across, torch.ones_like(across))  # no weights, no step
         hessian = hessian + torch.diag_embed(across.expand(*logs.shape[:-2], logs.shape[-1]))
-    step = torch.linalg.solve(hessian, (weights * logs).sum(-2))
+    step: Tensor = torch.linalg.solve(hessian, (weights * logs).sum(-2))
     with torch.no_grad():  # far from the mean the Hessian is that of another place
         factor = (_STEP / safe_sqrt(c * square_norm(step))).clamp(max=1)
     return step * factor

@@ -12,8 +12,6 @@ from ..numerics import log_sinhc_sqrt, one_each, positive, square_norm, stable
 from .isometries import boost, unboost
 from .points import expmap0, logmap0
 
-__all__ = ["wrapped_normal", "wrapped_normal_log_prob"]
-
 
 def _check_std(function: str, std: Tensor | float, n: int) -> None:
     positive(function, "std", std)

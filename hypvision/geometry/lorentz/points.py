@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -20,13 +22,12 @@ from ..numerics import (
     stable,
 )
 from .frame import _CAP, _LIMIT, _bound, _capped, _lift, _root, _times
-from .pairs import keep
-
-__all__ = ["dist0", "expmap0", "from_space", "logmap0", "minkowski_inner", "origin", "projx", "time_from_space"]
 
 
 @stable()
-def origin(n: int, c: Curvature, *, dtype: torch.dtype | None = None, device=None) -> Tensor:
+def origin(
+    n: int, c: Curvature, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+) -> Tensor:
     """The origin ``(1 / sqrt(c), 0, ..., 0)`` of the ``n``-dimensional model, shape ``(n + 1,)``."""
     out = torch.zeros(n + 1, dtype=dtype, device=device)
     out[0] = 1 / _root(c)
@@ -46,7 +47,7 @@ def from_space(space: Tensor, c: Curvature) -> Tensor:
     return _from_space(space, c)
 
 
-def _from_space(space, c):
+def _from_space(space: Tensor, c: Curvature) -> Tensor:
     factor, q = _bound(space, c, _LIMIT[space.dtype])
     return _lift(torch.sqrt(1 + q) / _root(c), factor, space)
 
@@ -81,7 +82,7 @@ def expmap0(u: Tensor, c: Curvature) -> Tensor:
     return _expmap0(u, c)
 
 
-def _expmap0(u, c):
+def _expmap0(u: Tensor, c: Curvature) -> Tensor:
     factor, q = _bound(u, c, _CAP[u.dtype] ** 2)
     stretch = sinhc_sqrt(q)
     return _lift(torch.sqrt(1 + q * stretch * stretch) / _root(c), factor * stretch, u)
@@ -97,22 +98,21 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 @stable("x")
 def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Hyperbolic radius ``(...)``: the distance of points ``(..., n + 1)`` from the origin; gradient 0 there."""
-    tensor = isinstance(c, Tensor)
-    if x.device.type == "cpu" and x.numel() > _FEW and not plain(x) and not (tensor and c.dim()):
-        length = torch.linalg.vector_norm(x.detach()[..., 1:], dim=-1, keepdim=True)
-        q = _times(length * length, c.detach() if tensor else c)
+    if x.device.type == "cpu" and x.numel() > _FEW and not plain(x) and not (isinstance(c, Tensor) and c.dim()):
+        length: Tensor = torch.linalg.vector_norm(x.detach()[..., 1:], dim=-1, keepdim=True)
+        q = _times(length * length, c.detach() if isinstance(c, Tensor) else c)
         if q.amax().item() <= _LIMIT[x.dtype]:
-            learned = needs_grad(x, c) if tensor else needs_grad(x)
-            return (_Dist0.apply(x, c, length, q) if learned else _radii(length, q, c)).squeeze(-1)
+            out: Tensor = _Dist0.apply(x, c, length, q) if needs_grad(x, c) else _radii(length, q, c)
+            return out.squeeze(-1)
     return _dist0(x, c).squeeze(-1)
 
 
-def _dist0(x, c):
+def _dist0(x: Tensor, c: Curvature) -> Tensor:
     _, q = _bound(x[..., 1:], c, _LIMIT[x.dtype])
     return _times(asinh_sqrt(q), 1 / _root(c))
 
 
-def _radii(length: Tensor, q: Tensor, c) -> Tensor:
+def _radii(length: Tensor, q: Tensor, c: Curvature) -> Tensor:
     """Distances from the origin of points with these lengths; ``q = c length^2``."""
     root = _root(c)
     return _times(_asinh_root_values(q, _times(length, root)), 1 / root)
@@ -122,15 +122,16 @@ class _Dist0(Function):
     """The gradient is written once, and not once more around the time coordinate."""
 
     @staticmethod
-    def forward(ctx, x, c, length, q):
+    def forward(ctx: Any, x: Tensor, c: Curvature, length: Tensor, q: Tensor) -> Tensor:
         out = _radii(length, q, c)
-        keep(ctx, x, length, q, out, c)
+        ctx.c = None if isinstance(c, Tensor) else c
+        ctx.save_for_backward(x, length, q, out, *([c] if isinstance(c, Tensor) else []))
         return out
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, length, q, out, *c = ctx.saved_tensors
-        c = c[0] if c else ctx.number
+        c = c[0] if c else ctx.c
         if torch.is_grad_enabled():
             return *backward_of(_dist0, [x, c], ctx.needs_input_grad[:2], grad), None, None
         root, by_c = (q + 1).sqrt_(), None

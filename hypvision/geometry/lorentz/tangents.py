@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,6 @@ from ..numerics import (
     asinhc_sqrt,
     backward_of,
     dot,
-    has_float64,
     needs_grad,
     plain,
     safe_sqrt,
@@ -24,7 +24,7 @@ from ..numerics import (
     stable,
     widen,
 )
-from ..rows import blocked, in_blocks
+from ..rows import blocked
 from .frame import (
     _CAP,
     _FAR,
@@ -39,10 +39,8 @@ from .frame import (
     _scaled_tangent,
     _times,
 )
-from .pairs import Chord, _Pair, _pair, by_rows, chord, covector, keep, near, number, pulled, quick
+from .pairs import far_pair, near_chord
 from .points import _from_space
-
-__all__ = ["egrad2rgrad", "expmap", "inner", "logmap", "norm", "proju", "transp", "transp0", "transp0back"]
 
 
 @stable("x", "u")
@@ -59,7 +57,7 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 
 @blocked
-def _expmap(x: Tensor, u: Tensor, c) -> Tensor:
+def _expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     if x.dtype == u.dtype == torch.float32 and x.device.type == "cpu" and not plain(x):
         found = _expmap_level(x[..., 1:], u[..., 1:], c)
         if found is None:
@@ -76,7 +74,7 @@ _NEARBY = math.sinh(1.5) ** 2, 4.0
 _SHORT, _MODERATE = 1e15, math.cosh(10.0)
 
 
-def _expmap_level(x: Tensor, v: Tensor, c) -> Tensor | None:
+def _expmap_level(x: Tensor, v: Tensor, c: Curvature) -> Tensor | None:
     """``cosh(z) x + sinh(z) / z v`` of space parts in their dtype; None where points or vectors are too long."""
     qx, qv = _times(square_norm(x), c), _times(square_norm(v), c)
     if qx.numel() and not (qx.amax().item() <= _NEARBY[0] and qv.amax().item() <= _NEARBY[1]):
@@ -94,7 +92,7 @@ def _expmap_level(x: Tensor, v: Tensor, c) -> Tensor | None:
 _REACH = math.sinh(10.0) ** 2, 100.0
 
 
-def _expmap_near(x: Tensor, v: Tensor, c) -> Tensor | None:
+def _expmap_near(x: Tensor, v: Tensor, c: Curvature) -> Tensor | None:
     """In float64, from space parts: what two large parts leave of each other keeps the digits of float32.
 
     None where points or vectors are too long for that.
@@ -113,7 +111,7 @@ def _expmap_near(x: Tensor, v: Tensor, c) -> Tensor | None:
     return torch.cat([time, out], -1).float()
 
 
-def _expmap_far(x: Tensor, u: Tensor, c) -> Tensor:
+def _expmap_far(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     root = _root(c)
     x, qx = _capped(x[..., 1:], c)
     factor, _ = _bound(u[..., 1:], c, _LONGEST[u.dtype])
@@ -136,80 +134,36 @@ def _expmap_far(x: Tensor, u: Tensor, c) -> Tensor:
     chord = z * stretch
     cosh = torch.sqrt(1 + chord * chord)
     arrived = _move(qx, radial * factor, z, perp2 * factor * factor, chord)
-    keep = torch.where(far, arrived / nx, cosh)
-    return _from_space(x * keep + perp * factor, c)
+    amount = torch.where(far, arrived / nx, cosh)
+    return _from_space(x * amount + perp * factor, c)
 
 
 @stable("x", "y")
 def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """Logarithm: the tangent vector ``(..., n + 1)`` at ``x`` whose geodesic reaches ``y`` after unit time."""
-    return by_rows(_Logmap, _logmap_of, x, y, c) if quick(x, y, c) else _logmap(x, y, c)
+    return _logmap(x, y, c)
 
 
-def _logmap_of(x: Tensor, y: Tensor, c) -> tuple[Tensor]:
-    pair = chord(x[:, 1:], y[:, 1:], c)
-    factor, dtype = pair.ratio()[1], pair.d.dtype
-    back = factor * pair.q / -2  # before it meets the coordinates: their product with q may overflow
-    both, gap = pair.ahead()
-    time = _times(factor * gap + back * pair.time_x(both, gap, c), 1 / _root(c))
-    space = pair.d.mul_(factor.to(dtype)).addcmul_(pair.x, back.to(dtype))
-    return (_vector(time, space, x, pair.level),)
+@blocked
+def _logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    pair = near_chord(x, y, c)
+    if pair is None:
+        return _logmap_far(x, y, c)
+    quarter = pair.q / 4
+    factor = asinhc_sqrt(quarter) * torch.rsqrt(1 + quarter)  # distance / sinh(distance)
+    space = torch.addcmul(pair.y * factor, pair.x, factor * (1 + pair.q / 2), value=-1)
+    time = _times(dot(pair.x, space), _root(c)) / _time(pair.x, c)
+    return _join(time.float(), space.float())
 
 
-def _vector(time: Tensor, space: Tensor, like: Tensor, level: bool) -> Tensor:
-    """``[time, space]`` in the dtype and shape of ``like``."""
-    if level:
-        return torch.cat([time, space], -1).to(like.dtype)
-    out = like.new_empty(like.shape)
-    out[:, 1:] = saturate(space, like.dtype)
-    out[:, :1] = saturate(time, like.dtype)
-    return out
+def _time(space: Tensor, c: Curvature) -> Tensor:
+    """Time, in units of the radius of curvature, of points given by space parts for which nothing overflows."""
+    return torch.sqrt(1 + _times(square_norm(space), c))
 
 
-def _logmap_back(x: Tensor, y: Tensor, grad: Tensor, c) -> tuple[Tensor, Tensor, Tensor | None]:
-    pair = chord(x[:, 1:], y[:, 1:], c)
-    q, dtype = pair.q, pair.d.dtype
-    grad = grad.to(dtype)
-    g, g_time = grad[:, 1:], _times(widen(grad[:, :1]), 1 / _root(c))
-    both, gap = pair.ahead()
-    tx, ty = pair.time_x(both, gap, c), pair.time_y(both, gap, c)
-    factor = pair.ratio()[1]
-    along = widen((g * pair.x).sum(-1, keepdim=True)) + g_time * tx
-    ahead = widen((g * pair.d).sum(-1, keepdim=True)) + g_time * gap
-    slope, sloped = _slope(q, factor)
-    gx, gy, by_c = pair.pull(slope * ahead - (sloped + factor) / 2 * along, c)
-    back = -factor * (1 + q / 2)
-    gx.addcmul_(g, back.to(dtype)).addcmul_(pair.x, _times(back * g_time / tx, c).to(dtype))
-    gy.addcmul_(g, factor.to(dtype)).addcmul_(pair.y, _times(factor * g_time / ty, c).to(dtype))
-    if by_c is not None:
-        by_c = (by_c + g_time * factor / 2 * (1 / tx - 1 / ty + q / (2 * tx))).sum() / c
-    return covector(gx, x.dtype), covector(gy, y.dtype), by_c
-
-
-def _slope(q: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-    """Derivative of ``d / sinh(d)``, which is ``factor``, by ``q = 4 sinh(d / 2)^2``, from float64; and ``q`` times it.
-
-    Far out in float64 the first is 0, and the second is not.
-    """
-    sloped = (1 - factor * (1 + q / 2)) / (2 + q / 2)
-    small, series = q < 1e-5, q / 15 - 1 / 6
-    return torch.where(small, series, sloped / q), torch.where(small, q * series, sloped)
-
-
-class _Logmap(Function):
-    @staticmethod
-    def forward(ctx, x, y, c):
-        keep(ctx, x, y, c)
-        return in_blocks(_logmap_of, (x, y), number(c, x))[0]
-
-    @staticmethod
-    def backward(ctx, grad):
-        return pulled(ctx, _logmap, _logmap_back, grad)
-
-
-def _logmap(x: Tensor, y: Tensor, c) -> Tensor:
-    root = _root(c)
-    pair = _pair(x, y, c)
+def _logmap_far(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    dtype = torch.promote_types(x.dtype, y.dtype)
+    pair, root = far_pair(x, y, c), _root(c)
     # distance / sinh(distance) in two factors: large numbers are divided before anything is multiplied by them
     bottom = 1 + pair.q / 4
     scale = saturate_gradient(asinhc_sqrt(pair.q / 4) * torch.sqrt(bottom))
@@ -219,31 +173,31 @@ def _logmap(x: Tensor, y: Tensor, c) -> Tensor:
     radial = pair.radial() / bottom * scale
     vector = _perpendicular(pair.delta, pair.x, far)
     back = pair.q / bottom * scale / 2
-    keep = torch.where(far, pair.tx * radial / nx, -back)
+    amount = torch.where(far, pair.tx * radial / nx, -back)
     time = torch.where(far, pair.nx * radial, (dot(pair.delta, pair.x) * c / bottom * scale - back * pair.qx) / pair.tx)
-    return _join(time / root, vector / bottom * scale + pair.x * keep)
+    return saturate(_join(time / root, vector / bottom * scale + pair.x * amount), dtype).to(dtype)
 
 
 @stable("x", "v")
 def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Orthogonal projection :math:`v + c\langle x, v\rangle_L x` of ``v`` ``(..., n + 1)`` to the tangent space."""
-    if not plain(x) and x.device.type == "cpu" and x.shape == v.shape and x.numel():
-        tensor = isinstance(c, Tensor)
-        if not (tensor and c.dim()) and (point := _near_points(x, v, c)) is not None:
-            if needs_grad(x, v, c) if tensor else needs_grad(x, v):
-                return _Proju.apply(x, v, c, point)
-            return _projected(point, v, c)[0]
+    one_curvature = not (isinstance(c, Tensor) and c.dim())
+    if one_curvature and not plain(x) and x.device.type == "cpu" and x.shape == v.shape and x.numel():
+        point = _near_points(x, v, c)
+        if point is not None:
+            out: Tensor = _Proju.apply(x, v, c, point) if needs_grad(x, v, c) else _projected(point, v, c)[0]
+            return out
     return _proju(x, v, c)
 
 
-def _near_points(x: Tensor, v: Tensor, c) -> Tensor | None:
+def _near_points(x: Tensor, v: Tensor, c: Curvature) -> Tensor | None:
     """The points as ``[-time, space]``, if nothing of them or of the vectors is so long that products overflow.
 
     In few calls, for they are what a projection of some points costs.
     """
     point = x.detach().clone()
     first, root = point[..., :1], _root(c.detach() if isinstance(c, Tensor) else c)
-    first.copy_(1 / root) if isinstance(c, Tensor) else first.fill_(1 / root)
+    first.fill_(1 / root)
     time = torch.linalg.vector_norm(point, dim=-1, keepdim=True)
     largest = (time * root).max().item() if isinstance(c, Tensor) else time.max().item() * root
     if not (largest <= _MODERATE and torch.linalg.vector_norm(v.detach()).item() <= _SHORT):
@@ -252,7 +206,7 @@ def _near_points(x: Tensor, v: Tensor, c) -> Tensor | None:
     return point
 
 
-def _projected(point: Tensor, v: Tensor, c) -> tuple[Tensor, Tensor]:
+def _projected(point: Tensor, v: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
     """The projection, and how much of the point, whose time it makes positive, it adds to ``v``."""
     amount = _times((point * v).sum(-1, keepdim=True), c)
     point[..., :1].neg_()
@@ -261,15 +215,16 @@ def _projected(point: Tensor, v: Tensor, c) -> tuple[Tensor, Tensor]:
 
 class _Proju(Function):
     @staticmethod
-    def forward(ctx, x, v, c, point):
+    def forward(ctx: Any, x: Tensor, v: Tensor, c: Curvature, point: Tensor) -> Tensor:
         out, amount = _projected(point, v, c)
-        keep(ctx, x, v, point, amount, c)
+        ctx.c = None if isinstance(c, Tensor) else c
+        ctx.save_for_backward(x, v, point, amount, *([c] if isinstance(c, Tensor) else []))
         return out
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, v, point, amount, *c = ctx.saved_tensors
-        c = c[0] if c else ctx.number
+        c = c[0] if c else ctx.c
         if torch.is_grad_enabled():
             return *backward_of(_proju, [x, v, c], ctx.needs_input_grad[:3], grad), None
         time = point[..., :1]
@@ -288,7 +243,7 @@ class _Proju(Function):
         return gx, gv, by_c, None
 
 
-def _proju(x: Tensor, v: Tensor, c) -> Tensor:
+def _proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     space, q = _scaled(x[..., 1:], c)
     space, time = saturate_gradient(space), torch.sqrt(1 + q)
     v = _scaled_tangent(v, 1.0)
@@ -337,94 +292,27 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     For points far out in float64 inside, where the device has it: what two large parts of the vector leave of each
     other must keep its digits.
     """
-    return by_rows(_Transp, _transp_of, x, y, v, c) if quick(x, y, c, v) else _transp_wide(x, y, v, c)
+    return _transp(x, y, v, c)
 
 
-def _transp_of(x: Tensor, y: Tensor, v: Tensor, c) -> tuple[Tensor]:
-    pair = _transp_pair(x, y, c)
-    if pair is None:
-        return (_transp_wide(x, y, v, c),)
-    v, root = v[:, 1:].to(pair.d.dtype), _root(c)
-    both, gap = pair.ahead()
-    tx = pair.time_x(both, gap, c)
-    along = widen((pair.x * v).sum(-1, keepdim=True)) / tx
-    share = _times(widen((pair.d * v).sum(-1, keepdim=True)) - gap * along, c) / (2 + pair.q / 2)
-    out = torch.addcmul(v, pair.s, share.to(v.dtype))
-    return (_vector(_times(along, root) + _times(share * both, 1 / root), out, x, pair.level),)
+@blocked
+def _transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
+    pair = near_chord(x, y, c) if v.dtype == torch.float32 else None
+    if pair is None or torch.linalg.vector_norm(v.detach()).item() > _SHORT:
+        return _transp_far(x, y, v, c)
+    v = widen(v[..., 1:])
+    time, other = _time(pair.x, c), _time(pair.y, c)
+    along = dot(pair.x, v) * (other / time)
+    share = _times(dot(pair.y, v) - along, c) / (2 + pair.q / 2)
+    out = torch.addcmul(v, pair.x + pair.y, share)
+    return _join(_times(dot(pair.y, out), _root(c)) / other, out).float()
 
 
-def _transp_pair(x: Tensor, y: Tensor, c) -> Chord | None:
-    """A chord in which what two parts of a vector leave of each other keeps its digits; None for points too far out."""
-    pair = near(x[:, 1:], y[:, 1:], c, _LEVEL)
-    if pair is None and x.dtype == torch.float32 and has_float64(x):
-        pair = near(widen(x[:, 1:]), widen(y[:, 1:]), c)
-    return pair
-
-
-# Largest |x_s|^2 + |y_s|^2 at which the parts of transported vectors along and across the radius differ little in size
-_LEVEL = 2 * math.sinh(1.2) ** 2
-
-
-def _transp_back(x: Tensor, y: Tensor, v: Tensor, grad: Tensor, c) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    pair = _transp_pair(x, y, c)
-    if pair is None:
-        return _transp_far_back(x, y, v, grad, c)
-    v, grad = v[:, 1:].to(pair.d.dtype), grad.to(pair.d.dtype)
-    g, g_time, root = grad[:, 1:], widen(grad[:, :1]), _root(c)
-    times, gap = pair.ahead()
-    tx, ty = pair.time_x(times, gap, c), pair.time_y(times, gap, c)
-    bottom = 2 + pair.q / 2  # 1 + cosh of the distance
-    along = widen((pair.x * v).sum(-1, keepdim=True))
-    product = widen((pair.d * v).sum(-1, keepdim=True)) - gap / tx * along
-    share = product * c / bottom
-    ahead = widen((g * pair.s).sum(-1, keepdim=True))
-    by_share = ahead + g_time * times / root
-    by_product = by_share * c / bottom
-    # g_time root / t_x - by_product t_y / t_x, which cancels
-    by_v = -(g_time * root * (pair.ss + pair.ds) / 2 + c * ahead * ty) / (bottom * tx)
-    by_along = g_time * root / tx - by_product * gap / tx
-    by_tx = g_time * share / root + (by_product * along * ty - g_time * root * along) / (tx * tx)
-    by_ty = g_time * share / root - by_product * along / tx
-    gx, gy, by_c = pair.pull(-by_share * share / (2 * bottom), c)
-    narrow = lambda t: t.to(v.dtype)  # noqa: E731
-    gx.addcmul_(g, narrow(share)).addcmul_(v, narrow(by_v)).addcmul_(pair.x, narrow(by_tx * c / tx))
-    gy.addcmul_(g, narrow(share)).addcmul_(v, narrow(by_product)).addcmul_(pair.y, narrow(by_ty * c / ty))
-    gv = torch.addcmul(g, pair.d, narrow(by_product)).addcmul_(pair.x, narrow(by_along))
-    if by_c is not None:
-        by_c = by_c + by_share * share + g_time * (along * root / tx - share * times / root) / 2
-        by_c = (by_c + (by_tx * (tx - 1 / tx) + by_ty * (ty - 1 / ty)) / 2).sum() / c
-    return covector(gx, x.dtype), covector(gy, x.dtype), covector(gv, x.dtype), by_c
-
-
-def _transp_far_back(x: Tensor, y: Tensor, v: Tensor, grad: Tensor, c) -> tuple[Tensor, ...]:
-    inputs = [t.detach().requires_grad_() for t in (x, y, v, torch.as_tensor(c, dtype=torch.float64))]
-    with torch.enable_grad():
-        return torch.autograd.grad(_transp_wide(*inputs), inputs, grad)
-
-
-class _Transp(Function):
-    @staticmethod
-    def forward(ctx, x, y, v, c):
-        keep(ctx, x, y, v, c)
-        return in_blocks(_transp_of, (x, y, v), number(c, x))[0]
-
-    @staticmethod
-    def backward(ctx, grad):
-        return pulled(ctx, _transp_wide, _transp_back, grad)
-
-
-def _transp_wide(x: Tensor, y: Tensor, v: Tensor, c) -> Tensor:
+def _transp_far(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     dtype = torch.promote_types(x.dtype, torch.promote_types(y.dtype, v.dtype))
-    (x, qx), (y, qy) = (_capped(saturate_gradient(p, last=True)[..., 1:], c) for p in (x, y))
-    v = _scaled_tangent(v[..., 1:], 1.0)
-    if dtype == torch.float32 and has_float64(x):
-        c = widen(c)
-        x, y, v = (saturate_gradient(widen(p), last=True, dtype=dtype) for p in (x, y, v))
-        qx, qy = square_norm(x) * c, square_norm(y) * c
-    return saturate(_transp(_Pair(x, qx, y, qy, c), v), dtype).to(dtype)
-
-
-def _transp(pair: _Pair, v: Tensor) -> Tensor:
+    pair, v = far_pair(x, y, c), _scaled_tangent(v[..., 1:], 1.0)
+    if pair.q.dtype != v.dtype:
+        v = saturate_gradient(widen(v), last=True, dtype=dtype)
     far = pair.far()
     one = torch.ones_like(pair.q)
     nx = torch.where(far, pair.nx, one)
@@ -437,7 +325,7 @@ def _transp(pair: _Pair, v: Tensor) -> Tensor:
     plain = dot(pair.delta * root / bottom, v) - pair.product / bottom / (pair.tx + pair.ty) * (along / pair.tx)
     share = torch.where(far, polar, plain)
     out = v + pair.sum * (share * root)
-    return _join(dot(pair.y * (root / pair.ty), out), out)
+    return saturate(_join(dot(pair.y * (root / pair.ty), out), out), dtype).to(dtype)
 
 
 @stable("x", space=("u",))
@@ -446,7 +334,9 @@ def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     if isinstance(c, Tensor):  # one for each row, whose gradients may be as large as numbers get
         c = saturate_gradient(c * torch.ones_like(x[..., :1]))
     space, q = _capped(x[..., 1:], c)
-    u, root = _scaled_tangent(u, 1.0), saturate_gradient(_root(c)) if isinstance(c, Tensor) else _root(c)
+    u, root = _scaled_tangent(u, 1.0), _root(c)
+    if isinstance(root, Tensor):
+        root = saturate_gradient(root)
     # exact, for it may be next to nothing beside the lengths
     along = dot(widen(space), widen(u)).to(u.dtype) * root
     return _join(along, u + space * (along * root / (1 + torch.sqrt(1 + q))))
@@ -464,5 +354,5 @@ def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     time = torch.sqrt(1 + q)
     far = q > _FAR
     scaled = saturate_gradient(_times(space, _root(c)))
-    keep = torch.where(far, 1 / (time * torch.where(far, q, torch.ones_like(q))), -1 / (time * (1 + time)))
-    return _perpendicular(v, space, far) + scaled * (dot(scaled, v) * saturate_gradient(keep))
+    factor = torch.where(far, 1 / (time * torch.where(far, q, torch.ones_like(q))), -1 / (time * (1 + time)))
+    return _perpendicular(v, space, far) + scaled * (dot(scaled, v) * saturate_gradient(factor))
