@@ -218,14 +218,12 @@ def _explain_building(error: Exception, text: str) -> str | None:
         if unknown:
             owner, key = unknown[1].removesuffix(".__init__"), unknown[2]
             known: list[str] = []
-            bases = target.__mro__ if inspect.isclass(target) else ()
-            if owner in [base.__name__ for base in bases]:  # a class or one of its bases
-                kind, owner = target, target.__name__
-            else:
-                kind, bases = names.get(owner), (names.get(owner),)
+            kind = names.get(owner)
+            if inspect.isclass(target) and owner in [base.__name__ for base in target.__mro__]:
+                kind, owner = target, target.__name__  # the class of the config, or one of its bases
             if inspect.isclass(kind) and owner != "DataLoader":
-                found = [name for base in bases for name in inspect.signature(base.__init__).parameters]
-                known = [name for name in found if name not in ("self", "args", "kwargs")]
+                found = [name for base in kind.__mro__ for name in inspect.signature(base).parameters]
+                known = [name for name in found if name not in ("args", "kwargs")]
             elif owner == "DataLoader":
                 known = ["batch_size", "num_workers", "dataset", "sampler", "collate_fn", "drop_last", "pin_memory"]
             hint = did_you_mean(key, known, cutoff=0.6)

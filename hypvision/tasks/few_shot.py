@@ -309,7 +309,7 @@ class TipAdapterHook(Hook):
     priority = "HIGH"
 
     def __init__(self, views: int = 10, folder: str | Path | None = None, ends: tuple[float, float] = (7.0, 3.0)):
-        self.cache, self.views, self.ends = FeatureCache(folder), views, tuple(ends)
+        self.cache, self.views, self.ends = FeatureCache(folder), views, (ends[0], ends[1])
 
     def before_train(self, runner: Runner) -> None:
         if runner.iter:  # a resumed training has keys of its own
