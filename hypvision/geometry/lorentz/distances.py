@@ -25,9 +25,8 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return _dist(x, y, c).squeeze(-1)
 
 
-@blocked
 def _dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    q = (near_chord(x, y, c) or far_pair(x, y, c)).q
+    q = _chord(x, y, c)
     return _times(distance_from_square(q), 1 / _root(c)).to(torch.promote_types(x.dtype, y.dtype))
 
 
@@ -40,11 +39,21 @@ def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return _sqdist(x, y, c).squeeze(-1)
 
 
+def _chord(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    """The squared chord ``(..., 1)`` in units of the radius of curvature."""
+    pair = near_chord(x, y, c)
+    return _far_chord(x, y, c) if pair is None else pair.q
+
+
 @blocked
+def _far_chord(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    return far_pair(x, y, c).q
+
+
 def _sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     dtype = torch.promote_types(x.dtype, y.dtype)
     c = widen(c)  # before it is used twice: the sum of its gradients must not overflow
-    q = (near_chord(x, y, c) or far_pair(x, y, c)).q
+    q = _chord(x, y, c)
     return saturate((saturate_gradient(q) if isinstance(c, Tensor) else q) / c, dtype).to(dtype)
 
 

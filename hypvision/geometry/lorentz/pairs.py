@@ -8,6 +8,7 @@ difference of time coordinates that cancels. :class:`Chord` solves a quadratic e
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from .._typing import Curvature
 from ..numerics import (
     Function,
+    backward_of,
     distance_from_square,
     dot,
     has_float64,
@@ -26,6 +28,7 @@ from ..numerics import (
     square_norm,
     widen,
 )
+from ..rows import in_blocks
 from .frame import _FAR, _capped, _root, _times
 
 # Largest c (|x_s|^2 + |y_s|^2) at which plain float64 keeps the digits of float32 points: both at the radius 8
@@ -33,7 +36,7 @@ _REACH = 2 * math.sinh(8.0) ** 2
 
 
 class Chord(NamedTuple):
-    """Space parts of float32 points in float64, and their squared chord ``(..., 1)`` in units of the radius."""
+    """Space parts of float32 points, and their squared chord ``(..., 1)`` in float64 and units of the radius."""
 
     x: Tensor
     y: Tensor
@@ -48,54 +51,69 @@ def near_chord(x: Tensor, y: Tensor, c: Curvature) -> Chord | None:
     """
     if not x.dtype == y.dtype == torch.float32 or x.device.type != "cpu" or plain(x):
         return None
-    x, y, c = widen(x[..., 1:]), widen(y[..., 1:]), widen(c)
-    if needs_grad(x, y, c):
-        q, largest = _SquaredChord.apply(x, y, c)
-    else:
-        q, largest = _squared_chord(x, y, c)
-    return Chord(x, y, q) if not q.numel() or largest.item() <= 2 * _REACH else None
+    x, y, c = x[..., 1:], y[..., 1:], widen(c)
+    q, size = _SquaredChord.apply(x, y, c) if needs_grad(x, y, c) else _by_blocks(_squared_chord, (x, y), c)
+    return Chord(x, y, q) if not q.numel() or size.amax().item() <= 2 * _REACH else None
+
+
+def _by_blocks(function: Callable[..., tuple[Tensor | None, ...]], rows: Sequence[Tensor], *rest: object) -> Any:
+    """:func:`in_blocks` where the rows are of one shape and have one curvature, which is the first of ``rest``."""
+    c = rest[0]
+    alike = all(r.shape[:-1] == rows[0].shape[:-1] for r in rows) and not (isinstance(c, Tensor) and c.dim())
+    return in_blocks(function, rows, *rest) if alike else function(*rows, *rest)
 
 
 def _squared_chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
-    """``q``, and the largest ``2 c (|x|^2 + |y|^2)``.
+    """``q`` and ``2 c (|x|^2 + |y|^2)``, both ``(..., 1)`` in float64.
 
     With ``s = x + y`` and ``d = y - x`` the chord solves ``q^2 + 2 b q = C`` where ``2 b = |s|^2 + 4 - |d|^2`` and
     ``C = |d|^2 (|s|^2 + 4) - (d.s)^2``.
     """
+    x, y = widen(x), widen(y)
     delta, total = y - x, x + y
     ss, ds, dd = (_times(q, c) for q in (square_norm(total), dot(delta, total), square_norm(delta)))
     product, b = dd * (ss + 4) - ds * ds, (ss - dd) / 2 + 2
     bottom = b.abs() + torch.sqrt(product + b * b)
-    largest = (ss + dd).amax() if ss.numel() else ss.sum()
-    return torch.where(b > 0, product / bottom, bottom), largest
+    return torch.where(b > 0, product / bottom, bottom), ss + dd
+
+
+def _squared_chord_back(
+    x: Tensor, y: Tensor, grad: Tensor, c: Curvature, by_curvature: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients of ``q = c |d|^2 - (t_y - t_x)^2`` with respect to ``x``, ``y`` and, by row, to ``c``."""
+    wide_x, wide_y = widen(x), widen(y)
+    delta = wide_y - wide_x
+    tx, ty = torch.sqrt(1 + square_norm(wide_x) * c), torch.sqrt(1 + square_norm(wide_y) * c)
+    ahead = dot(delta, wide_x + wide_y) * c / (tx + ty)
+    twice = 2 * c * grad
+    by_c = None
+    if by_curvature:
+        by_c = grad * (square_norm(delta) - ahead * ahead * (1 + 1 / (tx * ty)) / c)
+    along = delta.mul_(twice)
+    gx = wide_x.mul(twice * ahead / tx).sub_(along)
+    gy = along.addcmul_(wide_y, twice * ahead / ty, value=-1)
+    return gx.to(x.dtype), gy.to(y.dtype), by_c
 
 
 class _SquaredChord(Function):
-    """:func:`_squared_chord` with the gradient of ``q = c |d|^2 - (t_y - t_x)^2``, of which autograd stores less."""
+    """:func:`_squared_chord` with its own gradient: autograd stores several times as much."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
         ctx.c = None if isinstance(c, Tensor) else c
-        q, largest = _squared_chord(x, y, c)
-        ctx.mark_non_differentiable(largest)
+        q, size = _by_blocks(_squared_chord, (x, y), c)
+        ctx.mark_non_differentiable(size)
         ctx.save_for_backward(x, y, *([c] if isinstance(c, Tensor) else []))
-        return q, largest
+        return q, size
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         x, y, *learned = ctx.saved_tensors
         c = learned[0] if learned else ctx.c
-        delta = y - x
-        tx, ty = torch.sqrt(1 + square_norm(x) * c), torch.sqrt(1 + square_norm(y) * c)
-        ahead = dot(delta, x + y) * c / (tx + ty)
-        twice = 2 * c * grad
-        along = delta * twice
-        gx = torch.addcmul(x * (twice * ahead / tx), along, torch.ones_like(grad), value=-1).sum_to_size(x.shape)
-        gy = torch.addcmul(along, y, -twice * ahead / ty).sum_to_size(y.shape)
-        if not ctx.needs_input_grad[2]:
-            return gx, gy, None
-        by_c = square_norm(delta) - ahead * ahead * (1 + 1 / (tx * ty)) / c
-        return gx, gy, (grad * by_c).sum_to_size(c.shape)
+        if torch.is_grad_enabled():
+            return tuple(backward_of(lambda *args: _squared_chord(*args)[0], [x, y, c], ctx.needs_input_grad, grad))
+        gx, gy, by_c = _by_blocks(_squared_chord_back, (x, y, grad), c, ctx.needs_input_grad[2])
+        return gx.sum_to_size(x.shape), gy.sum_to_size(y.shape), None if by_c is None else by_c.sum_to_size(c.shape)
 
 
 def far_pair(x: Tensor, y: Tensor, c: Curvature) -> Pair:

@@ -149,10 +149,11 @@ def _logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     pair = near_chord(x, y, c)
     if pair is None:
         return _logmap_far(x, y, c)
+    x, y = widen(pair.x), widen(pair.y)
     quarter = pair.q / 4
     factor = asinhc_sqrt(quarter) * torch.rsqrt(1 + quarter)  # distance / sinh(distance)
-    space = torch.addcmul(pair.y * factor, pair.x, factor * (1 + pair.q / 2), value=-1)
-    time = _times(dot(pair.x, space), _root(c)) / _time(pair.x, c)
+    space = torch.addcmul(y * factor, x, factor * (1 + pair.q / 2), value=-1)
+    time = _times(dot(x, space), _root(c)) / _time(x, c)
     return _join(time.float(), space.float())
 
 
@@ -300,12 +301,12 @@ def _transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     pair = near_chord(x, y, c) if v.dtype == torch.float32 else None
     if pair is None or torch.linalg.vector_norm(v.detach()).item() > _SHORT:
         return _transp_far(x, y, v, c)
-    v = widen(v[..., 1:])
-    time, other = _time(pair.x, c), _time(pair.y, c)
-    along = dot(pair.x, v) * (other / time)
-    share = _times(dot(pair.y, v) - along, c) / (2 + pair.q / 2)
-    out = torch.addcmul(v, pair.x + pair.y, share)
-    return _join(_times(dot(pair.y, out), _root(c)) / other, out).float()
+    x, y, v = widen(pair.x), widen(pair.y), widen(v[..., 1:])
+    time, other = _time(x, c), _time(y, c)
+    along = dot(x, v) * (other / time)
+    share = _times(dot(y, v) - along, c) / (2 + pair.q / 2)
+    out = torch.addcmul(v, x + y, share)
+    return _join(_times(dot(y, out), _root(c)) / other, out).float()
 
 
 def _transp_far(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
