@@ -21,7 +21,7 @@ done
 # run FOLDER ARGUMENTS: a folder holds cells of one kind of settings
 run() {
   hypvision fewshot "${@:2}" --out "$out/$1" --root "$data" --cache "$data/features" \
-    --clip emoji-s16 --pretrained zoo:emoji-s16.captions --size 64 --steps 200
+    --clip emoji-s16:zoo:emoji-s16.captions --size 64 --steps 200
 }
 prompts() { run "${1}" "${@:2}" --batch 16 --host depth=4 words="a picture of a"; }
 # The teacher is PromptSRC on the same CLIP: self-distillation

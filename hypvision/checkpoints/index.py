@@ -19,19 +19,6 @@ from hypvision.checkpoints.records import Index, Record, parse
 from hypvision.errors import HypvisionError
 from hypvision.files import write_text
 
-__all__ = [
-    "builtin_index",
-    "builtin_root",
-    "dump_index",
-    "find_record",
-    "parse_index",
-    "parse_record",
-    "parse_yaml",
-    "read_index",
-    "with_record",
-    "write_index",
-]
-
 VERSION = 1
 _HEADER = """\
 # The model zoo: one record a weight file. Written by hypvision zoo publish; docs/model-zoo.md describes the keys.

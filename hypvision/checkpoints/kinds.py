@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Kind", "kind_of"]
-
 
 class Kind(NamedTuple):
     """A kind of file.

@@ -14,21 +14,6 @@ from torch import Tensor, nn
 from hypvision.checkpoints.read import network_weights, tensor_problem
 from hypvision.errors import HypvisionError
 
-__all__ = [
-    "Comparison",
-    "check_compatible",
-    "check_finite",
-    "check_kinds",
-    "compare",
-    "engine_names",
-    "filtered",
-    "load_into",
-    "load_trained",
-    "nonfinite_names",
-    "placed",
-    "unknown_name",
-]
-
 _logger = logging.getLogger(__name__)
 _judged: ContextVar[bool] = ContextVar("judged", default=False)
 
@@ -124,9 +109,10 @@ def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str
         The checkpoint itself, or one with other weights in ``state_dict``.
     """
     backbone = getattr(model, "backbone", None)
-    if hasattr(model, "checkpoint_filter"):
+    translate: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = getattr(model, "checkpoint_filter", None)
+    if translate is not None:
         weights = network_weights(checkpoint, part=None)
-        renamed = model.checkpoint_filter(weights)
+        renamed = translate(weights)
     elif backbone is None or hasattr(backbone, "load_pretrained"):  # a TimmBackbone finds its part itself
         return checkpoint
     else:

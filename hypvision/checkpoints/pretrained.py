@@ -11,8 +11,6 @@ from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.sources import resolve
 from hypvision.errors import HypvisionError
 
-__all__ = ["pretrained_overlay", "record_overlay", "timm_cfg"]
-
 
 def timm_cfg(record: Record) -> dict[str, Any]:
     """timm's pretrained cfg of a record, without the place of the weights."""

@@ -17,10 +17,10 @@ import threading
 import zipfile
 from argparse import Namespace
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -31,16 +31,6 @@ from hypvision.checkpoints.kinds import kind_of
 from hypvision.checkpoints.sources import fetch
 from hypvision.checkpoints.storage import DAMAGED, check_format, format_problem, safetensors_size, unpack
 from hypvision.errors import HypvisionError
-
-__all__ = [
-    "LogHistory",
-    "allow_training_files",
-    "network_weights",
-    "read",
-    "read_file",
-    "read_weights",
-    "stored_weights",
-]
 
 # Stand-ins for what trainings pickle
 
@@ -54,13 +44,14 @@ class _Dtype:
         name = name.decode("ascii", "replace") if isinstance(name, bytes) else name
         if not isinstance(name, str) or not self._NAMES.fullmatch(name):
             raise UnpicklingError(f"unsupported GLOBAL numpy.dtype of {str(name)[:40]!r}")
-        self.name, self.order = name, "="
+        self.name = name
+        self.order: Literal["<", ">", "|", "="] = "="
 
     def __setstate__(self, state: Any) -> None:
         # (version, byte order, sub-array, names, fields, ...): of these the order alone is a matter of plain numbers.
         if not isinstance(state, tuple) or len(state) < 5 or any(part is not None for part in state[2:5]):
             raise UnpicklingError("unsupported GLOBAL numpy.dtype with fields")
-        order = state[1].decode("ascii", "replace") if isinstance(state[1], bytes) else state[1]
+        order: Any = state[1].decode("ascii", "replace") if isinstance(state[1], bytes) else state[1]
         if order not in ("<", ">", "|", "="):
             raise UnpicklingError("unsupported GLOBAL numpy.dtype with an unknown byte order")
         self.order = order
@@ -85,7 +76,7 @@ class _Array(np.ndarray):
         whole = all(type(n) is int and n >= 0 for n in shape) and len(shape) <= 32
         if not whole or math.prod(shape) * kind.itemsize != len(data):
             raise UnpicklingError("unsupported GLOBAL numpy.ndarray whose shape and bytes disagree")
-        super().__setstate__((1, shape, kind, fortran is True, data))
+        super().__setstate__((1, shape, kind, np.bool_(fortran is True), data))
 
     def __reduce__(self) -> Any:
         return np.array(self).__reduce__()
@@ -161,9 +152,10 @@ def allow_training_files() -> None:
 
 def _unpickle(path: Path, device: Any, mapped: bool) -> Any:
     script = torchscript.is_torchscript(path)
-    allowed = torchscript.stand_ins(path) if script else _ALLOWED
+    allowed: list[Any] = list(torchscript.stand_ins(path)) if script else _ALLOWED
     mapped = mapped and not script and zipfile.is_zipfile(path)
-    with _allow_list, torchscript.opened(path) if script else nullcontext(path) as file:
+    opened: AbstractContextManager[Any] = torchscript.opened(path) if script else nullcontext(path)
+    with _allow_list, opened as file:
         before = torch.serialization.get_safe_globals()  # what other code lets through does not count here
         torch.serialization.clear_safe_globals()
         try:
@@ -236,7 +228,7 @@ def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, lone:
         raise _refusal(path, error) from error
     if lone is not None and isinstance(content, Tensor):
         content = {lone: content}
-    if not isinstance(content, Mapping):
+    if not isinstance(content, dict):
         raise HypvisionError(
             f"The checkpoint '{path}' holds a {type(content).__name__}, not a dict of weights. Save "
             "model.state_dict() instead."
@@ -304,8 +296,8 @@ def _check_content(content: Any, path: Path) -> None:
             continue
         seen.add(id(value))
         if isinstance(value, Tensor):
-            if (wrong := tensor_problem(value)) is not None:
-                raise HypvisionError(_refused(path, wrong))
+            if (problem := tensor_problem(value)) is not None:
+                raise HypvisionError(_refused(path, problem))
             storage = value.untyped_storage()
             if storage.data_ptr() not in storages:
                 storages.add(storage.data_ptr())
@@ -320,7 +312,7 @@ def _check_content(content: Any, path: Path) -> None:
                 metadata = vars(value).pop("_metadata", None)
                 vars(value).clear()
                 if isinstance(metadata, dict) and all(map(_is_version, metadata.values())):
-                    value._metadata = metadata
+                    vars(value)["_metadata"] = metadata
             stack.extend(value.values())
         elif isinstance(value, (list, tuple, set)):
             stack.extend(value)

@@ -19,8 +19,6 @@ from typing import Any, TypeVar
 from hypvision.checkpoints.storage import STORAGES, foreign_setting
 from hypvision.errors import HypvisionError, did_you_mean
 
-__all__ = ["ADDRESSES", "TASKS", "Index", "Input", "Metric", "Record", "WeightFile", "parse"]
-
 TASKS = ("classification", "segmentation", "detection", "zero-shot")
 ADDRESSES = ("http://", "https://", "hf-hub:", "file://")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a card is printed: they would steer the terminal
@@ -264,7 +262,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-Schema = TypeVar("Schema")
+Schema = TypeVar("Schema", bound="WeightFile | Metric | Input | Record")
 
 
 def parse(schema: type[Schema], item: Any, where: str) -> Schema:

@@ -25,20 +25,6 @@ from hypvision.checkpoints.kinds import kind_of
 from hypvision.errors import HypvisionError
 from hypvision.files import parse_json, replacing
 
-__all__ = [
-    "DAMAGED",
-    "STORAGES",
-    "check_format",
-    "kept_tensor",
-    "pack",
-    "read_header",
-    "read_metadata",
-    "safetensors_size",
-    "unpack",
-    "write_tensors",
-    "write_weights",
-]
-
 STORAGES = ("float32", "float16", "bfloat16", "int8")
 _SCALE = ".int8_scale"
 _SMALL = 1024  # smaller matrices stay float32: they weigh nothing

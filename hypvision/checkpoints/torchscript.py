@@ -19,8 +19,6 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["ScriptModule", "class_names", "is_torchscript", "opened", "script_weights", "stand_ins"]
-
 _MARK, _HIDDEN = b"/constants.pkl", b"/constants.hid"
 _LONGEST_NAMES = 2**26  # characters of all names together; a module that contains itself has endless ones
 
@@ -56,7 +54,7 @@ def class_names(path: str | Path) -> set[str]:
     """The full names of the classes of the modules in a TorchScript archive."""
     with zipfile.ZipFile(path) as archive:
         pickled = archive.read(f"{_names(path)[0]}/data.pkl")
-    used = (argument for code, argument, _ in pickletools.genops(pickled) if code.name == "GLOBAL")
+    used = (str(argument) for code, argument, _ in pickletools.genops(pickled) if code.name == "GLOBAL")
     return {name.replace(" ", ".") for name in used if name.startswith(("__torch__ ", "__torch__."))}
 
 

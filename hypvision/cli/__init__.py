@@ -127,12 +127,12 @@ def main(argv: Sequence[str] | None = None, load: Callable[[], None] | None = No
     return guard(_run, argv, load)
 
 
-# What libraries note on their own code, deprecated parts above all, is nothing that who runs a command can act on.
+# Warnings of libraries about their own code, which the user of a command cannot change.
 _LIBRARIES = ("mmengine", "mmcv", "mmdet", "mmseg")
 _NOTES = ("pkg_resources is deprecated", "torch.meshgrid: in an upcoming release")
 
 
-def _leave_out_notes() -> None:
+def _silence_libraries() -> None:
     for name in _LIBRARIES:
         warnings.filterwarnings("ignore", module=rf"{name}(\.|$)")
     for text in _NOTES:
@@ -145,7 +145,7 @@ def _run(argv: list[str], load: Callable[[], None] | None) -> None:
     args = parser.parse_args(argv[len(name.split()) :])
     with protecting(*parser.inputs(args)), warnings.catch_warnings():
         if "verbose" not in args:  # train and test have them in their log
-            _leave_out_notes()
+            _silence_libraries()
         parser.check_outputs(args)
         try:
             if load is not None and not COMMANDS[name].light:

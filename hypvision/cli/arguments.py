@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import re
 import sys
-from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
+from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import check_output, check_output_folder
-
-__all__ = ["Parser", "add_device_argument", "device_of", "number", "whole"]
 
 
 class Parser(ArgumentParser):
@@ -24,9 +22,12 @@ class Parser(ArgumentParser):
         self._outputs: dict[str, str] = {}
         self._words: Sequence[str] = ()
 
-    def add_output(self, *flags: str, what: str = "file", **options: Any) -> Action:
-        """Add an argument that names what is written: a ``"file"``, a ``"folder"``, or ``"either"``."""
-        action = self.add_argument(*flags, type=_path, **options)
+    def add_output(
+        self, *flags: str, what: str = "file", group: _ActionsContainer | None = None, **options: Any
+    ) -> Action:
+        """Add an argument, to a group of the parser if one is given, that names a ``"file"`` or a ``"folder"`` to
+        write. By convention ``--out`` is a folder and ``--save`` a file, in every command."""
+        action = (group or self).add_argument(*flags, type=_path, **options)
         self._outputs[action.dest] = what
         return action
 
@@ -47,10 +48,7 @@ class Parser(ArgumentParser):
                 continue
             if not path:
                 raise HypvisionError(f"--{name.replace('_', '-')} is empty. Give the name of a file or folder.")
-            if what == "folder" or (what == "either" and Path(path).is_dir()):
-                check_output_folder(path)
-            else:
-                check_output(path)
+            check_output_folder(path) if what == "folder" else check_output(path)
 
     def parse_known_args(self, args=None, namespace=None):
         self._words = list(sys.argv[1:] if args is None else args)
@@ -120,6 +118,29 @@ def add_model_args(parser: ArgumentParser) -> None:
     """Add ``--model-args`` to a parser."""
     text = "arguments of a timm model, as in model.backbone of its config, e.g. patch_size=2 img_size=32"
     parser.add_argument("--model-args", nargs="+", default=[], metavar="KEY=VALUE", help=text)
+
+
+CLIP_HELP = (
+    "NAME: a model of open_clip, shapes-s8, ..., hf-hub:USER/REPO or local-dir:PATH; WEIGHTS: a tag of open_clip, a "
+    "file, zoo:NAME, or none for random ones (default: those of the repository or folder)"
+)
+
+
+def add_clip_argument(parser: _ActionsContainer, what: str, default: str | None) -> None:
+    """``--clip NAME[:WEIGHTS]``, which means the same in all commands; see :func:`clip_of`."""
+    parser.add_argument("--clip", default=default, metavar="NAME[:WEIGHTS]", help=f"{what}. {CLIP_HELP}")
+
+
+def clip_of(text: str) -> dict[str, Any]:
+    """The arguments of :func:`~hypvision.clip.models.create_clip` for ``--clip NAME[:WEIGHTS]``; random weights for
+    ``NAME:none``."""
+    from hypvision.clip.places import is_repository, parse_name
+    from hypvision.clip.segmentation.segment import clip_options
+
+    name, weights = parse_name(text)
+    if weights != "none":
+        return clip_options(text)
+    return dict(name=name, load_weights=False) if is_repository(name) else dict(name=name, pretrained=None)
 
 
 def add_device_argument(parser: ArgumentParser) -> None:

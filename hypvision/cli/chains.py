@@ -5,16 +5,14 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from hypvision.cli.arguments import Parser, add_device_argument, device_of, whole
-
-__all__ = ["add_clip_chains_arguments", "add_clip_make_chains_arguments", "run_clip_chains", "run_clip_make_chains"]
+from hypvision.cli.arguments import Parser, add_clip_argument, add_device_argument, clip_of, device_of, whole
 
 
 def add_clip_chains_arguments(parser: Parser) -> None:
     """The arguments of ``clip chains``."""
     parser.add_argument("chains", metavar="CHAINS", help="csv or csv.gz of chains (HierarCaps' form), see make-chains")
     model = parser.add_mutually_exclusive_group()
-    model.add_argument("--clip", default="ViT-B-32:openai", metavar="NAME[:TAG]", help="the CLIP before tuning")
+    add_clip_argument(model, "the CLIP before tuning (default: ViT-B-32:openai)", "ViT-B-32:openai")
     model.add_argument(
         "--embeddings", metavar="FILE", help="instead of a CLIP: texts, images and root (or c) of any model"
     )
@@ -65,9 +63,10 @@ def run_clip_chains(args: Namespace) -> None:
     else:
         files = None
         if args.images:
-            if None in images:
+            named = [image for image in images if image is not None]
+            if len(named) < len(images):
                 raise HypvisionError(f"The chains '{args.chains}' name no images (id or image_url).")
-            files = find_image_files(images, args.images)
+            files = find_image_files(named, args.images)
         found = _measure(args, texts, images, files)
     width = max(len(name) for measured in found.values() for name in measured.values)
     print(f"{'':{width}}  " + "  ".join(f"{name:>10}" for name in found))
@@ -86,10 +85,9 @@ def _measure(args: Namespace, texts, images, files) -> dict:
     from hypvision.clip.radial.measure import measure_clip, measure_hyperlex, measure_tree
     from hypvision.clip.radial.retrieval import read_tree
     from hypvision.clip.radial.weights import merge_tower
-    from hypvision.clip.segmentation.segment import clip_options
     from hypvision.errors import HypvisionError
 
-    clip = create_clip(**clip_options(args.clip))
+    clip = create_clip(**clip_of(args.clip))
     clip.model.to(device_of(args))
     found, walks, root = {}, {}, None
     for name in ("before", "after") if args.tuned else ("model",):

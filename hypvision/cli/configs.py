@@ -10,8 +10,6 @@ from pathlib import Path
 from hypvision.cli.arguments import Parser
 from hypvision.errors import HypvisionError, did_you_mean
 
-__all__ = ["add_configs_arguments", "add_exec_arguments", "run_configs", "run_exec"]
-
 
 def add_configs_arguments(parser: Parser) -> None:
     """The arguments of ``configs``."""

@@ -6,8 +6,6 @@ from argparse import Namespace
 
 from hypvision.cli.arguments import Parser
 
-__all__ = ["FAMILIES", "add_zoo_convert_arguments", "run_zoo_convert"]
-
 # Those of hypvision.zoo.convert, whose import brings PyTorch.
 FAMILIES = (
     "catseg", "clip-adapter", "cocoop", "coop", "hcformer", "helm", "hf-clip", "himapper", "hyperboliccv", "hyperclip",

@@ -7,9 +7,6 @@ from pathlib import Path
 
 from hypvision.cli.arguments import Parser, whole
 
-__all__ = ["LAYOUTS", "LEVELS", "PREPARED", "add_data_make_arguments", "add_data_prepare_arguments", "run_data_make",
-           "run_data_prepare"]  # fmt: skip
-
 # Those of hypvision.data, whose import brings PyTorch.
 PREPARED = ("ade847", "pc59", "pc459", "voc20", "voc20b")
 LAYOUTS = ("imagefolder", "ade", "coco")

@@ -22,15 +22,6 @@ if TYPE_CHECKING:
 
     from hypvision.inference.sources import Frame, Sources
 
-__all__ = [
-    "add_metric_embed_arguments",
-    "add_metric_hierarchy_arguments",
-    "add_metric_search_arguments",
-    "run_metric_embed",
-    "run_metric_hierarchy",
-    "run_metric_search",
-]
-
 
 def _add_model_arguments(parser: Parser, timm: bool = True) -> None:
     parser.add_argument("--config", metavar="CONFIG", required=not timm, help="config of a trained metric learner")
@@ -61,7 +52,7 @@ def add_metric_embed_arguments(parser: Parser) -> None:
     add_sources_arguments(parser, "IMAGE")
     _add_model_arguments(parser)
     text = "NumPy archive to write (default: embeddings.npz)"
-    parser.add_output("--out", default="embeddings.npz", metavar="FILE", help=text)
+    parser.add_output("--save", default="embeddings.npz", metavar="FILE", help=text)
 
 
 def run_metric_embed(args: Namespace) -> None:
@@ -74,7 +65,7 @@ def run_metric_embed(args: Namespace) -> None:
     from hypvision.tasks.embedding import embed_sources
 
     device = device_of(args)
-    out = Path(args.out)
+    out = Path(args.save)
     out = check_output(out.with_name(out.name if out.suffix == ".npz" else out.name + ".npz"))
     embedder = _embedder(args, device)
     sources = find_sources(args.images, args.every)
@@ -104,7 +95,7 @@ def add_metric_search_arguments(parser: Parser) -> None:
         "image to write, .png, .jpg, .jpeg or .webp (default: search.png; of several images to look for "
         "search_NAME.png); the neighbours stand beside it in .json and .csv"
     )
-    parser.add_output("--out", default="search.png", metavar="FILE", help=text)
+    parser.add_output("--save", default="search.png", metavar="FILE", help=text)
 
 
 def run_metric_search(args: Namespace) -> None:
@@ -118,7 +109,7 @@ def run_metric_search(args: Namespace) -> None:
     from hypvision.tasks.metric_learning_metrics import nearest
     from hypvision.viz.sheet import image_format, save_image, search_sheet
 
-    device, out = device_of(args), Path(args.out)
+    device, out = device_of(args), Path(args.save)
     image_format(out)  # refuses a wrong one before the work
     looked_for = find_sources(args.images, args.every)
     folder = Path(args.gallery).expanduser().is_dir()

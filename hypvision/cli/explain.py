@@ -13,8 +13,6 @@ from hypvision.cli.arguments import Parser, add_model_args, number, whole
 from hypvision.cli.predict import add_sources_arguments
 from hypvision.errors import HypvisionError
 
-__all__ = ["add_explain_arguments", "run_explain"]
-
 
 def add_explain_arguments(parser: Parser) -> None:
     """The arguments of ``explain``."""

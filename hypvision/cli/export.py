@@ -8,8 +8,6 @@ from pathlib import Path
 from hypvision.cli.arguments import Parser, add_model_args, whole
 from hypvision.errors import HypvisionError
 
-__all__ = ["FORMATS", "PARTS", "add_export_arguments", "run_export"]
-
 # Those of hypvision.zoo.export, whose import brings PyTorch.
 FORMATS = ("onnx", "torchexport")
 PARTS = ("whole", "features")
@@ -33,7 +31,7 @@ def add_export_arguments(parser: Parser) -> None:
     add_model_args(parser)
     text = "side of its images (default: that of the config's test data; img_size or the model's)"
     parser.add_argument("--size", type=whole(1, 8192), metavar="N", help=text)
-    parser.add_output("--out", metavar="FILE", help="default: NAME and the suffix of the format, here")
+    parser.add_output("--save", metavar="FILE", help="default: NAME and the suffix of the format, here")
     parser.add_argument(
         "--part",
         choices=PARTS,
@@ -60,7 +58,7 @@ def run_export(args: Namespace) -> None:
 
     name = find(args.name)[1].name if args.model is None else Path(args.name).stem
     middle = "" if args.part == "whole" else f".{args.part}"
-    out = check_output(args.out or f"{name}{middle}{SUFFIXES[args.format]}")
+    out = check_output(args.save or f"{name}{middle}{SUFFIXES[args.format]}")
     kind = {"onnx": "ONNX", "torchexport": "torch.export"}[args.format]
     print(f"Exporting {name} to {kind}, which can take a minute or two ...", flush=True)
     config = args.model is not None and not timm.is_model(args.model) and is_config(args.model)

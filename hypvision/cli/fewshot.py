@@ -7,11 +7,9 @@ import os.path
 from argparse import Namespace
 from typing import Any
 
-from hypvision.cli.arguments import Parser, whole
+from hypvision.cli.arguments import Parser, add_clip_argument, clip_of, whole
 from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
 from hypvision.errors import HypvisionError
-
-__all__ = ["add_fewshot_arguments", "run_fewshot"]
 
 _PROTOCOLS = ("base2new", "shots", "cross", "dg")
 
@@ -33,12 +31,7 @@ def add_fewshot_arguments(parser: Parser) -> None:
     parser.add_argument("--seeds", nargs="+", type=whole(0), default=[1, 2, 3], metavar="N", help="default: 1 2 3")
     parser.add_argument("--shots", nargs="+", type=whole(1), metavar="K", help="default: those of the protocol")
     parser.add_argument("--source", default="imagenet", metavar="NAME", help="training data of cross and dg")
-    text = "CLIP model of open_clip, shapes-s8, ..., hf-hub:USER/REPO or local-dir:PATH (default: ViT-B-16)"
-    parser.add_argument("--clip", default="ViT-B-16", metavar="NAME", help=text)
-    text = (
-        "its weights: a tag of open_clip, a file, zoo:NAME, none (default: openai; of a repository or folder its own)"
-    )
-    parser.add_argument("--pretrained", metavar="WEIGHTS", help=text)
+    add_clip_argument(parser, "the CLIP (default: ViT-B-16:openai)", "ViT-B-16:openai")
     text = "side of the images (default: that of the CLIP)"
     parser.add_argument("--size", type=whole(8), metavar="PX", help=text)
     text = "steps of each training instead of the published recipe's"
@@ -51,7 +44,7 @@ def add_fewshot_arguments(parser: Parser) -> None:
     parser.add_argument("--host", nargs="+", default=[], metavar="KEY=VALUE", help=text)
     text = "checkpoint of PromptKD's teacher; {dataset}, {shots} and {seed} are filled in"
     parser.add_argument("--teacher", metavar="FILE", help=text)
-    parser.add_argument("--teacher-clip", nargs=2, metavar=("NAME", "WEIGHTS"), help="of the teacher, if another CLIP")
+    parser.add_argument("--teacher-clip", metavar="NAME[:WEIGHTS]", help="of the teacher, if another CLIP")
     parser.add_argument("--teacher-method", default="promptsrc", metavar="NAME", help="of the teacher")
     parser.add_argument("--teacher-host", nargs="+", default=[], metavar="KEY=VALUE", help="options of the teacher")
     text = "train heads on so many kept views of each image, 0 for the centre crop (default: new views in each epoch)"
@@ -125,29 +118,22 @@ def settings_of(args: Namespace):
     from hypvision.engine.config import parse_options
     from hypvision.tasks.few_shot_benchmark import Settings
 
-    clip = _clip(args.clip, args.pretrained)
+    clip = clip_of(args.clip)
     teacher = None
     if args.teacher is not None:
-        own = clip if args.teacher_clip is None else _clip(*args.teacher_clip)
+        own = clip if args.teacher_clip is None else clip_of(args.teacher_clip)
         host = dict(name=args.teacher_method, **parse_options(args.teacher_host))
         teacher = dict(clip=own, host=host, checkpoint=args.teacher)
+    size: Any = image_size(clip["name"]) if args.size is None else args.size
     return Settings(
         clip,
-        image_size(clip["name"]) if args.size is None else args.size,
+        size,
         **{name: getattr(args, name) for name in ("steps", "epochs", "batch", "views", "amp", "best_val")},
         **{name: getattr(args, name) for name in ("skip_broken", "root", "cache", "pickles", "workers")},
         adapter=parse_options(args.adapter) or None,
         host=parse_options(args.host) or None,
         teacher=teacher,
     )
-
-
-def _clip(name: str, pretrained: str | None) -> dict[str, Any]:
-    from hypvision.clip.places import is_repository
-
-    if is_repository(name):
-        return dict(name=name, load_weights=False) if pretrained == "none" else dict(name=name, pretrained=pretrained)
-    return dict(name=name, pretrained=None if pretrained == "none" else pretrained or "openai")
 
 
 def run_one(spec, settings, out) -> dict[str, float]:

@@ -8,15 +8,6 @@ from argparse import Namespace
 from hypvision.cli.arguments import Parser, add_device_argument, device_of, number, whole
 from hypvision.errors import HypvisionError
 
-__all__ = [
-    "add_lm_eval_arguments",
-    "add_lm_generate_arguments",
-    "add_lm_save_arguments",
-    "run_lm_eval",
-    "run_lm_generate",
-    "run_lm_save",
-]
-
 
 def add_lm_save_arguments(parser: Parser) -> None:
     """The arguments of ``lm save``."""

@@ -11,8 +11,6 @@ from argparse import Namespace
 from hypvision.cli.arguments import Parser, add_device_argument, add_model_args, device_of, number, whole
 from hypvision.errors import HypvisionError
 
-__all__ = ["WRITES", "add_predict_arguments", "add_sources_arguments", "run_predict"]
-
 WRITES = ("json", "csv", "overlay", "labels")  # those of hypvision.inference.writers, whose import brings PyTorch
 
 

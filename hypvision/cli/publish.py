@@ -11,8 +11,6 @@ from argparse import Namespace
 
 from hypvision.cli.arguments import Parser, number
 
-__all__ = ["STORAGES", "add_zoo_publish_arguments", "run_zoo_publish"]
-
 # Those of hypvision.checkpoints.storage, whose import brings PyTorch.
 STORAGES = ("float32", "float16", "bfloat16", "int8")
 
@@ -29,7 +27,7 @@ def add_zoo_publish_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--metrics", nargs="+", default=[], metavar="NAME", help="metrics to record, main one first")
     text = "folder of the zoo (default: model_zoo)"
-    parser.add_output("--zoo", what="folder", default="model_zoo", metavar="DIR", help=text)
+    parser.add_output("--out", what="folder", default="model_zoo", metavar="DIR", help=text)
     parser.add_argument(
         "--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the config for this machine"
     )
@@ -45,10 +43,10 @@ def run_zoo_publish(args: Namespace) -> None:
         args.checkpoint,
         args.name,
         about,
-        args.zoo,
+        args.out,
         args.storage,
         args.tolerance,
         args.metrics,
         args.cfg_options,
     )
-    print(f"Published {record.name}: {args.zoo}/{record.file.path}, {record.file.bytes} bytes.")
+    print(f"Published {record.name}: {args.out}/{record.file.path}, {record.file.bytes} bytes.")

@@ -13,8 +13,6 @@ from hypvision.cli.arguments import Parser, add_device_argument, device_of, numb
 from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
 from hypvision.errors import HypvisionError, require
 
-__all__ = ["ACTIONS", "add_scaling_arguments", "run_scaling"]
-
 ACTIONS = ("run", "heads", "tokens", "fit")
 
 
@@ -153,7 +151,7 @@ def _run_figure(args: Namespace, name: str, chosen: Any) -> None:
         print(f"{name}: {chosen.shows}. {len(rows)} of {len(chosen.points)} points; {_names(folder, name, figures)}")
         if settings.shortened:
             print(marked(settings.shortened))
-        claims = [*claims_of(name, rows, chosen.scan), *claims_of_language_models([], fit)]
+        claims: list[Any] = [*claims_of(name, rows, chosen.scan), *claims_of_language_models([], fit)]
         for claim in claims or ["open: these points tell nothing of the claims (an exponent takes three widths)"]:
             print(claim)
     outcome.check()
@@ -245,7 +243,11 @@ def _run_tokens(args: Namespace, source: str) -> None:
             raise HypvisionError(f"'{path}' is no array of NumPy: {error}.") from error
         if ids.dtype.kind not in "iu" or (len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < 2**24):
             raise HypvisionError(f"'{path}' has {ids.dtype} numbers; ids of tokens are whole numbers below 2^24.")
-        counts = token_counts([ids], lambda part: part.astype(np.int64), len(ids))
+
+        def as_int64(part: Any) -> Any:
+            return part.astype(np.int64)
+
+        counts = token_counts([ids], as_int64, len(ids))
     else:
         if args.tokenizer is None:
             raise HypvisionError(f"'{path}' is a text, so its tokens need a tokenizer. Add --tokenizer tokenizer.json.")
@@ -301,7 +303,7 @@ def _run_fig8(args: Namespace) -> None:
     losses, fit = _losses(args)
     figures = draw_language_models(heads, losses, fit, args.out)
     names = ("model", "m", "overlap_mean", "norm_min")
-    table = [{"source": "measured"} | {name: row[name] for name in names} for row in heads]
+    table: list[dict[str, Any]] = [{"source": "measured"} | {name: row[name] for name in names} for row in heads]
     table += [
         {"source": "paper", "model": family, "m": m, "overlap_mean": overlap}
         for family, points in HEAD_OVERLAPS.items()

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from hypvision.cli.arguments import Parser, add_device_argument, device_of
+from hypvision.cli.arguments import Parser, add_clip_argument, add_device_argument, device_of
 from hypvision.cli.predict import add_sources_arguments
-
-__all__ = ["CLASS_LISTS", "add_clip_segment_arguments", "run_clip_segment"]
 
 # Those of hypvision.clip.classes, whose import brings PyTorch.
 CLASS_LISTS = (
@@ -27,7 +25,7 @@ def add_clip_segment_arguments(parser: Parser) -> None:
     parser.add_argument("--classes", required=True, help=f'"cat, dog, grass", a .txt or .json file, or one of {known}')
     parser.add_argument("--weights", metavar="FILE", help="checkpoint of a segmenter; without: zero-shot CLIP")
     parser.add_argument("--config", metavar="FILE", help="the config that the weights were trained with")
-    parser.add_argument("--clip", metavar="NAME[:TAG]", help="zero-shot with this CLIP (default ViT-B-16:openai)")
+    add_clip_argument(parser, "zero-shot with this CLIP (default: ViT-B-16:openai)", None)
     add_device_argument(parser)
     text = "folder of the results (default: segmented)"
     parser.add_output("--out", what="folder", default="segmented", metavar="DIR", help=text)

@@ -22,16 +22,14 @@ from contextlib import suppress
 from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from hypvision.cli.arguments import Parser, whole
 from hypvision.errors import HypvisionError, require
 
-__all__ = ["CLUSTERS", "Cell", "Outcome", "add_submit_arguments", "run_cells", "submit_options"]
-
 CLUSTERS = ("local", "slurm")
 _POLL_SECONDS = 0.5
-# What a result that another process cannot have raises on either side.
+# Raised by pickle, when sending or receiving, for a result that cannot be pickled.
 _PICKLING = (pickle.PickleError, AttributeError, ImportError, TypeError, ValueError, RuntimeError)
 
 
@@ -179,12 +177,13 @@ def _in_processes(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[str, _Answ
                 process.start()
                 sender.close()  # so that the end of the process ends the pipe
                 running[receiver] = cell.key, process
-            for receiver in wait(list(running)):
+            for receiver in cast("list[Connection]", wait(list(running))):
                 key, process = running[receiver]
+                answer = None
                 try:
-                    answer = receiver.recv()
+                    answer = cast(_Answer, receiver.recv())
                 except EOFError:
-                    answer = None
+                    pass
                 except (*_PICKLING, OSError) as error:
                     answer = _Answer(failure=f"its result could not be read: {error}")
                 process.join()
@@ -258,10 +257,7 @@ def _in_submitit(
 def _answer_of(job: Any) -> _Answer:
     try:
         return job.result()
-    except (
-        *_PICKLING,
-        OSError,
-    ) as error:  # killed, timed out, never started: submitit tells by its log
+    except (*_PICKLING, OSError) as error:  # killed, timed out or never started; the log of submitit says which
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return _Answer(failure=f"its job {job.job_id} ended without a result ({lines[0] if lines else error})")
 

@@ -7,8 +7,6 @@ from argparse import Namespace
 
 from hypvision.cli.arguments import Parser
 
-__all__ = ["add_test_arguments", "add_train_arguments", "run_test", "run_train"]
-
 
 def _add_common_arguments(parser: Parser) -> None:
     text = "folder of checkpoints and logs (default: work_dirs/CONFIG)"
@@ -60,8 +58,11 @@ def add_test_arguments(parser: Parser) -> None:
     parser.add_argument(
         "weights", metavar="WEIGHTS", help="checkpoint file, or zoo:NAME (hypvision zoo list lists them)"
     )
-    text = "write predictions: a .json file, or a folder for label maps"
-    parser.add_output("--out", what="either", metavar="PATH", help=text)
+    predictions = parser.add_mutually_exclusive_group()
+    text = "write the label maps of a segmenter into this folder"
+    parser.add_output("--out", what="folder", metavar="DIR", help=text, group=predictions)
+    text = "write the predictions of any other model into this file (.json)"
+    parser.add_output("--save", metavar="FILE", help=text, group=predictions)
     parser.add_output(
         "--show-dir",
         what="folder",
@@ -85,8 +86,9 @@ def run_test(args: Namespace) -> None:
 
     with readable_errors():
         options = parse_options(args.cfg_options)
+        out = args.out or args.save
         metrics = test(
-            args.config, args.weights, args.work_dir, args.out, args.show_dir, args.tta, options, args.launcher,
+            args.config, args.weights, args.work_dir, out, args.show_dir, args.tta, options, args.launcher,
             args.allow_nonfinite, args.verbose,
         )  # fmt: skip
         from mmengine.dist import is_main_process

@@ -9,22 +9,6 @@ from pathlib import Path
 from hypvision.cli.arguments import Parser
 from hypvision.errors import HypvisionError
 
-__all__ = [
-    "TASKS",
-    "add_zoo_clean_arguments",
-    "add_zoo_card_arguments",
-    "add_zoo_get_arguments",
-    "add_zoo_list_arguments",
-    "add_zoo_push_arguments",
-    "add_zoo_verify_arguments",
-    "run_zoo_clean",
-    "run_zoo_card",
-    "run_zoo_get",
-    "run_zoo_list",
-    "run_zoo_push",
-    "run_zoo_verify",
-]
-
 # Those of hypvision.checkpoints.records.
 TASKS = ("classification", "segmentation", "detection", "zero-shot")
 _NAME_HELP = "name as `hypvision zoo list` lists it, or a release, ADDRESS#NAME (https://, file://, hf-hub:USER/REPO)"
@@ -72,7 +56,7 @@ def run_zoo_list(args: Namespace) -> None:
 def add_zoo_get_arguments(parser: Parser) -> None:
     """The arguments of ``zoo get``."""
     parser.add_argument("names", nargs="+", metavar="NAME", help=_NAME_HELP)
-    parser.add_output("--to", what="folder", metavar="DIR", help="copy the files there; such a folder can be a mirror")
+    parser.add_output("--out", what="folder", metavar="DIR", help="copy the files there; such a folder can be a mirror")
 
 
 def run_zoo_get(args: Namespace) -> None:
@@ -83,8 +67,8 @@ def run_zoo_get(args: Namespace) -> None:
     for name in args.names:
         index, record = find(name)
         path = resolve(record, index)
-        if args.to:
-            target = Path(args.to, record.filename)
+        if args.out:
+            target = Path(args.out, record.filename)
             try:
                 copy_verified(path, target, record.file.sha256, record.file.bytes)
             except SourceError as error:
@@ -174,7 +158,7 @@ def run_zoo_clean(args: Namespace) -> None:
 def add_zoo_card_arguments(parser: Parser) -> None:
     """The arguments of ``zoo card``."""
     parser.add_argument("name", metavar="NAME", help=_NAME_HELP)
-    parser.add_output("--out", metavar="FILE", help="write it there instead of printing it")
+    parser.add_output("--save", metavar="FILE", help="write it there instead of printing it")
 
 
 def run_zoo_card(args: Namespace) -> None:
@@ -185,9 +169,9 @@ def run_zoo_card(args: Namespace) -> None:
 
     _, record = find(args.name)
     text = model_card(record)
-    if args.out:
-        write_text(args.out, text)
-        print(f"Wrote {args.out}.")
+    if args.save:
+        write_text(args.save, text)
+        print(f"Wrote {args.save}.")
     else:
         print(text, end="")
 
@@ -200,7 +184,7 @@ def add_zoo_push_arguments(parser: Parser) -> None:
     parser.add_argument("names", nargs="+", metavar="NAME", help="names as `hypvision zoo list` lists them")
     place = parser.add_mutually_exclusive_group(required=True)
     text = "make a release folder for a web server; it must be new or empty"
-    place.add_argument("--to", metavar="DIR", help=text)
+    place.add_argument("--out", metavar="DIR", help=text)
     place.add_argument("--hub", metavar="USER/REPO", help="upload to a repository on the Hugging Face hub (one name)")
     parser.add_argument("--private", action="store_true", help="make a new hub repository private")
 
@@ -212,10 +196,10 @@ def run_zoo_push(args: Namespace) -> None:
 
     index = builtin_index()
     records = [index.get(name.removeprefix("zoo:")) for name in dict.fromkeys(args.names)]
-    if args.to:
+    if args.out:
         if args.private:
             raise HypvisionError("--private belongs to --hub.")
-        folder = push_to_folder(index, records, args.to)
+        folder = push_to_folder(index, records, args.out)
         print(f"Wrote {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}.")
         print(f'Use: hypvision.load("{folder.as_uri()}#{records[0].name}"), or serve the folder over https.')
         if (folder / "config.json").is_file():

@@ -121,7 +121,8 @@ CONVERTERS = {
         name: Converter(
             f"few-shot method {name}", few_shot.is_official(name), few_shot.from_official(name),
             few_shot.to_official(name), few_shot.variant(name), as_saved=few_shot.as_saved,
-            **(dict(read=few_shot.read_cache, files=few_shot.cache_files) if name == "tip-adapter" else {}),
+            read=few_shot.read_cache if name == "tip-adapter" else read_file,
+            files=few_shot.cache_files if name == "tip-adapter" else None,
         )
         for name in few_shot.FEW_SHOT
     },

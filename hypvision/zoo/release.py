@@ -119,7 +119,7 @@ def push_to_hub(index: Index, record: Record, repo: str, private: bool = False) 
     if offline():
         raise HypvisionError(
             f"'{record.name}' was not pushed to the hub: HYPVISION_OFFLINE or HF_HUB_OFFLINE is set. Unset it, or push "
-            "to a folder with --to DIR."
+            "to a folder with --out DIR."
         )
     with tempfile.TemporaryDirectory(prefix="push-") as place:
         hub_folder(index, record, Path(place))
@@ -130,6 +130,6 @@ def push_to_hub(index: Index, record: Record, repo: str, private: bool = False) 
         except Exception as error:  # the hub's client raises its own errors and those of its HTTP stack
             raise HypvisionError(
                 f"'{record.name}' cannot be pushed to the hub repository '{repo}': {one_line(error)}. Log in with a "
-                "token that may write (hf auth login), check the name, or push to a folder with --to DIR."
+                "token that may write (hf auth login), check the name, or push to a folder with --out DIR."
             ) from error
     return f"hf-hub:{repo}"

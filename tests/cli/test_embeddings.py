@@ -71,7 +71,7 @@ def options(learner):
 def test_embed_writes_points_of_the_hyperboloid(learner, tmp_path):
     out = tmp_path / "deep" / "found.npz"
     assert (
-        main(["metric", "embed", str(learner / "data/cat"), *options(learner), "--batch", "2", "--out", str(out)]) == 0
+        main(["metric", "embed", str(learner / "data/cat"), *options(learner), "--batch", "2", "--save", str(out)]) == 0
     )
     with np.load(out) as file:
         found = torch.from_numpy(file["embeddings"])
@@ -94,7 +94,9 @@ def test_search_finds_a_copy_first(learner, tmp_path, capsys, kind):
     given = options(learner) if kind == "learner" else ["--model", "test_vit", "--weights", str(weights)]
     out = tmp_path / ("found.jpg" if kind == "timm" else "found.png")
     assert (
-        main(["metric", "search", str(query), "--gallery", str(learner / "data"), *given, "-k", "4", "--out", str(out)])
+        main(
+            ["metric", "search", str(query), "--gallery", str(learner / "data"), *given, "-k", "4", "--save", str(out)]
+        )
         == 0
     )
     said = capsys.readouterr().out.splitlines()
@@ -117,7 +119,7 @@ def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys
     features = []
     for model in ("test_vit.r160_in1k", f"test_vit --weights {learner / 'timm.pth'}"):
         out = tmp_path / "found.npz"
-        assert main(["metric", "embed", str(learner / "data/cat"), "--model", *model.split(), "--out", str(out)]) == 0
+        assert main(["metric", "embed", str(learner / "data/cat"), "--model", *model.split(), "--save", str(out)]) == 0
         with np.load(out) as file:
             features.append(file["embeddings"])
             assert str(file["weights"]) == model.split()[-1]
@@ -138,7 +140,7 @@ def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys
 def test_the_query_is_not_among_its_results(learner, tmp_path, capsys):
     query = learner / "data/ship/0001.png"
     assert main(["metric", "search", str(query), "--gallery", str(learner / "data"), *options(learner), "-k", "99",
-                 "--out", str(tmp_path / "found.png")]) == 0  # fmt: skip
+                 "--save", str(tmp_path / "found.png")]) == 0  # fmt: skip
     said = capsys.readouterr().out
     assert "ship/0001.png" not in said and said.count(".png") == 4 * 5 - 1 + 1
 
@@ -146,7 +148,7 @@ def test_the_query_is_not_among_its_results(learner, tmp_path, capsys):
 def test_search_and_embed_take_lists_and_patterns(learner, tmp_path, capsys):
     (tmp_path / "list.txt").write_text(f"{learner}/data/cat/0001.png\n{learner}/data/ship/0003.png\n")
     out = tmp_path / "found.png"
-    given = ["--gallery", str(learner / "data/*/000[13].png"), *options(learner), "-k", "3", "--out", str(out)]
+    given = ["--gallery", str(learner / "data/*/000[13].png"), *options(learner), "-k", "3", "--save", str(out)]
     assert main(["metric", "search", str(tmp_path / "list.txt"), *given]) == 0
     names = ["found.csv", "found.json", "found_0001.png", "found_0003.png", "list.txt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
@@ -161,7 +163,7 @@ def test_search_and_embed_take_lists_and_patterns(learner, tmp_path, capsys):
         assert said[4 * i : 4 * i + 4] == [query["file"], *(f"{x['distance']:.4f}  {x['file']}" for x in found)]
         assert [row["file"] for row in rows if row["query"] == query["file"]] == [item["file"] for item in found]
     assert (
-        main(["metric", "embed", str(tmp_path / "list.txt"), *options(learner), "--out", str(tmp_path / "e.npz")]) == 0
+        main(["metric", "embed", str(tmp_path / "list.txt"), *options(learner), "--save", str(tmp_path / "e.npz")]) == 0
     )
     with np.load(tmp_path / "e.npz") as file:
         assert [Path(path).parent.name for path in file["paths"]] == ["cat", "ship"] and (file["frames"] == -1).all()
@@ -176,12 +178,12 @@ def test_frames_of_videos_are_found(learner, tmp_path, capsys):
     for name in ("cat", "dog", "ship"):
         writer.write(np.array(Image.open(learner / f"data/{name}/0001.png").convert("RGB"))[..., ::-1].copy())
     writer.release()
-    given = ["--gallery", str(path), *options(learner), "-k", "1", "--out", str(tmp_path / "found.png")]
+    given = ["--gallery", str(path), *options(learner), "-k", "1", "--save", str(tmp_path / "found.png")]
     assert main(["metric", "search", str(path), *given, "--every", "2"]) == 0
     queries = json.loads((tmp_path / "found.json").read_text())["queries"]
     assert [(query["frame"], query["neighbours"][0]["frame"]) for query in queries] == [(0, 2), (2, 0)]
     assert (tmp_path / "found_clip_000002.png").is_file()
-    assert main(["metric", "embed", str(path), *options(learner), "--out", str(tmp_path / "e.npz")]) == 0
+    assert main(["metric", "embed", str(path), *options(learner), "--save", str(tmp_path / "e.npz")]) == 0
     with np.load(tmp_path / "e.npz") as file:
         assert file["frames"].tolist() == [0, 1, 2] and set(file["paths"]) == {str(path)}
 
@@ -241,10 +243,10 @@ def test_recovered_hierarchy_of_known_places():
         ("metric search {data}/cat/0000.png --gallery {empty} --model test_vit", "has no images"),
         ("metric search {data}/cat/0000.png --gallery {data} --model test_vit -k 0", "argument -k: must be at least 1"),
         (
-            "metric search {data}/cat/0000.png --gallery {data} --model test_vit --out x.tiff",
+            "metric search {data}/cat/0000.png --gallery {data} --model test_vit --save x.tiff",
             "ends in '.tiff'. End its name",
         ),
-        ("metric search {data}/cat/0000.png --gallery {data} --model test_vit --out found", "has no ending. End its"),
+        ("metric search {data}/cat/0000.png --gallery {data} --model test_vit --save found", "has no ending. End its"),
         (
             "metric hierarchy --config configs/hcformer/hcformer-nano_cifar10.py --weights {weights}",
             "not a MetricLearner",

@@ -68,7 +68,7 @@ def test_download_verify_cache(call, remote, micro, tmp_path):
     assert status == 2 and f"hypvision zoo get {NAME}" in error
     assert call("zoo", "clean", "--list")[1].splitlines()[-1] == "empty"
 
-    status, out, _ = call("zoo", "get", NAME, "--to", tmp_path / "mirror")
+    status, out, _ = call("zoo", "get", NAME, "--out", tmp_path / "mirror")
     assert status == 0 and out.strip() == str(tmp_path / "mirror" / remote.filename)
     assert (tmp_path / "mirror" / remote.filename).read_bytes() == micro[1].read_bytes()
     assert "cached" in call("zoo", "list")[1]
@@ -113,7 +113,7 @@ def test_cleaning_keeps_what_is_needed_and_what_is_in_use(call, remote):
 def test_files_of_releases_are_known_to_the_cache(call, zoo, record, micro, tmp_path, monkeypatch):
     """What hypvision.load("https://HOST/FOLDER#NAME") brought is needed, though no record of the index says so."""
     release = tmp_path / "release"
-    assert call("zoo", "push", NAME, "--to", release)[0] == 0
+    assert call("zoo", "push", NAME, "--out", release)[0] == 0
     server = Server({path.name: path.read_bytes() for path in release.iterdir()})
     address = f"{server.url}/good#{NAME}"
     monkeypatch.delenv("HYPVISION_INDEX")
@@ -140,7 +140,7 @@ def test_files_of_releases_are_known_to_the_cache(call, zoo, record, micro, tmp_
 
 
 def test_verify_looks_into_a_release_folder(call, zoo, tmp_path):
-    call("zoo", "push", NAME, "--to", tmp_path / "release")
+    call("zoo", "push", NAME, "--out", tmp_path / "release")
     assert call("zoo", "verify", f"{tmp_path / 'release'}#{NAME}")[1].startswith(
         f"ok       {NAME}  {tmp_path / 'release'}"
     )
@@ -153,29 +153,29 @@ def test_verify_looks_into_a_release_folder(call, zoo, tmp_path):
 def test_card(call, zoo, tmp_path):
     status, out, _ = call("zoo", "card", NAME)
     assert status == 0 and out.startswith(f"# {NAME}") and "Knows nothing." in out
-    assert call("zoo", "card", NAME, "--out", tmp_path / "card.md")[0] == 0
+    assert call("zoo", "card", NAME, "--save", tmp_path / "card.md")[0] == 0
     assert (tmp_path / "card.md").read_text() == out
 
 
 def test_push(call, zoo, tmp_path):
-    status, out, _ = call("zoo", "push", NAME, "--to", tmp_path / "release")
+    status, out, _ = call("zoo", "push", NAME, "--out", tmp_path / "release")
     assert status == 0 and "SHA256SUMS" in out and f"#{NAME}" in out
-    assert call("zoo", "push", NAME, "--to", tmp_path / "release")[0] == 2
-    assert call("zoo", "push", NAME, "--to", tmp_path / "other", "--private")[0] == 2
+    assert call("zoo", "push", NAME, "--out", tmp_path / "release")[0] == 2
+    assert call("zoo", "push", NAME, "--out", tmp_path / "other", "--private")[0] == 2
 
 
 def test_push_to_the_hub_respects_offline_mode(call, zoo, monkeypatch):
     monkeypatch.setattr("huggingface_hub.HfApi", None)  # nothing may ask it
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
     status, _, error = call("zoo", "push", NAME, "--hub", "me/model")
-    assert status == 2 and "HYPVISION_OFFLINE" in error and "--to DIR" in error
+    assert status == 2 and "HYPVISION_OFFLINE" in error and "--out DIR" in error
 
 
 @pytest.mark.slow
 def test_export_checks_and_writes(call, zoo, tmp_path, micro):
     import torch
 
-    status, out, _ = call("export", NAME, "--format", "torchexport", "--fixed-size", "--out", tmp_path / "m.pt2")
+    status, out, _ = call("export", NAME, "--format", "torchexport", "--fixed-size", "--save", tmp_path / "m.pt2")
     assert status == 0 and "Equal to eager PyTorch" in out
     x = torch.randn(2, 3, 32, 32)
     assert torch.allclose(torch.export.load(tmp_path / "m.pt2").module()(x), micro[0](x), atol=1e-5)

@@ -94,7 +94,7 @@ def test_what_is_pushed_can_be_fine_tuned(tmp_path):
     for name, place in itertools.product(("hcformer_nano.shapes", "hcformer_nano.cifar10"), ("folder", "hub")):
         folder = tmp_path / name / place
         if place == "folder":
-            assert main(["zoo", "push", name, "--to", str(folder)]) == 0
+            assert main(["zoo", "push", name, "--out", str(folder)]) == 0
         else:
             folder.mkdir()
             hub_folder(index, index.get(name), folder)

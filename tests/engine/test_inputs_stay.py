@@ -43,7 +43,7 @@ def test_a_config_in_its_own_work_dir_stays(config, capsys):
     capsys.readouterr()
     for written in (base, config):
         before = written.read_text()
-        assert main(["test", str(child), weights, "--work-dir", str(config.parent / "t"), "--out", str(written)]) == 2
+        assert main(["test", str(child), weights, "--work-dir", str(config.parent / "t"), "--save", str(written)]) == 2
         assert "an input of this command" in capsys.readouterr().err and written.read_text() == before
 
 
@@ -73,7 +73,7 @@ def test_images_of_the_data_stay(config, monkeypatch, capsys):
     weights, data = str(config.parent / "epoch_1.pth"), config.parents[1] / "data"
     image = data / "val/blue/0.png"
     before = image.read_bytes()
-    for option, place in (("--out", image), ("--out", data / "train/new.json"), ("--show-dir", data / "val/blue")):
+    for option, place in (("--save", image), ("--save", data / "train/new.json"), ("--show-dir", data / "val/blue")):
         assert main(["test", str(config), weights, "--work-dir", str(config.parent / "t"), option, str(place)]) == 2
         assert "which holds data" in capsys.readouterr().err
     assert image.read_bytes() == before and not (data / "train/new.json").exists()

@@ -376,7 +376,7 @@ def test_full_disk_in_classification(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(os, "replace", full)
     arguments = ["test", config, tmp_path / "run/epoch_1.pth", "--work-dir", tmp_path / "run"]
-    assert f"'{out}' was not written: the disk is full" in fails(capsys, *arguments, "--out", out)
+    assert f"'{out}' was not written: the disk is full" in fails(capsys, *arguments, "--save", out)
     assert out.read_text() == "old" and remains(tmp_path / "data") == []
     assert "was not written: the disk is full" in fails(capsys, *arguments, "--show-dir", tmp_path / "shown")
     assert list((tmp_path / "shown").iterdir()) == []

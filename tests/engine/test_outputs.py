@@ -1,4 +1,4 @@
-"""What ``--tta``, ``--out`` and ``--show-dir`` give for the three tasks, against a direct computation."""
+"""What ``--tta``, ``--out``, ``--save`` and ``--show-dir`` give for the three tasks, against a direct computation."""
 
 import json
 from types import SimpleNamespace
@@ -124,7 +124,7 @@ def thinned(boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, limit: fl
 @pytest.mark.parametrize("tta", [False, True])
 def test_detection(detector, tmp_path, capsys, tta):
     options = ["--cfg-options", "model.test_cfg.rcnn.score_thr=0.01", "model.test_cfg.rcnn.max_per_img=20"]
-    arguments = ["--work-dir", tmp_path, "--out", tmp_path / "found.json", "--show-dir", tmp_path / "shown", *options]
+    arguments = ["--work-dir", tmp_path, "--save", tmp_path / "found.json", "--show-dir", tmp_path / "shown", *options]
     metrics = run(capsys, detector.config, detector.checkpoint, *arguments, *(["--tta"] if tta else []))
     assert {"coco/bbox_mAP", "coco/segm_mAP"} <= metrics.keys()
     written = {kind: json.loads((tmp_path / f"found.{kind}.json").read_text()) for kind in ("bbox", "segm")}

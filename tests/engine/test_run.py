@@ -58,7 +58,7 @@ def fails(capsys, *arguments) -> str:
 def test_train_then_test(trained, tmp_path, capsys):
     config, checkpoint = trained
     assert any(checkpoint.parent.glob("best_top1_epoch_*.pth"))
-    arguments = ["--out", tmp_path / "predictions.json", "--show-dir", tmp_path / "painted", "--tta"]
+    arguments = ["--save", tmp_path / "predictions.json", "--show-dir", tmp_path / "painted", "--tta"]
     capsys.readouterr()
     assert main(["test", str(config), str(checkpoint), "--work-dir", str(tmp_path), *map(str, arguments)]) == 0
     metrics = json.loads(capsys.readouterr().out.strip().splitlines()[-1])

@@ -32,7 +32,7 @@ from hypvision.tasks.few_shot_figures import load_cell_model, places
 from hypvision.tasks.few_shot_recipes import METHODS, check_options
 from hypvision.tasks.few_shot_tables import draw_shots, harmonic, read_results, tables
 
-SMALL = ["--clip", "tiny", "--pretrained", "none", "--size", "64", "--steps", "2"]
+SMALL = ["--clip", "tiny:none", "--size", "64", "--steps", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -231,7 +231,7 @@ def test_promptkd_takes_the_teacher_of_its_cell(tmp_path, capsys):
     assert len(cells) == 2 and all(cell["about"]["transductive"] for cell in cells)
     assert {row.note for row in tables(cells)["base2new"]} == {"transductive, own teacher"}
     assert run(*command, "--out", tmp_path / "other") == 2  # no teacher
-    wrong = ["--teacher", teacher, "--teacher-clip", "tiny", "none", "--teacher-host", "depth=9"]
+    wrong = ["--teacher", teacher, "--teacher-clip", "tiny:none", "--teacher-host", "depth=9"]
     assert run(*command, "--out", tmp_path / "third", *wrong) == 2
     told = capsys.readouterr().err
     assert "PromptKD's teacher: The text prompts have a depth of 9" in told and "Set depth=" in told

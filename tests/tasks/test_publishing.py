@@ -135,7 +135,7 @@ def test_the_command_measures_in_fresh_processes(trained, where, tmp_path):
     (tmp_path / "about.yml").write_text(yaml.safe_dump(ABOUT))
     command = [sys.executable, str(ROOT / "tools/publish_weights.py"), "config.py", str(trained[2])]
     command += ["--name", "hcformer_nano.tiny", "--about", str(tmp_path / "about.yml"), "--tolerance", "10"]
-    done = subprocess.run([*command, "--zoo", str(tmp_path / "zoo")], capture_output=True, text=True, cwd=where)
+    done = subprocess.run([*command, "--out", str(tmp_path / "zoo")], capture_output=True, text=True, cwd=where)
     assert done.returncode == 0, done.stderr[-2000:]
     record = read_index(tmp_path / "zoo").get("hcformer_nano.tiny")
     assert 0 <= record.metrics[0].value <= 100 and "Published" in done.stdout

@@ -171,7 +171,7 @@ def himapper_file(path, backbone, arguments, **options):
 def test_a_himapper_from_the_file_of_a_training(tmp_path, capsys, kind, backbone, arguments, free):
     model = himapper_file(tmp_path / "epoch_3.pth", backbone, arguments)
     command = ["export", str(tmp_path / "epoch_3.pth"), "--model", "himapper", "--format", kind]
-    command += ["--out", str(tmp_path / "out")] + (["--size", "64"] if free else ["--fixed-size"])
+    command += ["--save", str(tmp_path / "out")] + (["--size", "64"] if free else ["--fixed-size"])
     command += ["--model-args", f"backbone={backbone}", *(f"{key}={value}" for key, value in arguments.items())]
     assert main(command) == 0
     assert "Equal to eager PyTorch" in capsys.readouterr().out
