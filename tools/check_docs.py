@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Check the types of every Python example of the documentation, as a type checker sees a user's file.
 
-``python tools/check_docs.py`` writes the blocks ``python`` of each page of README, docs and configs into one file, every
-line where the page has it, and runs mypy over all files.
+``python tools/check_docs.py`` writes the blocks ``python`` of each page of README, docs and configs into one file,
+every line where the page has it, and runs mypy over all files.
 """
 
 import os

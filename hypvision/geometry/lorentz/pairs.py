@@ -163,8 +163,8 @@ def near(x: Tensor, y: Tensor, c, limit: float | None = None) -> Chord | None:
     """The chord of space parts ``(N, n)`` in vectors of their dtype, ``c`` in float64; None where rows lie too far out.
 
     On a CPU one look at the rows of a block decides: float32 rows beyond radius 4 (10 for float64) do, or those whose
-    ``|x|^2 + |y|^2`` exceeds ``limit``. Compilers do not look: they project once more, and cap the coordinates:
-    a norm of its own would be half of the time again.
+    ``|x|^2 + |y|^2`` exceeds ``limit``. Compilers do not look: they project once more, and cap the coordinates: a norm
+    of its own would be half of the time again.
     """
     if torch.compiler.is_compiling():
         most = math.sinh(_CAP[x.dtype]) / c**0.5
