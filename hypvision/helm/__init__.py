@@ -1,6 +1,6 @@
 """HELM: hyperbolic decoder language models (He et al., NeurIPS 2025), and their Euclidean counterparts.
 
-An auxiliary room: no vision model needs it. :class:`Helm` is plain PyTorch; :mod:`hypvision.helm.huggingface` makes it
+An auxiliary package: no vision model needs it. :class:`Helm` is plain PyTorch; :mod:`hypvision.helm.huggingface` makes it
 a model of the transformers library.
 """
 
