@@ -172,7 +172,7 @@ def explain(error: BaseException) -> str | None:
         )
     if isinstance(error, KeyError) and text.endswith(" is not in results"):
         return (
-            f"The evaluator measures '{text.partition(' ')[0]}', of which this model gives nothing: masks take a model "
+            f"The evaluator measures '{text.partition(' ')[0]}', which this model does not predict: masks need a model "
             "with a mask head. Set metric='bbox' in val_evaluator and test_evaluator."
         )
     if isinstance(error, ValueError) and "need at least one array to concatenate" in text:

@@ -241,7 +241,7 @@ def _check_path(config: Config, option: str) -> None:
             if hint := did_you_mean(part, known, cutoff=0.9, show=f"{place}.{{}}".format):
                 raise HypvisionError(
                     f"{place} of the config has no '{part}', so the option '{option}' would change nothing.{hint} If "
-                    "it is new indeed, it belongs in a config file of your own."
+                    "it really is a new key, put it into your own config file."
                 )
             return
 
