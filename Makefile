@@ -34,7 +34,7 @@ test: $(DEV_STAMP)  ## set up, then run the tests (a few minutes)
 test-all: $(DEV_STAMP)  ## the tests, the slow ones too
 	$(BIN)/python -m pytest -n $(JOBS)
 
-lint: $(DEV_STAMP)  ## ruff, codespell, and which room may import which
+lint: $(DEV_STAMP)  ## ruff, codespell, and which package may import which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
@@ -47,10 +47,10 @@ format: $(DEV_STAMP)  ## let ruff put the code into shape
 bench: $(DEV_STAMP)  ## measure HCFormer against its reference implementation and timm's models; writes docs/benchmarks.md
 	$(BIN)/python tools/benchmark.py hcformer --write docs/benchmarks.md
 
-lines:  ## count the lines of Python, room by room
+lines:  ## count the lines of Python, package by package
 	@git ls-files '*.py' | xargs wc -l | awk '$$2 != "total" { n = split($$2, p, "/"); \
-		room = n == 1 ? "." : p[1] == "hypvision" && n > 2 ? p[1] "/" p[2] : p[1]; lines[room] += $$1; all += $$1 } \
-		END { for (room in lines) printf "%7d  %s\n", lines[room], room; printf "%7d  together\n", all }' | sort -k2
+		package = n == 1 ? "." : p[1] == "hypvision" && n > 2 ? p[1] "/" p[2] : p[1]; lines[package] += $$1; all += $$1 } \
+		END { for (package in lines) printf "%7d  %s\n", lines[package], package; printf "%7d  together\n", all }' | sort -k2
 
 lock:  ## resolve requirements/ anew for Linux and every Python from constraints.txt and pyproject.toml (needs uv)
 	uv pip compile $(LOCK) --extra dev -c constraints.txt -o requirements/dev.txt

@@ -179,7 +179,7 @@ def test_tables(tmp_path):
     assert (tmp_path / "a.csv").read_text() == "file\n"
 
 
-def json_doors(path):
+def json_readers(path):
     """Everything that reads JSON which others have written, as (name in the message, call)."""
     from hypvision.clip.classes import load_classes
     from hypvision.clip.radial.retrieval import read_tree
@@ -211,9 +211,9 @@ def test_json_of_others_is_read_or_told(tmp_path, content):
 
     path = tmp_path / "a.json"
     path.write_text(content)
-    for door in json_doors(path):
+    for read in json_readers(path):
         with pytest.raises(HypvisionError, match=r"\.json"):
-            door()
+            read()
 
 
 def test_lines_of_others_are_read_or_told(tmp_path):

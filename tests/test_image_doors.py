@@ -1,4 +1,4 @@
-"""Every door by which images come in takes the same files and refuses the same attacks."""
+"""Every entry point for images accepts the same files and refuses the same attacks."""
 
 from types import SimpleNamespace
 
@@ -135,30 +135,30 @@ def caption_labels(path):
     _read_labels(path)
 
 
-@pytest.mark.parametrize("door", [*IMAGES, wide_labels, stock_labels, panoptic_labels, caption_labels])
-def test_bad_files_are_refused_by_name(tmp_path, capsys, door):
+@pytest.mark.parametrize("entry_point", [*IMAGES, wide_labels, stock_labels, panoptic_labels, caption_labels])
+def test_bad_files_are_refused_by_name(tmp_path, capsys, entry_point):
     for name, content in BAD_IMAGES.items():
         folder = tmp_path / name.replace(".", "_") / "class"
         folder.mkdir(parents=True)
         (folder / name).write_bytes(content)
         with pytest.raises(HypvisionError, match=name):
-            door(folder / name)
+            entry_point(folder / name)
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("door", IMAGES)
-def test_sixteen_bits_and_turned_photos_are_taken_as_they_are_shown(tmp_path, door):
+@pytest.mark.parametrize("entry_point", IMAGES)
+def test_sixteen_bits_and_turned_photos_are_taken_as_they_are_shown(tmp_path, entry_point):
     (tmp_path / "grey/class").mkdir(parents=True)
     (tmp_path / "turned/class").mkdir(parents=True)
     values = np.linspace(0, 65535, 64 * 64).reshape(64, 64)
     Image.fromarray(values.astype(np.uint16)).save(tmp_path / "grey/class/good.png")
-    found = np.asarray(door(tmp_path / "grey/class/good.png")).astype(int)
+    found = np.asarray(entry_point(tmp_path / "grey/class/good.png")).astype(int)
     assert np.abs(found[..., 0] - values / 257).max() <= 1  # all above 255 was white
     exif = Image.Exif()
     exif[0x0112] = 3  # the camera was upside down
     pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(pixels[::-1, ::-1].copy()).save(tmp_path / "turned/class/good.png", exif=exif)
-    assert (np.asarray(door(tmp_path / "turned/class/good.png")) == pixels).all()
+    assert (np.asarray(entry_point(tmp_path / "turned/class/good.png")) == pixels).all()
 
 
 @pytest.mark.parametrize(

@@ -11,18 +11,18 @@ ROWS = [row.split("|")[1] for row in TEXT.split("## Conventions")[0].splitlines(
 
 
 def named(row: str) -> list[str]:
-    """The paths of a row; what follows the first in a room is told without it: ``hypvision/nn`, `optim``."""
+    """The paths of a row; later paths may omit the folder of the first: ``hypvision/nn`, `optim``."""
     names = re.findall(r"`([\w./]+)`", row)
-    room = "hypvision/" if names[0].startswith("hypvision/") else ""
-    return [name if "/" in name or not room else f"{room}{name}" for name in names]
+    package = "hypvision/" if names[0].startswith("hypvision/") else ""
+    return [name if "/" in name or not package else f"{package}{name}" for name in names]
 
 
 def test_all_that_the_map_names_is_there_and_nothing_else():
     on_map = {name.rstrip("/") for row in ROWS for name in named(row)}
     assert [name for name in sorted(on_map) if not (ROOT / name).exists()] == []
-    rooms = {f"hypvision/{path.name}" for path in (ROOT / "hypvision").iterdir() if (path / "__init__.py").is_file()}
+    packages = {f"hypvision/{path.name}" for path in (ROOT / "hypvision").iterdir() if (path / "__init__.py").is_file()}
     files = {f"hypvision/{path.name}" for path in (ROOT / "hypvision").glob("*.py")}
-    assert rooms | files - {"hypvision/__init__.py", "hypvision/version.py"} <= on_map
+    assert packages | files - {"hypvision/__init__.py", "hypvision/version.py"} <= on_map
     folders = {"configs", "docs", "model_zoo", "requirements", "tests", "tools"}
     assert folders <= on_map
 
@@ -31,7 +31,7 @@ def test_rows_stand_in_the_order_of_the_layers():
     linter = configparser.ConfigParser()
     linter.read(ROOT / ".importlinter")
     layers = [line.split(" | ") for line in linter["importlinter:contract:layers"]["layers"].split("\n") if line]
-    height = {room: number for number, layer in enumerate(reversed(layers)) for room in layer}
+    height = {package: number for number, layer in enumerate(reversed(layers)) for package in layer}
     heights = [
         max(height[name.removeprefix("hypvision/").removesuffix(".py")] for name in names)
         for names in ([name for name in named(row) if name.startswith("hypvision/")] for row in ROWS)
@@ -40,19 +40,19 @@ def test_rows_stand_in_the_order_of_the_layers():
     assert len(heights) > 12 and heights == sorted(heights)
 
 
-def test_the_folders_of_tests_are_the_rooms():
-    rooms = {path.name for path in (ROOT / "hypvision").iterdir() if (path / "__init__.py").is_file()}
+def test_the_folders_of_tests_are_the_packages():
+    packages = {path.name for path in (ROOT / "hypvision").iterdir() if (path / "__init__.py").is_file()}
     others = {"contract", "goldens", "helpers", "references", "tools"}
     tests = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.glob("*.py"))}
-    assert tests - others <= rooms
+    assert tests - others <= packages
 
 
-def test_no_room_names_an_upper_one():
-    """What the linter cannot see: modules in strings. They stand in ``hypvision/__init__.py``, above all rooms."""
+def test_no_package_names_an_upper_one():
+    """Modules named in strings, which the linter cannot see, stand in ``hypvision/__init__.py``, above all packages."""
     linter = configparser.ConfigParser()
     linter.read(ROOT / ".importlinter")
     layers = [line.split(" | ") for line in linter["importlinter:contract:layers"]["layers"].split("\n") if line]
-    height = {room: number for number, layer in enumerate(reversed(layers)) for room in layer}
+    height = {package: number for number, layer in enumerate(reversed(layers)) for package in layer}
     upward = []
     for path in sorted((ROOT / "hypvision").rglob("*.py")):
         place = path.relative_to(ROOT / "hypvision")

@@ -183,7 +183,7 @@ def clean_run(room: Path, paths: list[str], report: Path) -> int:
 
 
 class Trials:
-    """Mutants of a room, each tried by the tests that run its lines, and a file that takes what comes of it."""
+    """Mutants of a package, the tests that run their lines, and the output file."""
 
     def __init__(self, sample: list[tuple], tests: dict, out: Path):
         self.sample, self.tests, self.out = sample, tests, out

@@ -47,8 +47,8 @@ def _data() -> dict[str, list[Any]]:
 
 
 def official_ids(name: str) -> list[int]:
-    """Label values of a data set's own annotation, in the order of our labels: ``coco171``, ``ade847`` or ``pc59``
-    (there the first, 0, is the background)."""
+    """Label values in a data set's own annotation files, in the order of our labels: ``coco171``, ``ade847`` or
+    ``pc59`` (whose first value, 0, is the background)."""
     if name == "pc59":
         return list(_data()["pc59_ids"])
     if name not in ("coco171", "ade847"):
@@ -57,7 +57,7 @@ def official_ids(name: str) -> list[int]:
 
 
 def whole_label(value: Any) -> int | None:
-    """A label as it stands in a file, ``3``, ``"3"`` or ``3.0``, as a number; None if it is no whole one."""
+    """Convert a label from a file (``3``, ``"3"`` or ``3.0``) to an integer; None if it is not whole."""
     if isinstance(value, str):
         return int(value) if value.strip().isdecimal() else None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
@@ -66,13 +66,13 @@ def whole_label(value: Any) -> int | None:
 
 
 def check_classes(pairs: Iterable[tuple[Any, Any]], where: str, remedy: str, twins: bool = False) -> dict[Any, str]:
-    """Class names by label, when each label has one name and each name one label.
+    """Class names by label; raises an error unless each label has one name and each name one label.
 
     Args:
-        pairs: label and name, as often as they occur.
-        where: their source, for the message: "The class list 'names.txt'".
-        remedy: how to fix them, for the message.
-        twins: let labels share a name, as two pairs of ImageNet's classes do.
+        pairs: label and name; repeats are allowed.
+        where: their source, for error messages: "The class list 'names.txt'".
+        remedy: how to fix them, for error messages.
+        twins: allow labels to share a name, as two pairs of ImageNet's classes do.
     """
     names: dict[Any, str] = {}
     for label, name in pairs:
@@ -93,7 +93,7 @@ def check_classes(pairs: Iterable[tuple[Any, Any]], where: str, remedy: str, twi
 
 
 def warn_of_equal_texts(names: Sequence[str], tokens: Tensor) -> None:
-    """Warn of classes whose tokens (C, L) are equal: of one name, or of names that differ behind the last token."""
+    """Warn of classes with equal tokens (C, L): equal names, or names that differ only after the last token."""
     first: dict[tuple[int, ...], int] = {}
     same = [(first.setdefault(tuple(row), k), k) for k, row in enumerate(tokens.tolist())]
     if same := [pair for pair in same if pair[0] != pair[1]]:
@@ -124,7 +124,7 @@ def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
     if not pairs:
         raise HypvisionError(f"{where} is empty. Give at least one class name.")
     stripped = ((label, name.strip() if isinstance(name, str) else name) for label, name in pairs)
-    names = check_classes(stripped, where, "Remove what is double, and give every class a name of its own.")
+    names = check_classes(stripped, where, "Remove duplicates, and give every class a name of its own.")
     return tuple(names[label] for label in sorted(names))
 
 
@@ -157,10 +157,10 @@ def _read(path: Path) -> list[tuple[Any, Any]]:
 
 
 def prompts(name: str, templates: Sequence[str], synonyms: str = "first") -> list[list[str]]:
-    """The sentences of one class: for each synonym one for each template.
+    """The sentences of one class: one for each pair of synonym and template.
 
-    Of synonyms in the name, as in ``"building, edifice"``, ``"first"`` takes the part before the first comma, as the
-    official code does, and ``"mean"`` all of them, whose embeddings are averaged.
+    For a name with synonyms such as ``"building, edifice"``, ``"first"`` uses the part before the first comma, as the
+    official code does; ``"mean"`` uses all, whose embeddings are averaged.
     """
     words = [part.strip() for part in name.split(", ") if part.strip()]
     return [[template.format(word) for template in templates] for word in (words if synonyms == "mean" else words[:1])]

@@ -1,4 +1,4 @@
-"""A sum of all that the features of a CLIP depend on, by which files of kept features are named."""
+"""A hash of everything that the features of a CLIP depend on; it names the files of cached features."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 def bytes_of(value: Tensor) -> bytes:
-    """The numbers of a tensor."""
+    """The bytes of a tensor."""
     return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def fingerprint(model: nn.Module, counts: Callable[[str], bool], *about: Any) -> Any:
-    """A hash (of hashlib) of a part of a model, to which more can be added.
+    """A hashlib hash of a part of a model; the caller can update it further.
 
-    Equal weights do not make equal features: the activation, the way of pooling, the mask of a text, numbers of heads
-    and constants of norms are attributes of modules and buffers that no state dict has.
+    Weights alone do not determine features: activation, pooling, text mask, numbers of heads and constants of norms are
+    module attributes and buffers that are not in the state dict.
 
     Args:
         model: an open_clip model.
-        counts: whether the module or tensor of this name belongs to the part; the name of the model itself is empty.
+        counts: whether a module or tensor belongs to the part, by its name (empty for the model itself).
         about: what else the features depend on, such as the view of the images; added by its ``repr``.
     """
     digest = hashlib.sha256(repr(about).encode())

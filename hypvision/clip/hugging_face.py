@@ -1,7 +1,7 @@
-"""State dicts of Hugging Face's ``CLIPModel`` and of open_clip's ``CLIP`` into each other, bit for bit.
+"""Convert state dicts between Hugging Face's ``CLIPModel`` and open_clip's ``CLIP``, bit for bit.
 
-The same numbers under other names: q, k and v are one matrix in open_clip, and projections are transposed. The number
-of heads and the activation stand in neither (OpenAI's weights need ``force_quick_gelu=True``).
+The same numbers under other names: q, k and v are one matrix in open_clip, and projections are transposed. Neither
+holds the number of heads or the activation (OpenAI's weights need ``force_quick_gelu=True``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hypvision.errors import HypvisionError
 
-# (Hugging Face's name, open_clip's); {} stands for a rest that is equal in both.
+# (Hugging Face's name, open_clip's name); {} is a suffix that both share.
 _PLAIN = (
     ("logit_scale", "logit_scale"),
     ("text_model.embeddings.token_embedding.weight", "token_embedding.weight"),

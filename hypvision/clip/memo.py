@@ -1,4 +1,4 @@
-"""A value that is kept while the tensors it was computed from stay what they are."""
+"""Cache a value until the tensors that it was computed from change."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 
 class Memo:
-    """Keeps one value. A copy, pickled or not, begins empty.
+    """Caches one value. Copies and pickles start empty.
 
-    It notices tensors that were replaced, or changed in place by anything that autograd counts: optimisers,
-    ``copy_``, ``load_state_dict``. It cannot see a change through ``.data``: what moves, casts or swaps weights that
-    way calls :meth:`clear` (modules do so in ``_apply``, and when they change between training and evaluation).
+    It notices tensors that were replaced, or changed in place with a new autograd version: by optimisers, ``copy_``,
+    ``load_state_dict``. It does not notice a change through ``.data``: code that moves, casts or swaps weights that way
+    must call :meth:`clear` (modules do so in ``_apply`` and in ``train``).
     """
 
     def __init__(self) -> None:
@@ -29,14 +29,15 @@ class Memo:
         self._value: Any = None
 
     def get(self, tensors: Sequence[Tensor], make: Callable[[], T], key: object = None) -> T:
-        """The kept value, or that of ``make()``, which runs without gradients; always the latter in a compiled graph.
+        """The cached value, or that of ``make()``, which runs without gradients. A compiled graph always calls
+        ``make``.
 
         Args:
-            tensors: what the value depends on; kept with it, so that no other can get the address of one.
+            tensors: what the value depends on; stored with it, so that no new tensor can reuse an address.
             make: computes the value.
             key: what else it depends on, compared by ``==``.
         """
-        if torch.compiler.is_compiling():  # a graph does not see versions
+        if torch.compiler.is_compiling():  # versions are invisible in a compiled graph
             with torch.no_grad():
                 return make()
         state = (key, [(id(tensor), _version(tensor)) for tensor in tensors])
@@ -55,4 +56,4 @@ class Memo:
 
 
 def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version  # inference tensors do not count
+    return 0 if tensor.is_inference() else tensor._version  # inference tensors have no version

@@ -5,8 +5,8 @@
 >>> clip = create_clip("shapes-s8", "zoo:shapes-s8.captions")
 >>> clip.model.encode_text(clip.tokenizer(["a cat"]))
 
-:func:`create_clip` sets what the weights need of their model and of its input (activation, normalisation, resizing,
-length of texts); :func:`hypvision.clip.views.view_of` tells how the model sees images.
+:func:`create_clip` sets what the weights need (activation, normalisation, resizing, length of texts);
+:func:`hypvision.clip.views.view_of` tells how the model sees images.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MEAN = (122.7709383, 116.7460125, 104.09373615)
 STD = (68.5005327, 66.6321579, 70.3231630)
 
 _PRECISIONS = ("fp32", "fp16", "bf16", "pure_fp16", "pure_bf16")
-# Options of open_clip.create_model that change the architecture alone, and so are for this project's models, too
+# Options of open_clip.create_model that change only the architecture; this project's models accept them too
 _OF_ARCHITECTURE = (
     "force_quick_gelu", "force_patch_dropout", "force_image_size", "force_preprocess_cfg", "force_context_length",
 )  # fmt: skip
@@ -77,7 +77,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 
 
 class CLIPBundle(NamedTuple):
-    """A model and what goes with it.
+    """A CLIP model with its tokenizer and normalisation.
 
     Attributes:
         model: an open_clip model.
@@ -96,7 +96,7 @@ class CLIPBundle(NamedTuple):
         return next(self.model.parameters()).device
 
     def normalised(self, images: Tensor) -> Tensor:
-        """Images (..., 3, H, W), RGB from 0 to 255, as the model takes them, on its device."""
+        """Normalise images (..., 3, H, W), RGB from 0 to 255, and move them to the model's device."""
         mean, std = (torch.tensor(value, device=self.device)[:, None, None] for value in (self.mean, self.std))
         return (images.to(self.device).float() - mean) / std
 
@@ -114,8 +114,8 @@ def create_clip(
             Face's ``CLIPModel``; ``"zoo:NAME"``, a release, an address with its sum; see
             :func:`hypvision.checkpoints.sources.fetch`), or None for random weights; of a repository or folder None for
             its own.
-        load_weights: False to make the network that these weights need, activation and normalisation too, without
-            fetching them: for a checkpoint that holds them.
+        load_weights: False builds the network for these weights (activation and normalisation too) without fetching
+            them, because a checkpoint will supply them.
         options: for :func:`open_clip.create_model`, of the models of this project those that change the architecture
             (``force_quick_gelu``, ``force_image_size``, ``force_context_length``, ...). What the weights of a tag need
             is set by itself: QuickGELU, mean, std, interpolation and resizing; so is QuickGELU for OpenAI's own files.
@@ -140,7 +140,7 @@ def create_clip(
     elif load_weights and folder is not None and path is None:
         path = repository_weights(name, folder)
     path = path if load_weights else None
-    # timm's towers are resized when their weights are in them, as open_clip does it.
+    # Like open_clip, resize timm's towers after loading their weights.
     is_timm = path is not None and "timm_model_name" in config["vision_cfg"]
     size = options.pop("force_image_size", None) if is_timm else None
     if name in ARCHITECTURES:
@@ -164,9 +164,6 @@ def create_clip(
     return CLIPBundle(model.eval(), tokenizer, mean, std)
 
 
-# What is asked for
-
-
 def image_size(name: str, **options: Any) -> int | tuple[int, int]:
     """Side, or height and width, of the images that a CLIP model takes; it is not made. Arguments as of
     :func:`create_clip`, of which only the name and ``force_image_size`` count."""
@@ -182,7 +179,7 @@ def _architecture(name: str, folder: Path | None, options: Mapping[str, Any]) ->
     elif name in ARCHITECTURES:
         config = deepcopy(ARCHITECTURES[name])
     else:
-        pretrained_tags(name)  # whether there is such a model
+        pretrained_tags(name)  # raises an error if there is no such model
         config = require("open_clip", "clip").get_model_config(name)
     if options.get("force_quick_gelu"):
         config["quick_gelu"] = True
@@ -214,7 +211,8 @@ def _arguments(function: Callable[..., Any]) -> list[str]:
 
 
 def _check_options(name: str, config: Mapping[str, Any], options: Mapping[str, Any], towers: bool) -> None:
-    """Refuse options that would change nothing; ``towers``: whether one tower alone may get weights of its own."""
+    """Raise an error for options that would have no effect; ``towers``: whether a single tower may have its own
+    weights."""
     known = {*_OF_ARCHITECTURE, *_arguments(_model_class(config))}
     if name not in ARCHITECTURES:
         known |= {*_arguments(require("open_clip", "clip").create_model), "pretrained_hf"}
@@ -229,7 +227,7 @@ def _check_options(name: str, config: Mapping[str, Any], options: Mapping[str, A
 
 
 def _with_needs(name: str, tag: str | None, path: Path | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, and what the weights need of their model where the options do not say otherwise."""
+    """Add the options that the weights need, unless given."""
     found = dict(options)
     if tag is not None:
         open_clip = require("open_clip", "clip")
@@ -245,14 +243,14 @@ def _with_needs(name: str, tag: str | None, path: Path | None, options: Mapping[
                 f"taken. OpenAI's need it: name the model '{name}-quickgelu'.",
                 stacklevel=3,
             )
-    elif path is not None and is_torchscript(path):  # as OpenAI published them: they say it
+    elif path is not None and is_torchscript(path):  # OpenAI's original files can be recognised
         found.setdefault("force_quick_gelu", any(each.endswith(".QuickGELU") for each in class_names(path)))
     return found
 
 
 @contextmanager
 def _errors_explained(name: str) -> Iterator[None]:
-    """Say in one sentence why open_clip cannot make a model or its tokenizer."""
+    """Turn open_clip's errors about a model or its tokenizer into one sentence."""
     try:
         yield
     except (OSError, RuntimeError, ImportError, TypeError, ValueError) as error:
@@ -281,7 +279,7 @@ def _tokenizer(name: str, folder: Path | None, config: Mapping[str, Any]) -> Cal
 
 
 def pretrained_tags(name: str) -> list[str]:
-    """open_clip's names of the weights of a CLIP model, which has to be known."""
+    """open_clip's tags of the weights of a known CLIP model."""
     open_clip = require("open_clip", "clip")
     known = [*open_clip.list_models(), *ARCHITECTURES]
     if name not in known:
@@ -292,7 +290,7 @@ def pretrained_tags(name: str) -> list[str]:
 
 @contextmanager
 def _log_muted() -> Iterator[None]:
-    """Without open_clip's messages on the root logger about weights that are not loaded."""
+    """Mute open_clip's messages on the root logger about weights that are not loaded."""
     root = logging.getLogger()
     before = root.level
     root.setLevel(logging.CRITICAL)
@@ -321,19 +319,19 @@ def is_clip(name: str) -> bool:
     return known or name in ARCHITECTURES or is_repository(name)
 
 
-_MOST_WORDS = 2**20  # twenty times those of CLIP
+_MOST_WORDS = 2**20  # 20 times CLIP's
 _CLIP = re.compile(r"clip\.(.+)")  # a training's names
 
 
 def clip_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of a CLIP model by open_clip's names, from those of Hugging Face's ``CLIPModel`` too, and with a whole
-    table of words; others stay as they are."""
+    """Rename weights of Hugging Face's ``CLIPModel`` to open_clip's names and expand a trimmed token table; leave
+    others."""
     weights = expand_tokens(weights)
     return from_hugging_face(weights) if is_hugging_face(weights) else weights
 
 
 def _load(model: nn.Module, path: Path, resize: bool) -> None:
-    """Weights of any origin, brought to the model's names by open_clip's own steps; ``resize``: and to its sizes."""
+    """Load weights of any origin, renamed by open_clip's own steps; ``resize``: and resized."""
     from open_clip import convert
     from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
 
@@ -341,9 +339,9 @@ def _load(model: nn.Module, path: Path, resize: bool) -> None:
     if "positional_embedding" in weights and not hasattr(model, "positional_embedding"):
         weights = convert_to_custom_text_state_dict(weights)
     expected = model.state_dict()
-    if "logit_bias" in expected:  # SigLIP's, which others begin with 0
+    if "logit_bias" in expected:  # SigLIP's, which starts at 0 otherwise
         weights.setdefault("logit_bias", torch.zeros(()))
-    for name in ("logit_scale", "logit_bias"):  # a number, or a vector of one
+    for name in ("logit_scale", "logit_bias"):  # a scalar or a vector of length 1
         if name in weights and name in expected and weights[name].numel() == expected[name].numel():
             weights[name] = weights[name].reshape(expected[name].shape)
     for name in ("visual.positional_embedding", "positional_embedding", "text.positional_embedding"):
@@ -356,14 +354,14 @@ def _load(model: nn.Module, path: Path, resize: bool) -> None:
 
 
 def _can_be_resized(old: Tensor | None, new: Tensor | None, grid: bool) -> bool:
-    """Whether only the number of positions differs; ``grid``: they are those of a class token and of a square."""
+    """Whether only the number of positions differs; ``grid``: they must be a class token and a square grid."""
     if old is None or new is None or old.dim() != 2 or old.shape[1:] != new.shape[1:] or len(old) == len(new):
         return False
     return len(old) > 1 and (not grid or math.isqrt(len(old) - 1) ** 2 == len(old) - 1)
 
 
 def trim_tokens(weights: Mapping[str, Tensor], used: Tensor) -> dict[str, Tensor]:
-    """A smaller state dict: of the table of words only the rows ``used`` (int64), for a model that saw no others."""
+    """A smaller state dict with only the rows ``used`` (int64) of the token table, for a model trained on no others."""
     found = dict(weights)
     table = found.pop("token_embedding.weight")
     found["token_embedding.rows"], found["token_embedding.index"] = table[used].contiguous(), used
@@ -372,7 +370,7 @@ def trim_tokens(weights: Mapping[str, Tensor], used: Tensor) -> dict[str, Tensor
 
 
 def expand_tokens(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`trim_tokens`; rows of words never seen are zero."""
+    """The inverse of :func:`trim_tokens`; rows that were removed become zero."""
     expanded = dict(weights)
     rows = expanded.pop("token_embedding.rows", None)
     if rows is None:

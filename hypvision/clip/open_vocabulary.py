@@ -1,7 +1,7 @@
-"""CLIP with its adapter and its words: what every open-vocabulary model is built on.
+"""CLIP with its adapter and class names, the base of every open-vocabulary model.
 
-:class:`OpenVocabularyCLIP` makes the model, chooses what of it trains, and turns class names into embeddings that are
-kept while neither names nor weights change. Segmentation, detection and panoptic segmentation add their heads to it.
+:class:`OpenVocabularyCLIP` builds the model, chooses which parameters train, and embeds class names; the embeddings are
+cached until names or weights change. Segmentation, detection and panoptic segmentation add their heads to it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from hypvision.clip.towers import embedding_size, encode_text, find_towers
 from hypvision.errors import HypvisionError
 
 TUNING = ("adapter", "attention", "text", "image", "full", "frozen")
-"""What of CLIP trains: its adapters; queries and values (CAT-Seg); one of its towers; everything; nothing."""
+"""Which part of CLIP trains: its adapters; queries and values (CAT-Seg); one of its towers; everything; nothing."""
 
 
 def set_tuning(model: nn.Module, mode: str) -> None:
-    """Choose what of an open_clip model trains: one of :data:`TUNING`.
+    """Choose which parameters of an open_clip model train: one of :data:`TUNING`.
 
     ``"attention"`` trains the query and value rows of every packed projection; the key rows get gradients of zero.
     """
@@ -60,7 +60,7 @@ def _without_keys(grad: Tensor) -> Tensor:
 
 
 class OpenVocabularyCLIP(nn.Module):
-    """A CLIP model with its adapter, and a list of class names; see :meth:`build_clip`. A mix-in of models."""
+    """Mix-in for models: CLIP with its adapter and a list of class names; see :meth:`build_clip`."""
 
     clip: nn.Module
     mean: Tensor
@@ -86,13 +86,13 @@ class OpenVocabularyCLIP(nn.Module):
                 with ``tokenizer``, ``mean`` and ``std``).
             adapter: a config of :func:`~hypvision.clip.adapters.inject`: ``dict(type="hyperclip", block=64)``, without
                 a type options of :class:`~hypvision.clip.adapters.hyperclip.HyperCLIPConfig`.
-            tune: what of CLIP trains, see :data:`TUNING`; only ``"adapter"`` has one.
-            classes: what is looked for.
+            tune: which part of CLIP trains, see :data:`TUNING`; ``adapter`` needs ``"adapter"``.
+            classes: class names.
             templates: a name in :data:`~hypvision.clip.classes.TEMPLATES`, a template, or several.
             synonyms: ``"first"`` or ``"mean"``, see :func:`~hypvision.clip.classes.prompts`.
             tokenizer, mean, std: for a ready model.
-            dense: only dense embeddings and texts are used: what these do not need is frozen, because a parameter
-                without a gradient stops distributed training.
+            dense: the model uses only dense embeddings and texts: freeze other parameters, because a parameter without
+            a gradient stops distributed training.
         """
         if clip is None or isinstance(clip, dict):
             clip = create_clip(**(clip or {}))
@@ -124,7 +124,7 @@ class OpenVocabularyCLIP(nn.Module):
             self.set_classes(classes)
 
     def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights by this model's names, those of a CLIP model alone too."""
+        """Rename weights to this model's names; those of a CLIP model alone are accepted too."""
         return placed(self, "clip", clip_names(weights))
 
     @property
@@ -138,11 +138,11 @@ class OpenVocabularyCLIP(nn.Module):
         return any(parameter.requires_grad for parameter in self.clip.parameters())
 
     def set_classes(self, classes: str | Path | Sequence[str]) -> None:
-        """Change what is looked for; anything that :func:`~hypvision.clip.classes.load_classes` takes."""
+        """Change the class names; anything that :func:`~hypvision.clip.classes.load_classes` takes."""
         self.classes = load_classes(classes)
 
     def encode_classes(self, classes: Sequence[str] | None = None) -> Tensor:
-        """Unit embeddings (T, P, E) of class names; kept while neither names nor weights change."""
+        """Unit embeddings (T, P, E) of class names; cached until names or weights change."""
         names = self.classes if classes is None else load_classes(classes)
         if not names:
             raise HypvisionError("The class list is empty. Call set_classes(['cat', 'dog', ...]) first.")
@@ -168,7 +168,7 @@ class OpenVocabularyCLIP(nn.Module):
         if torch.is_grad_enabled():
             text = encode_text(self.clip, tokens)
         else:
-            # Texts of similar length together, so that each chunk is cut as short as it can be.
+            # Sort texts by length, so that each chunk is cut as short as possible.
             order = (tokens != 0).sum(-1).argsort(stable=True)
             text = torch.cat([encode_text(self.clip, chunk) for chunk in tokens[order].split(256)])
             text = torch.empty_like(text).index_copy(0, order, text)
@@ -180,7 +180,7 @@ class OpenVocabularyCLIP(nn.Module):
         return F.normalize(total, dim=-1)
 
     def train(self, mode: bool = True) -> OpenVocabularyCLIP:
-        """As of any module; weights may have been exchanged in between."""
+        """Switch the mode and clear the cache, because weights may have been swapped."""
         if mode != self.training:
             self._text.clear()
         return super().train(mode)

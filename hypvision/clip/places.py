@@ -1,4 +1,4 @@
-"""Where the config and the weights of a CLIP model lie: in a file, a folder, the zoo, a repository on the hub."""
+"""Locate the config and weights of a CLIP model: a file, a folder, the zoo, a repository on the hub."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from hypvision.errors import HypvisionError
 from hypvision.files import read_json
 
 _CONFIG = "open_clip_config.json"
-_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")  # of a repository, the first that is there
+_WEIGHTS = (
+    "open_clip_model.safetensors",
+    "open_clip_pytorch_model.bin",
+)  # the first found is used
 _FOLDER_WEIGHTS = (
     *_WEIGHTS, "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.pth", "model.safetensors",
     "pytorch_model.bin", "pytorch_model.pth", "model.pth",
@@ -20,12 +23,12 @@ _FOLDER_WEIGHTS = (
 
 
 def is_repository(name: str) -> bool:
-    """Whether the name of a CLIP model says where it lies, with its config and its weights."""
+    """Whether a model name is a repository or folder with config and weights."""
     return name.startswith(("hf-hub:", "local-dir:"))
 
 
 def parse_name(text: str) -> tuple[str, str | None]:
-    """``NAME[:WEIGHTS]`` of a command line as the name of a model and what to load into it."""
+    """Split ``NAME[:WEIGHTS]`` of a command line into model name and weights."""
     if text.startswith("local-dir:") and Path(text.removeprefix("local-dir:")).expanduser().is_dir():
         return text, None  # whatever is in its path
     scheme = next((scheme for scheme in ("hf-hub:", "local-dir:") if text.startswith(scheme)), "")
@@ -34,7 +37,7 @@ def parse_name(text: str) -> tuple[str, str | None]:
 
 
 def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence[str]) -> Path:
-    """The file of weights that are none of open_clip's tags; it may be missing if it is not needed."""
+    """The file of weights that are not an open_clip tag; it may be missing if it is not needed."""
     text = str(pretrained)
     if is_address(text):
         return _from_zoo(name, text) if needed else Path(text)
@@ -42,7 +45,7 @@ def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence
         return fetch(text) if needed else Path(text)
     path = Path(text).expanduser()
     if not path.is_absolute() and not path.exists():
-        shipped = Path(__file__).parents[2] / path  # what ships with the repository, from any working directory
+        shipped = Path(__file__).parents[2] / path  # files of the repository, from any working directory
         path = shipped if shipped.is_file() else path
     if path.is_file():
         return path
@@ -104,9 +107,9 @@ def repository_weights(name: str, folder: Path) -> Path:
 
 
 def fetch_weights(place: str, name: str) -> Path:
-    """A file ``USER/REPO/FILE`` by our own downloader, which has a deadline; without FILE that of open_clip's form.
+    """Fetch ``USER/REPO/FILE`` with our downloader, which has a deadline; without FILE, open_clip's standard file.
 
-    The name is that of the model, for the message.
+    ``name`` is the model's, for error messages.
     """
     repository, _, file = place.rpartition("/")
     files = [f"{file.rpartition('.')[0]}.safetensors", file] if file else [*_WEIGHTS]

@@ -48,7 +48,7 @@ def hyperbolic_radius(z: Tensor, c: float = 0.01, convention: str = "metric2", i
 def text_radii(
     clip: CLIPBundle, classes: Sequence[str], templates: Sequence[str] = TEMPLATES["catseg"], **how
 ) -> Tensor:
-    """Radii (T,) of the un-normalised text embeddings of class names; ``how`` goes to :func:`hyperbolic_radius`."""
+    """Radii (T,) of text embeddings of class names, not normalised; ``how`` is passed to :func:`hyperbolic_radius`."""
     sentences = [text for name in classes for synonym in prompts(name, templates) for text in synonym]
     tokens = clip.tokenizer(sentences).to(clip.device)
     text = torch.cat([encode_text(clip.model, chunk) for chunk in tokens.split(256)])
@@ -74,7 +74,7 @@ def radius_statistics(radii: Tensor) -> dict[str, float]:
 
 @torch.no_grad()
 def scale_sweep(clip: CLIPBundle, classes: Sequence[str], factors: Sequence[float], **how) -> dict[float, float]:
-    """Mean text radius when every adapted S of the text tower is multiplied by a factor; weights are put back.
+    """Mean text radius when every adapted S of the text tower is multiplied by a factor; the weights are restored.
 
     Fig. 5 varies the radius by means that the paper does not describe. Text embeddings are made unit length before they
     are compared, so scaling *them* would change nothing; scaling S changes what the attention computes.

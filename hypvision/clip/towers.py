@@ -54,7 +54,7 @@ class Tower:
         return owner._parameters[self.packed_name]
 
     def values(self, block: nn.Module, x: Tensor) -> Tensor:
-        """What the attention of an open_clip block mixes: the value projection of the normalised tokens (..., d)."""
+        """The value projection of an open_clip block for its normalised tokens (..., d)."""
         owner: Any = self.owner(block)
         dim = x.shape[-1]
         if (adapt := getattr(owner, "map_value_input", None)) is not None:  # set by an adapter of the inputs
@@ -121,7 +121,7 @@ def patch_size(model: Any) -> tuple[int, int]:
 
 
 def fixed_size(model: nn.Module) -> tuple[int, int] | None:
-    """Height and width of the images that the tower has learned positions for; None: it takes any."""
+    """Height and width that the tower's position embeddings need; None: any."""
     visual = getattr(model, "visual", None)
     trunk = getattr(visual, "trunk", None)  # of timm
     flexible = getattr(trunk, "dynamic_img_size", False) or getattr(trunk, "pos_embed", None) is None
@@ -138,11 +138,11 @@ def fixed_size(model: nn.Module) -> tuple[int, int] | None:
 class PromptTokens:
     """Learned tokens of one tower, by the number of the block that they are an input of.
 
-    In a text they stand behind the first token, among images behind the last patch. The first set joins the sequence,
-    which grows; each later one replaces what the set before has become; at blocks without a set the tokens run on. So
-    ``{0: ctx}`` is CoOp's context and shallow visual prompts, ``{0: ..., 1: ..., 8: ...}`` the deep prompts of MaPLe,
-    IVLP and PromptSRC, and a first key above 0 tokens that join later. Tokens of block 0 come before the norm of an
-    image tower, and get positions in a text with a causal mask; others have none.
+    In a text they follow the first token, in an image the last patch. The first set is added to the sequence; each
+    later set replaces the tokens of the set before; blocks without a set process the tokens that are there. So ``{0:
+    ctx}`` is CoOp's context and shallow visual prompts, ``{0: ..., 1: ..., 8: ...}`` the deep prompts of MaPLe, IVLP
+    and PromptSRC, and a first key above 0 tokens that join later. Tokens of block 0 come before the norm of an image
+    tower, and get positions in a text with a causal mask; others have none.
 
     Attributes:
         layers: block number -> tokens (n, width), or (B, n, width) where each sequence has its own (CoCoOp, classes
@@ -170,9 +170,9 @@ class PromptTokens:
 
 
 def set_prompts(model: nn.Module, provider: Callable[[str], PromptTokens | None] | None) -> None:
-    """Let :func:`encode_text`, :func:`encode_image` and :func:`encode_dense` ask for prompts in each call.
+    """Make :func:`encode_text`, :func:`encode_image` and :func:`encode_dense` use prompts in each call.
 
-    open_clip's own ``model.encode_text`` and ``model.encode_image`` know nothing of them.
+    open_clip's own ``model.encode_text`` and ``model.encode_image`` ignore them.
 
     Args:
         model: an open_clip model.
@@ -185,7 +185,7 @@ def set_prompts(model: nn.Module, provider: Callable[[str], PromptTokens | None]
 
 
 class _Sequence:
-    """The prompts among the tokens (B, L, width) on their way through a tower."""
+    """Inserts prompts into tokens (B, L, width) that pass through a tower."""
 
     def __init__(self, model: nn.Module, tower: Tower, prompts: PromptTokens | None):
         provider = model.__dict__.get("prompt_provider")
@@ -197,7 +197,7 @@ class _Sequence:
         self.text, self.present, self.grown = tower.modality == "text", 0, 0
 
     def enter(self, number: int, x: Tensor) -> Tensor:
-        """The input of a block, with the tokens that are for it."""
+        """The input of a block, with its prompt tokens."""
         tokens = self.layers.get(number)
         if tokens is None:
             return x
@@ -211,7 +211,7 @@ class _Sequence:
         return torch.cat([x[:, :start], tokens, x[:, start + replaced :]], dim=1)
 
     def leave(self, x: Tensor) -> Tensor:
-        """Images without the prompts."""
+        """Remove the prompts from images."""
         return x[:, : x.shape[1] - self.present]
 
 
@@ -232,8 +232,7 @@ def encode_text(
         model: an open_clip model.
         tokens: (T, L) token numbers.
         normalize: to unit length.
-        cut: drop what stands behind the end of the longest text, where that cannot change the result: under a causal
-            mask no token sees what follows it.
+        cut: drop the padding after the longest text where a causal mask makes that exact.
         prompts: learned tokens; default: what the model gives (:func:`set_prompts`).
         embeddings: (T, L, width) in place of those of the tokens, which still say where a text ends; for learned words
             anywhere in it.
@@ -268,7 +267,7 @@ def encode_text(
                 "positions of the text tower. Use shorter texts or fewer prompt tokens."
             )
         x = x + positions[: x.shape[1]]
-    else:  # a text that is always of full length
+    else:  # texts always have full length
         x = sequence.enter(0, x + positions[: x.shape[1]])
 
     def pooled() -> Tensor:
@@ -292,8 +291,8 @@ def encode_text(
 
 
 def encode_packed(model: nn.Module, tokens: Tensor, normalize: bool = False) -> Tensor:
-    """:func:`encode_text` without padding: texts stand one behind the other in sequences of about as many tokens as the
-    tower is wide (there attention costs a sixth of a block), and each sees itself alone.
+    """:func:`encode_text` without padding: texts are packed into sequences of about as many tokens as the tower is wide
+    (there attention costs a sixth of a block), and each attends only to itself.
 
     Models with prompts, and those whose text tower is not causal and pooled at the end of a text, pad their texts.
     """
@@ -337,14 +336,14 @@ def _can_be_cut(text: Any) -> bool:
 
 
 def _end(text: Any, tokens: Tensor) -> Tensor:
-    """Places (T,) of the ends of texts that are pooled there."""
+    """End positions (T,) of texts that are pooled at their end."""
     if _pool(text) == "argmax":
         return tokens.argmax(-1)
     return tokens.eq(getattr(text, "eos_id", None) or text.text_eos_id).int().argmax(-1)
 
 
 def _project(text: Any, x: Tensor) -> Tensor:
-    """Embeddings (T, E) of the tokens that texts are pooled at; the norm is one of tokens, so no others are needed."""
+    """Embeddings (T, E) from the pooled tokens; the norm acts on each token, so no others are needed."""
     x, projection = text.ln_final(x), text.text_projection
     if projection is None:
         return x
@@ -352,7 +351,7 @@ def _project(text: Any, x: Tensor) -> Tensor:
 
 
 def _is_plain(block: Any) -> bool:
-    """Whether a block is open_clip's own, with nothing that listens to its tokens or replaces its attention."""
+    """Whether a block is open_clip's own, without hooks or replaced attention."""
     own = type(block).__module__.startswith("open_clip.") and type(block).__name__ == "ResidualAttentionBlock"
     if not own or not isinstance(block.attn, nn.MultiheadAttention) or "forward" in vars(block.attn):
         return False
@@ -360,8 +359,8 @@ def _is_plain(block: Any) -> bool:
 
 
 def _at_one_place(block: Any, x: Tensor, places: Tensor, mask: Tensor | None = None) -> Tensor:
-    """What a plain block gives at one place (B,) of each sequence (B, L, width): all that the pooling after the last
-    block looks at, (B, width). The mask (L, L) is added to the attention."""
+    """Output (B, width) of a plain block at one position (B,) of each sequence (B, L, width), which is all that the
+    pooling after the last block needs. The mask (L, L) is added to the attention."""
     rows = torch.arange(len(x), device=x.device)
     y = block.ln_1(x)
     if mask is not None:
@@ -479,7 +478,7 @@ def encode_dense(
         block: Any = tower.blocks[-1]
         owner: Any = tower.owner(block)
         y = tower.values(block, block.ln_1(x))
-        # What else stands between the values and the residual in open_clip's own Attention.
+        # The remaining steps between values and residual in open_clip's own Attention.
         y = getattr(owner, "ln_inner", nn.Identity())(y)
         y = getattr(block, "ln_attn", nn.Identity())(owner.out_proj(y))
         y = block.ls_1(y) + x[:, :1]
@@ -498,7 +497,7 @@ def _run_blocks(
     stop: int | None = None,
     hook: Callable[[int, Tensor], None] = lambda number, x: None,
 ) -> Tensor:
-    """The blocks of an image tower, up to ``stop``; ``hook`` sees what each gives, without prompts."""
+    """Run the blocks of an image tower up to ``stop``; ``hook`` gets the output of each, without prompts."""
     for number, block in enumerate([*tower.blocks][:stop]):
         x = sequence.enter(number, x) if number else x
         x = checkpoint(block, x, use_reentrant=False) if checkpointing else block(x)

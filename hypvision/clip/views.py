@@ -1,7 +1,7 @@
-"""How a CLIP sees an image: the size, the resizing and the interpolation that its weights were trained with.
+"""The image transform of a CLIP: the size, resizing and interpolation that its weights were trained with.
 
-open_clip keeps this with each set of weights; 57 of its 196 are not "shorter side, bicubic". Here it goes with the
-model (:func:`view_of`), and data sets that show images to a model take it from there (:func:`show_to`).
+open_clip stores this for each set of weights; 57 of its 196 are not "shorter side, bicubic". :func:`view_of` reads it
+from a model, and :func:`show_to` sets it for a data set.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ class View:
 
 
 def view_of(model: nn.Module) -> View:
-    """How an open_clip model sees images: as its weights were trained; where it does not say, as OpenAI's were."""
+    """The transform that an open_clip model's weights were trained with; by default OpenAI's."""
     visual = getattr(model, "visual", None)
     about = {"size": getattr(visual, "image_size", None), **getattr(visual, "preprocess_cfg", {})}
     return View(**{field.name: about[field.name] for field in fields(View) if about.get(field.name) is not None})
 
 
 def show_to(dataset: Any, model: nn.Module) -> None:
-    """Set the ``view`` of a data set, if it has one, to that of a model; the data set's own ``size`` stays."""
+    """Set the ``view`` of a data set, if it has one, to that of a model; a ``size`` given to the data set stays."""
     if hasattr(dataset, "view"):
         found = view_of(model)
         dataset.view = found if dataset.size is None else replace(found, size=dataset.size)
 
 
 def first_view(size: int | Sequence[int] | None) -> View:
-    """The view of a data set before a model has set its own."""
+    """The default view of a data set, until a model sets its own."""
     if size is None:
         return View()
     height, width = (size, size) if isinstance(size, int) else (size[0], size[-1])

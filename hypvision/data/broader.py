@@ -24,8 +24,8 @@ from hypvision.data.chains import Chain
 from hypvision.errors import HypvisionError
 from hypvision.files import read_lines
 
-_LONGEST = 3  # words of a term that is looked for in a caption
-_SHORTEST = 3  # letters of a term: WordNet knows "a" and "in" as units
+_LONGEST = 3  # longest term in words that is searched in a caption
+_SHORTEST = 3  # shortest term in letters: "a" and "in" are units in WordNet
 _MEASURES = {"basket", "bowl", "box", "bunch", "couple", "cup", "flock", "glass", "group", "herd", "image", "kind",
              "lot", "pair", "photo", "picture", "piece", "pile", "plate", "row", "set", "slice", "type"}  # fmt: skip
 
@@ -38,7 +38,7 @@ class Terms:
         names: of the nodes, by id.
         broader: the node above each node; where there are several, the first. Top nodes have none.
         meaning: the node that a word means, of several its best known.
-        top: nodes at the top of every path that no chain shows, because they are too general to be said.
+        top: nodes at the top of every path that chains omit because they are too general.
     """
 
     names: dict[str, str]
@@ -132,7 +132,7 @@ def _rows(path: Path, columns: tuple[str, ...], delimiter: str) -> list[tuple[in
 
 
 def _term_in(caption: str, terms: Terms) -> tuple[str, str, str] | None:
-    """What a caption is about: the term as it is written there, its dictionary form, and its node.
+    """The main term of a caption: as written, its dictionary form, and its node.
 
     The last term of the first run of terms ("blue bird" in "a blue bird on a branch"), or what a measure is of ("ramen"
     in "a bowl of ramen").
@@ -162,7 +162,7 @@ def _known(written: str, terms: Terms) -> tuple[str, str] | None:
 
 
 def _chosen(path: Sequence[str], count: int, top: int) -> list[int] | None:
-    """Places of ``count`` nodes of a path, evenly spread, the last one among them."""
+    """Positions of ``count`` evenly spread nodes of a path, including the last."""
     first = min(top, max(0, len(path) - count))
     if len(path) - first < count:
         return None
@@ -170,7 +170,7 @@ def _chosen(path: Sequence[str], count: int, top: int) -> list[int] | None:
 
 
 def chain_of(caption: str, terms: Terms, levels: int = 4) -> tuple[str, ...] | None:
-    """Broader terms, the term and the caption itself; None where the caption has no term with enough above it."""
+    """Broader terms, the term and the caption; None if the caption has no term with enough broader ones."""
     found = _build(caption, terms, levels)
     return None if found is None else found[0]
 

@@ -117,14 +117,14 @@ def describe(
         _specific(rng, subject, objects, size),
     ]
     other_kinds = [kind for kind in KINDS if kind not in kinds]
-    # the harder confusion, where there is one
+    # prefer the harder confusion
     siblings = [shape for shape in KINDS[subject.kind] if shape not in shapes]
     strangers = [shape for family in KINDS.values() for shape in family if shape not in shapes]
     false = [
         Fact(Phrase(), absent=True, ground=True),
         Fact(Phrase(kind=_pick(rng, other_kinds))),
         Fact(Phrase(shape=_pick(rng, siblings or strangers))),
-        # Never empty: eight other looks of the subject are more than there are other objects in a scene.
+        # Never empty: the subject has eight other looks, and a scene has fewer other objects.
         _pick(rng, [fact for fact in _variations(true[3]) if not fact.holds(objects)]),
     ]
     return true, false

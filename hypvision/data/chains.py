@@ -37,7 +37,7 @@ class Chain:
     Attributes:
         texts: from general to specific, at least two.
         negatives: for each text one that contradicts it, though it fits the text before; or ().
-        image: what tells its image: an address, a file name, an id; None where there is none.
+        image: identifies its image: an address, a file name or an id; None for no image.
     """
 
     texts: tuple[str, ...]
@@ -130,7 +130,7 @@ def with_negatives(chains: Sequence[Chain], seed: int = 0) -> list[Chain]:
     for chain in chains:
         for level in range(depth):
             for shared in range(level + 1):
-                # a dict as an ordered set: siblings with many chains are not drawn the more often
+                # a dict as an ordered set, so that siblings with many chains are not drawn more often
                 below[level][chain.texts[:shared]][chain.texts[level]] = None
     texts = [{above: list(found) for above, found in level.items()} for level in below]
     return [

@@ -242,7 +242,7 @@ def _shades(sprite: Sprite) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _texture(sprite: Sprite, dx: np.ndarray, dy: np.ndarray) -> np.ndarray:
-    """How far (0 to 1) each pixel leans to the second shade; edges are one pixel soft, as the outlines are."""
+    """Weight (0 to 1) of the second shade at each pixel; edges are one pixel soft, like outlines."""
     s, t = _turn(dx, dy, sprite.grain, 1 / sprite.period)
     s = (s + np.float32(sprite.phase[0])) % 1 - np.float32(0.5)
     if sprite.texture == "striped":

@@ -1,7 +1,7 @@
 """Text for language models: tokenizers, documents out of files, and rows of packed documents.
 
-Documents are read one after the other and written as numbers into one flat file, so that memory holds none of them;
-rows are pieces of it. What a row holds is settled when the data set is built, and a resumed training finds it again.
+Documents are tokenized one by one into one flat file, so that memory never holds them; rows are slices of it. The
+content of rows is fixed when the data set is built, so a resumed training gets the same rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hypvision.files import parse_json, read_json, replacing, write_json
 
 
 class Tokenizer(Protocol):
-    """What the data need of a tokenizer."""
+    """The interface of a tokenizer."""
 
     vocab_size: int
     bos_id: int
@@ -257,7 +257,7 @@ class PackedText(Dataset):
 def _tokenized(
     source: Any, name: str, tokenizer: Tokenizer, field: str, separator: str | None, folder: Path
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """All tokens, the sizes of the documents, and the bytes of their text; made once, then read from the disk.
+    """All tokens, the documents' sizes, and the bytes of their text; computed once, then read from disk.
 
     Of the processes of a training the first of each machine makes them, and the others wait.
     """
@@ -299,7 +299,7 @@ def _write_tokens(
 
 
 def _stamp(source: Any) -> list:
-    """Sizes and times of the files, so that other text is read anew."""
+    """Sizes and times of the files, so that changed text is tokenized again."""
     entries = [source] if isinstance(source, (str, Path)) else list(source)
     paths = [path for entry in entries if not str(entry).startswith("hf:") for path in _files(str(entry))]
     return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]

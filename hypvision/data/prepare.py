@@ -54,7 +54,7 @@ def voc_labels(labels: np.ndarray, background: bool) -> np.ndarray:
 
 
 def _plain(name: str) -> str:
-    """The name of an image from a list: a name, and no path to elsewhere."""
+    """Check that an image name from a list is no path to another folder."""
     if Path(name).name != name:
         raise HypvisionError(f"'{name}' is not the name of an image: it leads to another folder. Correct the list.")
     return name
@@ -198,7 +198,7 @@ def _write(source_image: Path, labels: np.ndarray, image_path: Path, label_path:
         with replacing(image_path) as temporary:
             Image.fromarray(image).save(temporary, format="JPEG", quality=95)
     else:
-        image_size(source_image)  # refuses what is no image
+        image_size(source_image)  # raises an error for files that are not images
         with replacing(image_path) as temporary:
             shutil.copyfile(source_image, temporary)
     with replacing(label_path) as temporary:

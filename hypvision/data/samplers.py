@@ -121,4 +121,4 @@ class RepeatAugSampler(timm_samplers.RepeatAugSampler):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of an epoch; mmengine's hook calls this."""
-        self.epoch = self.seed + epoch  # what timm's seeds its generator with
+        self.epoch = self.seed + epoch  # timm's seed of its generator

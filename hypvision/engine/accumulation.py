@@ -1,4 +1,4 @@
-"""Checkpoints between two steps of the optimiser, when gradients are being accumulated."""
+"""Save and restore accumulated gradients in checkpoints between two optimiser steps."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hypvision.engine.sharded import cut, whole_tensor
 
 @HOOKS.register_module()
 class AccumulationHook(Hook):
-    """Keeps what ``accumulative_counts`` iterations have summed so far in the checkpoints that fall between them, so
-    that a resumed run repeats the uninterrupted one at any interval.
+    """Saves the sums over ``accumulative_counts`` iterations in checkpoints that fall between them, so that a resumed
+    run repeats the uninterrupted one at any interval.
 
-    These are the gradients, and the tensors of a list ``accumulated`` that a model may have: numbers that it sums over
-    the iterations of a step and over all processes. A checkpoint has them under ``"accumulated"``, process by process;
-    in another number of processes a run goes on with their mean, or sum.
+    These are the gradients, and the tensors in a model's list ``accumulated`` (if any), which it sums over the
+    iterations of a step and over all processes. A checkpoint stores them under ``"accumulated"``, one dict per process;
+    a run with another number of processes resumes with the mean of the gradients and the sum of the tensors.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class AccumulationHook(Hook):
         save = runner.save_checkpoint
 
         def save_all(*args: Any, **options: Any) -> None:
-            """All processes come here, of which one writes."""
+            """Called on all processes; one of them writes."""
             self._kept = [] if _between_steps(runner) else gather_object(_summed(unwrapped(runner))) or []
             save(*args, **options)
 
@@ -59,7 +59,7 @@ class AccumulationHook(Hook):
             if grad is not None:
                 parameter.grad = cut(grad, parameter) if isinstance(parameter, DTensor) else grad.to(parameter.device)
         sums = own["sums"] if own is not None else [sum(values) for values in zip(*(one["sums"] for one in kept))]
-        if sums:  # of all processes one has them, if there are now more or fewer
+        if sums:  # if the number of processes has changed, the first gets all of it
             sums = sums if own is not None or get_rank() == 0 else [torch.zeros_like(value) for value in sums]
             device = next(model.parameters()).device
             model.accumulated = [value.to(device) for value in sums]
@@ -73,11 +73,11 @@ def _between_steps(runner: Runner) -> bool:
 
 
 def _summed(model: nn.Module) -> dict[str, Any]:
-    """What this process has summed; whole gradients of parameters that are cut among all processes, in the first."""
+    """The sums of this process; the first also gets the full gradients of sharded parameters."""
     gradients: dict[str, Tensor] = {}
     whole: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
-        grad = whole_tensor(parameter.grad)  # all processes ask
+        grad = whole_tensor(parameter.grad)  # a collective call
         if grad is not None and not isinstance(parameter, DTensor):
             gradients[name] = grad.cpu()
         elif grad is not None and get_rank() == 0:

@@ -1,9 +1,8 @@
-"""mmengine's side of checkpoints: what its Runner loads, how it writes, and where it resumes.
+"""Checkpoints in mmengine: loading, writing and resuming.
 
-Reading and comparing are those of :mod:`hypvision.checkpoints`; here mmengine's log history gets its class back, and
-the loaders of ``zoo:``, ``hf-hub:`` and web addresses are registered. :class:`AtomicLocalBackend` writes to a temporary
-file beside the target and moves it into place, so that a full disk or a killed process leaves the old checkpoint as it
-was.
+:mod:`hypvision.checkpoints` reads and compares; this module restores mmengine's log history and registers loaders of
+``zoo:``, ``hf-hub:`` and web addresses. :class:`AtomicLocalBackend` writes to a temporary file beside the target and
+moves it into place, so that a full disk or a killed process leaves the old checkpoint intact.
 
 :func:`install` makes mmengine's Runner use all of it.
 """
@@ -42,7 +41,7 @@ from hypvision.files import replacing
 
 
 def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """:func:`hypvision.checkpoints.read.read_file`, with the log of a training as mmengine's own class.
+    """:func:`hypvision.checkpoints.read.read_file`, which also restores mmengine's class for the log.
 
     Raises:
         HypvisionError: no such file, a damaged one, one that would run code, or one that holds no dict.
@@ -57,7 +56,7 @@ def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[st
 
 
 def _restore_logs(content: Any) -> None:
-    """Put mmengine's HistoryBuffer in the place of each :class:`LogHistory`."""
+    """Replace each :class:`LogHistory` by mmengine's HistoryBuffer."""
     nodes, seen = [content], set()
     for node in nodes:
         if not isinstance(node, (dict, list)) or id(node) in seen:
@@ -71,22 +70,22 @@ def _restore_logs(content: Any) -> None:
 
 
 def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
-    """mmengine's loader of every name that a checkpoint can have (:func:`hypvision.checkpoints.sources.fetch`).
+    """mmengine's loader for every kind of checkpoint name (:func:`hypvision.checkpoints.sources.fetch`).
 
     Returns:
-        What the file holds; of weights of the zoo ``state_dict``, with the names that the engine's models have, and
-        ``meta`` with the classes.
+        The content of the file; for zoo weights a ``state_dict`` with the engine's names, and ``meta`` with the
+        classes.
 
     Raises:
         HypvisionError: it cannot be fetched or read.
     """
     if (checkpoint := _handed_over.pop(str(source), None)) is not None:
         return checkpoint
-    # None would put each tensor on the GPU that it was saved from, which may not be there.
+    # None would load each tensor to the GPU that it was saved from, which may not exist here.
     device = "cpu" if map_location is None else map_location
     if is_address(source):
         index, record = find(str(source))
-        weights = read_file(resolve(record, index), device)  # a lock lets one of the processes on a machine download
+        weights = read_file(resolve(record, index), device)  # a lock lets one process per machine download
         if record.task == "zero-shot":
             weights = {f"clip.{name}": value for name, value in expand_tokens(weights).items()}
         if record.task == "classification":
@@ -95,20 +94,20 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
     if get_rank() == 0:
         fetch(source)
     barrier()
-    return load_checkpoint_file(fetch(source), device)  # again for processes on machines with a cache of their own
+    return load_checkpoint_file(fetch(source), device)  # machines with a separate cache fetch it again
 
 
 _handed_over: dict[str, dict[str, Any]] = {}
 
 
 def hand_over(source: str | Path, checkpoint: dict[str, Any]) -> None:
-    """Let the next :func:`load` of this name return a checkpoint that was read already, and forget it."""
+    """Store a checkpoint that was already read; the next :func:`load` of this name returns it."""
     _handed_over[str(source)] = checkpoint
 
 
 @contextmanager
 def reading_once() -> Iterator[None]:
-    """Inside, :func:`hand_over` saves a second reading; what nobody has loaded is forgotten at the end."""
+    """Context in which :func:`hand_over` avoids reading a file twice; unused checkpoints are dropped at its end."""
     try:
         yield
     finally:
@@ -117,7 +116,7 @@ def reading_once() -> Iterator[None]:
 
 @HOOKS.register_module()
 class EngineNamesHook(Hook):
-    """Gives mmengine's Runner each checkpoint that it loads with :func:`engine_names`."""
+    """Renames the weights of each checkpoint that mmengine's Runner loads by :func:`engine_names`."""
 
     def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
         """Changes ``checkpoint`` in place."""
@@ -133,7 +132,7 @@ def _load_with_cache(filename: str, map_location: Any = None, model_dir: str | N
 
 
 def _of_a_list(read: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """One of mmengine's loaders of names that a list has, which raises a KeyError for those of none."""
+    """Wrap one of mmengine's loaders of listed names so that an unknown name gives a readable error."""
 
     @wraps(read)
     def load_known(filename: str, map_location: Any = None) -> dict[str, Any]:
@@ -149,7 +148,7 @@ def _of_a_list(read: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, A
 
 
 def refuse_store(filename: str, map_location: Any = None, **_: Any) -> dict[str, Any]:
-    """In place of mmengine's loaders of ``s3://``, ``petrel://`` and ``pavi://``, which verify nothing."""
+    """Replaces mmengine's loaders of ``s3://``, ``petrel://`` and ``pavi://``, which verify nothing."""
     raise HypvisionError(
         f"The checkpoint '{filename}' was not loaded: files of such a store cannot be verified. Copy it to this "
         "machine and give its path, or give https://HOST/FILE#sha256=HEX."
@@ -160,7 +159,7 @@ def refuse_store(filename: str, map_location: Any = None, **_: Any) -> dict[str,
 
 
 def _write_error(path: Path, error: OSError) -> HypvisionError:
-    """The paragraph for a file that could not be written."""
+    """The error for a file that could not be written."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return HypvisionError(
             f"Cannot write '{path}': {error.strerror or error}. Choose a folder that you may write to, e.g. with "
@@ -177,9 +176,9 @@ def _write_error(path: Path, error: OSError) -> HypvisionError:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file so that its name always stands for complete content, the old or the new."""
+    """Write a file so that its name always refers to complete content, old or new."""
     try:
-        # The temporary name is none of a checkpoint's, which --resume would look at.
+        # --resume ignores temporary names.
         with replacing(path, durable=True, suffix=".tmp") as temporary:
             temporary.write_bytes(data)
     except HypvisionError as error:
@@ -189,11 +188,11 @@ def _write(path: Path, data: bytes) -> None:
 
 
 class AtomicLocalBackend(LocalBackend):
-    """mmengine's local files, written to a temporary name and moved into place, and read if they are regular ones.
+    """mmengine's local files, written to a temporary name and moved into place; only regular files are read.
 
     Raises:
-        HypvisionError: the disk is full or the place not writable; the old file, if any, is as it was. Or what is to be
-            read is a device, which never ends, or a pipe, which is waited for.
+        HypvisionError: the disk is full or the place not writable (the old file, if any, stays intact), or a file to
+        read is a device or a pipe.
     """
 
     def get(self, filepath: str | Path) -> bytes:
@@ -215,12 +214,12 @@ class AtomicLocalBackend(LocalBackend):
 
 
 def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
-    """Why a training cannot go on from a checkpoint, to follow its name; None if it can."""
+    """The reason why a training cannot resume from a checkpoint; None if it can."""
 
     def dicts(values: Any) -> bool:
         return isinstance(values, list) and all(isinstance(value, dict) for value in values)
 
-    def states(value: Any) -> bool:  # of one optimiser, or of several by their names
+    def states(value: Any) -> bool:  # one optimiser's state, or a dict of several
         if not isinstance(value, dict) or not value:
             return False
         if "param_groups" in value:
@@ -283,13 +282,13 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
 
 
 def diverged_weights(checkpoint: Mapping[str, Any]) -> list[str]:
-    """The names of weights that are not finite, of the network and of its average: which is saved as which depends."""
+    """The names of weights that are not finite, of the network and of its average (either may be ``state_dict``)."""
     parts = [checkpoint.get(part) for part in ("state_dict", "ema_state_dict")]
     return [name for weights in parts if isinstance(weights, Mapping) for name in nonfinite_names(weights)]
 
 
 def _single_states(optimizer: Any) -> Iterator[dict[str, Any]]:
-    """The states of single optimisers in the state of one, or of several by their names."""
+    """The optimiser states in ``state``, which is one state or a dict of several."""
     if isinstance(optimizer, dict) and "param_groups" in optimizer:
         yield optimizer
     elif isinstance(optimizer, dict):
@@ -299,11 +298,10 @@ def _single_states(optimizer: Any) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def readable_resume(runner: Any) -> Iterator[None]:
-    """Inside, what a Runner stumbles over in a checkpoint that it resumes, and a state of its optimiser that does not
-    fit the parameters, is told in a sentence.
+    """Context that turns errors while a Runner resumes, and optimiser states of wrong shapes, into readable errors.
 
     Raises:
-        HypvisionError: as said.
+        HypvisionError: the checkpoint cannot be resumed.
     """
     resume = runner.load_or_resume
 
@@ -312,12 +310,12 @@ def readable_resume(runner: Any) -> Iterator[None]:
             resume()
         except (HypvisionError, OSError, KeyboardInterrupt):
             raise
-        except Exception as error:  # mmengine and PyTorch raise whatever the content makes them stumble over
+        except Exception as error:  # mmengine and PyTorch raise many classes for bad content
             raise _not_resumed(runner, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
         wrapper = getattr(runner, "optim_wrapper", None)
         for one in wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]:
             for parameter, entry in getattr(getattr(one, "optimizer", None), "state", {}).items():
-                if hasattr(parameter, "placements"):  # a part of it, as this process has of the state
+                if hasattr(parameter, "placements"):  # the local shard, like the state's
                     continue
                 for name, value in entry.items():
                     if isinstance(value, Tensor) and value.dim() and value.shape[:1] != parameter.shape[:1]:
@@ -344,10 +342,10 @@ def find_resume_checkpoint(work_dir: str | Path) -> str | None:
 
 
 def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None:
-    """The newest checkpoint of a run that a training can go on from.
+    """The newest checkpoint in a work folder that a training can resume from.
 
     First the one that ``last_checkpoint`` names, then ``epoch_N.pth`` and ``iter_N.pth`` by falling number (the kind
-    that was written last comes first). Damaged files are passed over, with a warning.
+    that was written last comes first). Damaged files are skipped with a warning.
 
     Args:
         work_dir: the run's folder; it may have been moved since.
@@ -356,7 +354,7 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
         Its path and what it holds; None if there is no checkpoint at all.
 
     Raises:
-        HypvisionError: there are checkpoints, but none that a training can go on from.
+        HypvisionError: there are checkpoints, but none can be resumed.
     """
     folder = Path(work_dir)
     candidates: list[Path] = []
@@ -396,36 +394,37 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
     return None
 
 
-# libyaml's is ten times as fast: a config on one of mmdet's reads a hundred metafiles of it.
+# libyaml's loader is ten times as fast; a config based on mmdet's reads a hundred metafiles.
 _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class SafeYamlHandler(YamlHandler):
-    """mmengine's YAML without tags that make Python objects, by which a file could run any command."""
+    """mmengine's YAML reader without tags that create Python objects, which could run any command."""
 
     def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
         return yaml.load(file, Loader=_SafeLoader)
 
 
 class PickleWriter(PickleHandler):
-    """mmengine's pickles, written but never read: one that is called an annotation file could run any command."""
+    """mmengine's pickle handler that writes but never reads: a pickle posing as an annotation file could run any
+    command."""
 
     def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
-        raise HypvisionError(  # mmengine opens the file, and tells the name to nobody
+        raise HypvisionError(  # mmengine passes an open file, so the name is unknown
             "A file that the data of the config name is a pickle (.pkl, .pickle), which could run any code, so it was "
             "not read. If you trust it, convert it to JSON, and name that file in the config."
         )
 
 
 def install() -> None:
-    """Make mmengine read and write files as above; calling it again changes nothing."""
+    """Install the loaders and file handlers above in mmengine; repeated calls change nothing."""
     register_handler(["yaml", "yml"])(SafeYamlHandler)
     register_handler(["pickle", "pkl"])(PickleWriter)
     names = ("", "http://", "https://", "zoo:", "hf-hub:", "file://")
     CheckpointLoader.register_scheme(prefixes=names, loader=load, force=True)
     stores = (r"(\S+\:)?s3://", r"(\S+\:)?petrel://", "pavi://")
     CheckpointLoader.register_scheme(prefixes=stores, loader=refuse_store, force=True)
-    # mmengine's loaders of torchvision://, open-mmlab:// and mmcls:// look an address up and call this name.
+    # mmengine's loaders of torchvision://, open-mmlab:// and mmcls:// look up an address and call this function.
     mmengine_checkpoint.load_from_http = _load_with_cache
     for prefixes, read in (
         (("modelzoo://", "torchvision://"), mmengine_checkpoint.load_from_torchvision),
@@ -434,7 +433,7 @@ def install() -> None:
     ):
         CheckpointLoader.register_scheme(prefixes=prefixes, loader=_of_a_list(read), force=True)
     register_backend("local", AtomicLocalBackend, force=True, prefixes="")
-    # mmengine keeps the backends it has made: those of the old kind would go on being used.
+    # mmengine caches backends, so drop those of the old class.
     for key, backend in list(mmengine_io.backend_instances.items()):
         if type(backend) is LocalBackend:
             del mmengine_io.backend_instances[key]

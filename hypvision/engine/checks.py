@@ -1,4 +1,4 @@
-"""User errors of a run: found before it starts where possible, told in one paragraph where not."""
+"""User errors of a run: detected before it starts where possible, else explained in one paragraph."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def datasets_of(config: Any) -> Iterator[dict]:
 
 
 def data_folders(config: dict) -> list[Path]:
-    """The folders that the images and label maps of a config lie in, as far as the config names them."""
+    """The folders of images and label maps that a config names."""
     found: dict[Path, None] = {}
     for phase in ("train", "val", "test"):
         for dataset in datasets_of(config.get(f"{phase}_dataloader")):
@@ -54,18 +54,18 @@ def data_folders(config: dict) -> list[Path]:
 
 
 def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test")) -> None:
-    """Check that the files and folders that data sets and metrics name are there, before anything is built.
+    """Check that the files and folders named by data sets and metrics exist, before anything is built.
 
-    Those of mmseg and mmdet would fail deep inside; our own check the rest themselves when they are built.
+    mmseg and mmdet would fail deep inside; our own data sets make further checks when they are built.
 
     Args:
         config: the whole configuration.
-        phases: which of the data loaders are going to be used.
+        phases: the data loaders that will be used.
 
     Raises:
-        HypvisionError: something is missing; names it and the layout expected.
+        HypvisionError: something is missing.
     """
-    from hypvision.data.image_folder import check_root  # brings PyTorch, which other uses of this module do not need
+    from hypvision.data.image_folder import check_root  # imports PyTorch, which other uses of this module do not need
 
     for phase in phases:
         for dataset in datasets_of(config.get(f"{phase}_dataloader")):
@@ -79,7 +79,7 @@ def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test"))
 
 
 def _check_evaluator(evaluator: dict, phase: str, config: dict) -> None:
-    """Metrics read the truth from files of their own, which a config can forget to move with its data."""
+    """Check the annotation files of metrics, which a config can forget to move with its data."""
     for key in ("ann_file", "seg_prefix"):
         value = evaluator.get(key)
         if not isinstance(value, str) or _is_remote(value) or Path(value).expanduser().exists():
@@ -130,7 +130,7 @@ def check_channels(model: Any) -> None:
     """Check that the neck or the decode head of a segmenter or detector expects what the backbone returns.
 
     Raises:
-        HypvisionError: it expects other channels; gives both.
+        HypvisionError: it expects other channels.
     """
     given = getattr(getattr(model, "backbone", None), "out_channels", None)
     if not isinstance(given, list):
@@ -151,9 +151,9 @@ def check_channels(model: Any) -> None:
 
 
 def explain(error: BaseException) -> str | None:
-    """The paragraph to show for an exception that the user can put right; None for one that is a bug.
+    """The message for an exception that the user can fix; None for a bug.
 
-    Exceptions from a worker of a data loader carry a traceback in their message: its last line is what counts.
+    Exceptions from a data loader's worker have a traceback as message; its last line is used.
     """
     text = str(error)
     if "in DataLoader worker process" in text:
@@ -172,7 +172,7 @@ def explain(error: BaseException) -> str | None:
         )
     if isinstance(error, KeyError) and text.endswith(" is not in results"):
         return (
-            f"The evaluator measures '{text.partition(' ')[0]}', of which this model gives nothing: masks take a model "
+            f"The evaluator measures '{text.partition(' ')[0]}', which this model does not predict: masks need a model "
             "with a mask head. Set metric='bbox' in val_evaluator and test_evaluator."
         )
     if isinstance(error, ValueError) and "need at least one array to concatenate" in text:
@@ -200,8 +200,7 @@ def explain(error: BaseException) -> str | None:
 
 
 def _explain_building(error: Exception, text: str) -> str | None:
-    """The paragraph for what a constructor refused while a part of the config was being built or looked at; None
-    elsewhere."""
+    """The message for an error of a constructor while a part of the config was being built; None elsewhere."""
     target, inside, names, trace = None, False, {}, error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -246,8 +245,8 @@ def _explain_building(error: Exception, text: str) -> str | None:
 
 @contextmanager
 def readable_errors() -> Iterator[None]:
-    """Inside, whatever :func:`explain` has a paragraph for becomes a :class:`HypvisionError`; also a decorator."""
-    # A log that cannot be written (a full disk) is told by the error that follows, not by a traceback for each line.
+    """Context or decorator that raises a :class:`HypvisionError` for exceptions that :func:`explain` can explain."""
+    # Print no traceback for each log line that cannot be written (full disk); the error that follows says it.
     verbose, logging.raiseExceptions = logging.raiseExceptions, False
     try:
         yield

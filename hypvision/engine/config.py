@@ -1,7 +1,7 @@
-"""From a config file to a config that runs on this machine.
+"""Load a config file and adapt it to this machine.
 
-:func:`prepare` adds what every run of ours has: a seed for each epoch so that a resumed run repeats itself, averaged
-losses, a stop on NaN, a clean Ctrl-C; and on a machine without a GPU it takes gloo and bfloat16.
+:func:`prepare` adds the standard hooks: a seed for each epoch so that a resumed run repeats itself, averaged losses, a
+stop on NaN, a clean Ctrl-C. On a machine without a GPU it selects gloo and bfloat16.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 PHASES = ("train", "val", "test")
-# What mmengine's Runner and this engine read from a config; its other keys are for the config's own use.
+# Keys that mmengine's Runner and this engine read; a config may have others for its own use.
 RUN_KEYS = (
     "model", "work_dir", "train_dataloader", "val_dataloader", "test_dataloader", "train_cfg", "val_cfg",
     "test_cfg", "auto_scale_lr", "optim_wrapper", "param_scheduler", "val_evaluator", "test_evaluator", "default_hooks",
@@ -36,7 +36,7 @@ RUN_KEYS = (
     "log_processor", "log_level", "visualizer", "vis_backends", "default_scope", "randomness", "experiment_name",
     "model_wrapper_cfg", "find_unused_parameters", "tta_model", "tta_pipeline",
 )  # fmt: skip
-# What mmengine takes there; anything else ends in a traceback far from the config.
+# The types that mmengine accepts; others would fail far from the config.
 KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "a dict": (dict, (
         "model", *(f"{phase}_{part}" for phase in PHASES for part in ("dataloader", "cfg")), "optim_wrapper",
@@ -52,14 +52,14 @@ KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     )),
 }  # fmt: skip
 
-OWN = "hypvision::"  # before the name of a shipped config in _base_, as "mmdet::" stands before those of mmdet
+OWN = "hypvision::"  # prefix of a shipped config in _base_, like "mmdet::" for mmdet's
 
 
 def load_config(source: str | Path | Config, options: dict[str, Any] | None = None) -> Config:
     """Read a config file, with changes.
 
-    A config can begin with any that ships: ``_base_ = ["hypvision::_base_/det_runtime.py"]``. Where it sets another
-    ``data_root`` than its bases, what they have below theirs, data sets and evaluators, moves along.
+    A config can have shipped ones as bases: ``_base_ = ["hypvision::_base_/det_runtime.py"]``. If it sets another
+    ``data_root`` than its bases, their paths below the old one (data sets, evaluators) change with it.
 
     Args:
         source: path of a Python config, the name of one that ships, or a config (which is copied).
@@ -96,7 +96,7 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
             raise HypvisionError(f"The config '{path}' has a _base_ that does not exist: {error}.") from error
         except HypvisionError:
             raise
-        except Exception as error:  # a config is code: it raises whatever its author let it raise
+        except Exception as error:  # a config is code and can raise anything
             raise HypvisionError(f"The config '{path}' cannot be read: {type(error).__name__}: {error}.") from error
     if "model" not in config:
         raise HypvisionError(f"The config '{source}' has no 'model': it is a part to be used as _base_ of another one.")
@@ -111,7 +111,7 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
         config.merge_from_dict(options)
     except (KeyError, TypeError, AssertionError, IndexError) as error:
         raise HypvisionError(f"The options {options} do not fit the config: {error}.") from error
-    _check_kinds(config, source)  # options are merged by then
+    _check_kinds(config, source)
     if any(option.partition(".")[0] == "custom_imports" for option in options):
         try:
             _import_modules(config)
@@ -126,7 +126,7 @@ def _check_kinds(config: Config, source: str | Path | Config) -> None:
             value = config
             for part in key.split("."):
                 value = value.get(part) if hasattr(value, "get") else None
-            parts = value if isinstance(value, (list, tuple)) else ()  # hooks may be built already
+            parts = value if isinstance(value, (list, tuple)) else ()  # hooks may be objects already
             plain = any(part is None or isinstance(part, (str, int, float)) for part in parts)
             if value is not None and (plain or not isinstance(value, kinds)):
                 raise HypvisionError(f"The config '{source}' has {key} = {value!r}, but {expected} is expected there.")
@@ -142,8 +142,7 @@ def _check_suffix(path: Path) -> None:
 
 @contextmanager
 def _own_bases() -> Iterator[None]:
-    """Inside, mmengine finds the configs that ``_base_`` names with :data:`OWN`, and reads no other kind of base than
-    of config."""
+    """Context in which mmengine resolves ``_base_`` names with :data:`OWN` and accepts only Python and JSON bases."""
     from mmengine.config import Config
 
     find = Config._get_cfg_path
@@ -162,13 +161,13 @@ def _own_bases() -> Iterator[None]:
 
 
 def _files(config: Config) -> list[str]:
-    """The files that a config is made of: mmengine's text of it has the path of each above what stands in it."""
+    """The files that a config consists of; mmengine's text of it has each path above the file's content."""
     lines = [line for line in config.text.splitlines() if line.endswith((".py", ".json"))]
     return [line for line in lines if os.path.isfile(line)]
 
 
 def _roots_of_bases(config: Config) -> list[str]:
-    """Every ``data_root`` that a file of the config sets, but the one that holds."""
+    """Every ``data_root`` that a file of the config sets, except the final one."""
     found = []
     for path in _files(config) if config.get("data_root") else ():
         for node in ast.parse(Path(path).read_text(encoding="utf-8")).body if path.endswith(".py") else ():
@@ -181,7 +180,7 @@ def _roots_of_bases(config: Config) -> list[str]:
 
 
 def files_of(config: Config) -> list[str]:
-    """The files that a config is made of, and those that it names: what nothing of its run may write."""
+    """The files that a config consists of or names; a run must not overwrite them."""
     named = [value for value in _values(config.to_dict()) if isinstance(value, str) and 0 < len(value) < 4096]
     for dataset in (dataset for phase in PHASES for dataset in datasets_of(config.get(f"{phase}_dataloader"))):
         if isinstance(dataset.get("ann_file"), str):
@@ -202,7 +201,7 @@ def _values(node: Any) -> Iterator[Any]:
 
 
 def _import_modules(config: Config) -> None:
-    """Import what ``custom_imports`` names."""
+    """Import the modules in ``custom_imports``."""
     from mmengine.utils import import_modules_from_strings
 
     if imports := config.get("custom_imports"):
@@ -210,7 +209,7 @@ def _import_modules(config: Config) -> None:
 
 
 def _check_keys(config: Config, options: dict[str, Any]) -> None:
-    """Refuse options of which nothing would come: mmengine adds a key that no part of a run reads."""
+    """Raise an error for options without effect: mmengine would add a key that nothing reads."""
     for option in options:
         key = option.partition(".")[0]
         if key in config or key in RUN_KEYS:
@@ -221,13 +220,13 @@ def _check_keys(config: Config, options: dict[str, Any]) -> None:
         hint = did_you_mean(key, known, cutoff=0.6, also=close)
         raise HypvisionError(
             f"The config has no '{key}', so the option '{option}' would change nothing.{hint} Options are dotted keys "
-            "of the config, such as optim_wrapper.optimizer.lr=0.01; what is new belongs in a config file of your own."
+            "of the config, such as optim_wrapper.optimizer.lr=0.01; put new keys into your own config file."
         )
 
 
 def _check_path(config: Config, option: str) -> None:
-    """Refuse an option with a key that its dict lacks, but has almost: many dicts are read by what they should have.
-    Names that differ in digits are not alike."""
+    """Raise an error for an option whose key is missing but resembles one in its dict, probably a misspelling. Names
+    that differ only in digits do not count as similar."""
     node, parts = config.to_dict(), option.split(".")
     for number, part in enumerate(parts):
         if isinstance(node, (list, tuple)):
@@ -242,13 +241,13 @@ def _check_path(config: Config, option: str) -> None:
             if hint := did_you_mean(part, known, cutoff=0.9, show=f"{place}.{{}}".format):
                 raise HypvisionError(
                     f"{place} of the config has no '{part}', so the option '{option}' would change nothing.{hint} If "
-                    "it is new indeed, it belongs in a config file of your own."
+                    "it really is a new key, put it into your own config file."
                 )
             return
 
 
 def _paths(node: Any, prefix: str = "") -> Iterator[str]:
-    """The dotted keys of a config, those of shorter paths first in each part."""
+    """The dotted keys of a config, shorter ones first within each part."""
     items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, (list, tuple)) else ()
     for key, value in items:
         yield f"{prefix}{key}"
@@ -256,7 +255,7 @@ def _paths(node: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _move_data(config: Config, old: str, new: str, keep: bool = False) -> None:
-    """Move what data sets and evaluators have below ``old`` to ``new``; with ``keep`` not what lies there already."""
+    """Move paths of data sets and evaluators from ``old`` to ``new``; with ``keep`` not those already below ``new``."""
     old, new = str(old).rstrip("/"), str(new).rstrip("/")
 
     def is_below(path: str, root: str) -> bool:
@@ -278,7 +277,7 @@ def _move_data(config: Config, old: str, new: str, keep: bool = False) -> None:
 
 
 def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = False, launcher: str = "none") -> Config:
-    """Fit a config to this machine and add what every run of ours has; changes and returns ``config``."""
+    """Adapt a config to this machine and add the standard hooks; changes and returns ``config``."""
     import torch
 
     stem = Path(config.filename).stem if config.filename else "run"
@@ -290,7 +289,8 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
         PREPARATIONS[config.default_scope](config)
 
     if config.get("visualizer") is not None:
-        # A fixed name, as OpenMMLab's configs have, would make a second run in this process write into the first one's.
+        # With a fixed name, as in OpenMMLab's configs, a second run in this process would write into the first one's
+        # folder.
         config.visualizer.name = f"{stem}-{uuid.uuid4().hex[:8]}"
 
     environment = dict(config.get("env_cfg") or {})
@@ -314,7 +314,7 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
         if not torch.cuda.is_available():
             loader.pop("pin_memory", None)
     if config.get("train_dataloader") is not None:
-        # Workers that are seeded anew in each epoch, by the main process: see RepeatableSeedHook, SeekingIterTrainLoop.
+        # The main process reseeds the workers in each epoch: see RepeatableSeedHook, SeekingIterTrainLoop.
         config.train_dataloader.setdefault("worker_init_fn", dict(type="seed_worker"))
         config.train_dataloader.persistent_workers = False
         schedule = config.get("train_cfg")
@@ -331,7 +331,7 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
 
 
 def leave_out_pretrained(model: Any) -> None:
-    """Change the ``model`` of a config so that building it fetches no weights: a checkpoint replaces them all.
+    """Change the ``model`` of a config so that building it fetches no weights, since a checkpoint replaces them.
 
     A class with ``checkpoint_is_partial = True`` stays as it is: its checkpoints lack what is frozen.
     """
@@ -353,13 +353,13 @@ def leave_out_pretrained(model: Any) -> None:
         if model.get(key):
             model[key] = without if model[key] is True or key != "pretrained" else None
     for key, part in model.items():
-        if key not in ("clip", "distillation"):  # a teacher is in no checkpoint
+        if key not in ("clip", "distillation"):  # checkpoints do not contain the teacher
             leave_out_pretrained(part)
 
 
 def _use_amp(config: Config, amp: bool) -> None:
-    """Mixed precision if asked for; float16 with loss scaling on GPUs, bfloat16 where there is none, and on a CPU that
-    is slow in it full precision, with a warning. A model class with ``amp_on_cpu = False`` runs in float32 there."""
+    """Mixed precision for --amp: float16 with loss scaling on GPUs, bfloat16 on CPUs, and float32 with a warning on
+    CPUs that are slow in bfloat16. A model class with ``amp_on_cpu = False`` runs in float32 there."""
     import torch
     from mmengine.registry import MODELS
 
@@ -392,7 +392,7 @@ def _use_amp(config: Config, amp: bool) -> None:
 
 
 def _join_cpu_processes(config: Config, launcher: str) -> None:
-    """Set up the processes of a run without GPUs, where mmengine would ask each for its CUDA device."""
+    """Set up the processes of a run without GPUs, because mmengine would select a CUDA device for each."""
     import torch.distributed as dist
 
     if launcher != "pytorch":
@@ -401,7 +401,7 @@ def _join_cpu_processes(config: Config, launcher: str) -> None:
         )
     if not dist.is_initialized():
         dist.init_process_group(config.env_cfg.dist_cfg.backend)
-    if config.get("model_wrapper_cfg") is None:  # mmengine's own choice names CUDA devices
+    if config.get("model_wrapper_cfg") is None:  # mmengine's own function selects CUDA devices
         config.model_wrapper_cfg = dict(
             type="MMDistributedDataParallel",
             device_ids=None,
@@ -422,7 +422,8 @@ def _check_started_by_torchrun() -> None:
 
 
 def leave_processes() -> None:
-    """Wait for the other processes at the end of a run: gloo aborts those that still talk to one that has gone."""
+    """Wait for the other processes at the end of a run: gloo aborts processes that still communicate with one that
+    exited."""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
@@ -433,7 +434,7 @@ def leave_processes() -> None:
 def parse_options(items: list[str]) -> dict[str, Any]:
     """``KEY=VALUE`` words as a dict; values are numbers, booleans, lists or strings, as mmengine reads them.
 
-    mmengine drops all spaces; here those within a string stay, for paths and prompts have some.
+    mmengine drops all spaces; here spaces within a string stay, as paths and prompts contain some.
 
     Raises:
         HypvisionError: a word without ``=``.
@@ -452,7 +453,7 @@ def parse_options(items: list[str]) -> dict[str, Any]:
     return _with_spaces(parser.parse_args(["--options", *items]).options) if items else {}
 
 
-_SPACE = "\ue000"  # stands for a space that is to stay: a character that nobody writes
+_SPACE = "\ue000"  # an unused character that replaces spaces within strings
 
 
 def _with_spaces(value: Any) -> Any:

@@ -1,8 +1,8 @@
-"""What a run says on the console: a few lines before the first step, one live bar, a table after each validation.
+"""Console output of a run: a few lines before the first step, one progress bar, a table after each validation.
 
 mmengine writes its whole config, the table of hooks and a line for each frozen parameter. All of that goes to the log
-file; on the console ``--verbose`` brings it back. Everything here is written to standard error, so that the metrics of
-``hypvision test`` are alone on standard output.
+file; ``--verbose`` shows it on the console. This module writes to standard error, so that standard output has only the
+metrics of ``hypvision test``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from hypvision.engine.hooks import unwrapped
 from hypvision.zoo.cards import count_text
 
 _OWN = str(Path(__file__).resolve().parents[1])
-_LINES = 30.0  # seconds between lines where the output is no terminal
+_LINES = 30.0  # seconds between lines if the output is no terminal
 
 
 class _Brief(logging.Filter):
-    """Passes errors, and the warnings of this package."""
+    """Logging filter for errors and for warnings of this package."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         ours = record.pathname.startswith(_OWN)
@@ -40,7 +40,7 @@ class _Brief(logging.Filter):
 
 
 class _IntoLog(io.TextIOBase):
-    """What libraries print, as lines of the log file."""
+    """Writes the output of libraries into the log file."""
 
     def write(self, text: str) -> int:
         logger = MMLogger.get_current_instance()
@@ -52,10 +52,11 @@ class _IntoLog(io.TextIOBase):
 
 @contextmanager
 def quiet(verbose: bool = False) -> Iterator[None]:
-    """Inside, the console has what :class:`ConsoleHook` says, errors and our warnings; the rest is in the log file.
+    """Context in which the console shows only :class:`ConsoleHook`'s output, errors and our warnings; the log file has
+    all.
 
     Args:
-        verbose: leave the console to mmengine.
+        verbose: do not restrict mmengine's output.
     """
     if verbose:
         yield
@@ -69,7 +70,7 @@ def quiet(verbose: bool = False) -> Iterator[None]:
                 handler.setStream(sys.stderr)
                 handler.addFilter(_Brief())
 
-    MMLogger.__init__ = init  # its instances are made deep inside, and dump the config at once
+    MMLogger.__init__ = init  # instances are created deep inside mmengine and print the config at once
     warned = logging.getLogger("py.warnings")
     relay = _Relay()
     warned.addHandler(relay)
@@ -86,7 +87,7 @@ def quiet(verbose: bool = False) -> Iterator[None]:
 
 
 class _Relay(logging.Handler):
-    """Python's warnings, as lines of the log file."""
+    """Writes Python's warnings into the log file."""
 
     def emit(self, record: logging.LogRecord) -> None:
         MMLogger.get_current_instance().info(" ".join(record.getMessage().split()))
@@ -99,7 +100,7 @@ def _duration(seconds: float) -> str:
 
 
 class _Progress:
-    """A live bar on a terminal; elsewhere a plain line at the end and every half a minute."""
+    """A progress bar on a terminal; elsewhere a line at the end and every half minute."""
 
     def __init__(self, what: str, total: int, done: int = 0):
         self.what, self.total, self.first, self.done = what, total, done, done
@@ -109,7 +110,7 @@ class _Progress:
             self.bar = tqdm(total=total, initial=done, desc=what, unit="it", dynamic_ncols=True, file=sys.stderr)
 
     def update(self, done: int, facts: str = "") -> None:
-        """``done`` of the total; ``facts`` stand behind."""
+        """Show ``done`` of the total, followed by ``facts``."""
         if self.bar is not None:
             self.bar.set_postfix_str(facts, refresh=False)
             self.bar.update(done - self.done)
@@ -122,21 +123,21 @@ class _Progress:
             say(", ".join(filter(None, (f"{self.what} {done}/{self.total}", facts, f"{rate:.3g} it/s", left))))
 
     def close(self) -> None:
-        """Take the bar away, or leave it where it ended."""
+        """Remove the bar, or leave it as it ended."""
         if self.bar is not None:
             self.bar.close()
 
 
 def say(text: str) -> None:
-    """A line on standard error that a live bar does not tear."""
+    """Print a line on standard error without breaking a progress bar."""
     tqdm.write(text, file=sys.stderr)
     sys.stderr.flush()
 
 
 class ConsoleHook(Hook):
-    """Tells what runs, how far it is, and what was measured; on the first process alone.
+    """Prints model, data, progress and metrics, on the first process only.
 
-    Not registered: :mod:`hypvision.engine.run` adds it where the console is not mmengine's.
+    Not registered: :mod:`hypvision.engine.run` adds it unless ``verbose``.
     """
 
     priority = "LOWEST"
@@ -144,7 +145,7 @@ class ConsoleHook(Hook):
     def __init__(self) -> None:
         self.train_bar: _Progress | None = None
         self.other_bar: _Progress | None = None
-        self.rows = 0  # of the table of validations
+        self.rows = 0  # of the validation table
         self.heads: list[str] = []
 
     # Before the first step
@@ -215,7 +216,7 @@ class ConsoleHook(Hook):
     def after_test_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         self.after_val_iter(runner, batch_idx)
 
-    # What was measured
+    # Metrics
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         if is_main_process():
@@ -242,7 +243,7 @@ class ConsoleHook(Hook):
         self.close()
 
     def close(self) -> None:
-        """Take the bars away, also after an error."""
+        """Remove the bars, also after an error."""
         self._end()
         if self.train_bar is not None:
             self.train_bar.close()
@@ -264,12 +265,13 @@ def _count(number: int, unit: str) -> str:
     return f"{number} {unit}{'' if number == 1 else 's'}"
 
 
-_ROWS = 10  # between heads
-_NARROWEST = 7  # of a column: numbers of four digits with sign and point
+_ROWS = 10  # between columns
+_NARROWEST = 7  # column width: four digits with sign and point
 
 
 def _table(row: dict[str, str], head: bool = True) -> str:
-    """A row of metrics below their names; as many as the terminal is wide, and how many more the log file has."""
+    """A row of metrics below their names, as many as fit the terminal, and the number of further ones in the log
+    file."""
     names = {key: key.rpartition("/")[2] for key in row}
     widths = {key: max(len(name), _NARROWEST) for key, name in names.items()}
     left = shutil.get_terminal_size((120, 24)).columns - len("  +99 in the log")

@@ -1,7 +1,7 @@
-"""What a task, or a library beside mmengine, tells the engine about its models.
+"""Registries by which tasks and OpenMMLab's libraries extend the engine.
 
-The engine knows no task: the rooms above it enter here how ``hypvision test`` writes predictions (``--out``), paints
-images (``--show-dir``) and augments at test time (``--tta``), and what ``hypvision predict`` makes of a model.
+The engine imports no task: packages above it register here how ``hypvision test`` writes predictions (``--out``), draws
+images (``--show-dir``) and augments at test time (``--tta``), and how ``hypvision predict`` runs a model.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TestOptions:
-    """How a kind of model follows the options of ``hypvision test``; each function changes the config.
+    """How a kind of model implements the options of ``hypvision test``; each function changes the config.
 
     Attributes:
         augment: ``--tta``.
         show: ``--show-dir``, with the folder.
     """
 
-    __test__: ClassVar[bool] = False  # pytest takes a class of this name for tests
+    __test__: ClassVar[bool] = False  # pytest would collect a class of this name
 
     augment: Callable[[Config], None]
     show: Callable[[Config, Path], None]
@@ -45,7 +45,7 @@ its config and the :class:`~hypvision.inference.predictors.Request` to a
 which command uses it."""
 
 PREPARATIONS: dict[str, Callable[[Config], None]] = {}
-"""By ``default_scope``: what changes or refuses a config before its model is built."""
+"""By ``default_scope``: functions that change or check a config before its model is built."""
 
 RUN_HOOKS = [
     "RepeatableSeedHook",
@@ -57,11 +57,11 @@ RUN_HOOKS = [
     "AccumulationHook",
     "EngineNamesHook",
 ]
-"""Hooks that every run gets."""
+"""Hooks of every run."""
 
 
 def import_extensions(config: Config) -> None:
-    """Import what enters itself above for the tasks, and for the config's ``default_scope``."""
+    """Import the modules that register extensions of the tasks and of the config's ``default_scope``."""
     for role in ("tasks", f"scope {config.get('default_scope')}"):
         if role in PLUGINS:
             plugin(role)

@@ -1,4 +1,4 @@
-"""Hooks that make a training safe to leave alone: repeatable, interruptible, and stopped when it has gone wrong.
+"""Hooks for unattended trainings: repeatable, interruptible, and stopped at NaN.
 
 :mod:`hypvision.engine.run` adds :class:`RepeatableSeedHook`, :class:`ReduceLossHook`, :class:`StopOnNaNHook`,
 :class:`CheckClassesHook` and :class:`InterruptHook` to every run.
@@ -30,11 +30,11 @@ from hypvision.geometry import CurvatureParameter
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """SIGINT or SIGTERM was received and the state is on disk; the message says how to go on."""
+    """SIGINT or SIGTERM was received and the state is on disk; the message says how to resume."""
 
 
 def unwrapped(runner: Runner) -> torch.nn.Module:
-    """The model of a run, out of what trains it on several processes."""
+    """The model of a run without its distributed wrapper."""
     return runner.model.module if is_model_wrapper(runner.model) else runner.model
 
 
@@ -49,8 +49,8 @@ def seed_worker(worker_id: int) -> None:
     """``worker_init_fn`` of the training data: seeds the generators of a worker from (main process, worker, rank).
 
     PyTorch draws a new seed for the workers from the main process each time they start; mmengine's default gives them
-    the same one in every epoch, and so repeats the augmentations. Ctrl-C is left to the main process, which still wants
-    the current batch.
+    the same seed in every epoch, which repeats the augmentations. Workers ignore Ctrl-C, because the main process still
+    needs the current batch.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     seed = int(np.random.SeedSequence([torch.initial_seed(), get_rank()]).generate_state(1)[0])
@@ -68,10 +68,9 @@ def seed_everything(seed: int) -> None:
 class RepeatableSeedHook(Hook):
     """Makes the random numbers of a run a function of (seed, rank, epoch), so that a resumed run repeats them.
 
-    In an epoch-based run the generators of torch, NumPy and random are seeded at the start of each epoch; the workers
-    of the data loader, which are started anew for each epoch (the engine sees to it), derive theirs from them. In an
-    iteration-based run they are seeded in each iteration; the data is the part of
-    :class:`~hypvision.engine.loops.SeekingIterTrainLoop`.
+    In an epoch-based run the generators of torch, NumPy and random are seeded at the start of each epoch; the data
+    loader's workers, which restart in each epoch, derive their seeds from them. In an iteration-based run they are
+    seeded in each iteration; the data is handled by :class:`~hypvision.engine.loops.SeekingIterTrainLoop`.
     """
 
     priority = "HIGHEST"
@@ -93,7 +92,7 @@ class RepeatableSeedHook(Hook):
 class ReduceLossHook(Hook):
     """Averages the logged losses over the processes; mmengine logs those of the first process alone.
 
-    One all-reduce of a small vector an iteration, after backward. It comes before the hooks that log or check.
+    It costs one all-reduce of a small vector per iteration, after backward, and runs before hooks that log or check.
     """
 
     priority = "HIGHEST"
@@ -112,11 +111,11 @@ class ReduceLossHook(Hook):
 
 @HOOKS.register_module()
 class UnusedParametersHook(Hook):
-    """Stops a training of several processes before its first step if a parameter got no gradient: its part of the model
-    is not used, and the second step would end in PyTorch's words about reductions.
+    """Stops a training on several processes before its first step if a parameter got no gradient: the second step would
+    fail with PyTorch's error about reductions.
 
     Raises:
-        HypvisionError: there is such a parameter; names it and the remedy.
+        HypvisionError: there is such a parameter.
     """
 
     def before_train(self, runner: Runner) -> None:
@@ -127,7 +126,7 @@ class UnusedParametersHook(Hook):
             optimizer.register_step_pre_hook(lambda *_: self._check(unwrapped(runner)))
 
     def _check(self, model: torch.nn.Module) -> None:
-        if not self._first:  # a hook that took itself away here would disturb those that follow it
+        if not self._first:  # a hook that removed itself here would disturb the loop over hooks
             return
         self._first = False
         unused = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
@@ -142,7 +141,7 @@ class UnusedParametersHook(Hook):
 
 @HOOKS.register_module()
 class StopOnNaNHook(Hook):
-    """Ends a training whose loss is not finite, before a checkpoint of it can be written.
+    """Stops a training whose loss is not finite, before it writes a checkpoint.
 
     Raises:
         HypvisionError: the loss is NaN or infinite; names the iteration, the last good checkpoint and what to try.
@@ -153,7 +152,7 @@ class StopOnNaNHook(Hook):
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
     ) -> None:
-        # No cost: the logging that follows reads the same value from the device.
+        # Free: the logging that follows reads the same value from the device.
         loss = torch.as_tensor((outputs or {}).get("loss", 0.0)).detach().item()
         if math.isfinite(loss):
             return
@@ -166,7 +165,7 @@ class StopOnNaNHook(Hook):
         )
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        """The last step may have spoilt the weights after a loss that was finite."""
+        """Check the weights: the last step may have made them NaN after a finite loss."""
         names = diverged_weights(checkpoint)
         if names:
             raise HypvisionError(
@@ -187,7 +186,7 @@ class StopOnNaNHook(Hook):
 
 
 class DatasetHook(Hook, ABC):
-    """Looks at each data set before its first batch."""
+    """Checks each data set before its first batch."""
 
     def before_train(self, runner: Runner) -> None:
         self.check(runner, runner.train_dataloader.dataset)
@@ -200,7 +199,7 @@ class DatasetHook(Hook, ABC):
 
     @abstractmethod
     def check(self, runner: Runner, dataset: Any) -> None:
-        """Raises HypvisionError for data that does not fit the model."""
+        """Raise HypvisionError for data that does not fit the model."""
 
 
 @HOOKS.register_module()
@@ -230,10 +229,10 @@ class CheckClassesHook(DatasetHook):
 
 @HOOKS.register_module()
 class InterruptHook(Hook):
-    """Turns SIGINT and SIGTERM into an orderly end between two iterations.
+    """Stops a run in order between two iterations on SIGINT and SIGTERM.
 
-    An iteration-based run writes a checkpoint there. An epoch-based run keeps that of its last epoch, because a resumed
-    epoch begins at its beginning. A second signal ends the process at once.
+    An iteration-based run writes a checkpoint there. An epoch-based run relies on that of its last epoch, because it
+    resumes at the start of an epoch. A second signal ends the process at once.
 
     Raises:
         TrainingInterrupted: after the state is safe.
@@ -253,7 +252,7 @@ class InterruptHook(Hook):
         self.restore()
 
     def restore(self) -> None:
-        """Give SIGINT and SIGTERM back to those who handled them before."""
+        """Restore the previous handlers of SIGINT and SIGTERM."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous = {}
@@ -263,7 +262,7 @@ class InterruptHook(Hook):
     ) -> None:
         stop = self._received is not None
         if get_world_size() > 1:
-            # All processes stop in the same iteration, or those that go on would wait for the others for ever.
+            # All processes must stop in the same iteration, or the others would wait forever.
             flag = torch.tensor(float(stop), device=next(runner.model.parameters()).device)
             all_reduce(flag, op="max")
             stop = bool(flag.item())
@@ -292,9 +291,9 @@ class InterruptHook(Hook):
 
 @HOOKS.register_module()
 class CoreTimeHook(Hook):
-    """Counts the seconds of CPU time of a training over all its restarts: ``core_seconds`` of the message hub.
+    """Counts the CPU seconds of a training over all restarts, as ``core_seconds`` of the message hub.
 
-    Of this process, user and system, validations included; workers of data loaders do not count.
+    User and system time of this process with validations, without data loader workers.
     """
 
     def before_train(self, runner: Runner) -> None:

@@ -1,4 +1,4 @@
-"""The iteration-based training loop, resumed in place."""
+"""An iteration-based training loop that resumes without replaying data."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hypvision.engine.hooks import seed_everything
 
 @LOOPS.register_module()
 class SeekingIterTrainLoop(IterBasedTrainLoop):
-    """mmengine's iteration-based loop, but a resumed run goes straight to its place in the data.
+    """mmengine's iteration-based loop, but a resumed run skips to its position in the data.
 
-    mmengine loads and augments everything again that was used before the checkpoint, which takes hours at the end of a
-    long training. Here the sampler skips. For the same augmentations as in an uninterrupted run, every run starts its
+    mmengine loads and augments again all data from before the checkpoint, which takes hours at the end of a long
+    training. Here the sampler skips it. For the same augmentations as in an uninterrupted run, every run starts its
     data workers anew, with seeds made from (seed, rank, iteration), after each ``restart_interval`` iterations; with
     the interval of the checkpoints, which the engine takes, a resumed run repeats the uninterrupted one exactly.
 
@@ -39,7 +39,7 @@ class SeekingIterTrainLoop(IterBasedTrainLoop):
 
 
 class _SeekingIterator:
-    """Batches for a loop, which asks for as many as it has done before when it resumes: those are not loaded."""
+    """Iterator that does not load the batches that a resumed loop requests and discards."""
 
     def __init__(self, loop: SeekingIterTrainLoop, restart_interval: int):
         self.loop = loop

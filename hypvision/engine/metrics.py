@@ -1,4 +1,4 @@
-"""What every metric keeps: a number of nothing is NaN and told, and what is not finite gives no number at all."""
+"""Rules of every metric: without data it is NaN with a warning, and predictions that are not finite are an error."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SHOWN = 5
 
 
 def tell_missing(what: str, metrics: Mapping[str, Any], without_truth: Sequence[str] = ()) -> None:
-    """One warning of all metrics that are NaN, and of classes or images that have no truth; none if there are none.
+    """A warning that lists NaN metrics and classes or images without ground truth, if any.
 
     Args:
         what: the metric or function.
-        metrics: its numbers by name.
-        without_truth: what counts for no mean.
+        metrics: values by name.
+        without_truth: classes or images without ground truth.
     """
     unknown = [name for name, value in metrics.items() if math.isnan(value)]
     parts = [f"there is no truth for {_some(without_truth)}"] if without_truth else []
@@ -37,11 +37,11 @@ def _some(names: Sequence[str]) -> str:
 
 
 class Metric(BaseMetric):
-    """mmengine's base of metrics, whose subclasses call :meth:`check` in ``process``, and for which
-    ``compute_metrics([])`` gives its names with NaN.
+    """Base of metrics: subclasses call :meth:`check` in ``process``, and ``compute_metrics([])`` returns NaN for all
+    names.
 
     Attributes:
-        allow_nonfinite: predictions that are not finite are an error, or if set make all numbers NaN.
+        allow_nonfinite: set all metrics to NaN for predictions that are not finite, instead of raising an error.
         without_truth: names of classes without truth, or how many images have none; of the last ``compute_metrics``.
     """
 
@@ -77,7 +77,7 @@ class Metric(BaseMetric):
         return f"sample {len(self.results) + row}" if number is None else f"image {number} of the data"
 
     def evaluate(self, size: int) -> dict[str, float]:
-        """As mmengine's, and one warning of what could not be measured, which is not repeated while it is the same."""
+        """As mmengine's, with a warning of metrics that are NaN, which is not repeated while it is the same."""
         self.without_truth = ()
         spoilt = next(filter(None, all_gather_object(self._spoilt)), "")
         if spoilt:

@@ -1,8 +1,8 @@
-"""mmengine's first import on a machine, by several processes at once.
+"""Import mmengine safely when several processes do so for the first time on a machine.
 
 mmengine imports yapf, and yapf's first import leaves its grammar in the user's cache folder: it moves the file into
-place before the last bytes are written. Another process that starts at that moment (``torchrun``, the workers of
-a test run) reads a torn pickle and stops with ``EOFError: Ran out of input``. The file is complete a moment later.
+place before the last bytes are written. Another process that starts at that moment (``torchrun``, the workers of a test
+run) reads a truncated pickle and stops with ``EOFError: Ran out of input``. The file is complete a moment later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def require_mmengine() -> ModuleType:
     """Import mmengine; wait up to 3 s for a cache file that another process is writing.
 
     Raises:
-        HypvisionError: mmengine is not installed, or the cache file stays torn.
+        HypvisionError: mmengine is not installed, or the cache file stays truncated.
     """
     for wait in (*_WAITS, None):
         try:

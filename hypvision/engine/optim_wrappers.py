@@ -1,4 +1,4 @@
-"""Mixed precision where there is no GPU, and clipping by the Riemannian norm."""
+"""Mixed precision without a GPU, and clipping by the Riemannian norm."""
 
 from __future__ import annotations
 

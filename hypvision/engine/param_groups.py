@@ -26,14 +26,13 @@ from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, para
 for _optimizer in (RiemannianSGD, RiemannianAdam, RiemannianAdamW):
     OPTIMIZERS.register_module(module=_optimizer, force=True)
 
-# timm's Muon (Jordan et al., 2024) steps along orthogonalised gradients for weight matrices and kernels, and is AdamW
-# for all else; :class:`TimmParamGroups` leaves tables of embeddings to AdamW, too. PyTorch has one of the same name,
-# for matrices alone.
+# timm's Muon (Jordan et al., 2024) orthogonalises the updates of weight matrices and kernels and uses AdamW for the
+# rest; :class:`TimmParamGroups` leaves embedding tables to AdamW, too. PyTorch's Muon accepts only matrices.
 OPTIMIZERS.register_module("TimmMuon", module=Muon)
 
 
 class ParamGroups:
-    """Base of the constructors: checks the options, builds optimiser and wrapper from the groups of a sub-class.
+    """Base class: checks the options, builds optimiser and wrapper from the groups of a subclass.
 
     Args:
         optim_wrapper_cfg: ``type`` and arguments of the wrapper, with ``optimizer``.
@@ -72,7 +71,7 @@ class ParamGroups:
         raise NotImplementedError
 
     def check(self, optimizer: Optimizer) -> None:
-        """Refuse an optimiser that the groups are not for."""
+        """Raise an error for an optimiser that cannot use these groups."""
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
@@ -107,7 +106,7 @@ class TimmParamGroups(ParamGroups):
         decay, layer_decay = self.optimizer_cfg.get("weight_decay", 0.0), self.options["layer_decay"]
         if layer_decay is None:
             spared = _no_weight_decay(model)
-            # timm spares whatever is called a bias: a table of position biases is no bias of a layer
+            # timm exempts every name that ends in bias; a table of position biases is no layer bias
             named = [
                 (f"{name}_table" if p.dim() > 1 and name.endswith(".bias") and name not in spared else name, p)
                 for name, p in model.named_parameters()
@@ -133,7 +132,7 @@ class TimmParamGroups(ParamGroups):
     def _scaled(
         self, groups: list[dict[str, Any]], model: nn.Module, lr_mult: Mapping[str, float]
     ) -> list[dict[str, Any]]:
-        """Each group cut into those of equal factor of the learning rate, without what has a factor of 0."""
+        """Split each group by learning rate factor, without parameters of factor 0."""
         factors: dict[int, float] = {}
         for module, factor in lr_mult.items():
             inside = [
@@ -151,7 +150,7 @@ class TimmParamGroups(ParamGroups):
         scaled: list[dict[str, Any]] = []
         for group in groups:
             params = list(group["params"])
-            # Not a rate of 0: schedules that end at a rate of their own (``eta_min``) would raise it.
+            # A rate of 0 is not enough: schedules with an ``eta_min`` would raise it.
             for factor in sorted({factors.get(id(p), 1.0) for p in params} - {0.0}):
                 part = [p for p in params if factors.get(id(p), 1.0) == factor]
                 scaled.append({**group, "params": part, "lr": group.get("lr", base) * factor})
@@ -159,15 +158,15 @@ class TimmParamGroups(ParamGroups):
 
 
 def _weight_decay_groups(named: list[tuple[str, nn.Parameter]], decay: float, spared: set[str]) -> list[dict[str, Any]]:
-    """timm's groups for a part of the parameters; of a model it reads ``named_parameters()`` and nothing else."""
+    """timm's groups for a part of the parameters; timm only calls ``named_parameters()`` of a model."""
     part: Any = SimpleNamespace(named_parameters=lambda: named)
     return param_groups_weight_decay(part, decay, no_weight_decay_list=spared)
 
 
 def _embeddings_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
-    """The groups with embeddings (of tokens, of positions) in groups of their own, which Muon steps by AdamW.
+    """Put embeddings (of tokens, of positions) into separate groups, which Muon updates by AdamW.
 
-    Rows of a table are vectors of their own, most of them without a gradient: there is no matrix to orthogonalise.
+    The rows of a table are independent vectors, most without a gradient, so it makes no sense to orthogonalise them.
     """
     tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters(recurse=False)}
     ends = ("positional_embedding", "pos_embed")
@@ -235,7 +234,7 @@ class GroupMultiStepLR(MultiStepLR):
 
     def __init__(self, optimizer: Any, *args: Any, leave_out: Sequence[str] = (), **kwargs: Any):
         self.leave_out = tuple(leave_out)
-        # not all: mmengine's wrapper adds a group without parameters, for the rate in the log
+        # not ``all``: mmengine's wrapper adds a group without parameters to log the rate
         if self.leave_out and not any("name" in group for group in optimizer.param_groups):
             raise HypvisionError(
                 "param_scheduler has 'leave_out', but the parameter groups of the optimiser have no names. Set "

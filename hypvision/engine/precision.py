@@ -1,8 +1,8 @@
-"""Which precision a CPU is fast in, measured once a process.
+"""Measure once per process whether a CPU is fast in bfloat16.
 
 A CPU without instructions for bfloat16 emulates them and is more than ten times slower in it than in float32. One with
-them may be slower, too: 1 to 1.8 times was measured where they work on vectors (AVX-512) and not on tiles. What only
-wants speed from bfloat16 asks here.
+them may be slower, too: 1 to 1.8 times was measured where they work on vectors (AVX-512) and not on tiles. Code that
+uses bfloat16 only for speed asks this module.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from timm.optim import Muon as TimmMuon
 from timm.optim import muon as _muon
 
 _SIZE, _TRIES = 256, 5
-_LIMIT = 2.0  # with instructions it is less, without more than 10
-_GAIN = 0.8  # the same choice in each process of a CPU where both are alike, in spite of noise
+_LIMIT = 2.0  # below it with bfloat16 instructions; above 10 without
+_GAIN = 0.8  # a margin against noise, so that all processes of a machine decide alike
 
 
 @lru_cache(maxsize=1)
@@ -28,7 +28,7 @@ def slowness_of_bfloat16() -> float:
 
 def _seconds(dtype: torch.dtype) -> float:
     matrix = torch.ones(_SIZE, _SIZE, dtype=dtype)
-    matrix @ matrix  # the first prepares the kernel
+    matrix @ matrix  # the first call prepares the kernel
     best = float("inf")
     for _ in range(_TRIES):
         begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The config of a training and its checkpoint: the model, and the predictor of :mod:`hypvision.inference`."""
+"""Build a model, or a predictor of :mod:`hypvision.inference`, from a training's config and checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def predictor_of(request: Request) -> Predictor:
     """The predictor of a request whose model is a config.
 
     Raises:
-        HypvisionError: no checkpoint is given, it does not fit, or a model that nothing here can run.
+        HypvisionError: no checkpoint is given, it does not fit, or no predictor exists for the model.
     """
     config = load_config(request.model)
     import_extensions(config)

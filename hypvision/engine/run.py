@@ -1,7 +1,7 @@
 """Training and testing of every task, from a config file to a result, on mmengine's Runner.
 
-``hypvision train`` and ``hypvision test`` are thin shells around :func:`train` and :func:`test`. What is added to a
-config on the way is in :mod:`hypvision.engine.config`.
+``hypvision train`` and ``hypvision test`` call :func:`train` and :func:`test`. :mod:`hypvision.engine.config` says what
+is added to a config.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mmengine.runner import Runner
 
 _RUNS = count()
-# What mmengine builds a loop of: all of them, or none.
+# mmengine needs all settings of a loop or none.
 _LOOPS = (
     ("train_dataloader", "train_cfg", "optim_wrapper"),
     ("val_dataloader", "val_cfg", "val_evaluator"),
@@ -57,21 +57,21 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
                 f"or leave {given} out."
             )
     if config.get("optim_wrapper") is None:
-        config.param_scheduler = None  # which mmengine refuses without one
-    # mmengine writes the config and the name of the last checkpoint without asking what is there.
+        config.param_scheduler = None  # mmengine refuses these without a loader
+    # mmengine overwrites the config and the name of the last checkpoint without a check.
     written = Path(config.work_dir, Path(config.filename or "config.py").name)
     is_given = bool(config.filename) and written.is_file() and written.samefile(config.filename)
-    if is_given or not of_training:  # the file of this name is the given config, or the record of the training
-        object.__setattr__(config, "_filename", None)  # then it writes the config under the time, beside that one
+    if is_given or not of_training:  # this name belongs to the given config, or to the training's copy
+        object.__setattr__(config, "_filename", None)  # then mmengine writes the config into its time-stamped folder
     else:
         with protecting(*files_of(config)):
             check_output(written)
     check_output(Path(config.work_dir, "last_checkpoint"))
     if number := next(_RUNS):
-        # mmengine keeps log and message hub by this name and the second: two short runs of a process would share them.
+        # mmengine names log and message hub by this name and the second: two short runs of a process would share them.
         config.experiment_name = f"{config.get('experiment_name') or Path(config.filename or 'run').stem}-{number}"
     if config.get("runner_type") == "ShardedRunner":
-        import hypvision.engine.sharded  # noqa: F401 - registers it; not all trainings should import so much
+        import hypvision.engine.sharded  # noqa: F401 - registers it; too heavy to import in every training
     runner = RUNNERS.build(config) if "runner_type" in config else Runner.from_cfg(config)
     model = getattr(runner.model, "module", runner.model)
     check_channels(getattr(model, "module", model))
@@ -118,7 +118,7 @@ def train(
 
 
 def _check_training(config: Config, resume: str | Path | None) -> None:
-    """Check the parts and the data of a training, and set the checkpoint that it goes on from."""
+    """Check the config and data of a training, and set the checkpoint to resume from."""
     for name in ("train_dataloader", "train_cfg", "optim_wrapper"):
         if config.get(name) is None:
             raise HypvisionError(f"The config '{config.filename}' has no {name}: it can be tested only.")
@@ -156,9 +156,9 @@ def _train(config: Config, console: ConsoleHook | None) -> Runner:
 def _check_weights(
     runner: Runner, path: str, resume: bool = False, exact: bool = True, allow_nonfinite: bool = True
 ) -> None:
-    """Refuse a checkpoint of another architecture before the Runner loads it."""
+    """Raise an error for a checkpoint of another architecture before the Runner loads it."""
     if "://" in path and not path.startswith(("http://", "https://")) and not is_address(path):
-        return  # one of mmengine's lists of weights, which its own loaders find
+        return  # a name in one of mmengine's lists, for its own loaders
     checkpoint = load(path)
     if resume and "optimizer" not in checkpoint:
         raise HypvisionError(
@@ -193,13 +193,12 @@ def test(
         work_dir: folder of the logs; default ``work_dirs/CONFIG_NAME``.
         out: where predictions go: for classification a JSON file with metrics and predictions; for segmentation a
             folder of PNG label maps; for detection the prefix of COCO result files.
-        show_dir: folder for images with the predictions painted in.
+        show_dir: folder for images with the predictions drawn in.
         tta: test-time augmentation: the config's ``tta_model`` and ``tta_pipeline``; without them, and for
             classification, each image and its mirror image.
         cfg_options: changes of the config, see :func:`load_config`.
         launcher: as for :func:`train`.
-        allow_nonfinite: measure weights that are NaN or infinite all the same; predictions of them that are not finite
-            make the numbers NaN.
+        allow_nonfinite: accept weights that are NaN or infinite; metrics become NaN if predictions are not finite.
         verbose: as for :func:`train`.
 
     Returns:
@@ -220,7 +219,7 @@ def test(
         if not address and not Path(weights).is_file():
             raise HypvisionError(f"There is no checkpoint '{weights}'. Give the path of a .pth file.")
         check_data(config, ("test",))
-        # The averaged weights are those in the checkpoint's state_dict already.
+        # The checkpoint's state_dict already holds the averaged weights.
         config.custom_hooks = [hook for hook in config.custom_hooks if hook.get("type") != "EMAHook"]
         config.resume, config.load_from = False, str(weights)
         leave_out_pretrained(config.model)
@@ -247,7 +246,7 @@ def test(
 
 
 def _use_tta(config: Config) -> None:
-    """The config's own ``tta_model`` and ``tta_pipeline`` come first; what is missing comes from the task."""
+    """Use the config's ``tta_model`` and ``tta_pipeline``, or the task's."""
     if "tta_model" not in config or "tta_pipeline" not in config:
         options = find_test_options(config)
         if options is None:
@@ -265,7 +264,7 @@ def _use_tta(config: Config) -> None:
 
 
 def _write_predictions(config: Config, out: Path) -> None:
-    """Tell the metric of the task where to write; each has its own argument and format."""
+    """Set the output argument of the task's metric; each has its own format."""
     evaluators = config.test_evaluator
     evaluators = list(evaluators) if isinstance(evaluators, (list, tuple)) else [evaluators]
     for evaluator in evaluators:
@@ -273,7 +272,7 @@ def _write_predictions(config: Config, out: Path) -> None:
         if argument is not None:
             path = out.with_suffix("") if argument == "outfile_prefix" else out
             if argument == "outfile_prefix":
-                for kind in ("bbox", "segm", "proposal", "keypoints"):  # mmdet writes them by itself
+                for kind in ("bbox", "segm", "proposal", "keypoints"):  # mmdet writes them itself
                     check_output(f"{path}.{kind}.json")
             elif argument == "output_dir":
                 check_output_folder(path)
@@ -290,10 +289,10 @@ def _write_predictions(config: Config, out: Path) -> None:
 
 
 def _check_result(config: Config, path: Path) -> None:
-    """Refuse to write results among the data: they would take the place of images, or of the true label maps."""
+    """Raise an error for a result path among the data, where it could overwrite images or true label maps."""
     result, here = path.expanduser().resolve(), Path.cwd()
     for data in data_folders(config):
-        # Below a folder that the command runs in lies everything, also what is no data.
+        # The working directory contains everything, not only data.
         holds_all = here.is_relative_to(data) and result != data and not is_image(path)
         if result.is_relative_to(data) and not holds_all:
             raise HypvisionError(f"'{path}' lies in '{data}', which holds data. Give another place for the results.")
@@ -303,6 +302,6 @@ def _show(config: Config, folder: Path) -> None:
     options = find_test_options(config)
     if options is None:
         raise HypvisionError(
-            f"--show-dir: nothing tells how to paint the predictions of the config '{config.filename}'. Leave it out."
+            f"--show-dir: the predictions cannot be drawn for the config '{config.filename}'. Leave it out."
         )
     options.show(config, folder)

@@ -1,8 +1,8 @@
-"""Trainings of models that are too large for one GPU: fully sharded data parallelism under mmengine's Runner.
+"""Fully sharded data parallelism with mmengine's Runner, for models that are too large for one GPU.
 
-A config that says ``runner_type = "ShardedRunner"`` trains on several processes with weights, gradients and states of
-the optimiser cut among them (PyTorch's ``fully_shard``). Its checkpoints are those of any other training: they go on in
-one process, or in another number of them, and ``hypvision test`` reads them.
+A config that says ``runner_type = "ShardedRunner"`` trains on several processes with weights, gradients and optimiser
+states sharded among them (PyTorch's ``fully_shard``). Its checkpoints are like any other: a training can resume them
+with another number of processes, and ``hypvision test`` reads them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from hypvision.optim import unsharded_parameters
 
 
 def whole_tensor(value: Any) -> Any:
-    """What a tensor of a sharded model is in whole, for which all processes must ask; other things as they are."""
+    """Gather a sharded tensor (a collective call); return other values unchanged."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def cut(value: Tensor, like: DTensor) -> DTensor:
-    """What every process has in whole, cut as the parameter ``like``."""
+    """Shard a full tensor like the parameter ``like``."""
     value = value.to(like.device)
     return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def _states(optimizer: Optimizer, state: dict[int, dict[str, Any]]) -> Iterator[tuple[DTensor, dict, str, Tensor]]:
-    """Of a ``state`` by the numbers of parameters the tensors that go row by row with a sharded parameter."""
+    """The tensors in a ``state`` that are sharded by rows like their parameter."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for number, entry in state.items():
         parameter = parameters[number]
@@ -46,10 +46,10 @@ def _states(optimizer: Optimizer, state: dict[int, dict[str, Any]]) -> Iterator[
 
 
 def _gathered(optimizer: Optimizer, content: dict[str, Any]) -> dict[str, Any]:
-    """The state dict of an optimiser with whole tensors."""
+    """The state dict of an optimiser with gathered tensors."""
     state = {number: dict(entry) for number, entry in content["state"].items()}
     for parameter, entry, name, value in _states(optimizer, state):
-        if not isinstance(value, DTensor):  # points are updated row by row, in the rows that a process has
+        if not isinstance(value, DTensor):  # each process updates the points in its own rows
             whole = value.new_empty(parameter.shape[0], *value.shape[1:], device="meta")
             value = DTensor.from_local(
                 value, parameter.device_mesh, parameter.placements, shape=whole.shape, stride=whole.stride()
@@ -59,16 +59,16 @@ def _gathered(optimizer: Optimizer, content: dict[str, Any]) -> dict[str, Any]:
 
 
 class _CutHook(Hook):
-    """What a checkpoint holds in whole is cut as the model and its optimiser are."""
+    """Shards the full tensors of a loaded checkpoint like the model and its optimiser."""
 
-    priority = "LOWEST"  # after the hooks that rename weights
+    priority = "LOWEST"  # after hooks that rename weights
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         own, given = runner.model.state_dict(), checkpoint.get("state_dict", checkpoint)
         for name, value in own.items():
             if isinstance(value, DTensor) and name in given:
                 given[name] = cut(given[name], value)
-        if not runner._resume or "optimizer" not in checkpoint:  # the weights alone are wanted
+        if not runner._resume or "optimizer" not in checkpoint:  # only weights are loaded
             return
         optimizer = runner.optim_wrapper.optimizer
         points = {
@@ -81,7 +81,7 @@ class _CutHook(Hook):
 
 @contextmanager
 def _saying(owner: Any, state: dict[str, Any]) -> Iterator[None]:
-    """While this lasts the ``state_dict()`` of an object is ``state``."""
+    """Context in which ``state_dict()`` of an object returns ``state``."""
     owner.state_dict = lambda: state
     try:
         yield
@@ -91,14 +91,14 @@ def _saying(owner: Any, state: dict[str, Any]) -> Iterator[None]:
 
 @RUNNERS.register_module()
 class ShardedRunner(Runner):
-    """mmengine's Runner with a sharded model; the Runner itself where there is one process.
+    """mmengine's Runner with a sharded model; the plain Runner for one process.
 
-    The modules that the model's ``blocks()`` gives, if it has that, are gathered one at a time in forward and backward.
-    ``model_wrapper_cfg`` is not looked at.
+    Modules from the model's ``blocks()``, if it has that method, are gathered one at a time in forward and backward.
+    ``model_wrapper_cfg`` is ignored.
     """
 
     def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
-        """Shard ``model``; all processes begin with the weights of the first."""
+        """Shard ``model``, starting from the first process's weights."""
         if not self.distributed:
             return super().wrap_model(model_wrapper_cfg, model)
         if callable(init_weights := getattr(model, "init_weights", None)):
@@ -114,17 +114,17 @@ class ShardedRunner(Runner):
         return model
 
     def _init_model_weights(self) -> None:
-        if not self.distributed:  # else it has happened before the weights were cut
+        if not self.distributed:  # otherwise it was done before sharding
             super()._init_model_weights()
 
     def register_hooks(self, default_hooks: dict | None = None, custom_hooks: list | None = None) -> None:
-        """The hooks of the config, and the one that cuts checkpoints."""
+        """Register the config's hooks and the one that shards checkpoints."""
         super().register_hooks(default_hooks, custom_hooks)
         if self.distributed:
             self.register_hook(_CutHook())
 
     def build_optim_wrapper(self, optim_wrapper: Any) -> Any:
-        """As the Runner does; the norm of cut gradients, which the wrapper writes into the log, is that of all."""
+        """As the Runner's, but the logged gradient norm covers all shards."""
         wrapper = super().build_optim_wrapper(optim_wrapper)
         if self.distributed and hasattr(wrapper, "clip_func"):
             clip = wrapper.clip_func

@@ -1,4 +1,4 @@
-"""One training a folder: a lock on ``work_dir`` for as long as a training runs."""
+"""A lock on ``work_dir`` while a training runs, so that each folder has at most one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hypvision.files import read_json, write_json
 
 @contextmanager
 def lock_work_dir(work_dir: str | Path) -> Iterator[None]:
-    """Hold the folder of a training; the system gives the lock back when the process ends, however it ends.
+    """Lock the folder of a training; the system releases the lock when the process ends in any way.
 
-    Of the processes of a distributed training the first one holds it.
+    In a distributed training the first process holds the lock.
 
     Raises:
-        HypvisionError: another training holds it; names its process, machine and start.
+        HypvisionError: another training holds the lock.
     """
     if not is_main_process():
         yield
@@ -53,5 +53,5 @@ def _who(holder: Path) -> str:
     try:
         facts = read_json(holder)
         return f": process {facts['pid']} on {facts['host']}, since {facts['start']}"
-    except (OSError, ValueError, KeyError, TypeError):  # it has just begun, or just ended
+    except (OSError, ValueError, KeyError, TypeError):  # it has just started or ended
         return ""

@@ -1,9 +1,9 @@
 r"""Attention by squared Lorentz distances: full (HELM-D) and latent (HELM-MiCE's HMLA).
 
-The logits are :math:`(2 + 2\langle q, k\rangle_L)/f` with a learned ``f``, the results centroids. What is constant in a
-row falls out of the softmax, so :math:`Q = [q_s, -q_t], K = [k_s, k_t], V = [v_s, v_t]` go through
-``scaled_dot_product_attention`` with the scale ``2/f``. The cache holds space parts; of latent attention the latent
-vector, the rotated key and two times a head, from which keys and values are never built again.
+The logits are :math:`(2 + 2\langle q, k\rangle_L)/f` with a learned ``f``, the results centroids. The softmax ignores
+constants, so :math:`Q = [q_s, -q_t], K = [k_s, k_t], V = [v_s, v_t]` go through ``scaled_dot_product_attention`` with
+the scale ``2/f``. The cache holds space parts; of latent attention the latent vector, the rotated key and two times a
+head, from which keys and values are never built again.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from .rotary import Rotary
 
 
 class Context(NamedTuple):
-    """What tokens may see.
+    """Which tokens may attend to which.
 
     Attributes:
         start: position of the first token; so many are in the cache.
-        mask: ``(B, 1, L, start + L)``, True where a token looks; None for all before it.
-        lengths: of the documents, one after the other over all rows; None for one a row.
+        mask: ``(B, 1, L, start + L)``, True where a token attends; None for a causal mask.
+        lengths: of the documents, over all rows; None for one document per row.
         cache: of earlier tokens, or None.
         documents: numbers ``(B, L)`` of the documents that ``lengths`` are of, -1 for padding; or None.
-        broken: ``(B, L)``, True for tokens whose embeddings are not finite; the rows are those of other points. None
-            if there are none.
+        broken: ``(B, L)``, True for tokens whose embeddings are not finite and were replaced; None if there are none.
     """
 
     start: int = 0
@@ -46,11 +45,11 @@ class Context(NamedTuple):
     broken: Tensor | None = None
 
     def remember(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Those of the tokens in the cache too, once it has taken these ``(B, H, L, d)``."""
+        """Add keys ``(B, H, L, d)`` to the cache; returns all."""
         return (keys, values) if self.cache is None else self.cache.update(keys, values, layer)
 
     def seeing(self, broken: Tensor) -> Tensor:
-        """Which tokens ``(B, L)`` see one of the given ``(B, L)``, themselves included."""
+        """Which tokens ``(B, L)`` attend to one of the given ones ``(B, L)``, themselves included."""
         if self.mask is not None:
             return (self.mask[:, 0, :, self.start :] & broken[:, None]).any(-1)
         count = broken.long().cumsum(1)
@@ -62,24 +61,25 @@ class Context(NamedTuple):
         return count > 0
 
     def marked(self, keys: Tensor) -> Tensor:
-        """Keys for a cache, with NaN for broken tokens ``(B, ..., L, d)``: whatever token sees these becomes NaN."""
+        """Keys ``(B, ..., L, d)`` for a cache, NaN for broken tokens, so that every token that attends to them becomes
+        NaN."""
         if self.broken is None:
             return keys
         return keys.masked_fill(self.broken.view(len(keys), *[1] * (keys.dim() - 3), keys.shape[-2], 1), float("nan"))
 
     def weighed(self, values: Tensor) -> Tensor:
-        """Values out of a cache, without NaN where there is a mask: its weights of 0 times NaN would be NaN."""
+        """Values from a cache, with NaN removed if there is a mask, because a weight of 0 times NaN is NaN."""
         return values if self.mask is None else values.masked_fill(values.isnan(), 0.0)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, context: Context) -> Tensor:
     """``scaled_dot_product_attention`` of ``(B, H, L, d)`` within documents; no (L, L) mask for them.
 
-    Each document is a call of its own over its own tokens, which is less work than one masked call.
+    One call per document is less work than one masked call.
     """
     if context.lengths is not None and len(context.lengths) > q.shape[0]:
         whole, lengths = q.shape, list(context.lengths)
-        # documents lie one after the other in the rows, and the rows one after the other
+        # documents are consecutive in the rows, and so are the rows
         parts = zip(*(x.transpose(1, 2).flatten(0, 1).split(lengths) for x in (q, k, v)))
         found = []
         for part in parts:
@@ -95,8 +95,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, context: Context) -> T
 def _attend_half(q: Tensor, k: Tensor, v: Tensor, n: int, m: int, scale: float, context: Context, dtype) -> Tensor:
     """:func:`attend` in half precision, of points whose times, in slots ``n`` and ``m``, are far above 1.
 
-    The softmax does not see a shift of all key times, and a mean takes one of all value times along; without them the
-    digits go to what differs.
+    The softmax ignores a shift of all key times, and a mean shifts with all value times; subtracting the shifts saves
+    digits for the differences.
     """
     place = torch.arange(k.shape[-1], device=k.device)
     shift_k, shift_v = (x[..., slot].mean(-1)[..., None, None].detach() for x, slot in ((k, n), (v, m)))
@@ -111,7 +111,7 @@ def _time(space: Tensor) -> Tensor:
 
 
 class _Heads(Function):
-    """The heads of full attention out of one product, which becomes them: rotated, with times."""
+    """Computes the heads of full attention in place from one product: rotated, with times."""
 
     @staticmethod
     def forward(ctx, product, f, cos, sin, heads, size, n):
@@ -155,7 +155,7 @@ def _by_temperature(grad: Tensor, q: Tensor, f: Tensor) -> Tensor:
 
 
 class _Attention(nn.Module):
-    """What both kinds share: the temperature, centroids and the last product."""
+    """Base of both kinds: the temperature, centroids and the output projection."""
 
     bias: Tensor
 
@@ -167,7 +167,7 @@ class _Attention(nn.Module):
         self.joined = rounded_up(self.heads * value, config.pad)
         if self.lorentz:
             self.scale = nn.Parameter(torch.full((1,), temperature))
-            # published with the logits; the softmax does not see it
+            # a published bias of the logits, which the softmax ignores
             self.register_buffer("bias", torch.zeros(()))
         last = value - 1
         inside = [last, *range(last)] if self.lorentz else range(value)
@@ -177,14 +177,14 @@ class _Attention(nn.Module):
         self.out = RowLinear(self.joined, outer.width, live, outer.space, self.lorentz, init)
 
     def reset_parameters(self) -> None:
-        """The temperature; the maps have their own."""
+        """Initialise the temperature; the maps initialise themselves."""
         if self.lorentz:
             nn.init.constant_(self.scale, self.temperature)
 
     def scales(self, q: Tensor) -> tuple[float, Tensor | None]:
         """The factor of the logits, and a factor of Q or None.
 
-        The second has the temperature where asking for its number would hold up a GPU or a compiler, and where
+        The second holds the temperature if reading its value would wait for a GPU or break a compiled graph, and if
         plain operations differentiate the logits.
         """
         factor = self.rotary.attention_factor
@@ -225,7 +225,7 @@ class _Attention(nn.Module):
         return apply_linear(self.out, joined)
 
     def weights(self, logits: Tensor, context: Context) -> Tensor:
-        """Softmax of the logits ``(B, H, L, all)`` over what a token may see."""
+        """Softmax of the logits ``(B, H, L, all)`` over the tokens that a token may attend to."""
         if context.mask is not None:
             logits = logits.masked_fill(~context.mask, float("-inf"))
         return logits.softmax(-1)
@@ -236,7 +236,7 @@ class FullAttention(_Attention):
 
     def __init__(self, config: Architecture, layer: int):
         size, h = config.dim // config.n_heads, config.n_heads
-        self.d = size - 1  # rotated, of Euclidean heads as well
+        self.d = size - 1  # rotated coordinates, also of Euclidean heads
         super().__init__(config, layer, size, size, config.dim**0.5, self.d)
         outer, space = Layout(config.dim, config), size - 1 if self.lorentz else size
         turned = [i // 2 + i % 2 * (self.d // 2) for i in range(self.d)] + list(range(self.d, space))
@@ -291,7 +291,7 @@ class FullAttention(_Attention):
 
 
 class _LatentHeads(Function):
-    """The heads of latent attention: the rotated key and the times go into the slots that the product leaves free."""
+    """The heads of latent attention: writes the rotated key and the times into free slots of the product."""
 
     @staticmethod
     def forward(ctx, query, pair, k_pe, f, cos, sin, heads, nope, value, timed):
@@ -393,12 +393,12 @@ class LatentAttention(_Attention):
             rotated = rows.turn(k_pe, cos[:, 0], sin[:, 0])
             times = [k[..., self.nope + self.d], v[..., self.value - 1]] if self.timed else []
             keys, values = self._remember(latent, rotated, times, context)
-            if context.start:  # an adapter is in the place of self.up, so keys and values are built again
+            if context.start:  # an adapter replaced self.up, so rebuild keys and values
                 return self._rebuilt(q, rows.upcast(keys[:, 0]), rows.upcast(values[:, 0]), scale, context)
         return self.core(q, k, v, context, scale)
 
     def _parted(self, pair: Tensor) -> Tensor:
-        """What :attr:`up` gives, as keys without their rotated part, and values: ``(B, L, 2, H, head)``."""
+        """The output of :attr:`up`, as keys without their rotated part, and values: ``(B, L, 2, H, head)``."""
         return pair[..., : 2 * self.heads * self.head].unflatten(-1, (2, self.heads, self.head))
 
     def expand(
@@ -407,7 +407,7 @@ class LatentAttention(_Attention):
         """Queries, keys and values ``(B, L, H, head)``, rotated and with times."""
         pair = rows.upcast(apply_linear(self.up, latent))
         if self._by_hand(pair):
-            query = query.clone(memory_format=torch.contiguous_format)  # which becomes the heads
+            query = query.clone(memory_format=torch.contiguous_format)  # overwritten by the heads
             return _LatentHeads.apply(query, pair, k_pe, f, cos, sin, self.heads, self.nope, self.value, self.timed)
         n = self.nope + self.d
         q = self._rotated(query, cos, sin)
@@ -443,9 +443,10 @@ class LatentAttention(_Attention):
         factor: Tensor | None,
         context: Context,
     ) -> Tensor:
-        """Means ``(B, L, H, value)`` without keys and values: their maps go to the query before and behind the mean.
+        """Means ``(B, L, H, value)`` without building keys and values: their maps are applied to the query and to the
+        mean.
 
-        The times are no linear maps of the latent point, therefore the cache has them.
+        The times are not linear in the latent point, so the cache stores them.
         """
         nope, n, size, rank = self.nope, self.nope + self.d, self.value - self.timed, self.latent.size
         weight, bias = rows.upcast(self.up.weight), None if self.up.bias is None else rows.upcast(self.up.bias)
@@ -479,7 +480,7 @@ class LatentAttention(_Attention):
         return out.transpose(1, 2)
 
     def _rebuilt(self, q: Tensor, keys: Tensor, values: Tensor, scale: float, context: Context) -> Tensor:
-        """Attention of new queries over keys and values built from all that the cache holds."""
+        """Attention of new queries over keys and values rebuilt from the cache."""
         k_pe, keys = values[..., : self.d], context.weighed(keys)
         latent = rows.lift(F.pad(keys, (0, self.latent.width - keys.shape[-1])), self.latent.n)
         both = self._parted(rows.upcast(apply_linear(self.up, latent)))

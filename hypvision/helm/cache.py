@@ -1,4 +1,4 @@
-"""A cache for generating without the transformers library, whose caches serve as well."""
+"""A cache for generation without the transformers library, whose caches work as well."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Cache(Protocol):
-    """What attention asks of a cache."""
+    """The interface of a cache."""
 
     def update(self, keys: Tensor, values: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
         """Add tokens ``(B, H, L, d)`` of a layer; returns those of all tokens."""
@@ -45,7 +45,7 @@ class _Layer:
 
 
 class LatentCache:
-    """What attention remembers of earlier tokens.
+    """Keys and values of earlier tokens.
 
     Example:
         >>> cache = LatentCache()
@@ -74,6 +74,6 @@ class LatentCache:
             layer.length = min(layer.length, length)
 
     def reorder(self, index: Tensor) -> None:
-        """Take other rows of the batch, as beam search does."""
+        """Select rows of the batch, for beam search."""
         for layer in self.layers:
             layer.stored = [torch.index_select(stored, 0, index) for stored in layer.stored]

@@ -1,7 +1,7 @@
-"""Official HELM checkpoints to :class:`hypvision.helm.Helm`'s names, and back.
+"""Convert official HELM checkpoints to :class:`hypvision.helm.Helm`'s names, and back.
 
 The published state dict repeats the number of every manifold under each layer that uses it, and holds an (L, L) mask;
-ours has one entry a tensor, matrices that read the same rows in one, and rows filled with zeros.
+ours has one entry per tensor, joins matrices with the same input, and pads rows with zeros.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _DECODER = re.compile(r"(?:decoder|model)\.(.+)")  # as a training and save_pret
 
 
 def decoder_weights(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of :class:`Helm`, out of those of a training or of transformers' model."""
+    """The weights of :class:`Helm` from a training's or transformers' state dict."""
     inside = {match[1]: value for name, value in state_dict.items() if (match := _DECODER.fullmatch(name))}
     return inside or dict(state_dict)
 
 
 def untold(config: Architecture) -> dict[str, Any]:
-    """The options that say what a model computes and that no weights show, with their values.
+    """The options that change a model's outputs but cannot be inferred from its weights, with their values.
 
-    Those that only say how it is trained or stored are not among them.
+    Options for training or storage are not included.
     """
     names = ["max_seq_len", "rope_theta", "residual_scale", "rms_eps", "safe_clamp"]
     if config.mixed:
@@ -47,13 +47,13 @@ def untold(config: Architecture) -> dict[str, Any]:
 
 
 def helm_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What an official state dict tells beside its weights: the context, by its mask."""
+    """Options that an official state dict implies: the context length, by its mask."""
     mask = next((v for name, v in state_dict.items() if name.endswith("attn_mask")), None)
     return {} if mask is None else {"max_seq_len": mask.shape[-1]}
 
 
 class _Entry(NamedTuple):
-    """One of our tensors, or module with ``weight`` and ``bias``, and the published ones that it is made of."""
+    """One of our tensors (or a module with ``weight`` and ``bias``) and its published parts."""
 
     ours: str
     official: tuple[str, ...]
@@ -125,7 +125,7 @@ def _experts(config: Architecture, ours: str, theirs: str) -> Iterator[_Entry]:
     for i in range(config.n_routed_experts):
         yield from _feed_forward(f"{ours}experts.{i}.", f"{theirs}experts.{i}.")
         yield _Entry(f"{ours}experts.{i}.c", (f"{theirs}experts.{i}.expert_manifold.k",))
-    if config.moe_combine == "centroid":  # which the published code does not have; named as its other experts
+    if config.moe_combine == "centroid":  # not in the published code; named like its other experts
         for i in range(config.n_shared_experts):
             yield from _feed_forward(f"{ours}shared.{i}.", f"{theirs}shared_experts.{i}.")
             yield _Entry(f"{ours}shared.{i}.c", (f"{theirs}shared_experts.{i}.expert_manifold.k",))
@@ -170,9 +170,9 @@ def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         expected = [torch.ones(())]
         expert = _EXPERT.match(name)
         own = manifolds.get(f"{expert[1]}.expert_manifold.k") if expert else None
-        if expert and own is not None:  # what leads into an expert and out of it may be on the model's manifold
+        if expert and own is not None:  # maps into and out of an expert may be on the model's manifold
             expected = [own] if expert[2] else [own, *expected]
-        alias = manifolds.get(f"{name[:-1]}{'ck'[name[-1] == 'c']}", value)  # the same number by its other name
+        alias = manifolds.get(f"{name[:-1]}{'ck'[name[-1] == 'c']}", value)  # the same curvature under another name
         if not (any(bool((value == number).all()) for number in expected) and bool((value == alias).all())):
             raise HypvisionError(
                 f"The manifold '{name}' of the checkpoint has c = {value.flatten()[0].item():g}, but the manifolds "
@@ -186,7 +186,7 @@ def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> Architecture:
     """The sizes of an official checkpoint.
 
-    What no weight shows is as published (two active experts, a softmax, no groups) unless ``changes`` say otherwise.
+    Options that weights do not show are as published (two active experts, a softmax, no groups) unless in ``changes``.
 
     Raises:
         HypvisionError: weights of another model.
@@ -284,7 +284,7 @@ def helm_to_official(state_dict: Mapping[str, Tensor], config: Architecture | No
         pieces = value.split(_parts(config, entry, len(value))) if len(entry.official) > 1 else [value]
         official |= {name: piece.clone() for name, piece in zip(entry.official, pieces)}
     embedding = next((name for name in official if name.endswith(".embedding")), None)
-    if embedding is not None:  # never used, but expected
+    if embedding is not None:  # unused but required
         prefix = embedding.removesuffix("embedding")
         official |= {f"{prefix}add_pos.w_y": torch.ones(()), f"{prefix}add_pos.scale": torch.zeros(())}
     return official
@@ -308,12 +308,12 @@ def _parts(config: Architecture, entry: _Entry, rows: int) -> list[int]:
 
 
 def _live(weight: Tensor) -> int:
-    """Rows that are not zero. Columns are not looked at: LoRA fills those that nothing comes into."""
+    """Rows that are not zero. Columns are ignored, because LoRA fills those without input."""
     return int((weight != 0).flatten(1).any(1).sum()) if weight.dim() > 1 else int((weight != 0).sum())
 
 
 def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
-    """The sizes of weights with our names, by the zeros that fill their rows.
+    """Infer the sizes of weights with our names from the zeros that pad their rows.
 
     Raises:
         HypvisionError: no such weights, or those of a Euclidean counterpart, of which there is no official form.
@@ -368,9 +368,9 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
 
 
 def helm_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-    """The preset that converted weights belong to, and the options in which they differ from it."""
+    """The preset of converted weights, and the options that differ from it."""
     found = helm_architecture(state_dict).to_dict()
-    ignored = {"max_seq_len"}  # no weight shows it
+    ignored = {"max_seq_len"}  # cannot be inferred from weights
     if not found["n_routed_experts"]:
         ignored |= {"mice_inter_dim", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}
     differences = {

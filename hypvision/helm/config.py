@@ -1,7 +1,7 @@
 """The sizes and options of HELM's language models, and the published ones.
 
-*HELM: Hyperbolic Large Language Models via Mixture-of-Curvature Experts* (He et al., NeurIPS 2025). Sizes are called as
-in the official configs and mean what they mean there: ``dim``, ``inter_dim``, ``v_head_dim``, ``qk_rope_head_dim``
+*HELM: Hyperbolic Large Language Models via Mixture-of-Curvature Experts* (He et al., NeurIPS 2025). Sizes have the
+names and meanings of the official configs: ``dim``, ``inter_dim``, ``v_head_dim``, ``qk_rope_head_dim``
 and the size of a head of HELM-D count the time coordinate; ``kv_lora_rank`` and ``qk_nope_head_dim`` do not.
 """
 
@@ -34,7 +34,7 @@ class Architecture:
         residual_scale: factor of the space part after each residual connection; 4 sqrt(dim) in HELM-D and sqrt(dim)
             in HELM-MiCE, taken for dense and for mixed models if None.
         rms_eps: below the root of RMSNorm; HELM's 1e-8, later code has 1e-4.
-        safe_clamp: Minkowski norms are cut at the least that means of points can have, which changes nothing but
+        safe_clamp: clamp Minkowski norms at the smallest value that means of points can have, which affects only
             round-off; False for the published floors (1e-4, 1e-6).
         rope_theta: base of the rotary code.
         original_seq_len, rope_factor, beta_fast, beta_slow, mscale: YaRN, used where max_seq_len > original_seq_len.
@@ -55,7 +55,7 @@ class Architecture:
         bias_rate: its step.
         aux_alpha: weight of the loss on uneven loads.
         pad: rows are stored in multiples of this many numbers, which matrix products are faster with. 1 for none.
-        fused: whether row operations have a backward written by hand, or are plain.
+        fused: whether row operations use a backward written by hand.
 
     Raises:
         HypvisionError: sizes that do not go together.
@@ -230,7 +230,7 @@ def preset(name: str, **changes: Any) -> Architecture:
     return architecture(PRESETS[name] | _own_names(changes))
 
 
-ALIASES = {"moe_inter_dim": "mice_inter_dim"}  # as later official code calls it
+ALIASES = {"moe_inter_dim": "mice_inter_dim"}  # its name in later official code
 
 
 def _own_names(options: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from .layers import FeedForward, Layout, RowLinear, compute_dtype
 
 
 class Routing(NamedTuple):
-    """Which experts the tokens of a layer went to.
+    """The routing of a layer's tokens to experts.
 
     Attributes:
         counts: tokens of each expert, ``(E,)``.
@@ -37,7 +37,7 @@ class Gate(nn.Module):
         self.config = config
         self.size = Layout(config.dim, config).size
         self.weight = nn.Parameter(torch.empty(config.n_routed_experts, self.size))
-        # added to the scores for the selection alone; follows the loads, not the gradient
+        # added to the scores only for the selection; updated by the loads, not by gradients
         self.register_buffer("bias", torch.zeros(config.n_routed_experts))
         self.reset_parameters()
 
@@ -52,7 +52,7 @@ class Gate(nn.Module):
         config, x = self.config, rows.upcast(x)
         with torch.autocast(x.device.type, enabled=False):
             weight = self.weight.to(x.dtype)
-            logits = x[:, : self.size] @ weight.T  # of the space parts: the time would be one more coordinate to learn
+            logits = x[:, : self.size] @ weight.T  # space parts only: the time would add a coordinate to learn
             if config.router == "lorentz" and config.lorentz:
                 time = torch.sqrt(weight.square().sum(-1) + 1)
                 logits = 2 + 2 * (logits - x[:, self.size, None] * time)
@@ -81,7 +81,7 @@ class Gate(nn.Module):
 
 
 class MixtureOfCurvatures(nn.Module):
-    """Experts on hyperboloids of their own, and shared ones, to one point."""
+    """Routed experts on their own hyperboloids and shared experts, combined to one point."""
 
     shared: nn.ModuleList | FeedForward | None
 
@@ -118,7 +118,7 @@ class MixtureOfCurvatures(nn.Module):
         count, k = chosen.shape
         every = chosen.flatten()
         order = every.argsort(stable=True)
-        # not bincount, which waits for a GPU to learn how many numbers it gives
+        # not bincount, which waits for a GPU to get its output size
         counts = every.new_zeros(config.n_routed_experts).scatter_add_(0, every, torch.ones_like(every))
         gathered = flat.index_select(0, order // k)
         own = [e for e in self.experts if isinstance(e, FeedForward) and e.is_plain]
@@ -126,8 +126,8 @@ class MixtureOfCurvatures(nn.Module):
             done = _in_one_graph(own, gathered, counts, every[order])
         else:
             parts = zip(self.experts, gathered.split(counts.tolist()))
-            # Without tokens an expert has no gradient, rather than zeros with which an optimiser would go on moving
-            # it. Processes that train together wait for each other's gradients: there it has zeros.
+            # An expert without tokens gets no gradient, since an optimiser would still move it with zeros. Distributed
+            # training needs a gradient from every process, so there it gets zeros.
             everyone = not count or _several_processes()
             done = torch.cat([expert(part) for expert, part in parts if everyone or len(part)])
         back = torch.empty_like(order).scatter_(0, order, torch.arange(count * k, device=order.device)).view(count, k)
@@ -152,7 +152,7 @@ def _several_processes() -> bool:
 
 
 def _in_one_graph(experts: list[FeedForward], x: Tensor, counts: Tensor, own: Tensor) -> Tensor:
-    """The experts' rows ``(N, width)`` of gathered points, of the experts ``own``; no number of rows is asked."""
+    """Output rows ``(N, width)`` of the experts ``own`` for gathered points, without reading row counts."""
     first = experts[0]
     c: float | Tensor = 1.0
     if first.initial_c is not None:

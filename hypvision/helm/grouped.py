@@ -1,7 +1,7 @@
 """Linear maps of groups of rows, as one operation for compilers.
 
-How many rows a group has is known only when the gate has spoken. Compilers cut their graphs there, unless what needs to
-know is one operation whose result has a size that they know.
+The gate decides at run time how many rows a group has. Compilers break their graphs there, unless a single operation
+with a known output size uses the counts.
 """
 
 from __future__ import annotations

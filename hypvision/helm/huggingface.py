@@ -42,7 +42,7 @@ from transformers import (  # noqa: E402
 )
 from transformers.modeling_outputs import CausalLMOutputWithPast  # noqa: E402
 
-# What the library calls a model's cache, in what it passes and in what it takes: "past_key_values" before 5.24.
+# transformers' name of the cache in arguments and outputs: "past_key_values" before 5.24.
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 _FIELDS = {field.name: field.default for field in dataclasses.fields(Architecture)}
 
@@ -88,7 +88,7 @@ class HelmConfig(PretrainedConfig):
 class HelmForCausalLM(PreTrainedModel, GenerationMixin):
     """A HELM language model, or its Euclidean counterpart.
 
-    With labels the loss is computed without a tensor of all logits; in evaluation these are given all the same.
+    With labels the loss is computed without a tensor of all logits; evaluation mode returns them too.
     """
 
     config_class = HelmConfig
@@ -118,7 +118,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         return self.model.head
 
     def resize_token_embeddings(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused: new rows would have to be points, and transformers draws them from a normal distribution.
+        """Not supported: new rows would have to be points, but transformers draws them from a normal distribution.
 
         Raises:
             HypvisionError: always.
@@ -139,7 +139,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
                 f"generate() needs at least one prompt of at least one token, got {tuple(prompts.shape)}. Let prompts "
                 "begin with a token of your own (such as the end of a text), and leave out empty batches."
             )
-        # the library annotates self by a protocol that its own models do not meet
+        # transformers annotates self by a protocol that its own models do not satisfy
         return super().generate(inputs, *args, **options)  # type: ignore[misc]
 
     def forward(
@@ -216,9 +216,9 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         """As every model of transformers. It replaces parameters by its own; points are marked as such again, which
         the optimisers of :mod:`hypvision.optim` go by."""
         found = super().from_pretrained(*args, **options)
-        model = found[0] if isinstance(found, tuple) else found  # a report comes with it, if asked for
+        model = found[0] if isinstance(found, tuple) else found  # a tuple with a report, if requested
         for _, parameter, manifold in named_manifold_parameters(model):
-            if type(parameter) is torch.nn.Parameter and not parameter.is_meta:  # neither sharded nor on a disk
+            if type(parameter) is torch.nn.Parameter and not parameter.is_meta:  # neither sharded nor offloaded to disk
                 mark(parameter, manifold)
         return found
 

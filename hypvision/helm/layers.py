@@ -21,7 +21,7 @@ def rounded_up(count: int, multiple: int) -> int:
 
 
 class Layout:
-    """Where the coordinates of a row lie.
+    """The positions of coordinates in a row.
 
     Args:
         ambient: coordinates of a point with its time; all of them space if the geometry is Euclidean.
@@ -119,7 +119,7 @@ def compute_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
 
 
 def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
-    """A linear layer, or what an adapter has put in its place, on rows of at least float32."""
+    """Apply a linear layer, or its adapter, to rows of at least float32."""
     weight = layer.weight
     if isinstance(weight, Tensor) and not torch.is_autocast_enabled(x.device.type):
         x = x.to(weight.dtype)
@@ -127,7 +127,7 @@ def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 class RowNorm(nn.Module):
-    """The gain of an RMSNorm over space parts; the functions of :mod:`hypvision.helm.rows` apply it."""
+    """The gain of an RMSNorm over space parts, applied by functions of :mod:`hypvision.helm.rows`."""
 
     def __init__(self, layout: Layout, eps: float):
         super().__init__()
@@ -203,11 +203,12 @@ class FeedForward(nn.Module):
 
     @property
     def is_plain(self) -> bool:
-        """Whether no adapter is in the place of a map."""
+        """Whether no adapter replaces a map."""
         return isinstance(self.gate_up, RowLinear) and isinstance(self.down, RowLinear)
 
     def curvature(self) -> Tensor:
-        """``c`` of an expert, ``(1,)``. Published code has the bare number, which weight decay may take below zero."""
+        """``c`` of an expert, ``(1,)``. Published code stores the number itself, which weight decay may make
+        negative."""
         return rows.upcast(self.c).clamp(min=1e-3)
 
     def forward(self, x: Tensor) -> Tensor:

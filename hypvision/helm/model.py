@@ -22,7 +22,7 @@ from .layers import FeedForward, Layout, PointEmbedding, RowLinear, RowNorm, app
 
 
 class Output(NamedTuple):
-    """What a pass of a model gives.
+    """The output of a forward pass.
 
     Attributes:
         logits: ``(B, L or logits_to_keep, V)``; None where labels are given.
@@ -44,7 +44,7 @@ class Output(NamedTuple):
 class Block(nn.Module):
     """Attention and feed-forward layer, each with its residual connection and the norm that follows it.
 
-    The norm before the attention is that behind the block before; published names count it to this one.
+    The norm before the attention is computed in the previous block, though published names assign it to this one.
     """
 
     def __init__(self, config: Architecture, layer: int):
@@ -123,7 +123,7 @@ class Helm(nn.Module):
         return {"embed.weight"}
 
     def num_parameters(self) -> int:
-        """Learned numbers, without the zeros that fill rows."""
+        """Number of learned values, without the zeros that pad rows."""
         total = 0
         for module in self.modules():
             if isinstance(module, RowLinear):
@@ -138,7 +138,7 @@ class Helm(nn.Module):
         """Embeddings of tokens ``(B, L)`` as rows ``(B, L, width)``."""
         e, layout = rows.upcast(self.embed(input_ids)), self.layout
         if isinstance(self.embed, PointEmbedding):
-            if self.embed.weight.dtype not in rows.HALF:  # which would have lost the time
+            if self.embed.weight.dtype not in rows.HALF:  # a cast would have lost the time
                 return F.pad(torch.cat([e[..., 1:], e[..., :1]], -1), (0, layout.width - layout.size - 1))
             e = e[..., 1:]
         return rows.lift(F.pad(e, (0, layout.width - layout.size)), layout.n)
@@ -147,17 +147,17 @@ class Helm(nn.Module):
         """The points that the head reads, ``(B, L, width)``, and where tokens went.
 
         An embedding that is not finite would reach all tokens through attention, whose weight of 0 times NaN is NaN. It
-        is computed with zeros, and those that see its token become NaN at the end.
+        is replaced by zeros, and tokens that attend to it become NaN at the end.
         """
         x = self.points(input_ids)
         broken = ~x.detach().sum(-1).isfinite()
-        # a GPU is not asked whether there are any, for which the CPU would have to wait
+        # on a GPU do not test whether there are any, to avoid a wait
         if x.device.type != "cpu" or torch.compiler.is_compiling() or bool(broken.any()):
             x, context = x.masked_fill(broken[..., None], 0.0), context._replace(broken=broken)
         h = self.first_norm(x)
         routing = []
         for block in self.layers:
-            # computed again, tokens would come into a cache twice
+            # recomputation would add tokens to a cache twice
             if self.gradient_checkpointing and self.training and context.cache is None:
                 x, h, way = self._checkpointed(block, x, h, context)
             else:
@@ -184,7 +184,7 @@ class Helm(nn.Module):
         cache: Cache | None = None,
         position_ids: Tensor | None = None,
     ) -> Context:
-        """What the tokens may see.
+        """The attention context of the tokens.
 
         Raises:
             HypvisionError: token numbers, masks, positions or a cache that do not fit the model.
@@ -193,7 +193,7 @@ class Helm(nn.Module):
         if cache is not None:
             _check_cache(cache, b)
         start = 0 if cache is None else int(cache.get_seq_length())
-        # Tokens on a GPU are checked in prompts alone, since the CPU waits for it; a compiler has no numbers.
+        # On a GPU only prompts are checked, because the CPU waits for the result; a compiler has no values.
         prompt = cache is not None and not start
         if (prompt or input_ids.device.type == "cpu") and not torch.compiler.is_compiling():
             check_tokens(input_ids, self.config.vocab_size)
@@ -282,7 +282,7 @@ class Helm(nn.Module):
 
 
 def check_tokens(ids: Tensor, vocab_size: int) -> None:
-    """Refuse tokens that the embedding does not have: on a GPU such an index would end the process.
+    """Raise an error for tokens outside the vocabulary, which would crash the process on a GPU.
 
     Raises:
         HypvisionError: tokens outside of the vocabulary.
@@ -296,7 +296,7 @@ def check_tokens(ids: Tensor, vocab_size: int) -> None:
 
 
 def shifted(labels: Tensor, attention_mask: Tensor | None, sequence_id: Tensor | None) -> Tensor:
-    """For each position the token behind it, -100 where there is none in its document."""
+    """For each position the next token, -100 where the document has none."""
     target = F.pad(labels[:, 1:], (0, 1), value=-100)
     if sequence_id is not None:
         following = F.pad(sequence_id[:, 1:], (0, 1), value=-1)

@@ -1,4 +1,4 @@
-"""How well points in a space stand for the nodes of a graph: a loss to train them, and two measures.
+"""Graph embeddings: a loss to train points for the nodes of a graph, and two quality measures.
 
     >>> hops = tree_distances(complete_tree(branching=3, depth=6))          # (1093, 1093)
     >>> loss = neighbour_loss(space.cdist(points[rows], points), hops[rows])
@@ -44,7 +44,7 @@ def tree_distances(parents: Sequence[int]) -> Tensor:
     if not len(parents) or parents[0] != -1 or any(not 0 <= p < i for i, p in enumerate(parents) if i):
         raise ArgumentError("parents must begin with the root, -1, and name for every other node an earlier one.")
     hops = torch.zeros(len(parents), len(parents), dtype=torch.long)
-    for node, parent in enumerate(parents):  # the root has none before it
+    for node, parent in enumerate(parents):  # the root has no earlier node
         hops[node, :node] = hops[:node, node] = hops[parent, :node] + 1
     return hops
 
@@ -68,7 +68,7 @@ def neighbour_loss(distances: Tensor, hops: Tensor) -> Tensor:
     if not edges.any():
         raise ArgumentError("hops has no 1 in it: none of these nodes has a neighbour.")
     others = torch.logsumexp(-distances.masked_fill(hops <= 1, torch.inf), -1, keepdim=True)
-    # a node whose neighbours are all there is has nothing to be told apart from
+    # a node without negatives contributes no loss
     return F.softplus(distances + others)[edges].mean()
 
 
@@ -128,7 +128,7 @@ def average_distortion(distances: Tensor, hops: Tensor, scale: float | None = No
         ratio, _ = ratio.sort()
         weight = ratio.cumsum(0)
         if weight[-1] == 0:
-            return 1.0  # all points in one place
+            return 1.0  # all points coincide
         scale = ratio[torch.searchsorted(weight, weight[-1] / 2).clamp(max=len(ratio) - 1)].item()
     return (ratio / scale - 1).abs().mean().item()
 

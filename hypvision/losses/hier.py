@@ -28,14 +28,14 @@ from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBal
 from hypvision.geometry.manifolds import whose
 from hypvision.geometry.numerics import Function, clip_norm, exact
 
-# Rows of a block: all of its tensors together fit into the cache of a CPU core; a GPU wants fewer, longer calls.
+# Rows per block: on a CPU its tensors fit into the cache of a core; a GPU is faster with fewer, longer calls.
 _ROWS = {"cpu": 256}
 _ROWS_ELSEWHERE = 16384
-# Numbers in the pool that noise is taken from on a CPU, where drawing all of it would cost more than all the rest.
+# Size of the noise pool on a CPU, where drawing all noise would cost more than the rest of the loss.
 _POOL = 2**20
-# A table of exp(-distance / temperature) holds this many nats with room for the noise, in float32.
+# Range in nats of a float32 table of exp(-distance / temperature), with a margin for the noise.
 _NATS = 130.0
-# How near to the boundary of the ball HIER lets a point come, as a share of the radius.
+# HIER's smallest distance of a point from the ball's boundary, relative to the radius.
 _HIER_EPS = 1e-3
 
 
@@ -176,9 +176,9 @@ class _TripletLoss(Function):
         rows = _ROWS.get(dist.device.type, _ROWS_ELSEWHERE)
         noise = _Noise(dist, gumbel, rows, len(triplets), generator)
         low, high = dist.amin(), dist.amax()
-        # exp(-max(d_i, d_j) / tau) is the smaller of two table entries, unless the table would underflow.
+        # exp(-max(d_i, d_j) / tau) is the smaller of two table entries; not used if the table would underflow.
         narrow = dist.device.type == "cpu"
-        if score == "exp":  # log-weights between 0 and 1, whose slope is their own negative
+        if score == "exp":  # log-weights exp(-d) between 0 and 1, with the derivative -exp(-d)
             table, temperature = torch.exp(-dist), 1.0
             slope = table.clone()
         else:
@@ -224,7 +224,7 @@ def _block(
     a, b, c, pair, triple, spare = buffers[:, : len(triplets)]
     for rows, out in ((i, a), (j, b), (k, c)):
         torch.index_select(table, 0, rows, out=out)
-    # Weights of the proxies as LCA of the pair and of the triple, and 1 or 0 for whose distance is the largest.
+    # Weights of the proxies as LCA of the pair and of the triple, and masks of the largest distance.
     torch.minimum(a, b, out=pair)
     torch.minimum(pair, c, out=triple)
     j_rules = torch.lt(b, a, out=a)
@@ -270,7 +270,7 @@ def _largest(x: Tensor, spare: Tensor) -> Tensor:
     """Column of the largest of each row of ``x > 0``; on a CPU in half the time of ``argmax``."""
     if x.device.type != "cpu":
         return x.argmax(1)
-    at_top = torch.ge(x, x.amax(1, keepdim=True), out=spare)  # 1 or 0; all 0 if there is a NaN, which the loss tells
+    at_top = torch.ge(x, x.amax(1, keepdim=True), out=spare)  # 1 or 0; all 0 for NaN, which makes the loss NaN
     return at_top.mul_(torch.arange(x.shape[1], dtype=x.dtype)).amax(1).long()
 
 

@@ -21,10 +21,10 @@ from hypvision.geometry.numerics import exact
 from .proxy_anchor import ProxyAnchorLoss, ProxyNCALoss
 from .supcon import SupConLoss
 
-# The defaults of pytorch-metric-learning are for cosines, from -1 to 1. Hyperbolic distances are some units long: with
-# those defaults the repelling terms vanish and all points meet. Multi-Similarity (s = -d) and SupCon have the defaults
-# of HIER's code for distances. It has none for the others: theirs are the published ones for a similarity of -d / 10,
-# the factor between its Multi-Similarity losses (beta 50 for cosines, 5 for distances).
+# The defaults of pytorch-metric-learning are for cosines from -1 to 1. Hyperbolic distances are several units: with
+# those defaults the repelling terms vanish and all points collapse. Multi-Similarity (s = -d) and SupCon have the
+# defaults of HIER's code for distances. The others have the published defaults for a similarity of -d / 10, which is
+# the ratio between HIER's two Multi-Similarity losses (beta 50 for cosines, 5 for distances).
 _HYPERBOLIC: dict[str, dict[str, float]] = {
     "MultiSimilarityLoss": dict(alpha=1.0, beta=5.0, base=0.0),
     "ProxyAnchorLoss": dict(alpha=3.2, margin=1.0),
@@ -39,7 +39,7 @@ _WANTS_SIMILARITY = ("MultiSimilarityLoss", "ProxyAnchorLoss", "SoftTripleLoss")
 _WANTS_CENTRE = ("MultiSimilarityLoss", "ProxyAnchorLoss")
 
 
-# What is no loss of embeddings with labels, and why.
+# Losses that cannot train labelled embeddings, and why.
 _NO_LOSS = {
     "VICRegLoss": "compares two views of each image and takes no labels",
     "SelfSupervisedLoss": "compares two views of each image and takes no labels",
@@ -53,7 +53,7 @@ _NO_LOSS = {
     "WeightRegularizerMixin": "is a part of others",
 }
 
-# What takes our distance and yet is of cosines.
+# Losses that accept our distance but are defined for cosines.
 _COSINES = {
     "HistogramLoss": "its histograms are of similarities from -1 to 1",
     "P2SGradLoss": "its gradients are of cosines, whatever the distance",
@@ -61,7 +61,7 @@ _COSINES = {
 
 
 def _sizes(num_classes: int | None, dim: int | None) -> dict[str, int | None]:
-    """The number of classes and the dimension, under the names that losses have for them."""
+    """The number of classes and the dimension under a loss's argument names."""
     return {"num_classes": num_classes, "dim": dim, "embedding_size": dim, "descriptors_dim": dim}
 
 
@@ -90,7 +90,7 @@ def hyperbolic_distance(manifold: Manifold, similarity: bool = False, centred: b
             x, y = self._points(query_emb), self._points(ref_emb)
             found = lorentz.cdist(x, y, self.manifold.c)
             if centred:
-                # The library hands over one tensor twice for distances within a batch: their diagonal is 0.
+                # The library passes the same tensor twice for distances within a batch, whose diagonal is 0.
                 count = found.numel() - (len(x) if query_emb is ref_emb else 0)
                 found = found - found.detach().sum() / max(count, 1)
             return self.sign * found
@@ -145,7 +145,7 @@ class MetricLoss(nn.Module):
         own = {"ProxyAnchorLoss": ProxyAnchorLoss, "ProxyNCALoss": ProxyNCALoss, "SupConLoss": SupConLoss}
         ours = name in own and (self.angular or name != "ProxyAnchorLoss")
         kind = own[name] if ours else self._of_library(name)
-        # Some losses hand **kwargs on to their bases.
+        # Some losses pass **kwargs to their bases.
         taken = {key for base in kind.__mro__ if "__init__" in vars(base) for key in inspect.signature(base).parameters}
         sizes = {key: value for key, value in _sizes(num_classes, dim).items() if key in taken}
         if not self.angular:

@@ -49,8 +49,8 @@ class ProxyAnchorLoss(nn.Module):
         return attract.sum() / own.any(0).sum() + repel.sum() / len(self.proxies)
 
     def _terms(self, x: Tensor, labels: Tensor, similarity: Similarity, dim: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Which proxies are the samples' own ``(B, K)``; logarithms of 1 and the sums along ``dim`` over those, and
-        over the others."""
+        """Mask ``(B, K)`` of each sample's own proxy, and ``log(1 + sum)`` along ``dim`` over own and over other
+        proxies."""
         if labels.numel() and not labels.is_cuda and int(labels.max()) >= len(self.proxies):
             raise ArgumentError(f"There are {len(self.proxies)} class proxies, but a label is {int(labels.max())}.")
         with exact(x.device):

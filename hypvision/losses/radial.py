@@ -1,12 +1,13 @@
-r"""Order from general to specific, seen from a root: radial embeddings, and entailment cones as their rivals.
+r"""Losses that order texts from general to specific: radial embeddings, and entailment cones as alternatives.
 
 Alper and Averbuch-Elor, "Emergent Visual-Semantic Hierarchies in Image-Text Representations" (ECCV 2024). An embedding
 ``e`` is more general than ``e'`` if the way from ``e`` to ``e'`` leads on from the root ``r``: if the *exterior angle*
-:math:`\Xi_r(e, e') = \angle(e - r,\, e' - e)` is small. The rivals ask that ``e'`` lies in a cone at ``e``: in flat
+:math:`\Xi_r(e, e') = \angle(e - r,\, e' - e)` is small. The alternatives require ``e'`` to lie in a cone at ``e``: in
+flat
 space (Ganea et al., ICML 2018) or on the hyperboloid (MERU, Desai et al., ICML 2023).
 
 All losses here are modules of one form. Texts are rows of a matrix, each distinct text once, and *triples* of row
-numbers say what is known of them: (general, specific, negative). Chains of any length and trees are sets of triples;
+numbers give the supervision: (general, specific, negative). Chains of any length and trees are sets of triples;
 :func:`chain_triples` makes those of chains.
 """
 
@@ -84,7 +85,7 @@ def chain_triples(levels: int, chains: int, pairs: str | Sequence[tuple[int, int
 
 
 class ChainLoss(nn.Module, ABC):
-    """What the losses on chains share: one call, and keeping to what the model knew before.
+    """Base of the losses on chains, with a prior that keeps embeddings near those of the original model.
 
     Args:
         prior: weight of ``(1 - mean(e . e°)) / 2``, where e° is the embedding of the same text by the model as it was.
@@ -111,7 +112,7 @@ class ChainLoss(nn.Module, ABC):
         Args:
             embeddings: unit vectors ``(N, d)``. Computed in float32 at least.
             triples: int64 ``(T, 3)``: rows of the general, the specific and the negative text.
-            root: ``(d,)``; it is not held to the model as it was.
+            root: ``(d,)``; the prior does not include it.
             reference: unit vectors ``(N, d)`` of the model as it was; None: without that part.
             counts: how often each text occurs ``(N,)``; default: once.
 
@@ -154,7 +155,7 @@ class RadialLoss(ChainLoss):
         p, n = radial_angle(general, specific, root), radial_angle(general, negative, root)
         parts = dict(loss_entail=self.entail * (p.mean() - n.mean()))
         if self.hard:
-            hardest = torch.stack([p.argmax(), n.argmin()])  # as one index: each alone would be read by the host
+            hardest = torch.stack([p.argmax(), n.argmin()])  # one index operation: two would each wait for the GPU
             parts["loss_hard"] = self.hard * (p - n)[hardest].sum()
         return parts
 

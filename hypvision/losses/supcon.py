@@ -15,8 +15,8 @@ class SupConLoss(nn.Module):
     r"""Cross-entropies of one view of every class with another (HIER, Kim et al., CVPR 2023).
 
     A batch holds :math:`V` samples of each of its :math:`N` classes, which make :math:`V` views :math:`x_1, ..., x_V`.
-    For every ordered pair of views the sample of one is to find that of its class in the other, among the :math:`N`
-    there and the other :math:`N - 1` of its own:
+    For every ordered pair of views, a sample of one must identify the sample of its class among the :math:`N` of the
+    other view and the other :math:`N - 1` of its own:
 
     .. math:: \frac{1}{V^2}\sum_{i \ne j} \frac{1}{N}\sum_n -\log \frac{e^{s(x_{in}, x_{jn}) / \tau}}{\sum_m
               e^{s(x_{in}, x_{jm}) / \tau} + \sum_{m \ne n} e^{s(x_{in}, x_{im}) / \tau}}
@@ -50,7 +50,7 @@ class SupConLoss(nn.Module):
             pairs = torch.eye(views, dtype=torch.bool, device=x.device)
             among = s.logsumexp(-1)  # in every view
             same = torch.eye(count, dtype=torch.bool, device=x.device)
-            own = s[pairs].masked_fill(same, -torch.inf).logsumexp(-1)  # (V, N), in one's own but oneself
+            own = s[pairs].masked_fill(same, -torch.inf).logsumexp(-1)  # (V, N), the other samples of the same view
             loss = torch.logaddexp(among, own.unsqueeze(1)) - s.diagonal(dim1=-2, dim2=-1)
             return loss.mean(-1)[~pairs].sum() / views**2
 

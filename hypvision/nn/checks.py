@@ -1,4 +1,4 @@
-"""Checks that the layers share, of shapes, dtypes and types alone: none waits for a device or breaks a graph."""
+"""Checks of shapes, dtypes and types for the layers; none waits for a device or breaks a compiled graph."""
 
 from __future__ import annotations
 

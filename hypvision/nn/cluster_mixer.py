@@ -7,9 +7,9 @@ centres of the whole map by geodesic distance. Values are averaged into the cent
 pixels (dispatch) with the same weights.
 
 How it is computed here: aggregation and dispatch are one batched matrix product each; pooling is a product with a
-constant matrix; projections act on channel-major windows, so that splitting the heads moves nothing; and what the
-window level adds is constant in a window, so it joins as a bias of the output projection instead of being up-sampled
-to pixels and concatenated.
+constant matrix; projections act on channel-major windows, so that splitting the heads moves nothing; and the result of
+the window level is constant in a window, so it is added as a bias after the output projection instead of being
+up-sampled to pixels and concatenated.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ class ClusterMixer(nn.Module):
         norm: GroupNorm over the concatenated levels before the output projection (in the paper, not in its code).
         alpha, window_alpha: initial values of the two temperatures, which multiply similarity and distance. At the
             published 1 a softmax of cosines is near uniform, and all centres are nearly one.
-        center: compare features without their mean: over the pixels of a window at patch level, over the windows at
-            window level. What all have in common tells no centres apart, but makes all cosines alike.
-        locality: initial value of what multiplies, in each head, the squared distance between a pixel and the cell
-            that its centre was pooled from (in cells), which is then taken from their similarity, as superpixels
-            have it; 0, as published, for none and no such parameter.
+        center: subtract the mean of the features before comparing them: over the pixels of a window at patch level,
+        over the windows at window level. A common part makes all cosines similar.
+        locality: initial weight, per head, of the squared distance (in cells) between a pixel and the cell that a
+        centre was pooled from; it is subtracted from their similarity, as in superpixels. 0, as published: no such term
+            and no parameter.
     """
 
     window_alpha: nn.Parameter | None
@@ -135,7 +135,7 @@ class ClusterMixer(nn.Module):
         self.fold, self.prop, self.win, self.window_level = fold, prop, win, window_level
         self.curvature = float(curvature)
         self.pad_always, self.ambient_lift, self.center = pad == "always", lift == "ambient", center
-        # Features that differ by round-off alone, as in a window of one colour, must not be blown up to length 1.
+        # Features that differ only by round-off, as in a window of one colour, must not be scaled to length 1.
         self.eps = 1e-3 if center else 1e-12
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
 
@@ -175,7 +175,7 @@ class ClusterMixer(nn.Module):
                 bias = F.linear(window, weight[:, inner:], bias)
             patch = F.linear(patch, weight[:, :inner]) + bias.reshape(-1, 1, x.shape[3])
         elif window is not None:
-            # The norm couples all pixels and both levels: put them together, as the paper writes it.
+            # The norm couples all pixels and both levels, so concatenate them as in the paper.
             window = window.reshape(-1, 1, inner).expand(-1, patch.shape[1], inner)
             patch = torch.cat([patch, window], 2)
         out = self._to_map(patch, padded)[:, top : top + height, left : left + width]
@@ -211,7 +211,7 @@ class ClusterMixer(nn.Module):
 
     def _padding(self, size: int) -> tuple[int, int]:
         """Pixels to add before and after an axis of ``size``."""
-        # Written from the side of a window, so that torch.export sees that fold divides the padded size.
+        # Computed from the side of a window, so that torch.export knows that fold divides the padded size.
         side = size // self.fold + 1 if self.pad_always else (size + self.fold - 1) // self.fold
         pad = side * self.fold - size
         return pad // 2, pad - pad // 2
@@ -232,7 +232,7 @@ class ClusterMixer(nn.Module):
     def _project(self, windows: Tensor) -> tuple[Tensor, Tensor]:
         """Similarity and value features ``(B * fold^2 * e, d, N)`` of windows ``(B * fold^2, N, C)``."""
         count, pixels, _ = windows.shape
-        # One product for both, then one copy that splits the heads and brings the pixels last.
+        # One product for both, then one copy that splits the heads and moves the pixels last.
         weight = torch.cat([self.feature.weight, self.value.weight])
         bias = torch.cat([self.feature.bias, self.value.bias])
         out = F.linear(windows, weight, bias).reshape(count, pixels, 2, self.heads * self.head_dim)
@@ -314,5 +314,5 @@ class ClusterMixer(nn.Module):
             return lorentz.expmap0(u, c)
         time, space = u[..., :1], u[..., 1:]
         squared = (space * space).sum(-1, keepdim=True) - time * time
-        norm = torch.sqrt(squared.clamp(min=1e-8))  # the official code's clamp, acts below norm 1e-4
+        norm = torch.sqrt(squared.clamp(min=1e-8))  # the official code's clamp; it acts below norm 1e-4
         return lorentz.from_space(sinhc(norm * c**0.5) * space, c)

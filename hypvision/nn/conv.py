@@ -1,4 +1,4 @@
-"""Convolutions on the hyperboloid over space-only maps ``(B, C, H, W)``: Euclidean kernels do the work."""
+"""Convolutions on the hyperboloid over space-only maps ``(B, C, H, W)``, computed by Euclidean kernels."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def box_sum(
     if max(kernel) == 1 and max(padding) == 0:
         return x[tuple(slice(None, None, step) for step in (1, 1, *stride))]
     fits = max(dilation) == 1 and len(kernel) == 2 and all(2 * p <= k for p, k in zip(padding, kernel))
-    if fits and not torch.compiler.is_exporting():  # the exporter to ONNX drops the divisor without a word
+    if fits and not torch.compiler.is_exporting():  # the ONNX exporter silently drops the divisor
         return F.avg_pool2d(x, kernel, stride, padding, divisor_override=1)
     ones = torch.ones(1, 1, *kernel, dtype=x.dtype, device=x.device)
     return _CONVOLUTIONS[len(kernel)](x, ones, None, stride, padding, dilation)
 
 
 class _LorentzConv(nn.Module):
-    """The published layer of the patches' concatenation, in its factorised form."""
+    """The published convolution in factorised form, without concatenated patches."""
 
     rank: int
 
@@ -154,7 +154,7 @@ class LorentzConvTranspose2d(nn.Module):
 
     @property
     def manifold(self) -> Lorentz:
-        """The hyperboloid, of the convolution inside."""
+        """The hyperboloid."""
         return self.conv.manifold
 
     def forward(self, x: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ class _Efficient(nn.Module):
 
     @contextmanager
     def folded(self) -> Iterator[None]:
-        """Inside, the matrix is a constant, for exporters that have no solver of linear systems."""
+        """Context in which the matrix is a constant, for exporters without a linear solver."""
         if self.expanding:
             self.register_buffer("constant", self.matrix().detach(), persistent=False)
         try:
@@ -232,7 +232,7 @@ class _Efficient(nn.Module):
             return out
 
     def finish(self, out: Tensor, norms: Callable[[], Tensor], dim: int) -> Tensor:
-        """Norm matching, boost and rescaling of the map's result; ``norms`` computes those of the inputs."""
+        """Norm matching, boost and rescaling of the linear map's result; ``norms`` computes the inputs' norms."""
         c = self.manifold.c
         if self.boost in ("axis", "none"):
             parameters = [
@@ -253,7 +253,7 @@ class _Efficient(nn.Module):
         return radial_rescale(out, c, self.slope, self.limit, dim)
 
     def _along_axis(self, square: Tensor, last: Tensor, c: float | Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
-        """Norm matching, boost along the last axis and rescaling: a factor, and what is added to the last channel."""
+        """Norm matching, boost along the last axis and rescaling, as a factor and a summand for the last channel."""
         factor, shift = torch.ones_like(square), torch.zeros_like(square)
         if self.matched:
             wanted = rest[0].to(square.dtype)

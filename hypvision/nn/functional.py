@@ -1,7 +1,7 @@
-"""What the layers share: time coordinates and radial factors of space-only features, in float32 also under autocast.
+"""Time coordinates and radial factors of space-only features, in float32 also under autocast.
 
-Inside a network Lorentz points travel as their space parts: maps ``(B, C, H, W)`` and tokens ``(..., n)``. Time is
-computed where a formula needs it, so Euclidean kernels do the work.
+Inside a network Lorentz points are stored as space parts: maps ``(B, C, H, W)`` and tokens ``(..., n)``. Time is
+computed only where a formula needs it, so Euclidean kernels can be used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def precise(x: Tensor) -> Tensor:
-    """Features of half precision as float32, others as they are."""
+    """Convert half precision to float32; leave other dtypes."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
@@ -37,7 +37,7 @@ def space_time(space: Tensor, c: float | Tensor, dim: int = -1) -> Tensor:
 def _radial(function: Callable[..., T], values: list[Tensor | float], device: torch.device) -> T:
     """``function(*values)``, in float64 where it is differentiated.
 
-    The gradients of parameters are what those of all vectors leave of each other, in float32 perhaps only round-off.
+    Gradients of parameters are sums over all vectors that may cancel, in float32 down to round-off.
     """
     with exact(device):
         if needs_grad(*values):

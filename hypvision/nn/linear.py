@@ -1,4 +1,4 @@
-"""The linear layer on the hyperboloid, and how weights of linear layers start."""
+"""The linear layer on the hyperboloid, and initialisations of linear layers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .functional import space_square, space_time
 
 @torch.no_grad()
 def isometric_(weight: Tensor) -> None:
-    """Orthonormal rows or columns, and such a factor that the map keeps the mean square of the norm.
+    """Orthonormal rows or columns, scaled so that the map keeps the mean squared norm.
 
-    If it expands, every norm stays; if it reduces the dimension, what is lost is made up for on average. A stack of
-    such maps neither shrinks nor grows.
+    An expanding map keeps every norm; a reducing map keeps it on average. A stack of such maps neither shrinks nor
+    grows radii.
     """
     rows, columns = weight.shape
     precise = torch.empty(rows, columns, dtype=torch.promote_types(weight.dtype, torch.float32), device=weight.device)
@@ -32,16 +32,17 @@ def isometric_(weight: Tensor) -> None:
 
 @torch.no_grad()
 def equal_rows_(weight: Tensor, length: float) -> None:
-    """Rows as nearly orthogonal as they can be, of one length: coordinates keep their spread, times ``length``."""
+    """Rows of equal ``length``, as orthogonal as possible: the spread of coordinates is multiplied by ``length``."""
     isometric_(weight)
     weight.mul_(length / torch.linalg.vector_norm(weight, dim=1, keepdim=True))
 
 
 class SharedLinear(nn.Linear):
-    """A linear layer whose weight others read: joined with that of another layer, or scaled, before it is applied.
+    """A linear layer whose weight other code reads (joins with another layer's, or scales) instead of calling the
+    layer.
 
-    Its own type keeps it as it is where every ``nn.Linear`` is exchanged for a layer that has no such weight, as
-    :func:`torch.ao.quantization.quantize_dynamic` does.
+    Its own type protects it from tools that replace every ``nn.Linear`` by a layer without such a weight, like
+    :func:`torch.ao.quantization.quantize_dynamic`.
     """
 
 
@@ -97,7 +98,7 @@ class LorentzLinear(nn.Module):
         check_sizes(self, in_features=in_features, out_features=out_features)
         one_of(("isometric", "uniform", "xavier", "orthogonal"), init=init)
         one_of((False, True, "time"), normalize=normalize)
-        between(-80, 80, scale=scale)  # its exponential is finite
+        between(-80, 80, scale=scale)  # so that its exponential is finite
         more_than(0, margin=margin)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.in_features, self.out_features, self.init = in_features, out_features, init
@@ -157,7 +158,7 @@ class LorentzLinear(nn.Module):
             c = self.manifold.c
             rise = wanted + self.margin  # of the time above that of the origin
             factor = torch.sqrt(rise * (rise + 2 / c**0.5) / size.clamp(min=1e-8))  # the published floor
-        else:  # as published, what is nearly 0 becomes the origin
+        else:  # as published, vectors near 0 become the origin
             factor = torch.where(size > 1e-10, wanted / torch.sqrt(size.clamp(min=1e-10)), 0.0)
         return out * factor.to(out.dtype)
 

@@ -1,6 +1,6 @@
 """Normalisation on the hyperboloid, over space-only features.
 
-Inside, everything is in units of the radius of curvature.
+Internally, lengths are in units of the radius of curvature.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hypvision.geometry.numerics import Function, backward_of, distance_from_squ
 from .checks import check_features, check_manifold, check_positive, check_sizes
 from .functional import rescale_limit
 
-# Least cosh(r) - 1: r and sinh(r) are numbers to divide by
+# Least cosh(r) - 1, so that r and sinh(r) can be divisors
 _LEAST = 1e-30
 
 
@@ -112,7 +112,8 @@ def _composite(
 
 
 def _host(x: Any) -> Any:
-    """A tensor with one entry as a number on a CPU, where a call of a kernel takes longer than its arithmetic."""
+    """On a CPU, a tensor with one entry as a Python number, because kernel calls would take longer than the
+    arithmetic."""
     return x.item() if isinstance(x, Tensor) and x.device.type == "cpu" else x
 
 
@@ -137,7 +138,7 @@ class _Centroid:
     def __init__(self, time: Tensor, space: Tensor):
         length = torch.linalg.vector_norm(space, dim=-1)
         square = (time - length).mul_(time + length)
-        self.some = square > 1  # for far points the difference cancels; a mean of points has at least 1
+        self.some = square > 1  # for far points the difference cancels; for a mean of points it is at least 1
         self.root = square.clamp_(min=1).sqrt_()
         self.mean_time, self.space = time, space / self.root.unsqueeze(-1)
 
@@ -155,7 +156,7 @@ class _Centroid:
 
 
 class _BatchNorm(Function):
-    """The layer with one map read and one written each way; the scalars of the pixels are differentiated by hand.
+    """The layer with a backward written by hand: each pass reads one map and writes one map.
 
     In units of the radius of curvature: ``m`` and ``b`` are the space parts of mean and beta, ``t = sqrt(1 + q)`` the
     time of a pixel, ``r`` its distance from the mean, ``h = cosh(r) - 1``, ``s`` the result of scaling ``r``, and ``f =
@@ -169,7 +170,7 @@ class _BatchNorm(Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         k = _host(c)
         root, longest = k**0.5, options.longest(x.dtype)
-        # New memory is what costs most here (the system hands it out page by page): one map, used twice.
+        # Allocating memory costs most here, so one map is used twice.
         out = torch.mul(x, x)
         q = _times(out.sum(1, keepdim=True), k)
         t = (q + 1).sqrt_()
@@ -211,9 +212,9 @@ class _BatchNorm(Function):
             bend = kappa / limit / root
             bent = s.mul_(bend).tanh_()
             s = bent * (kappa / bend)
-        # On a CPU, where looking costs nothing, the rare case alone pays for the limit.
+        # On a CPU, reading the value is free, so only the rare case pays for the limit.
         if s.device.type != "cpu" or s.numel() and not s.amax().item() <= longest:
-            growth = (s <= longest).to(s.dtype)  # beyond, nothing changes with s
+            growth = (s <= longest).to(s.dtype)  # beyond the limit the derivative by s is 0
             s = s.clamp(max=longest)
         end = torch.sinh(s)
         f = end / sinh
@@ -232,7 +233,7 @@ class _BatchNorm(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # once: activation checkpointing allows no more
+        saved = ctx.saved_tensors  # read once: activation checkpointing allows no more
         x, beta, gamma, c, t, products, h, sinh, r, _, _, _, f, _, ratio, ends, var = saved
         options, running = ctx.options, ctx.running
         if torch.is_grad_enabled():

@@ -33,8 +33,8 @@ class LorentzResidual(nn.Module):
         dim: dimension of the channels: 1 for maps, -1 for tokens.
         limit: of the rescaling, the radius that no point exceeds; by default
             :func:`~hypvision.geometry.lorentz.max_distance`.
-        scale_init: value from which a learned scale starts; by default the published one, with which radii grow by 4
-            in every connection unless something behind it brings them back.
+        scale_init: value from which a learned scale starts; by default the published one, with which radii grow by 4 in
+        every connection unless a later layer reduces them.
 
     Shapes:
         two space parts of equal shape to one.

@@ -1,4 +1,4 @@
-"""Everything that touches mmcv, mmdet and mmseg.
+"""All code that uses mmcv, mmdet and mmseg.
 
 Importing this package makes ``mmcv.ops`` importable without a compiler (:mod:`~hypvision.openmmlab.ops`), lets configs
 name weights of the zoo (:mod:`~hypvision.openmmlab.pretrained`), and registers :class:`TimmBackbone` for the configs of

@@ -54,8 +54,8 @@ class TimmBackbone(BaseModule):
         norm_eval: keep batch norms in eval mode, so that their running statistics do not change.
         with_cp: recompute activations in backward to save memory.
         pad_multiple: pad the sides of inputs to multiples of this; default what the patch embedding needs.
-        unused: of ``out_indices`` those that nothing looks at: what they have for themselves alone is not trained. The
-            engine fills it in where a neck begins at a later level.
+        unused: levels of ``out_indices`` that the neck ignores; their own norms are frozen. The engine sets it if a
+        neck starts at a later level.
         init_cfg: ``dict(type="Pretrained", checkpoint=..., prefix=...)`` loads weights by :meth:`load_pretrained`;
             other types as in mmengine.
 
@@ -92,7 +92,7 @@ class TimmBackbone(BaseModule):
         self.frozen_stages = frozen_stages
         self.norm_eval = norm_eval
         self.timm_model = _create(model_name, self.out_indices, pretrained, timm_kwargs)
-        # mmengine would call init_weights of the models that have one, and so undo pretrained=True.
+        # mmengine would call the models' own init_weights, which would undo pretrained=True.
         self.timm_model.is_init = True
         self.channels_last = str(getattr(self.timm_model, "output_fmt", "NCHW")).endswith("NHWC")
         self.out_channels: list[int] = self.timm_model.feature_info.channels()
@@ -165,7 +165,7 @@ class TimmBackbone(BaseModule):
                 parameter.requires_grad_(False)
 
     def _level_norm(self, number: int) -> nn.Module:
-        """What a level has for itself alone, and later levels do not see: a norm of its map, or nothing."""
+        """The norm of a level's map, which later levels do not use, if there is one."""
         norms = getattr(self._base, "feature_norms", None)
         return nn.Identity() if norms is None else norms[number]
 
@@ -237,7 +237,7 @@ class TimmBackbone(BaseModule):
         # of a Hi-Mapper, and of its backbone alone
         names = [*expected, *(name.removeprefix("trunk.") for name in expected)]
         weights = _rename(base, _strip_prefix(names, weights))
-        # What belongs to a part that this network does not have (head, later stages) does not count.
+        # Ignore weights of parts that this network lacks (head, later stages).
         units = _units(base, self.timm_model.feature_info.info)
         parts = {_flat(name) + "_" for name, module in units if any(True for _ in module.parameters())}
         weights = {

@@ -30,7 +30,7 @@ class _InOrder(COCOeval):
     """
 
     def evaluate(self) -> None:
-        """As pycocotools, after a note of the order that is asked for."""
+        """As pycocotools, but remembers the requested order."""
         self.wanted, self.counts = list(self.params.catIds), sorted(self.params.maxDets)
         self.params.maxDets = sorted({*self.counts, 100})
         super().evaluate()

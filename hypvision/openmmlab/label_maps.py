@@ -33,8 +33,8 @@ class LabelMapIoUMetric(Metric, IoUMetric):
     """mmseg's metric; its label maps appear complete or not at all, never through a link, and one for each image, also
     where several have one name. They have 16 bits where 8 do not suffice.
 
-    A class without a pixel in the truth is told: mmseg leaves it out of means if it was not predicted either, and
-    counts it as 0 in ``mIoU`` if it was. Without any truth all numbers are NaN.
+    A warning lists classes without a pixel in the ground truth: mmseg omits them from means if they were not predicted
+    either, and counts them as 0 in ``mIoU`` if they were. Without any truth all numbers are NaN.
     """
 
     output_dir: str | None

@@ -1,10 +1,10 @@
-"""The compiled operators of mmcv, answered by torchvision's prebuilt kernels.
+"""The compiled operators of mmcv, implemented by torchvision's prebuilt kernels.
 
 mmdet and mmseg import ``mmcv.ops``, which loads the extension module ``mmcv._ext``. ``mmcv-lite`` comes without it, and
 building it needs a compiler that matches PyTorch and CUDA. :func:`install` puts a module of that name in place whose
 functions have the extension's signatures: outputs are tensors that the caller has allocated and that are written in
-place. Operators that nothing here answers are there too, and say what to install when they are called. Where a compiled
-mmcv is installed, it is left alone.
+place. Operators without an implementation raise an error that says what to install. Where a compiled mmcv is installed,
+it is left alone.
 
 Float16 and bfloat16 inputs are computed in float32: box coordinates need it, and torchvision does the same under
 autocast.
@@ -397,7 +397,7 @@ MISSING: dict[str, tuple[str, ...]] = {
     "modulated_deform_conv_forward": ("DyHead",),  # with the offsets of another map, which torchvision refuses
     "sync_bn": ("MMSyncBN",),
 }
-"""What stays missing, and the types of mmdet's and mmseg's configs that need it."""
+"""Operators without an implementation, and the types of mmdet's and mmseg's configs that need them."""
 
 
 def missing_operators(config: Any, path: str = "model") -> Iterator[tuple[str, str, str]]:
@@ -424,7 +424,7 @@ class _Extension(ModuleType):
     """The stand-in for ``mmcv._ext``."""
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
-        if name.startswith("_"):  # Python's own look-ups, of which every answer would be believed
+        if name.startswith("_"):  # Python's own look-ups of special attributes must fail
             raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
 
         def missing(*args: Any, **kwargs: Any) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What a config of mmdet or mmseg with our backbone gets before its model is built."""
+"""Prepare a config of mmdet or mmseg with our backbone before its model is built."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def leave_out_unseen_levels(config: Config) -> None:
 
 
 def refuse_missing_operators(config: Config) -> None:
-    """Tell of an operator that nothing answers before the model is built, not within a step.
+    """Raise an error for a missing operator before the model is built, not within a step.
 
     Raises:
         HypvisionError: the model needs one, and mmcv is not a compiled one.

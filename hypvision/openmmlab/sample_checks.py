@@ -1,4 +1,4 @@
-"""What is wrong with a sample of mmseg or mmdet, told with the name of its file.
+"""Error messages for samples of mmseg and mmdet that name the file.
 
 The data sets of both read an image and its annotation when a batch asks for them, in a pipeline of transforms whose
 errors name no file, or that lets wrong files through. :class:`CheckSamplesHook` puts :class:`CheckedPipeline` around

@@ -1,4 +1,4 @@
-"""What the Riemannian optimisers have in common: sorting parameters, batching points, following a learned curvature."""
+"""Base of the Riemannian optimisers: sorts parameters, batches points, follows learned curvatures."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hypvision.geometry.rows import blocks
 
 from .kernels import Kernel, kernel_of
 
-# Methods of geoopt's manifolds that steps take.
+# Methods of geoopt's manifolds that a step calls.
 _FOREIGN = ("egrad2rgrad", "component_inner", "retr", "retr_transp")
-# Below this many coordinates, parameters of one manifold and width are updated as one: calls cost more than the work.
+# Parameters of one manifold and width with fewer coordinates than this are updated together, to save calls.
 _SMALL = 2**16
-# Coordinates a block. On a Xeon 2**18 took up to a tenth longer for the calls, 2**21 a third longer for the memory.
+# Coordinates per block. On a Xeon, 2**18 took up to 10 % longer (calls), 2**21 a third longer (memory).
 _BLOCK = 2**19
 
 Group = dict[str, Any]
@@ -50,13 +50,13 @@ class Job(NamedTuple):
 
 
 def manifold_of(parameter: Tensor) -> Manifold | None:
-    """The manifold of this package whose points a parameter holds; None for numbers without constraint."""
+    """The manifold of this package that a parameter's points lie on; None for Euclidean parameters."""
     manifold = getattr(parameter, "manifold", None)
     return manifold if isinstance(manifold, Manifold) and not isinstance(manifold, Euclidean) else None
 
 
 def foreign_manifold_of(parameter: Tensor) -> Any:
-    """The manifold of another package, such as geoopt's, whose points a parameter holds; None if there is none."""
+    """The manifold of another package, such as geoopt, that a parameter's points lie on; None if there is none."""
     manifold = getattr(parameter, "manifold", None)
     return None if isinstance(manifold, Manifold) or getattr(manifold, "name", None) == "Euclidean" else manifold
 
@@ -81,12 +81,12 @@ def factors(manifold: Manifold, width: int) -> list[Factor]:
 
 
 def constant(c: float | Tensor, dtype: torch.dtype) -> float | Tensor:
-    """A curvature without gradient, in the dtype of the points: its root and inverse are rounded to that."""
+    """A curvature without gradient, in the dtype of the points, so that its root and inverse are rounded to it."""
     return c.detach().to(dtype) if isinstance(c, Tensor) else c
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """The tensor itself, or what a DTensor holds of it on this rank; it must not be split inside its points."""
+    """The tensor, or a DTensor's part on this rank; raises an error if its points are split."""
     for placement in getattr(tensor, "placements", ()):
         if placement.is_partial() or (placement.is_shard() and placement.dim % tensor.dim() == tensor.dim() - 1):
             raise RuntimeError(
@@ -99,11 +99,11 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 def check_options(group: Group, *names: str) -> None:
-    """Options must be finite numbers of at least 0, or tensors of one; these are read on a CPU alone."""
+    """Options must be finite numbers of at least 0, or scalar tensors, which are checked only on a CPU."""
     for name in names:
         value = group[name]
         if isinstance(value, Tensor) and value.numel() == 1:
-            if value.device.type != "cpu":  # nothing waits for a device
+            if value.device.type != "cpu":  # do not wait for a device
                 continue
             value = value.item()
         at_least(0, **{name: value})
@@ -125,13 +125,13 @@ class RiemannianOptimizer(Optimizer):
     """Base class: Euclidean parameters by torch's own functions, points by :mod:`.kernels`.
 
     A step updates everything with the old curvatures, then the curvatures, and then moves the points of every manifold
-    whose curvature changed (Bdeir et al., NeurIPS 2025, "curvature-aware"); momenta live in frames and need no move.
+    whose curvature changed (Bdeir et al., NeurIPS 2025, "curvature-aware"); momenta in frames need no move.
 
-    Parameters of geoopt's class take the steps of geoopt's own optimisers, by the methods of their manifold. Their
-    points do not follow a learned curvature, as they do not there.
+    Parameters of geoopt's class are updated like by geoopt's own optimisers, with the methods of their manifold. As
+    there, their points do not follow a learned curvature.
     """
 
-    # read by the warning that points leave their manifold; other Riemannian optimisers may say the same
+    # marks optimisers that keep points on their manifold, for the warning about others
     keeps_points = True
 
     # states that are tangent vectors; all others but the step have one number for every point and factor
@@ -143,7 +143,7 @@ class RiemannianOptimizer(Optimizer):
         one_of(("tangent", "scale", "project"), move=group["move"])
 
     def add_param_group(self, group: Group) -> None:
-        """Add parameters with options of their own; what is left out is as in the constructor."""
+        """Add parameters with their own options; missing ones are the constructor's."""
         self._check({**self.defaults, **group})
         super().add_param_group(group)
         for parameter in self.param_groups[-1]["params"]:
@@ -162,14 +162,14 @@ class RiemannianOptimizer(Optimizer):
                         f"of {manifold}."
                     )
 
-    # What a subclass fills in
+    # To be implemented by subclasses
 
     def _flat(self, group: Group, parameters: list[Tensor], grads: list[Tensor], states: list[State]) -> None:
         """Update parameters without a manifold, and their states, by torch's own function."""
         raise NotImplementedError
 
     def _ready(self, group: Group, parameter: Tensor) -> None:
-        """Refuse a parameter that this group's options do not allow where it lies."""
+        """Raise an error for a parameter whose device the group's options do not allow."""
 
     def _begin(self, group: Group, tangent: Tensor, count: int) -> State:
         """States of points before their first step.
@@ -240,7 +240,7 @@ class RiemannianOptimizer(Optimizer):
         manifold: Manifold,
         tables: dict[tuple[Any, ...], list[Job]],
     ) -> None:
-        """Update the points of a parameter; or put them into ``tables``, if they are few."""
+        """Update the points of a parameter, or collect a few points in ``tables``."""
         x = local_part(parameter)
         if x.dtype not in (torch.float32, torch.float64):
             raise TypeError(
@@ -283,7 +283,7 @@ class RiemannianOptimizer(Optimizer):
                 tables.setdefault(key, []).append(job)
 
     def _columns(self, name: str, tensor: Tensor, part: Factor) -> Tensor:
-        """What of a state belongs to a factor: of a vector its coordinates, else one number for a point."""
+        """The part of a state that belongs to a factor: a vector's coordinates, or one number per point."""
         columns = part.tangents if name in self.vectors else slice(part.column, part.column + 1)
         return tensor.view(-1, tensor.shape[-1])[:, columns]
 
@@ -309,7 +309,7 @@ class RiemannianOptimizer(Optimizer):
                 job.state[name].copy_(part)
 
     def _gathered(self, group: Group, job: Job, rows: Tensor) -> None:
-        """Update the rows that have a gradient, and these alone."""
+        """Update only the rows that have a gradient."""
         part = job._replace(x=job.x[rows], state={name: tensor[rows] for name, tensor in job.state.items()})
         self._blocks(group, part)
         job.x[rows] = part.x
@@ -361,7 +361,7 @@ class RiemannianOptimizer(Optimizer):
                 part.kernel.project_(moved, target)
             else:
                 part.kernel.change_(moved, source, target, group["move"])
-            # Without a change not a bit moves; asked on the device, so that nothing waits.
+            # Without a change the points stay bit for bit; tested on the device, so that nothing waits.
             x.copy_(torch.where(changed, moved, x))
             if group["move"] == "scale":
                 for name, tensor in self.state[parameter].items():

@@ -14,7 +14,7 @@ from .base import constant, factors, foreign_manifold_of, local_part, manifold_o
 
 
 def _entries(parameter: Tensor, grad: Tensor) -> list[Tensor]:
-    """What counts of a gradient: its entries or, of points, the Riemannian norms of its vectors."""
+    """The entries of a Euclidean gradient, or the Riemannian norms of a gradient at points."""
     manifold, foreign = manifold_of(parameter), foreign_manifold_of(parameter)
     if foreign is not None:
         vector = foreign.egrad2rgrad(parameter, grad.clone())  # a copy: geoopt changes its argument
@@ -65,7 +65,7 @@ def clip_grad_norm_(
     """Scale all gradients so that their norm is at most ``max_norm``; points count by their Riemannian norms.
 
     The Euclidean norm of a gradient with respect to points near the ball's boundary, or far out on the hyperboloid,
-    says nothing about the length of the step that it makes: that is the Riemannian norm. The counterpart of
+    does not tell the length of its step; the Riemannian norm does. The counterpart of
     :func:`torch.nn.utils.clip_grad_norm_`.
 
     Args:
@@ -73,7 +73,7 @@ def clip_grad_norm_(
         max_norm: largest norm.
         norm_type: see :func:`get_total_norm`.
         error_if_nonfinite: raise RuntimeError instead of scaling by a norm that is not finite.
-        foreach: accepted for torch's sake.
+        foreach: ignored; accepted for compatibility with torch.
 
     Returns:
         The norm before.

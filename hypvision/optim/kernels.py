@@ -19,15 +19,15 @@ from hypvision.geometry.lorentz.frame import _CAP, _LIMIT
 from hypvision.geometry.manifolds import whose
 from hypvision.geometry.numerics import wide_square_norm
 
-# Longest step, sqrt(c) times the distance; nothing can be farther away than twice the caps of the radius.
+# Longest step, sqrt(c) times the distance; no two points are farther apart than twice the cap of the radius.
 _LONGEST = 40.0
-# Largest coordinate of a gradient: products of points at the cap with the momentum, a hundred of it, must not overflow.
+# Largest coordinate of a gradient: products of points at the cap with 100 times it (momentum) must not overflow.
 _STEEPEST = {torch.float32: 1e15, torch.float64: 1e120}
 
 
-# What the gradient at a point tells a step from there.
+# Values computed with the gradient that the step from the point needs.
 Where = tuple[Tensor, ...]
-# A number, or one for every row.
+# A scalar, or one value per row.
 Rate = Tensor | float
 
 
@@ -64,9 +64,9 @@ def _scale(rate: Rate, norm: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
 
 
 def _sound(scale: Tensor) -> Tensor:
-    """Denominators of a step or a gyration, kept above the rounding errors that are left of them and of the numerators.
+    """Denominators of a step or a gyration, bounded below by the rounding errors.
 
-    They are that small where a step leads back over the origin from far away, in the direction of which nothing turns.
+    They are that small only for a step from far away back across the origin, which rotates nothing.
     """
     return scale.clamp_(min=64 * torch.finfo(scale.dtype).eps)
 
@@ -75,8 +75,8 @@ def _turn_(m: Tensor, x: Tensor, b: Tensor, size_x: Rate, size_b: Tensor, produc
     r"""Rotate ``m`` in place by the gyration of ``X = size_x x`` and ``Y = B + (...) X``, ``B = size_b b``.
 
     That is what parallel transport from ``X`` to :math:`X \oplus Y` does to a vector in its frame. X and Y are points
-    of the unit ball, ``products`` are those of X and X, X and B, B and B; ``y`` those of X and Y, Y and Y. The
-    vectors as they are may be so long that products of theirs overflow.
+    of the unit ball, ``products`` are those of X and X, X and B, B and B; ``y`` those of X and Y, Y and Y. Products of
+    the unscaled vectors could overflow.
     """
     (xx, xb, bb), (xy, yy) = products, y
     mx, mb = _product(m, x) * size_x, _product(m, b) * size_b
@@ -89,7 +89,7 @@ def _turn_(m: Tensor, x: Tensor, b: Tensor, size_x: Rate, size_b: Tensor, produc
 
 
 class Kernel:
-    """Steps in flat space, and what a kernel offers: points ``(N, d)``, vectors in frames ``(N, n)``."""
+    """Steps in flat space, and the interface of the kernels: points ``(N, d)``, vectors in frames ``(N, n)``."""
 
     def __init__(self, manifold: Manifold):
         self.manifold = manifold
@@ -101,12 +101,12 @@ class Kernel:
     def gradient(self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0) -> tuple[Tensor, Where]:
         """Riemannian gradient in the frame, of a loss with the Euclidean gradient ``grad + decay x``.
 
-        Also what a step from ``x`` needs to know of it.
+        Also returns values that the step from ``x`` needs.
         """
         return (torch.add(grad, x, alpha=decay) if decay else grad), ()
 
     def frame(self, x: Tensor, v: Tensor, c: Curvature) -> Tensor:
-        """Any vector ``(N, d)`` at ``x``: its tangent part, in the frame."""
+        """The tangent part of a vector ``(N, d)`` at ``x``, in the frame."""
         return v
 
     def step_(self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature) -> None:
@@ -150,7 +150,7 @@ class LorentzKernel(Kernel):
     def _factors(
         x: Tensor, ahead: Tensor, aside: Tensor, cosh: Tensor, cosh_step: Tensor, side: Tensor
     ) -> tuple[Tensor, Tensor, bool]:
-        """The factors of a step, reduced so that the radius it reaches stays below the cap; and whether they may be.
+        """The factors of a step, reduced so that its radius stays below the cap, and whether any may have been reduced.
 
         The cosh of that radius is ``cosh cosh_step + side``.
         """
@@ -164,7 +164,7 @@ class LorentzKernel(Kernel):
 
     @staticmethod
     def _arrive_(x: Tensor, c: Curvature, capped: bool) -> None:
-        """The time of points that have moved, and the cap for those whose step has lost all digits on its way."""
+        """Compute the time of moved points, and cap those whose step lost all digits."""
         space = x[:, 1:]
         square = _square(space)
         limit = _LIMIT[x.dtype] / c
@@ -188,7 +188,7 @@ class LorentzKernel(Kernel):
         limited = self._factors(x, torch.addcmul(cosh_step, tilt, xd), aside, cosh, cosh_step, side)
         if m is not None and along is not None:
             torch.mul(d, limited[1], out=along)
-            # Nothing happens outside the plane of x and m, so that the gyration is two numbers.
+            # The gyration acts only in the plane of x and m, so two numbers describe it.
             kappa = tilt / (cosh_step + 1)
             ahead, across = kappa * xd, kappa * norm * norm
             area = kappa * across * q
@@ -260,7 +260,7 @@ class BallKernel(Kernel):
             scale_x, add = (2 * xy + yy).add_(1).div_(scale), gap * share / scale
             reached = scale_x * scale_x * q + 2 * scale_x * add * xd + add * add * dd
             factor = (limit / reached.clamp_(min=limit)).sqrt_()
-            # a step back over the origin from far away; a GPU must not wait for the answer
+            # a step from far away back across the origin; tested without waiting for a GPU
             lossy = x.device.type != "cpu" or not scale.min() > 0.1
             return share, xy, yy, scale_x * factor, add * factor, lossy
         # x + u with u = gap d / 2, brought inside: x' = factor (x + u)
@@ -284,7 +284,7 @@ class BallKernel(Kernel):
         scale_x, add = scale_x.unsqueeze(1), (add * scale).unsqueeze(1)
         if m is not None and along is not None:
             torch.mul(d, add, out=along)
-            # Nothing happens outside the plane of x and m: a rotation by the angle of (1 + xy, area).
+            # A rotation in the plane of x and m by the angle of (1 + xy, area).
             share = share * scale * c
             one, across, ahead = xy + 1, share * norm * norm, share * xd
             square = torch.addcmul(share * across * q, ahead, ahead, value=-1)
@@ -316,7 +316,7 @@ class BallKernel(Kernel):
 
 
 class MethodKernel(Kernel):
-    """Steps by the methods of a manifold that this package does not know, one operation after the other.
+    """Steps by the methods of a manifold from outside this package, one operation after the other.
 
     The manifold offers ``egrad2rgrad``, ``retr``, ``transp`` and ``projx``, as :class:`~hypvision.geometry.Lorentz`
     does. With ``origin``, ``transp0``, ``transp0back`` and ``inner``, too, vectors are kept in frames; the metric at
@@ -345,7 +345,7 @@ class MethodKernel(Kernel):
         return super().size(width) if self.frames else width
 
     def _at(self, x: Tensor, d: Tensor) -> Any:
-        """The tangent vector at ``x`` that is ``d`` in its frame, but for the unit of length."""
+        """The tangent vector at ``x`` whose frame coordinates are ``d``, up to the unit of length."""
         return self.methods.transp0(x, d) if self.frames else d
 
     def _unit(self, x: Tensor) -> Any:
@@ -385,7 +385,7 @@ class MethodKernel(Kernel):
 
 
 def kernel_of(manifold: Manifold) -> Kernel:
-    """The kernel for points of a manifold: for one that this package does not know, by its methods."""
+    """The kernel for points of a manifold; one from outside this package needs its methods."""
     if isinstance(manifold, Lorentz):
         return LorentzKernel(manifold)
     if isinstance(manifold, PoincareBall):

@@ -24,9 +24,9 @@ class RiemannianSGD(RiemannianOptimizer):
               \qquad b \leftarrow \mathrm{PT}_{x \to x'}\, b
 
     with the Riemannian gradient :math:`G` of loss and weight decay. The retraction is the exponential map on the
-    hyperboloid and what the manifold says on the ball. :class:`~hypvision.geometry.ManifoldParameter` are points; all
-    other parameters are updated by :class:`torch.optim.SGD`'s rule. Points of a manifold whose curvature is learned by
-    the same optimiser follow the curvature.
+    hyperboloid and the manifold's own on the ball. :class:`~hypvision.geometry.ManifoldParameter` are points; all other
+    parameters are updated by :class:`torch.optim.SGD`'s rule. Points of a manifold whose curvature is learned by the
+    same optimiser follow the curvature.
 
     Args:
         params: parameters or groups, Euclidean and manifold parameters in any mixture.
@@ -45,11 +45,11 @@ class RiemannianSGD(RiemannianOptimizer):
     and points inside the ball, and the momentum is kept in frames, which it cannot leave.
 
     Without ``geoopt_first_step`` the momentum is geoopt's with a buffer that starts at zero. geoopt (and HyperbolicCV,
-    which uses it) starts the buffer with the Euclidean gradient. On the hyperboloid that is no tangent vector: its part
-    along the normal says how the loss goes on outside of the hyperboloid, which is nobody's choice, and geoopt's
-    transport lets it leak into the momentum of all later steps, by some percent at usual rates and without bound at
-    large ones. ``geoopt_first_step`` makes geoopt's first step and drops that part, so that the momentum of points of
-    the hyperboloid differs from geoopt's from the second step on. Parameters of geoopt's own class keep it.
+    which uses it) starts the buffer with the Euclidean gradient. On the hyperboloid that is no tangent vector: its
+    normal part depends on the loss outside of the hyperboloid, which is arbitrary, and geoopt's transport mixes it into
+    the momentum of all later steps, by some percent at usual rates and without bound at large ones.
+    ``geoopt_first_step`` makes geoopt's first step and drops that part, so that the momentum of points of the
+    hyperboloid differs from geoopt's from the second step on. Parameters of geoopt's own class keep it.
     """
 
     def __init__(

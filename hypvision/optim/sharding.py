@@ -11,8 +11,8 @@ from hypvision.geometry import CurvatureParameter, named_manifold_parameters
 def unsharded_parameters(model: nn.Module, group: dist.ProcessGroup | None = None) -> set[nn.Parameter]:
     """Parameters that ``fully_shard`` must leave alone, with their gradients averaged over the processes.
 
-    FSDP shards no parameter without dimensions, and one that is a single point (as ``beta`` of a batch norm) it would
-    cut in pieces. What it ignores it does not reduce either: a hook on each of them does.
+    FSDP cannot shard a parameter without dimensions, and would split a single point (``beta`` of a batch norm). It does
+    not average the gradients of ignored parameters, so a hook on each of them does.
 
         >>> fully_shard(model, ignored_params=unsharded_parameters(model))
 
@@ -30,7 +30,7 @@ def unsharded_parameters(model: nn.Module, group: dist.ProcessGroup | None = Non
         raise RuntimeError("unsharded_parameters needs torch.distributed.init_process_group() to have been called.")
 
     def average(parameter: Tensor) -> None:
-        assert parameter.grad is not None  # autograd has just accumulated it
+        assert parameter.grad is not None  # just accumulated by autograd
         dist.all_reduce(parameter.grad, group=group)
         parameter.grad /= dist.get_world_size(group)
 

@@ -1,4 +1,4 @@
-"""Every door by which a checkpoint comes in: good files of each family load by the same names, hostile ones by none."""
+"""Every entry point that loads checkpoints: good files of each family load by the same names, hostile ones by none."""
 
 import copy
 import importlib
@@ -144,7 +144,7 @@ def by_init_cfg(family, path):
     return SimpleNamespace(state_dict=lambda: {**expected, **{n: v for n, v in found.items() if n in expected}})
 
 
-DOORS = {
+ENTRY_POINTS = {
     "checkpoint_path": by_path,
     "pretrained_cfg_overlay": by_overlay,
     "hypvision.load": by_load,
@@ -157,10 +157,10 @@ DOORS = {
 
 
 @pytest.mark.parametrize("kind", ["official", "timm", "training", "zoo"])
-@pytest.mark.parametrize("door", DOORS)
-def test_every_file_loads_by_every_door(tmp_path, family, kind, door):
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
+def test_every_file_loads_by_every_entry_point(tmp_path, family, kind, entry_point):
     path = write(kind, family, tmp_path)
-    model = DOORS[door](family, path)
+    model = ENTRY_POINTS[entry_point](family, path)
     expected = family.model.state_dict()
     assert model.state_dict().keys() == expected.keys()
     for name, value in model.state_dict().items():

@@ -1,4 +1,4 @@
-"""The door to many cells: the same results by every way, failures that stay alone, and nothing left behind."""
+"""Running many cells: equal results by every launcher, isolated failures, and no files left behind."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Hugging Face's state dicts: there and back to the bit, equal features, one door, mistakes."""
+"""Hugging Face's state dicts: there and back to the bit, equal features, one entry point, mistakes."""
 
 import pytest
 import torch

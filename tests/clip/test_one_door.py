@@ -1,4 +1,4 @@
-"""CLIP models come in by one door, and what their weights need reaches everything behind it."""
+"""CLIP models are made by one function, and every user gets the settings that their weights need."""
 
 import ast
 from pathlib import Path
@@ -31,8 +31,8 @@ ROOT = Path(hypvision.__file__).parent
 
 
 def test_nobody_else_makes_models_or_asks_for_what_weights_need():
-    """In the code: open_clip's own doors, and where it keeps the size and the normalisation of images."""
-    doors = {"create_model", "create_model_and_transforms", "create_model_from_pretrained", "get_tokenizer",
+    """In the code: open_clip's own constructors, and where it stores the size and the normalisation of images."""
+    constructors = {"create_model", "create_model_and_transforms", "create_model_from_pretrained", "get_tokenizer",
              "get_pretrained_cfg", "get_model_config"}  # fmt: skip
     kept = {"preprocess_cfg", "image_mean", "image_std", "image_size"}
     for path in sorted(ROOT.rglob("*.py")):
@@ -42,7 +42,7 @@ def test_nobody_else_makes_models_or_asks_for_what_weights_need():
         for node in ast.walk(tree):
             if not isinstance(node, ast.Attribute):
                 continue
-            opened = isinstance(node.value, ast.Name) and node.value.id == "open_clip" and node.attr in doors
+            opened = isinstance(node.value, ast.Name) and node.value.id == "open_clip" and node.attr in constructors
             assert not opened or place == "clip/models.py", f"{place}:{node.lineno} opens a CLIP"
             looked = node.attr in kept and place not in ("clip/models.py", "clip/views.py", "clip/towers.py")
             assert not looked, f"{place}:{node.lineno} looks at {node.attr}: ask view_of"
@@ -107,9 +107,11 @@ def command(odd, tmp_path):
     return SimpleNamespace(clip=bundle.model, mean=torch.tensor(bundle.mean), std=torch.tensor(bundle.std))
 
 
-@pytest.mark.parametrize("door", [segmenter, segmenter_of_a_training, few_shot, teacher, radial, contrast, command])
-def test_what_the_weights_need_is_behind_every_door(odd, tmp_path, door):
-    found = door(odd, tmp_path)
+@pytest.mark.parametrize(
+    "entry_point", [segmenter, segmenter_of_a_training, few_shot, teacher, radial, contrast, command]
+)
+def test_what_the_weights_need_is_behind_every_entry_point(odd, tmp_path, make):
+    found = make(odd, tmp_path)
     gelus = [module for name, module in found.clip.named_modules() if name.endswith(".gelu")]
     assert gelus and all(isinstance(module, open_clip.transformer.QuickGELU) for module in gelus)
     assert found.mean.flatten().tolist() == pytest.approx([102.0, 127.5, 153.0])

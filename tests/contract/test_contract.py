@@ -225,7 +225,7 @@ WAITS = {
     "tasks/publishing.py: _used_words": "of files",
     "tasks/radial.py: RadialTuning.forward": "of predictions",
 }
-ROOMS = ("geometry", "nn", "losses", "optim", "helm", "models", "clip", "tasks", "openmmlab")
+PACKAGES = ("geometry", "nn", "losses", "optim", "helm", "models", "clip", "tasks", "openmmlab")
 NUMBERS = ("item", "cpu", "numpy", "tolist", "nonzero")
 
 
@@ -240,7 +240,7 @@ def takers(node, names=()):
 
 def test_what_takes_numbers_out_of_tensors_is_known():
     found = set()
-    files = [file for room in ROOMS for file in (OWN / room).rglob("*.py")]
+    files = [file for package in PACKAGES for file in (OWN / package).rglob("*.py")]
     for path in [file for file in files if not {"published", "checkpoint.py"} & set(file.parts)]:
         where = path.relative_to(OWN).as_posix()
         names = set(takers(ast.parse(path.read_text())))

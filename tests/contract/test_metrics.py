@@ -22,11 +22,11 @@ from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.openmmlab.preparing import PREPARATIONS  # noqa: F401 - registers nothing by itself
 
-for room in ("tasks.contrastive", "tasks.language", "tasks.metric_learning_metrics", "tasks.radial",
+for module in ("tasks.contrastive", "tasks.language", "tasks.metric_learning_metrics", "tasks.radial",
              "openmmlab.label_maps", "openmmlab.coco_metric", "openmmlab.datasets.detection",
              "openmmlab.open_vocabulary.detection", "openmmlab.open_vocabulary.panoptic",
              "openmmlab.open_vocabulary.segmentation"):  # fmt: skip
-    importlib.import_module(f"hypvision.{room}")
+    importlib.import_module(f"hypvision.{module}")
 
 CLASSES = ("ant", "bee", "cow", "doe")
 NAN, INF = math.nan, math.inf

@@ -58,7 +58,7 @@ def layers() -> Any:
     from hypvision import nn
     from hypvision.nn import published
 
-    return SimpleNamespace(**{name: getattr(room, name) for room in (published, nn) for name in room.__all__})
+    return SimpleNamespace(**{name: getattr(package, name) for package in (published, nn) for name in package.__all__})
 
 
 def losses() -> dict[str, Any]:

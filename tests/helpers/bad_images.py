@@ -1,4 +1,4 @@
-"""Files that are no images, or attack those who read them: one table for every door of the package."""
+"""Files that are not images or attack their reader: one table for every entry point of the package."""
 
 import io
 import struct

@@ -1,4 +1,4 @@
-"""Damaged and hostile checkpoint files: one table for every door by which a checkpoint comes in."""
+"""Damaged and hostile checkpoint files: one table for every entry point that loads a checkpoint."""
 
 import os
 import zipfile

@@ -1,6 +1,6 @@
-"""Adapters of CLIP: a few trained parameters on a frozen model, all of one contract (:mod:`.base`)."""
+"""Adapters of CLIP: a few trained parameters on a frozen model, all with the interface of :mod:`.base`."""
 
-from hypvision.clip.adapters import hyperclip, lathadapter  # a method is registered by importing it
+from hypvision.clip.adapters import hyperclip, lathadapter  # importing a method registers it
 from hypvision.clip.adapters.base import (
     ADAPTERS,
     Adapter,

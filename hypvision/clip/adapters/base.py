@@ -1,4 +1,4 @@
-"""The contract of adapters: what a few trained parameters on a frozen CLIP answer to, whatever the method.
+"""The interface that every adapter of a frozen CLIP implements.
 
 >>> model = adapters.inject(model, "hyperclip", block=64)        # or a config: HyperCLIPConfig(block=64)
 >>> optimizer = torch.optim.AdamW(adapters.trainable_parameters(model), lr=1.5e-5)
@@ -8,7 +8,7 @@
 
 A method is a folder: ``config.py`` (a dataclass, :class:`AdapterConfig`), ``layer.py`` (the mathematics), ``model.py``
 (where it is put: a subclass of :class:`Adapter`, marked by :func:`register`). A model may carry one adapter of each
-method; where it carries several, ``name`` says which is meant.
+method; ``name`` chooses one of several.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hypvision.errors import HypvisionError, did_you_mean
 
 
 def check_option(of: str, name: str, kind: str, value: object, least: float = -math.inf) -> None:
-    """Refuse a value that is not of the annotated kind, or a whole number below ``least``; other kinds pass."""
+    """Raise an error for a value of another type than annotated, or an integer below ``least``."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     whole = f" of at least {least}" if math.isfinite(least) else ""
     wanted, fits = {
@@ -83,25 +83,25 @@ class Adapter(ABC):
 
     @abstractmethod
     def attach(self) -> None:
-        """Change the model; its outputs stay those of the base model, or begin where the method says."""
+        """Put the adapter into the model. Most methods leave its outputs as they were."""
 
     @abstractmethod
     def detach(self) -> None:
-        """Undo :meth:`attach`: the base model again, to the bit."""
+        """Undo :meth:`attach`: restore the base model bit for bit."""
 
     @abstractmethod
     def describe(self) -> str:
-        """What is adapted, in a part of a sentence."""
+        """A phrase that says what is adapted."""
 
     def merge(self) -> None:
-        """Write what was learned into the base weights, before :meth:`detach`; where plain weights can express it."""
+        """Write the learned change into the base weights, if plain weights can express it; :meth:`detach` follows."""
         raise HypvisionError(
             f"An adapter '{self.name}' cannot be merged: plain CLIP weights cannot express it. Keep it on the model, "
             "and save it by adapters.save."
         )
 
     def parameters(self) -> list[nn.Parameter]:
-        """What is learned, in the order of the model's parameters."""
+        """The trainable parameters, in the order of the model's parameters."""
         return [value for name, value in self.model.named_parameters() if self.name in name.split(".")]
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -109,16 +109,16 @@ class Adapter(ABC):
         return {name: value for name, value in self.model.state_dict().items() if self.name in name.split(".")}
 
     def freeze_unused(self) -> None:  # noqa: B027 - most have nothing to freeze
-        """Stop the gradients of what a dense prediction never meets; distributed training needs that."""
+        """Freeze parameters that dense prediction does not use; distributed training fails if they get no gradient."""
 
     def acts_on(self) -> list[tuple[Tower, Sequence[int]]]:
-        """The towers that it belongs to, and the numbers of their blocks; by them a saved one knows its base model."""
+        """The adapted towers with the numbers of their blocks; a saved file records them to identify the base model."""
         return [(tower, range(len(tower.blocks))) for tower in find_towers(self.model)]
 
     @torch.no_grad()
     def fingerprint(self) -> dict[str, Any]:
-        """What tells one base model from another: sizes, the mean size of the packed projections, and some of them
-        (two random initialisations have the same mean size)."""
+        """Identifies a base model: sizes, the mean absolute value of the packed projections, and a few of their entries
+        (two random initialisations have the same mean)."""
         found = {}
         for tower, numbers in self.acts_on():
             weights = [tower.frozen(tower.blocks[number]).float() for number in numbers]
@@ -137,7 +137,7 @@ ADAPTERS: dict[str, type[Adapter]] = {}
 
 
 def register(method: type[Adapter]) -> type[Adapter]:
-    """Class decorator: make a method known by its name."""
+    """Class decorator: register a method under its name."""
     ADAPTERS[method.name] = method
     return method
 
@@ -157,12 +157,12 @@ def _carried(model: nn.Module) -> dict[str, Adapter]:
 
 
 def is_injected(model: nn.Module, name: str | None = None) -> bool:
-    """Whether a model carries an adapter, or that of a name."""
+    """Whether a model has an adapter (of this name, if given)."""
     return bool(_carried(model)) if name is None else name in _carried(model)
 
 
 def adapter_of(model: nn.Module, name: str | None = None) -> Adapter:
-    """The adapter that a model carries; where it carries several, that of the name."""
+    """The adapter of a model; ``name`` chooses one of several."""
     carried = _carried(model)
     if name is None and len(carried) == 1:
         return next(iter(carried.values()))
@@ -181,11 +181,11 @@ def inject(
     Args:
         model: an open_clip model.
         config: what is adapted and how: a config of a method; its name, with the config's fields as ``options``; or a
-            dict of both, ``dict(type="hyperclip", block=64)``, without a type one of HyperCLIP.
-        freeze: stop the gradients of everything else but other adapters.
+            dict of both, ``dict(type="hyperclip", block=64)``; the default type is HyperCLIP.
+        freeze: freeze everything but the adapters.
 
     Returns:
-        The same model. Its state dict has the names of the base model and those of what the adapter adds.
+        The same model. Its state dict has the base model's names and the adapter's.
     """
     if isinstance(config, AdapterConfig):
         if options:
@@ -210,7 +210,7 @@ def inject(
 
 
 def trainable_parameters(model: nn.Module, name: str | None = None) -> list[nn.Parameter]:
-    """What the adapter of a model learns, or what all of them do, for an optimiser."""
+    """The trainable parameters of one adapter, or of all, for an optimiser."""
     chosen = _carried(model).values() if name is None and is_injected(model) else [adapter_of(model, name)]
     return [parameter for adapter in chosen for parameter in adapter.parameters()]
 
@@ -221,7 +221,7 @@ def adapter_state_dict(model: nn.Module, name: str | None = None) -> dict[str, T
 
 
 def summary(model: nn.Module, name: str | None = None) -> str:
-    """What is trained, in one line."""
+    """One line about the trained parameters."""
     adapter = adapter_of(model, name)
     own = {id(parameter) for parameter in adapter.parameters()}
     count = sum(parameter.numel() for parameter in adapter.parameters())
@@ -232,13 +232,13 @@ def summary(model: nn.Module, name: str | None = None) -> str:
 
 
 def merge(model: nn.Module, name: str | None = None) -> nn.Module:
-    """Write what was learned into the base weights and take the adapter off: a plain open_clip model, in place."""
+    """Write the learned change into the base weights and remove the adapter: a plain open_clip model, in place."""
     adapter_of(model, name).merge()
     return remove(model, name)
 
 
 def remove(model: nn.Module, name: str | None = None) -> nn.Module:
-    """Take the adapter off, in place; the model is the base model again."""
+    """Remove the adapter in place, which restores the base model."""
     adapter = adapter_of(model, name)
     adapter.detach()
     others = {key: other for key, other in _carried(model).items() if other is not adapter}
@@ -253,7 +253,7 @@ def remove(model: nn.Module, name: str | None = None) -> nn.Module:
 
 
 def save(model: nn.Module, path: str | Path, name: str | None = None) -> Path:
-    """Write what was learned and its configuration into one small safetensors file, moved into place when complete."""
+    """Write the adapter's weights and configuration into one safetensors file, moved into place when complete."""
     path = Path(path).expanduser()
     if path.suffix != ".safetensors":
         raise HypvisionError(f"An adapter is written as .safetensors, got '{path}'.")
@@ -269,7 +269,7 @@ def load(model: nn.Module, path: str | Path, strict: bool = True) -> nn.Module:
     Args:
         model: the base model, without an adapter of this method.
         path: a file of :func:`save`.
-        strict: refuse a base model whose weights are not those that the adapter was trained on.
+        strict: raise an error if the adapter was trained on other base weights.
     """
     path = Path(path).expanduser()
     config, base, weights = _read(path)
@@ -340,7 +340,7 @@ def _check_base(measured: Mapping[str, Any], base: Mapping[str, Any], path: Path
                 f"a mean size of {size:.5f}, this model's {here['mean_abs']:.5f}. Load the same pretrained weights "
                 "first, or pass strict=False."
             )
-        numbers = torch.tensor(here["sample"])  # as exact as bfloat16, in which either model may be
+        numbers = torch.tensor(here["sample"])  # bfloat16 precision: either model may be in bfloat16
         if sample.shape != numbers.shape or not torch.allclose(numbers, sample, rtol=1e-2, atol=1e-2 * size):
             raise HypvisionError(
                 f"The adapter '{path}' was trained on other weights: the {modality} projections of its base model "

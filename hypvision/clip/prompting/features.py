@@ -19,8 +19,8 @@ from hypvision.clip.views import show_to
 
 @torch.no_grad()
 def cached_texts(folder: str | Path | None, host: Host, sentences: list[str], make: Callable[[], Tensor]) -> Tensor:
-    """``make()``, on the device of the host, or what it gave before for these sentences and this frozen text tower;
-    kept in the folder, if there is one."""
+    """The result of ``make()`` on the host's device, cached in the folder (if given) by sentences and frozen text
+    tower."""
     if folder is None:
         return make().to(host.scale.device)
     digest = fingerprint(host.clip, lambda n: n.split(".")[0] != "visual" and not is_learned(f"clip.{n}"), "texts")
@@ -30,7 +30,7 @@ def cached_texts(folder: str | Path | None, host: Host, sentences: list[str], ma
 
 
 class FeatureCache:
-    """Features of data sets, kept in the folder, if there is one: a file a data set, part and number of views."""
+    """Features of data sets, cached in the folder (if given): one file per data set, part and number of views."""
 
     def __init__(self, folder: str | Path | None = None, batch: int = 64):
         self.folder, self.batch = None if folder is None else Path(folder).expanduser(), batch
@@ -39,7 +39,7 @@ class FeatureCache:
         """Features (V, N, d) by the frozen image tower of a host, on the CPU, not normalised.
 
         Args:
-            host: the data set shows its images as this tower sees them.
+            host: its frozen image tower computes the features; the data set resizes images as the tower needs.
             dataset: samples with ``inputs``; it has ``paths``, ``description`` and ``viewed(augment)``.
             views: augmented views of each image, V; 0: its centre crop alone (V = 1).
         """
@@ -61,7 +61,7 @@ class FeatureCache:
     @staticmethod
     @torch.no_grad()
     def _key(host: Host, dataset: Any, views: int) -> str:
-        """A sum over the images' bytes, how they are viewed, and the image tower."""
+        """A hash of the images' bytes, their transform, and the image tower."""
         how = dataset.viewed(augment=views > 0).description
         norm = [value.flatten().tolist() for value in (host.mean, host.std)]
         digest = fingerprint(host.clip, lambda name: name.split(".")[0] == "visual", views, how, norm)
@@ -69,7 +69,7 @@ class FeatureCache:
             try:
                 content = Path(path).read_bytes()
             except OSError:
-                dataset.viewed(augment=False)[number]  # tells what is wrong with the image, and what helps
+                dataset.viewed(augment=False)[number]  # raises a helpful error for a broken image
                 raise
             digest.update(hashlib.sha256(content).digest())
         return digest.hexdigest()

@@ -1,7 +1,6 @@
-"""Methods behind the frozen towers: linear probe, CLIP-Adapter, Tip-Adapter.
+"""Methods on features of the frozen towers: linear probe, CLIP-Adapter, Tip-Adapter.
 
-They never look at an image but through its frozen feature, so features that were computed before, (B, d), may be given
-in place of images.
+They use an image only through its frozen feature, so precomputed features (B, d) may be given in place of images.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from hypvision.clip.towers import embedding_size
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
 
-_ROWS = 4096  # validation images of which all affinities with a cache are in memory at a time
+_ROWS = 4096  # validation images whose affinities with the cache are in memory at a time
 
 
 @register_host("linear-probe")
 class LinearProbe(Host):
-    """A linear classifier of the unit image features; it can tell only the ``classes`` that it was trained on."""
+    """A linear classifier of the unit image features; it distinguishes only the ``classes`` that it was trained on."""
 
     learner: nn.Linear
     feature_inputs = True
@@ -67,7 +66,7 @@ class CLIPAdapter(Host):
 
 
 class _Cache(nn.Module):
-    """Keys (N, d) and values (N, C) of the training images, and the two numbers that they are used with."""
+    """Keys (N, d) and values (N, C) of the training images, with alpha and beta."""
 
     values: Tensor
     alpha: Tensor
@@ -119,13 +118,13 @@ class TipAdapter(Host):
         return mean_class_features(self) if self.ensemble else super().encode_classes()
 
     def unsaid(self) -> dict[str, Tensor]:
-        """alpha and beta: the official files hold the cache alone."""
+        """alpha and beta, since the official files hold only the cache."""
         return {f"learner.{name}": getattr(self.learner, name).clone() for name in ("alpha", "beta")}
 
     @torch.no_grad()
     def fill(self, features: Tensor, labels: Tensor) -> None:
-        """Make the cache of features (N, d) of the frozen image tower, not normalised (means over augmented views), and
-        labels (N,)."""
+        """Fill the cache with features (N, d) of the frozen image tower, not normalised (means over augmented views),
+        and labels (N,)."""
         size, classes = self.learner.values.shape
         if len(features) != size or int(labels.max()) >= classes:
             raise HypvisionError(
@@ -152,8 +151,8 @@ class TipAdapter(Host):
         plain: Tensor | None = None,
         ends: tuple[float, float] = (7.0, 3.0),
     ) -> float:
-        """Choose alpha and beta on validation features, among steps from 0.1 up to the ends; on equal accuracy the
-        first, beta by beta.
+        """Grid search of alpha and beta on validation features, from 0.1 to the ends; the first best pair wins (beta
+        outermost).
 
         Args:
             features, labels: (N, d), not normalised, and (N,).

@@ -1,7 +1,7 @@
-"""Few-shot recognition with a frozen CLIP: what a method makes of images and class names.
+"""Few-shot recognition with a frozen CLIP: the interface of the methods.
 
-A host takes images and gives unit features of images and classes (:class:`HostOutput`); logits are their scaled
-cosines. What it learns is in :attr:`Host.learner`, the frozen CLIP beside it. A new list of classes is one call,
+A host is a method applied to a CLIP. It maps images to unit features of images and classes (:class:`HostOutput`);
+logits are their scaled cosines. :attr:`Host.learner` is trained, CLIP is frozen. A new list of classes is one call,
 :meth:`Host.set_classes`.
 
 >>> host = build_host(create_clip("ViT-B-16", "openai"), "maple")         # of :mod:`.prompted`
@@ -38,24 +38,24 @@ from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.geometry.numerics import exact
 
 H = TypeVar("H", bound="Host")
-_CHUNK = 256  # texts that are encoded at a time where no gradient is wanted
+_CHUNK = 256  # texts encoded at a time without gradients
 
 
 @dataclass
 class HostOutput:
-    """What a host makes of a batch.
+    """The output of a host for a batch.
 
     Attributes:
         image: (B, d) unit image features, float32.
         text: (C, d) unit class features, or (B, C, d) where each image has its own.
         scale: of the cosines, ``1 / tau``.
-        losses: the losses beside that of the classification, weighted.
+        losses: additional weighted losses.
         extra: (B, C) logits that are added to the cosines (Tip-Adapter).
         teacher: (B, C) logits of a teacher in place of labels (PromptKD).
         direct: (B, C) logits of a classifier without class features (linear probe).
         distillation, temperature: weight of the loss against ``teacher``, and of the softmax in it.
-        consistency: computes ``losses`` with other unit class features in place of the host's (PromptSRC).
-        raw_image, raw_text: ``image`` and ``text`` before they were normalised.
+        consistency: function that computes ``losses`` for other unit class features (PromptSRC).
+        raw_image, raw_text: ``image`` and ``text`` before normalisation.
     """
 
     image: Tensor
@@ -72,11 +72,11 @@ class HostOutput:
     raw_text: Tensor | None = None
 
     def logits(self, text: Tensor | None = None) -> Tensor:
-        """(B, C), with these class features (they need not be of unit length) or the host's own; outside autocast."""
+        """Logits (B, C) for these class features (of any length) or the host's own; computed outside autocast."""
         if text is None and self.direct is not None:
             return self.direct
         text = self.text if text is None else text
-        assert text is not None, "an output has class features or direct logits"
+        assert text is not None, "the output has neither class features nor direct logits"
         with exact(self.image.device):
             text = F.normalize(text, dim=-1)
             cosines = self.image @ text.T if text.dim() == 2 else (text @ self.image[..., None])[..., 0]
@@ -84,7 +84,7 @@ class HostOutput:
             return logits if self.extra is None else logits + self.extra
 
     def fit(self, logits: Tensor, labels: Tensor | None) -> Tensor:
-        """The classification loss of logits: the weighted divergence from the teacher's, else cross-entropy."""
+        """The classification loss: the weighted divergence from the teacher's logits, or cross-entropy."""
         if self.teacher is None:
             assert labels is not None, "without a teacher the loss needs labels"
             return F.cross_entropy(logits, labels)
@@ -93,19 +93,18 @@ class HostOutput:
 
 
 def mean_divergence(logits: Tensor, target: Tensor) -> Tensor:
-    """KL(softmax(target) || softmax(logits)), summed and divided by the number of elements (B C), as in PromptKD's and
-    PromptSRC's codes."""
+    """KL(softmax(target) || softmax(logits)), summed and divided by B C, as in the codes of PromptKD and PromptSRC."""
     total = F.kl_div(logits.log_softmax(-1), target.log_softmax(-1), reduction="sum", log_target=True)
     return total / logits.numel()
 
 
 class Host(nn.Module):
-    """Base of the methods: :attr:`learner` is learned, ``clip`` stays frozen, ``names`` are the classes.
+    """Base of the methods: :attr:`learner` trains, ``clip`` is frozen, ``names`` are the classes.
 
     Args:
         clip: the model with its tokenizer.
-        text_chunk: encode at most so many class texts at a time when training, and compute their activations again in
-            backward: memory then does not grow with the number of classes. None: all at once.
+        text_chunk: encode at most this many class texts at a time in training and recompute activations in backward, so
+            that memory does not grow with the number of classes. None: all at once.
     """
 
     clip: nn.Module
@@ -138,11 +137,11 @@ class Host(nn.Module):
     def set_classes(
         self, names: Sequence[str], template: str | None = None, templates: Sequence[str] | None = None
     ) -> None:
-        """Change the classes; warns of those whose texts are the same for the tower.
+        """Change the classes; warns of classes with equal tokens.
 
         Args:
             names: in the order of the labels; ``_`` stands for a space.
-            template: the sentence of the data set, for methods without a context of their own; default: as before.
+            template: the sentence of the data set, for methods without a learned context; default: unchanged.
             templates: those of the data set for methods that take the mean over several; default: the seven of
                 :data:`.templates.SELECTED` and ``template``.
         """
@@ -160,7 +159,7 @@ class Host(nn.Module):
                 warn_of_equal_texts(self.names, self.tokens(self.sentences()))
 
     def sentences(self) -> list[str]:
-        """What the text tower reads for each class."""
+        """The sentence of each class."""
         return [self.template.format(name) for name in self.names]
 
     def tokens(self, sentences: list[str]) -> Tensor:
@@ -168,11 +167,11 @@ class Host(nn.Module):
         return self.tokenizer(sentences).to(self.scale.device)
 
     def texts(self) -> Tensor:
-        """Unit class features (C, d), float32; computed once while neither classes nor learned weights change."""
+        """Unit class features (C, d), float32; cached until classes or learned weights change."""
         return self.class_features()[0]
 
     def class_features(self) -> tuple[Tensor, Tensor]:
-        """:meth:`texts`, and the same before they were normalised."""
+        """:meth:`texts`, normalised and not."""
         if not self.names:
             raise HypvisionError("There are no classes. Call set_classes(['cat', 'dog', ...]) first.")
 
@@ -186,11 +185,11 @@ class Host(nn.Module):
         return self._memo.get(learned, make)
 
     def text_parameters(self) -> list[Tensor]:
-        """What is learned that class features depend on."""
+        """The learned parameters that class features depend on."""
         return []
 
     def encode_classes(self) -> Tensor:
-        """Class features (C, d), anew and not normalised, float32."""
+        """Compute class features (C, d), not normalised, float32."""
         return self._encode(self.tokens(self.sentences()))
 
     def _encode(self, tokens: Tensor, layers: Mapping[int, Tensor] | None = None) -> Tensor:
@@ -205,14 +204,14 @@ class Host(nn.Module):
         return scale.exp().float()
 
     def frozen_features(self, images: Tensor) -> Tensor:
-        """Features (B, d) of the frozen image tower, not normalised, float32; what are features already stay."""
+        """Features (B, d) of the frozen image tower, not normalised, float32; features are returned unchanged."""
         if images.dim() == 2:
             return images.float()
         with torch.no_grad():
             return encode_image(self.clip, self.normalised(images)).float()
 
     def normalised(self, images: Tensor) -> Tensor:
-        """Pixels as this CLIP was trained on them."""
+        """Normalise pixels for this CLIP."""
         if (size := fixed_size(self.clip)) is not None and tuple(images.shape[-2:]) != size:
             given, wanted = ("x".join(map(str, pair)) for pair in (images.shape[-2:], size))
             raise HypvisionError(
@@ -235,18 +234,16 @@ class Host(nn.Module):
         return self.output(self.features(images), self.class_features())
 
     def output(self, image: Tensor, classes: tuple[Tensor, Tensor], **others: Any) -> HostOutput:
-        """Of image features that are not normalised, and what :meth:`class_features` gives."""
+        """The output for image features (not normalised) and the result of :meth:`class_features`."""
         text, raw = classes
         return HostOutput(F.normalize(image, dim=-1), text, self.scale, raw_image=image, raw_text=raw, **others)
 
-    # Of any module
-
     def unsaid(self) -> dict[str, Tensor]:
-        """Entries of the state dict that a file may lack; they stay as they are then."""
+        """Entries of the state dict that a file may lack."""
         return {}
 
     def train(self, mode: bool = True) -> Host:
-        """As of any module; the frozen CLIP stays in evaluation mode."""
+        """Switch the mode; the frozen CLIP stays in evaluation mode."""
         super().train(mode)
         self.clip.eval()
         self._memo.clear()
@@ -257,11 +254,11 @@ class Host(nn.Module):
         return super()._apply(*args, **kwargs)
 
 
-# Files: what was learned, and nothing else
+# State dicts hold only what was learned
 
 
 def is_learned(name: str) -> bool:
-    """Whether an entry of a host's state dict is learned; the rest are those of the frozen models."""
+    """Whether an entry of a host's state dict is learned, not frozen."""
     return name.startswith("learner.") or (
         name.startswith("clip.") and any(part in ADAPTERS for part in name.split("."))
     )
@@ -275,7 +272,7 @@ def _drop_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, _:
 
 
 def _add_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Before ``load_state_dict()``: add the frozen models, as they are."""
+    """Before ``load_state_dict()``: add the frozen models."""
     for name, module in host.named_modules():
         if name.partition(".")[0] in ("clip", "teacher"):
             for own, value in (*module._parameters.items(), *module._buffers.items()):
@@ -285,7 +282,7 @@ def _add_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_:
 
 
 def load_learned(host: Host, source: str | Path) -> None:
-    """Load what a host learned, from a checkpoint of a training or an official one, converted or not.
+    """Load learned weights from a training's checkpoint or an official one, converted or not.
 
     Raises:
         HypvisionError: no such file, or one of another method or other sizes.
@@ -310,9 +307,9 @@ def encode_sentences(
     Args:
         clip: an open_clip model.
         tokens: (T, L) token numbers.
-        layers: learned tokens that replace those behind the first; (n, width), or (T, n, width).
-        chunk: with gradients, encode so many at a time and compute activations again in backward.
-        embeddings: (T, L, width) in place of those of the tokens.
+        layers: learned tokens that replace those after the first; (n, width), or (T, n, width).
+        chunk: with gradients, encode this many at a time and recompute activations in backward.
+        embeddings: (T, L, width) in place of the tokens' embeddings.
     """
     layers = layers or {}
 
@@ -324,7 +321,7 @@ def encode_sentences(
     size = chunk if grad else chunk or _CHUNK
     if size is None or len(tokens) <= size:
         return encode(tokens, embeddings, *values)
-    # Texts of similar length together: each part is cut as short as it can be.
+    # Sort texts by length, so that each chunk is cut as short as possible.
     order = (tokens != 0).sum(-1).argsort(stable=True)
     found = []
     for rows in order.split(size):
@@ -335,14 +332,14 @@ def encode_sentences(
     return torch.cat(found)[order.argsort()]
 
 
-# The table ------------------------------------------------------------------------------------------------------------
+# Registry -------------------------------------------------------------------------------------------------------------
 
 HOSTS: dict[str, type[Host]] = {}
 """Methods by name, as configs and the command line call them."""
 
 
 def register_host(name: str) -> Callable[[type[H]], type[H]]:
-    """Class decorator: make a host known by a name."""
+    """Class decorator: register a host under a name."""
 
     def enter(host: type[H]) -> type[H]:
         HOSTS[name] = host
@@ -371,7 +368,7 @@ def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
         raise HypvisionError(f"The few-shot method '{name}' needs the option '{lacking[0]}'.")
     for key, value in options.items():
         if value != known[key].default:
-            least = 0 if key in ("text", "vision") else 1  # tokens of one tower alone
+            least = 0 if key in ("text", "vision") else 1  # methods with tokens in one tower
             check_option(f"the few-shot method '{name}'", key, str(known[key].annotation), value, least)
     return HOSTS[name](clip, **options)
 

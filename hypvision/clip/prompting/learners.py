@@ -1,8 +1,8 @@
-"""What prompt tuning learns: tokens of one tower or both, at the first layers (:class:`PromptLearner`), and the ways in
-which they are tied together (:class:`MaPLeLearner`, :class:`CoCoOpLearner`).
+"""Learned prompt tokens: independent ones at the first layers of one tower or both (:class:`PromptLearner`), or tied
+together (:class:`MaPLeLearner`, :class:`CoCoOpLearner`).
 
 Depth counts the first layer: ``depth=9`` are the tokens that enter at block 0 and the eight sets that replace them at
-blocks 1 to 8, behind which they run on. Depth 1 is shallow prompting.
+blocks 1 to 8; later blocks process the last set. Depth 1 is shallow prompting.
 """
 
 from __future__ import annotations
@@ -88,21 +88,21 @@ class PromptLearner(nn.Module):
 
     @property
     def prefix(self) -> str:
-        """The words in front of a class name, some of which the tokens replace."""
+        """The words in front of a class name; the tokens replace some of them."""
         return self.words or " ".join(["X"] * self.text_tokens)
 
     def rounded(self, tokens: Tensor) -> Tensor:
-        """As the official code passes them on."""
+        """Round tokens as the official code does (with ``emulate_half``)."""
         return tokens.half().to(tokens.dtype) if self.emulate_half else tokens
 
     def text(self) -> Mapping[int, Tensor]:
-        """Text tokens by the number of their block; (n, width) each."""
+        """Text tokens (n, width) by block number."""
         if not self.text_tokens:
             return {}
         return {0: self.ctx, **{i: self.rounded(tokens) for i, tokens in enumerate(self.deep_text, 1)}}
 
     def vision(self) -> Mapping[int, Tensor]:
-        """Image tokens by the number of their block; (n, width) each."""
+        """Image tokens (n, width) by block number."""
         if not hasattr(self, "visual"):
             return {}
         return {i: self.rounded(tokens) for i, tokens in enumerate([self.visual, *self.deep_visual])}
@@ -127,7 +127,7 @@ class MaPLeLearner(PromptLearner):
 
 
 class CoCoOpLearner(PromptLearner):
-    """CoCoOp (Zhou et al., CVPR 2022): each image shifts the context by what a small network makes of its feature."""
+    """CoCoOp (Zhou et al., CVPR 2022): a small network maps each image's feature to a shift of the context."""
 
     def __init__(self, clip: CLIPBundle, tokens: int, words: str):
         super().__init__(clip, text=tokens, words=words)

@@ -1,11 +1,10 @@
-"""Official checkpoints of the few-shot methods and ours: names of what was learned.
+"""Convert learned weights between official checkpoints of the few-shot methods and ours.
 
-MaPLe, PromptSRC and PromptKD save the whole model, with the frozen CLIP (PromptSRC's two) beside what was learned; the
-frozen parts and the tokens of the training's classes are dropped. CoOp, CoCoOp and CLIP-Adapter save the learned part
-alone, without a module's name in front; for CoOp and CoCoOp names with ``prompt_learner.`` are read too, and never
-written, because the official code silently ignores what it does not know. Tip-Adapter saves one tensor a file
-(:func:`read_cache`). Our names are those of a few-shot training, ``host.learner.*``; the command is
-``hypvision zoo convert --from maple IN OUT``.
+MaPLe, PromptSRC and PromptKD save the whole model with the frozen CLIP (PromptSRC: two of them); the frozen parts and
+the tokens of the training's classes are dropped. CoOp, CoCoOp and CLIP-Adapter save only the learned part, without a
+module's name as prefix; for CoOp and CoCoOp the prefix ``prompt_learner.`` is accepted too, but never written, because
+the official code silently ignores unknown names. Tip-Adapter saves one tensor a file (:func:`read_cache`). Our names
+are those of a few-shot training, ``host.learner.*``; the command is ``hypvision zoo convert --from maple IN OUT``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from hypvision.errors import HypvisionError
 _PREFIX = "host.learner."
 _TEXT, _IMAGE = "text_encoder.transformer.resblocks", "image_encoder.transformer.resblocks"
 
-# Method -> (official name, ours); {n} is a number, {m} one more. The first that fits counts.
+# Method -> (official name, our name); {n} is a number, {m} is n + 1. The first match counts.
 _NAMES = {
     "maple": [
         ("prompt_learner.ctx", "ctx"),
@@ -58,16 +57,16 @@ _NAMES = {
 FEW_SHOT = tuple(_NAMES)
 """The methods."""
 
-# Methods whose files hold what learns alone.
+# Methods whose files hold only the learned part.
 _ALONE = ("coop", "cocoop", "clip-adapter", "tip-adapter")
-# What the official files hold beside what was learned: texts of the training's classes, and frozen towers.
+# Other entries of the official files: texts of the training's classes, and frozen towers.
 _FROZEN = re.compile(r"(prompt_learner\.)?token_(prefix|suffix)2?$|prompt_learner\.ZS_image_encoder\.")
 _TOWERS = ("image_encoder.", "text_encoder.", "logit_scale")
 _CONVOLUTION = ("projector.0.weight", "projector.3.weight")  # 1 x 1 kernels in the official code
 
 
 def _kind(names: Mapping[str, Any]) -> str | None:
-    """Which method official names are of."""
+    """The method that official names belong to."""
     if any(".compound_prompts_text." in name or name.startswith("prompt_learner.proj.") for name in names):
         return "maple"
     if any(name.startswith("VPT_image_trans.") for name in names):
@@ -87,7 +86,7 @@ def is_official(method: str) -> Callable[[Mapping[str, Tensor]], bool]:
 
 
 def _translate(name: str, pairs: list[tuple[str, str]]) -> str | None:
-    """The other name of an entry; None if it has none."""
+    """Translate a name; None if it has no counterpart."""
     for given, wanted in pairs:
         pattern = re.escape(given).replace(r"\{n\}", r"(?P<n>\d+)").replace(r"\{m\}", r"(?P<m>\d+)")
         if match := re.fullmatch(pattern, name):
@@ -98,7 +97,7 @@ def _translate(name: str, pairs: list[tuple[str, str]]) -> str | None:
 
 
 def from_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-    """A converter: what was learned, under our names and in float32; refuses learned entries of another method."""
+    """Make a converter to our names, in float32; it raises an error for learned entries of another method."""
 
     def convert(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found = {}
@@ -119,14 +118,14 @@ def from_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Ten
 
 
 def _reshaped(own: str, value: Tensor) -> Tensor:
-    """A tensor of ours from the official one, or the other way."""
+    """Reshape a tensor to or from the official shape."""
     if own in _CONVOLUTION:
         return value.flatten(1) if value.dim() == 4 else value[..., None, None]
     return value.T.contiguous() if own == "keys" else value
 
 
 def _is_needed(name: str, method: str) -> bool:
-    """Whether an entry without a name of ours was learned and is used, so that dropping it would change the model."""
+    """Whether dropping an entry without a name of ours would change the model."""
     if _FROZEN.match(name) or (method == "promptkd" and not name.startswith("image_encoder.")):
         return False  # PromptKD's class features are the teacher's
     if "VPT" in name.split(".")[-1]:
@@ -135,13 +134,14 @@ def _is_needed(name: str, method: str) -> bool:
 
 
 def learned_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What was learned, by the names of a few-shot training: official names translated, others as they are."""
+    """Learned weights under our names: official names translated, others unchanged."""
     method = _kind(weights)
     return dict(weights) if method is None else from_official(method)(weights)
 
 
 def to_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-    """The inverse converter, without the frozen CLIP, which the official code has anyway; refuses other entries."""
+    """The inverse converter, without the frozen CLIP, which the official code loads itself; other entries raise an
+    error."""
 
     def convert(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         pairs, found = [(own, official) for official, own in _NAMES[method]], {}
@@ -160,7 +160,7 @@ def to_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tenso
 
 
 def as_saved(weights: Mapping[str, Tensor], epoch: int) -> dict[str, Any]:
-    """What the official code saves and reads, of weights by its names; without the state of its optimiser."""
+    """Wrap weights as the official code saves and reads them, without optimiser state."""
     return dict(state_dict=dict(weights), epoch=epoch, val_result=None)
 
 
@@ -203,7 +203,7 @@ def cache_files(weights: Mapping[str, Tensor], target: Path) -> dict[Path, Tenso
 
 
 def variant(method: str) -> Callable[[Mapping[str, Tensor]], tuple[str, dict[str, Any]]]:
-    """The method and the options of its host that the sizes of converted weights tell."""
+    """The method of converted weights, and its options as far as the weights' sizes tell them."""
 
     def options(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
         own = {name.removeprefix(_PREFIX): value for name, value in weights.items()}
@@ -230,7 +230,7 @@ def variant(method: str) -> Callable[[Mapping[str, Tensor]], tuple[str, dict[str
             found = dict(tokens=own["ctx"].shape[-2])
             if own["ctx"].dim() == 3:
                 found |= dict(per_class=True, classes=len(own["ctx"]))
-        # The official learners start up to so many tokens from "a photo of a"; CoCoOp's context is all of its words.
+        # The official learners initialise up to this many tokens from "a photo of a"; CoCoOp uses exactly its words.
         if (method in ("maple", "promptsrc") and len(own["ctx"]) > 4) or (method == "cocoop" and len(own["ctx"]) != 4):
             found["words"] = ""
         return method, found

@@ -1,7 +1,7 @@
 """Hosts with learned tokens: CoOp, CoCoOp, deep prompts of one tower or both, MaPLe.
 
-Options that several have in common: ``words``: the text tokens start from these, empty: at random; ``depth``: layers
-with tokens of their own; ``emulate_half`` of :class:`.learners.PromptLearner`; ``text_chunk`` of :class:`.hosts.Host`.
+Common options: ``words``: the text tokens start from these, empty: at random; ``depth``: layers with tokens of their
+own; ``emulate_half`` of :class:`.learners.PromptLearner`; ``text_chunk`` of :class:`.hosts.Host`.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class CoOp(PromptedHost):
         return encode_sentences(self.clip, tokens, None, self.text_chunk, embedded)
 
     def _places(self, length: int, count: int) -> Tensor:
-        """(C, L): which token of ``start, context, name, rest`` stands at each place."""
-        ends = self.tokenizer(list(self.names)).argmax(-1).tolist()  # start, name, end: the name has one less
+        """(C, L): for each position the index into ``start, context, name, rest``."""
+        ends = self.tokenizer(list(self.names)).argmax(-1).tolist()  # lengths count start, name and end
         before = count // 2 if self.position == "middle" else 0
         rows = []
         for end in ends:

@@ -29,11 +29,11 @@ class PromptKD(Host):
 
     Args:
         clip: of the student, see :class:`.hosts.Host`.
-        teacher: a host, or what makes one: ``dict(clip=dict(name="ViT-L-14", pretrained="openai"),
-            host=dict(name="promptsrc"), checkpoint="teacher.pth")``. It is frozen.
+        teacher: a frozen host, or a dict that describes it: ``dict(clip=dict(name="ViT-L-14", pretrained="openai"),
+            host=dict(name="promptsrc"), checkpoint="teacher.pth")``.
         tokens, depth: of the image prompts.
         weight: of the loss (1000; 200 for FGVCAircraft, Flowers102 and DTD).
-        temperature: T of it.
+        temperature: T of the loss.
         emulate_half: see :class:`.learners.PromptLearner`.
     """
 

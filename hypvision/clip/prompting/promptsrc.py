@@ -1,4 +1,4 @@
-r"""PromptSRC: prompts that regulate themselves (Khattak, Wasim et al., ICCV 2023).
+r"""PromptSRC: self-regulating prompts (Khattak, Wasim et al., ICCV 2023).
 
 Independent prompts of both towers (:class:`.prompted.IVLP`) learn by
 
@@ -36,7 +36,7 @@ class PromptSRC(IVLP):
     Args:
         text_weight, image_weight, logit_weight: of the three consistency losses (Sec. 3.2: 25, 10, 1).
         templates: how many of CLIP's templates make the frozen class features (60).
-        cache: folder where these features are kept, by the content of sentences and weights; None: they are not.
+        cache: folder for these features, named by a hash of sentences and weights; None: no cache on disk.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class PromptSRC(IVLP):
         self._frozen = Memo()
 
     def frozen_texts(self) -> Tensor:
-        """Unit class features (C, d) of the frozen model, kept while the classes do not change."""
+        """Unit class features (C, d) of the frozen model, cached until the classes change."""
 
         def mean() -> Tensor:
             return F.normalize(sentence_features(self, imagenet_templates(self.templates)).mean(0), dim=-1)
@@ -103,7 +103,7 @@ def gaussian_weights(epochs: int, mean: float, std: float) -> list[float]:
     more_than(0, std=std)
     at_least(1, integer=True, epochs=epochs)
     logs = [-((epoch - mean) ** 2) / (2 * std**2) for epoch in range(1, epochs + 1)]
-    largest = max(logs)  # far from the mean every density underflows
+    largest = max(logs)  # all densities may underflow
     weights = [math.exp(value - largest) for value in logs]
     return [weight / sum(weights) for weight in weights]
 
@@ -118,7 +118,7 @@ class GaussianAverage:
 
     @torch.no_grad()
     def update(self, named: Iterable[tuple[str, Tensor]]) -> None:
-        """Take in the weights after one more epoch."""
+        """Add the weights of one more epoch."""
         weight = self.weights[self.seen]
         for name, value in named:
             value = value.detach().to(torch.promote_types(value.dtype, torch.float32)) * weight
@@ -127,7 +127,7 @@ class GaussianAverage:
 
     @property
     def complete(self) -> bool:
-        """Whether all epochs are in it."""
+        """Whether all epochs were added."""
         return self.seen == len(self.weights)
 
     @torch.no_grad()

@@ -13,7 +13,7 @@ SELECTED = (
     "art of the {}.",
     "a photo of the small {}.",
 )
-"""The seven of a sequential forward selection."""
+"""Seven templates that CLIP's authors chose by sequential forward selection."""
 
 
 def imagenet_templates(count: int = 60) -> tuple[str, ...]:

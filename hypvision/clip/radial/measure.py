@@ -32,8 +32,7 @@ from hypvision.images import SUFFIXES, open_image
 
 @dataclass
 class Measured:
-    """Embeddings of chains ``(n, L, d)`` and images ``(m, d)`` in a space, results by name, and with images the metrics
-    of every image and chain."""
+    """Embeddings of chains ``(n, L, d)`` and images ``(m, d)``, results by name, and (with images) per-item metrics."""
 
     space: Space
     texts: Tensor
@@ -43,7 +42,7 @@ class Measured:
 
 
 def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Path]:
-    """The files in a folder of the images of chains: by the end of the address, or by an id, with any suffix."""
+    """Find the chains' images in a folder, by the last part of the address or by an id with any suffix."""
     folder = Path(folder).expanduser()
     if not folder.is_dir():
         raise HypvisionError(f"There is no folder of images '{folder}'.")
@@ -68,9 +67,9 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
 
 @torch.no_grad()
 def embed_images(clip: CLIPBundle, paths: Sequence[str | Path], batch: int = 64) -> Tensor:
-    """Unit embeddings ``(m, d)`` of images, resized and cut as the model sees them (:func:`.views.view_of`)."""
+    """Unit embeddings ``(m, d)`` of images, resized and cropped for the model (:func:`.views.view_of`)."""
     view = view_of(clip.model)
-    parts, hidden = [], True if len(paths) <= batch else None  # a bar for several batches, on a terminal
+    parts, hidden = [], True if len(paths) <= batch else None  # a progress bar for several batches on a terminal
     for start in tqdm(range(0, len(paths), batch), desc="images", leave=False, disable=hidden):
         inputs = torch.stack([view(open_image(path)) for path in paths[start : start + batch]])
         parts.append(F.normalize(encode_image(clip.model, clip.normalised(inputs)).float(), dim=-1))
@@ -96,7 +95,7 @@ def measure_chains(
         embedded_images: of the distinct images, in the order in which they first appear ``(m, d)``; None: only the
             order of the texts is measured.
         space: of the embeddings.
-        steps: radii of the walk.
+        steps: number of radii of the walk.
     """
     depth = len(chains[0])
     if texts.shape[:2] != (len(chains), depth):
@@ -147,7 +146,7 @@ def measure_clip(
     """
     every, rows = distinct([text for chain in chains for text in chain])
     last = [(text, row, level) for row, chain in enumerate(chains, 1) for level, text in enumerate(chain, 1)][::-1]
-    where = {text: f" (row {row}, level {level})" for text, row, level in last}  # where each is first
+    where = {text: f" (row {row}, level {level})" for text, row, level in last}  # first position of each text
     embedded = embed_texts(clip.model, clip.tokenizer, ["", *every], progress=True, where=where)
     space = Sphere(embedded[0] if root is None else F.normalize(root.to(embedded), dim=-1))
     texts = embedded[1:][rows].unflatten(0, (len(chains), -1))

@@ -1,5 +1,5 @@
-"""The metrics of HierarCaps (Alper and Averbuch-Elor, ECCV 2024): what an image's walk from general to specific texts
-finds, and whether the texts of a chain lie in order.
+"""The metrics of HierarCaps (Alper and Averbuch-Elor, ECCV 2024): the texts that an image's walk from general to
+specific finds, and whether the radii of a chain's texts are in order.
 
 The published evaluation goes through images and 50 radii one by one. Here texts are sorted into the 50 shells between
 the radii once, and the walk of all images is one running maximum, read at the end of each shell.
@@ -18,7 +18,7 @@ from torch import Tensor
 from hypvision.clip.radial.spaces import Space
 from hypvision.errors import ArgumentError, require_finite
 
-_BLOCK = 2**18  # similarities at a time, so that they stay in the cache
+_BLOCK = 2**18  # similarities at a time: they fit into the CPU's cache
 
 
 @dataclass(frozen=True)
@@ -80,22 +80,22 @@ def walk(similarity: Tensor, radii: Tensor, steps: int = 50) -> Tensor:
 
 
 def _shells(radii: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Texts ``(N,)`` in the order of the shells between the radii, and the place of the last one of each shell."""
+    """Sort texts ``(N,)`` by the shells between the radii; also the position of the last text of each shell."""
     distances = radii.float().cpu().numpy()
     levels = np.linspace(distances.min(), distances.max(), steps, dtype=np.float64).astype(np.float32)
-    shell = np.searchsorted(levels, distances)  # the first radius that a text is within
-    # Of equals a running maximum keeps the last one, which within a shell is to be the first of the texts.
+    shell = np.searchsorted(levels, distances)  # the first radius that contains the text
+    # A running maximum keeps the last of equal values, but the first text of a shell should win: reverse the order.
     order = np.lexsort((-np.arange(len(distances)), shell))
     ends = np.searchsorted(shell[order], np.arange(steps), side="right") - 1
     return torch.from_numpy(order), torch.from_numpy(ends)
 
 
 def _ends_of_shells(similarity: Tensor, order: Tensor, ends: Tensor) -> Tensor:
-    """:func:`walk` where the texts of ``similarity`` are in the order of their shells."""
+    """:func:`walk` for a ``similarity`` whose texts are sorted by shell."""
     value, place = similarity.cpu().cummax(1)
     value, found = value[:, ends], order[place[:, ends]]
     equal = value[:, 1:] == value[:, :-1]
-    if (equal & (found[:, 1:] != found[:, :-1])).any():  # an equal of an earlier shell may come first
+    if (equal & (found[:, 1:] != found[:, :-1])).any():  # an equally similar text of an earlier shell may come first
         for step in range(1, len(ends)):
             first = torch.minimum(found[:, step - 1], found[:, step])
             found[:, step] = torch.where(equal[:, step - 1], first, found[:, step])
@@ -142,7 +142,7 @@ def chain_metrics(
     found = codes.ravel()[places.numpy()]  # (m, steps)
     row = {owner: i for i, owner in enumerate(owners)}
     owner = np.array([row[image] for image in images])
-    # A key is a string at an image. np.unique gives the first place of each, so that in the first chain that has it.
+    # A key is a pair of string and image. np.unique gives its first position, so the first chain that contains it.
     known, first, own = np.unique(owner[:, None] * len(number) + codes, return_index=True, return_inverse=True)
     keys = np.arange(len(owners))[:, None] * len(number) + found
     at = np.searchsorted(known, keys).clip(max=len(known) - 1)

@@ -1,4 +1,4 @@
-"""What a frozen CLIP makes of texts and images, computed once and kept on disk by content: tuning runs one network."""
+"""Embeddings by a frozen CLIP, computed once and cached on disk by content, so that tuning runs only one network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hypvision.errors import HypvisionError
 
 
 class FrozenTexts:
-    """Unit embeddings ``(N, d)`` of distinct texts, and the file that they are from."""
+    """Unit embeddings ``(N, d)`` of distinct texts, and their file."""
 
     def __init__(self, texts: Sequence[str], embeddings: Tensor, path: Path | None = None):
         self.number = {text: row for row, text in enumerate(texts)}
@@ -46,14 +46,14 @@ def frozen_texts(
     folder: str | Path | None = None,
     dtype: torch.dtype = torch.float16,
 ) -> FrozenTexts:
-    """Embeddings of texts by a model as it is now: from the disk, if this tower has embedded these texts before.
+    """Embeddings of texts by a model's present weights; read from disk if this tower has embedded these texts before.
 
     Args:
         model, tokenizer: of open_clip.
         texts: may repeat themselves.
-        folder: of the files; default: ``text-features`` in the cache of hypvision. Their names are sums of the
-            text tower, of the tokens of a few texts, and of the texts.
-        dtype: in which they are kept.
+        folder: of the files; default: ``text-features`` in the cache of hypvision. Their names are hashes of the text
+        tower, the tokens of a few texts, and the texts.
+        dtype: of the files.
     """
     once = sorted(distinct(texts)[0])
     key = fingerprint(model, lambda name: name.split(".")[0] not in ("visual", "logit_scale", "logit_bias"), dtype)
@@ -69,7 +69,7 @@ def frozen_images(
     folder: str | Path | None = None,
     dtype: torch.dtype = torch.float16,
 ) -> FrozenTexts:
-    """The same of images, whose names are their paths; embeddings are kept by the content of the image files."""
+    """The same for images, given by their paths; files are cached by the images' content."""
     once = sorted({str(path) for path in paths})
     images = (view_of(clip.model), clip.mean, clip.std)
     key = fingerprint(clip.model, lambda name: name.split(".")[0] == "visual", dtype, *images)

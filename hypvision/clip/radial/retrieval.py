@@ -1,5 +1,5 @@
-"""Further tests of a model's order of texts and of what it has kept: HyperLex, retrieval over a tree of labels,
-retrieval and zero-shot recognition at each level of chains."""
+"""Further evaluations: HyperLex, retrieval over a tree of labels, retrieval and zero-shot recognition at each level of
+chains."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _rows(path: Path, separator: str, form: str) -> Iterator[list[str]]:
 
 
 def _above(node: str, parents: Mapping[str, Sequence[str]]) -> list[str]:
-    """All nodes above one, level by level; each once, so that a circle ends."""
+    """All ancestors of a node, level by level; each once, so that cycles end."""
     found, level = dict.fromkeys([node]), [node]
     while level := [above for below in level for above in parents[below] if above not in found]:
         found |= dict.fromkeys(level)

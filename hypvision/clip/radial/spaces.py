@@ -19,7 +19,7 @@ from hypvision.losses import cone_half_aperture, radial_angle
 
 
 class Space(Protocol):
-    """What the evaluations ask of a space of embeddings."""
+    """The interface of an embedding space."""
 
     def radius(self, x: Tensor) -> Tensor:
         """How specific embeddings ``(..., d)`` are: ``(...)``, smallest at the root."""
@@ -28,7 +28,8 @@ class Space(Protocol):
         """Similarities ``(N, M)`` of ``(N, d)`` and ``(M, d)``."""
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
-        """Angle ``(...)`` by which ``y`` is no specific case of ``x``, in radians."""
+        """Angle ``(...)`` at ``x`` between the ray from the root and the direction to ``y``, in radians; 0 if ``y`` is
+        a specific case of ``x``."""
 
     def half_aperture(self, x: Tensor) -> Tensor:
         """Half-aperture ``(...)`` of the entailment cones at ``x``, in radians."""

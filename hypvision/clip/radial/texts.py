@@ -1,4 +1,4 @@
-"""Embeddings of many texts at little cost: each distinct text once, texts of like length together, cut to the longest.
+"""Embed many texts fast: each distinct text once, in batches of similar length that are cut to the longest.
 
 >>> texts = embed_texts(clip.model, clip.tokenizer, captions)     # (N, d), unit vectors
 >>> root = embed_texts(clip.model, clip.tokenizer, [""])[0]
@@ -16,18 +16,18 @@ from tqdm import tqdm
 from hypvision.clip.towers import encode_text, find_towers
 from hypvision.errors import HypvisionError, require_finite
 
-_TOKENS = 4096  # of a call without gradients
+_TOKENS = 4096  # tokens in a batch without gradients
 
 
 def distinct(texts: Sequence[str]) -> tuple[list[str], Tensor]:
-    """Each text once, in the order of appearance, and the number of every text among them, int64 ``(N,)``."""
+    """The distinct texts in order of appearance, and each text's index into them, int64 ``(N,)``."""
     number: dict[str, int] = {}
     rows = torch.tensor([number.setdefault(text, len(number)) for text in texts], dtype=torch.int64)
     return list(number), rows
 
 
 def token_lengths(tokens: Tensor) -> Tensor:
-    """Tokens ``(T,)`` of texts ``(T, L)`` without the padding, which is 0 in open_clip."""
+    """Numbers of tokens ``(T,)`` of texts ``(T, L)`` without open_clip's padding (0)."""
     places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
     return torch.where(tokens != 0, places, 0).amax(-1)
 
@@ -62,7 +62,7 @@ def embed_texts(
     with tqdm(total=len(once), desc="texts", disable=None if progress else True, leave=False) as bar:
         rest = order
         while len(rest):
-            # As many of the next texts as fit, padded to the longest of them.
+            # as many of the next texts as fit, padded to the longest
             sizes = lengths[rest[:_TOKENS]] * torch.arange(1, len(rest[:_TOKENS]) + 1)
             count = max(1, int((sizes <= _TOKENS).sum()))
             part = encode_text(model, tokens[rest[:count]].to(device))

@@ -12,7 +12,7 @@ from torch import Tensor
 from hypvision.clip.radial.metrics import walk
 from hypvision.clip.radial.spaces import Space
 
-_OUTSIDE = -1e12  # similarity of a text whose cone does not hold the point
+_OUTSIDE = -1e12  # similarity of a text whose cone does not contain the point
 
 
 class Step(NamedTuple):

@@ -32,7 +32,7 @@ def tower_weights(model: nn.Module, images: bool = False) -> dict[str, Tensor]:
 
 
 def content_hash(weights: dict[str, Tensor]) -> str:
-    """Sum (sha256, hex) of names and values."""
+    """SHA-256 of names and values, in hex."""
     total = hashlib.sha256()
     for name in sorted(weights):
         value = weights[name]
@@ -54,10 +54,10 @@ def save_tower(
     Args:
         model: an open_clip model.
         path: ``.safetensors``.
-        base: the model that it was tuned from: only what differs is written, as differences. Without it: the tower.
+        base: the model that it was tuned from; only differences to it are written. None: write the whole tower.
         root: a learned root ``(d,)``.
         storage: see :mod:`hypvision.checkpoints.storage`; differences are small, and ``"bfloat16"`` halves the file.
-        images: the image tower, too.
+        images: include the image tower.
     """
     path = Path(path).expanduser()
     if path.suffix != ".safetensors":
@@ -87,7 +87,7 @@ def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tens
     Args:
         model: the base model.
         path: a file of :func:`save_tower`, or a checkpoint of a training.
-        strict: refuse differences to another base model than this one.
+        strict: raise an error if the file holds differences to another base model.
 
     Returns:
         The learned root ``(d,)`` if there is one.

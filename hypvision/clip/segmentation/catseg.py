@@ -3,9 +3,9 @@
 Cho et al., "CAT-Seg: Cost Aggregation for Open-Vocabulary Semantic Segmentation", CVPR 2024; the head that HyperCLIP is
 trained with. Parameters have the official names, so official checkpoints load as they are.
 
-What the official code repeats for every class or every place is computed once here: a linear map of [x, guidance] is
-the sum of two, of which that of the guidance is shared; and the class attention's padding tokens, up to 255, are equal.
-Any grid and any number of classes; maps are channels-last, (B, T, H, W, C), between the layers.
+This code computes once what the official code repeats for every class or position: a linear map of [x, guidance] is the
+sum of two maps, and that of the guidance is shared; the up to 255 padding tokens of the class attention are equal. Any
+grid and any number of classes; maps are channels-last, (B, T, H, W, C), between the layers.
 
 B: images, T: classes, P: prompt templates, E: size of the embeddings.
 """
@@ -24,11 +24,11 @@ from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
 
 ABSENT = -100.0
-"""Logit of a class that the head did not look at, because more than ``pad_len`` were given."""
+"""Logit of classes beyond the best ``pad_len``, which the head does not process."""
 
 
 class WindowAttention(nn.Module):
-    """Attention in windows; queries and keys see the guidance, too. No position bias."""
+    """Window attention without position bias; queries and keys include the guidance."""
 
     def __init__(self, dim: int, guidance_dim: int, heads: int):
         super().__init__()
@@ -64,7 +64,7 @@ class WindowAttention(nn.Module):
 
 
 def _joint_linear(layer: nn.Linear, x: Tensor, guidance: Tensor | None) -> Tensor:
-    """``layer`` of [x, guidance], where guidance has size 1 along the dimensions that it is the same for."""
+    """``layer`` applied to [x, guidance]; guidance has size 1 along dimensions where it is constant."""
     if guidance is None:
         return layer(x)
     c = x.shape[-1]
@@ -78,7 +78,7 @@ def _at_least_float32(x: Tensor) -> Tensor:
 def window_mask(
     size: tuple[int, int], padded: tuple[int, int], window: int, shift: int, device: torch.device
 ) -> Tensor | None:
-    """Additive mask (windows, N, N): -100 between what the shift or the padding has put side by side."""
+    """Additive mask (windows, N, N): -100 between pixels that are neighbours only by shift or padding."""
     if not shift and size == padded:
         return None
     region = torch.zeros(padded, device=device)
@@ -175,7 +175,7 @@ class ClassAttention(nn.Module):
             return found.flatten(-2).to(x.dtype)
         q, k, v = (part.permute(0, 2, 3, 4, 1, 5) for part in (q, k, v))  # (B, h, w, heads, T, d)
         bias = None
-        if pad is not None:  # equal keys: one of them with the logarithm of their number
+        if pad is not None:  # n equal keys act as one key plus log(n)
             t = k.shape[-2]
             size = (*k.shape[:-2], 1, k.shape[-1])
             k = torch.cat([k, pad_k.permute(0, 2, 3, 4, 1, 5).expand(size)], -2)
@@ -187,7 +187,7 @@ class ClassAttention(nn.Module):
 
 
 class ClassAggregation(nn.Module):
-    """Mixes the classes at every place, on a coarser grid in training."""
+    """Attention over the classes at every position, on a coarser grid in training."""
 
     def __init__(self, dim: int, guidance_dim: int, heads: int, attention: str, pad_len: int):
         super().__init__()
@@ -285,8 +285,8 @@ class CATSegHead(nn.Module):
         decoder_in: channels of the two maps that guide the decoder; zeros for none.
         decoder_guidance: their channels after projection.
         attention: ``"linear"`` or ``"full"``, over classes.
-        pad_len: classes are padded to this number by learned tokens, and cut to the best this many; 0 for neither.
-        class_chunk: the decoder takes this many classes at a time when nothing is trained.
+        pad_len: pad fewer classes to this number by learned tokens, reduce more to the best; 0 for neither.
+        class_chunk: classes that the decoder processes at a time without gradients.
     """
 
     def __init__(
@@ -339,7 +339,7 @@ class CATSegHead(nn.Module):
         Args:
             features: patch embeddings (B, E, H, W), of any length.
             text: class embeddings (T, P, E), of unit length.
-            maps: what guides the decoder: (B, ., 2 H, 2 W) and (B, ., 4 H, 4 W).
+            maps: guidance of the decoder: (B, ., 2 H, 2 W) and (B, ., 4 H, 4 W).
         """
         if text.dim() != 3 or text.shape[1] != self.prompts:
             raise HypvisionError(

@@ -1,7 +1,7 @@
-"""Checkpoints of the official HyperCLIP and CAT-Seg codes (detectron2) to our segmenter's names, and back.
+"""Convert checkpoints of the official HyperCLIP and CAT-Seg codes (detectron2) to our segmenter's names, and back.
 
 CAT-Seg's files keep q, k and v apart and hold no adapters. HyperCLIP's code never used the adapters of the image blocks
-11 to 22 in its ViT-L files (it counts to 12): they become the identity here, which is the same model.
+11 to 22 in its ViT-L files (it stops at 12): here they become the identity, which gives the same model.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
 
 
 def segmenter_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights by our segmenter's names: official ones translated, others as they are."""
+    """Rename official weights to our segmenter's names; leave others."""
     official = is_official_catseg(weights) or is_official_hyperclip(weights)
     return segmenter_from_official(weights) if official else dict(weights)
 
@@ -112,8 +112,8 @@ def catseg_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def segmenter_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-    """The config that a converted checkpoint belongs to: ``hyperclip-vitb16``, ``hyperclip-vitl14-336``,
-    ``catseg-...``, or with width and patch of another size; and no arguments."""
+    """The config of a converted checkpoint: ``hyperclip-vitb16``, ``hyperclip-vitl14-336``, ``catseg-...``, or with
+    width and patch of another size; and no arguments."""
     conv = state_dict.get("clip.visual.conv1.weight")
     if conv is None or not any(name.startswith("head.") for name in state_dict):
         raise HypvisionError("The file holds only a part of a segmenter: CLIP's image tower or the head is missing.")

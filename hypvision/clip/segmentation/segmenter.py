@@ -79,7 +79,7 @@ class SimilarityHead(nn.Module):
 
 
 class SegmenterBase(OpenVocabularyCLIP):
-    """CLIP, head and inference; see :class:`OpenVocabSegmenter` for the arguments. A mix-in of models."""
+    """Mix-in for models: CLIP, head and inference; see :class:`OpenVocabSegmenter` for the arguments."""
 
     head: CATSegHead | SimilarityHead
 
@@ -150,7 +150,7 @@ class SegmenterBase(OpenVocabularyCLIP):
         return self._normalised_logits((images.float() - self.mean) / self.std, self.encode_classes(classes))
 
     def check_size(self, size: Sequence[int], name: str = "An image") -> None:
-        """Refuse an image of a (height, width) with a side shorter than a patch."""
+        """Raise an error if a side of the (height, width) is shorter than a patch."""
         rows, columns = patch_size(self.clip)
         if size[0] < rows or size[1] < columns:
             raise HypvisionError(
@@ -173,7 +173,7 @@ class SegmenterBase(OpenVocabularyCLIP):
         return segmentation_loss(self.logits(images), labels, ignore, self.mask_ignored)
 
     def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights by this model's names, from those of the official codes and of a CLIP model alone too."""
+        """Rename weights to this model's names; official checkpoints and those of a CLIP model alone are accepted."""
         return super().checkpoint_filter(segmenter_names(weights))
 
     @torch.no_grad()
@@ -205,7 +205,7 @@ class SegmenterBase(OpenVocabularyCLIP):
             best = image.new_full(tuple(size), -math.inf)
             label = torch.zeros_like(best, dtype=torch.long)
             kept, first = [], 0
-            for part in chunks:  # of classes: never all of them at full size
+            for part in chunks:  # only some classes at a time at full size
                 part = _resize(part[None], size)[0]
                 value, index = part.max(0)
                 label = torch.where(value > best, index + first, label)
@@ -230,7 +230,8 @@ class SegmenterBase(OpenVocabularyCLIP):
         return [(top, left) for top in starts[0] for left in starts[1]]
 
     def _slide(self, image: Tensor, text: Tensor) -> Iterator[Tensor]:
-        """Probabilities (t, h, w) of some classes at a time: windows of the enlarged image and the image as a whole."""
+        """Probabilities (t, h, w), some classes at a time: mean over windows of the enlarged image and the whole
+        image."""
         height, width = self.slide, self.slide
         if not self.squash:
             scale = self.slide / min(image.shape[-2:])
@@ -253,12 +254,12 @@ class SegmenterBase(OpenVocabularyCLIP):
             yield (total / weight + _resize(part[-1:], size)[0]) / 2
 
     def _whole(self, image: Tensor, text: Tensor) -> Iterator[Tensor]:
-        """Probabilities (t, h, w) from one look at the whole image."""
+        """Probabilities (t, h, w) from the whole image at once."""
         height, width = image.shape[-2:]
         padded = F.pad((image[None] - self.mean) / self.std, (0, -width % 32, 0, -height % 32))
         for part in self._normalised_logits(padded, text).split(32, dim=1):
             part = part.float().sigmoid()
-            if not self.official_whole_padding:  # which cuts this map by counts of pixels, so that nothing is cut
+            if not self.official_whole_padding:  # the official crop, which removes nothing
                 part = _resize(part, padded.shape[-2:])
             yield part[0, :, :height, :width]
 
@@ -272,7 +273,7 @@ class OpenVocabSegmenter(SegmenterBase):
         adapter, tune: see :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
         head: options of :class:`~hypvision.clip.segmentation.catseg.CATSegHead`; or ``dict(type="similarity")``, a
             head of two parameters (:class:`SimilarityHead`).
-        classes: what is looked for; may be changed at any time.
+        classes: class names; may be changed at any time.
         templates: a name in :data:`~hypvision.clip.classes.TEMPLATES`, a template, or several.
         synonyms: ``"first"`` or ``"mean"``, see :func:`~hypvision.clip.classes.prompts`.
         resolution: side of CLIP's input: 384 for patches of 16, 336 for patches of 14 (both 24 x 24).

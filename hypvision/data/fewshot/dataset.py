@@ -74,7 +74,7 @@ def load_cell(
 
 
 def intact(items: Sequence[Item]) -> list[Item]:
-    """Those whose image can be read; a warning names each of the others."""
+    """The items whose image can be read; warns of the others."""
     found = []
     for item in items:
         try:

@@ -1,4 +1,4 @@
-"""Where the data sets of the benchmark lie, and how their images, labels and class names are found.
+"""Folder layouts of the benchmark's data sets: images, labels and class names.
 
 The layout is CoOp's: a root folder with a folder for each data set. Most have a split file
 (``split_zhou_NAME.json``); where it is missing, a split of the same sizes is made of the data as its authors publish
@@ -89,7 +89,7 @@ def _imagenet(layout: Layout, folder: Path) -> Split:
     names = _imagenet_names(folder)
     folders = [folder / layout.images / part for part in ("train", "val")]
     train, test = (_by_wnid(part, names) for part in folders)
-    # Labels number the folders that are there: of other folders they would mean other classes.
+    # Labels number the existing folders, so training and validation need the same folders.
     trained, tested = ({Path(item.path).parent.name for item in part} for part in (train, test))
     for here, there, place in ((trained, tested, folders[1]), (tested, trained, folders[0])):
         if missing := sorted(here - there):

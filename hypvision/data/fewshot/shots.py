@@ -1,4 +1,4 @@
-"""Which images a few-shot cell sees: the official draw of shots, and the base and new halves of the classes."""
+"""Select the images of a few-shot run: the official draw of shots, and the base and new halves of the classes."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ class LorentzAttention(_Attention):
     .. math:: \mathrm{score}(q, k) = \frac{2/c + 2\langle q, k\rangle_L}{\tau}, \qquad
               o = \frac{\sum_j a_j v_j}{\sqrt c\,\sqrt{-\langle\cdot,\cdot\rangle_L}}
 
-    (Chen et al., ACL 2022; He et al., "HyperCore", 2025.) Constants fall out of the softmax, so the score is a product
-    of points with the time of the query negated, and ``F.scaled_dot_product_attention`` does the work.
+    (Chen et al., ACL 2022; He et al., "HyperCore", 2025.) The softmax ignores constants, so the score is a product of
+    points with the query's time negated, which ``F.scaled_dot_product_attention`` computes.
 
     Args:
         dim: space dimension of the tokens.
@@ -128,15 +128,15 @@ class LorentzAttention(_Attention):
     def forward(self, x: Tensor, context: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         c = self.manifold.c
         query, key, value = self._heads(x, context)
-        # the temperature multiplies the queries, so that its gradient exists for every kernel
+        # scale the queries by the temperature, so that it gets a gradient from every kernel
         factor = (2 / self.scale).to(query.dtype)
         query = torch.cat([-space_time(query, c).to(query.dtype), query], -1) * factor
         key = torch.cat([space_time(key, c).to(key.dtype), key], -1)
         dropout = self.dropout if self.training else 0.0
-        # times beyond 1/sqrt(c): the softmax weights sum to 1, and small numbers keep their digits in half precision
+        # use time - 1/sqrt(c): the softmax weights sum to 1, and small numbers keep their digits in half precision
         rise = space_time(value, c) - 1 / c**0.5
         value = torch.cat([rise.to(value.dtype), value], -1)
-        if dropout:  # after which they sum to anything: a column of ones finds that out
+        if dropout:  # dropout changes the sum of the weights; a column of ones computes it
             query, key, value = F.pad(query, (0, 1)), F.pad(key, (0, 1)), F.pad(value, (0, 1), value=1.0)
         mean = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=1.0)
         wide = precise(mean)
@@ -158,8 +158,8 @@ class LorentzLinearAttention(_Attention):
     .. math:: o_i = \frac{\varphi(q_i) \sum_j \varphi(k_j)^T v_j}{\varphi(q_i) \cdot \sum_j \varphi(k_j)} + W v_i + b,
               \qquad \varphi(x) = \frac{|u|}{|u^p|} u^p, \quad u = \frac{\mathrm{relu}(x) + \epsilon}{|\tau| + \epsilon}
 
-    Heads are joined by their space parts. No ``(N, N)`` tensor is built. The mean of a query without a positive
-    feature is nearly 0, so that the layer does not keep the radius: put a norm behind it, as Hypformer does.
+    Heads are joined by their space parts. No ``(N, N)`` tensor is built. The mean of a query without a positive feature
+    is nearly 0, so that the layer does not keep the radius: add a norm after it, as Hypformer does.
 
     Args:
         dim: space dimension of the tokens.

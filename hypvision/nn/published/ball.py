@@ -32,7 +32,7 @@ class PoincareConv2d(nn.Module):
         bias: whether the hyperplanes have offsets.
         init: ``"normal"`` (variance ``1 / (2 n m)`` with ``n`` the size of a patch) or ``"isometric"``, see
             :class:`PoincareFullyConnected`. Radii shrink under both, as a normal longer than 1/2 would make them
-            explode: put a :class:`PoincareBatchNorm2d` behind the layer, as the published networks do.
+            explode: add a :class:`PoincareBatchNorm2d` after the layer, as the published networks do.
 
     Shapes:
         points ``(B, C, H, W)``, one a pixel, to ``(B, C', H', W')``; computed in float32 also under autocast.
@@ -172,7 +172,7 @@ class PoincareBatchNorm1d(_PoincareBatchNorm):
     .. math:: y = \exp_\beta\left(\sqrt{\tfrac{w}{v + \epsilon}}\,\mathrm{PT}_{\mu \to \beta} \log_\mu x\right)
 
     with the mean ``mu`` over all points, the mean squared distance ``v`` from it and ``beta = exp_0(bias)``. The radii
-    of what comes out do not depend on those of what came in, at any depth.
+    of the output do not depend on those of the input.
 
     Args:
         num_features: dimension ``n``.

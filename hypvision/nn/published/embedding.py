@@ -15,7 +15,7 @@ class LorentzPatchEmbed(nn.Module):
     """Image to tokens on the hyperboloid: pixels are space parts, patches pass a :class:`LorentzConv2d`.
 
     Images ``(B, in_chans, H, W)`` become tokens ``(B, N, embed_dim)`` or, without ``flatten``, a map ``(B, embed_dim,
-    H', W')``. What does not fill a patch of ``patch_size`` pixels at the right and bottom is left out.
+    H', W')``. Pixels at the right and bottom that do not fill a patch of ``patch_size`` are dropped.
     """
 
     def __init__(

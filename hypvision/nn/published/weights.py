@@ -1,4 +1,4 @@
-"""Weights of single layers as other libraries store them, for the layers of :mod:`hypvision.nn`.
+"""Convert weights of single layers from other libraries to the layers of :mod:`hypvision.nn`.
 
     >>> layer = LorentzConv2d(64, 128, 3, manifold)
     >>> layer.load_state_dict(layer_state(layer, published, "hyperboliccv"))
@@ -59,7 +59,7 @@ _State = dict[str, Tensor | None]  # None for an optional entry that is not ther
 
 
 class _Entries:
-    """The published tensors of a layer; every one must be taken, or be known to carry nothing."""
+    """The published tensors of a layer; each must be used, or known to be redundant."""
 
     def __init__(self, state: Mapping[str, Tensor], ignored: tuple[str, ...]):
         self.rest = {name: value for name, value in state.items() if not f".{name}".endswith(ignored)}
@@ -119,7 +119,7 @@ def _kernel(layer: LorentzConv1d | LorentzConv2d, name: str, matrix: Tensor) -> 
 
 
 def _lorentz_conv(layer: LorentzConv1d | LorentzConv2d, entries: _Entries, prefix: str = "") -> _State:
-    """The matrix has a row more, which was never used."""
+    """The published matrix has an extra unused row."""
     name = f"{prefix}linearized_kernel.weight.weight"
     matrix, offset = entries.take(name), entries.maybe(f"{prefix}linearized_kernel.weight.bias")
     entries.maybe(f"{prefix}linearized_kernel.scale")
@@ -199,7 +199,7 @@ def _hypercore_attention(layer: LorentzAttention, entries: _Entries) -> _State:
             "hypercore's attention reads the times of the heads: create the layer with join='points' (its "
             "trans_heads_concat) or 'centroid', and with head_dim one less than its channels per head."
         )
-    entries.maybe("bias")  # of the scores: a constant, which the softmax takes out
+    entries.maybe("bias")  # a constant bias of the scores, which the softmax ignores
     out: _State = {"scale": entries.take("scale").reshape(1)}
     for ours, theirs, part in (("query", "Wq", layer.query), ("key", "Wk", layer.key), ("value", "Wv", layer.value)):
         found = _hypercore_linear(part, entries, f"{theirs}.")
@@ -265,7 +265,7 @@ _HYPERBOLICCV: _Readers = {
     LorentzBatchNorm2d: _batch_norm,
     LorentzMLR: _renamed(a="a", z="z"),
 }
-# Library -> how its layers are read, and the ends of names that only repeat the curvature.
+# Library -> readers of its layers, and suffixes of names that only repeat the curvature.
 LAYOUTS: dict[str, tuple[_Readers, tuple[str, ...]]] = {
     "hyperboliccv": (_HYPERBOLICCV, (".manifold.k",)),
     "lhier": (

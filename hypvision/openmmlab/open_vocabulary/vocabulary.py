@@ -1,4 +1,4 @@
-"""Class names of open-vocabulary models under mmengine: of the config, of the data, changed at any time."""
+"""Class names of open-vocabulary models in mmengine, from the config or the data, changeable at any time."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class OpenVocabMaps(tuple):
     trains_clip: bool
 
     def check(self, metas: Sequence[Any], *more: Tensor) -> None:
-        """Look at the maps of the images ``metas``, and at what else there is of each, before they become detections:
-        the filters that follow drop what is NaN, and an image of nothing would look like any other.
+        """Check the maps and other features of the images ``metas`` before detection, because later filters drop NaN
+        and would return an image without detections.
 
         Raises:
             HypvisionError: there is something that is not finite; names the image.
@@ -274,7 +274,7 @@ def groups_of(classes: Sequence[str], groups: Mapping[str, str | Path | Sequence
 
 
 def held_out(classes: str | Path | Sequence[str], ignore: str | Path | Sequence[str]) -> tuple[str, ...]:
-    """The names of a list without those of another.
+    """Remove names from a class list.
 
     Raises:
         HypvisionError: a name to leave out is not in the list, or nothing is left.

@@ -25,10 +25,11 @@ class HyperCLIPConfig(AdapterConfig):
         geometry: ``"hyperbolic"``, or ``"euclidean"``: the same without a clip (an ablation of ours).
         mobius: False: plain matrix product on the ball (Table 7 as we read it), see
             :func:`hypvision.clip.adapters.hyperclip.layer.map_rows`.
-        fused: False: the reference implementation, step by step, instead of the closed form.
+        fused: False: run the reference implementation step by step instead of the closed form.
         official_text_curvature: c = 1 in the text tower, as the official code has it.
         official_dense_only: the last image block is adapted on the dense path only, as in the official code.
-        official_twelve_layers: of the image blocks the first 11 and the last, as the official code does for any depth.
+        official_twelve_layers: adapt only the first 11 image blocks and the last, as the official code does at any
+        depth.
     """
 
     block: int = 128

@@ -62,7 +62,7 @@ def map_rows(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
         root, tiny = math.sqrt(c), torch.finfo(dtype).tiny
         y = block_product(u, s)
         a, mapped = root * _norm(u, tiny), root * _norm(y, tiny)
-        if mobius:  # divisors are clamped where the quotient is 1: an infinite one would make the gradient NaN
+        if mobius:  # clamp the divisors, because an infinite quotient would make the gradient NaN
             first = _INPUT_RADIUS / a.clamp(min=_INPUT_RADIUS)
             return (y * torch.minimum(first, CLIP_RADIUS / mapped.clamp(min=CLIP_RADIUS))).to(x.dtype)
         # exp0 shortens w by tanh(a)/a; S is linear, so it commutes with that; log0 lengthens again.
@@ -81,7 +81,7 @@ def _atanhc(z: Tensor) -> Tensor:
 
 
 def _norm(x: Tensor, tiny: float) -> Tensor:
-    # The derivative of the norm at 0 is not a number; of the clamped square it is 0.
+    # The norm has the derivative NaN at 0; the clamped square has 0.
     largest = x.detach().abs().amax(-1, keepdim=True).clamp(min=tiny)
     return (x / largest).square().sum(-1, keepdim=True).clamp(min=1e-30).sqrt() * largest
 
@@ -115,7 +115,7 @@ def map_rows_reference(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> T
 
 
 class _Clamp(Function):
-    """Clamp to +-limit, passing the gradient through: the official artanh differentiates at the clamped place."""
+    """Clamp to +-limit and pass the gradient through, as the official artanh does."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, limit: float) -> Tensor:
@@ -128,8 +128,8 @@ class _Clamp(Function):
 
 # The fast map of a packed projection -------------------------------------------------------------------------------
 
-# From this side on, a CPU multiplies block by block, where the numbers lie: a batched product would first rearrange all
-# weights, and all gradients, which costs as much as the products. Smaller blocks are too many to be called singly.
+# Blocks of at least this side are multiplied one by one on a CPU, without copies: a batched product would first
+# rearrange all weights and gradients, which costs as much as the products. Smaller blocks are too many for that.
 _SMALL = 32
 
 
@@ -162,7 +162,7 @@ def _product_gradient(grad: Tensor, w: Tensor, side: int) -> Tensor:
 
 
 class _MapRows(Function):
-    """:func:`map_rows` of frozen matrices; it keeps nothing for backward but them, and the output where it clips."""
+    """:func:`map_rows` of frozen matrices; backward needs only these, and the output where it was clipped."""
 
     @staticmethod
     def forward(ctx: Any, s: Tensor, w: Tensor, c: float | None) -> Tensor:
@@ -174,7 +174,7 @@ class _MapRows(Function):
             limit = _INPUT_RADIUS / (math.sqrt(c) * torch.linalg.vector_norm(w, dim=-1)).clamp(min=_INPUT_RADIUS)
             ratio = ctx.clip / torch.linalg.vector_norm(out, dim=-1).clamp(min=tiny)
             scale = torch.minimum(limit, ratio)
-            if out.device.type != "cpu" or (scale < 1).any():  # to ask a GPU would be to wait for it
+            if out.device.type != "cpu" or (scale < 1).any():  # reading the value from a GPU would wait for it
                 out.mul_(scale[..., None])
                 scale = torch.where(ratio < limit, -scale, scale)  # the sign tells where the radial clip acts
             else:
@@ -187,7 +187,7 @@ class _MapRows(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         w, out, scale = ctx.saved_tensors
-        if scale is not None:  # to before the rows were scaled: of one that the radial clip met, the part across it
+        if scale is not None:  # a clipped row's gradient keeps only the part orthogonal to it
             radial = torch.where(scale < 0, (grad * out).sum(-1) / ctx.clip**2, 0)
             grad = torch.addcmul(grad, out, radial[..., None], value=-1).mul_(scale.abs()[..., None])
         return _product_gradient(grad, w, ctx.side), None, None
@@ -197,10 +197,10 @@ def map_packed(packed: Tensor, s: Tensor, c: float | None, thirds: tuple[int, ..
     """:func:`map_rows` of a frozen packed projection.
 
     Args:
-        packed: q, k, v projections one below the other, ``(3d, d)``.
-        s: blocks ``(P, K, n, n)`` of the mapped ones.
+        packed: stacked q, k, v projections ``(3d, d)``.
+        s: blocks ``(P, K, n, n)`` of the mapped projections.
         c: curvature; None for the Euclidean map, which is not clipped.
-        thirds: which of the three are mapped, P of them.
+        thirds: which P of the three projections are mapped.
 
     Returns:
         ``(3d, d)`` in the dtype of ``packed``, differentiable in ``s`` alone; computed in float32 at least.
@@ -216,18 +216,18 @@ def map_packed(packed: Tensor, s: Tensor, c: float | None, thirds: tuple[int, ..
 
 
 class BlockMaps(nn.Module):
-    """The trainable blocks of one attention block, ``q``, ``k`` and ``v`` or some of them; the identity at first.
+    """The trainable blocks ``q``, ``k``, ``v`` (or some of them) of one attention block; they start at the identity.
 
-    Called with the packed projection it gives the adapted one. Without gradients the result is kept while nothing
-    changes; with gradients it is computed once in each forward pass of the attention, between :meth:`begin` and
-    :meth:`end`, which are hooks of the module that holds the projection.
+    Maps the packed projection to the adapted one. Without gradients the result is cached until a weight changes; with
+    gradients it is computed once in each forward pass of the attention, between the hooks :meth:`begin` and :meth:`end`
+    of the module that owns the projection.
 
     Args:
         dim: length of a row.
         config: what is adapted and how.
         c: curvature of the tower.
-        dense_only: the attention itself uses the frozen projection; the adapted one is for readers outside its forward
-            pass, such as the dense path.
+        dense_only: the attention uses the frozen projection; only code outside its forward pass, such as the dense
+            path, reads the adapted one.
     """
 
     def __init__(self, dim: int, config: HyperCLIPConfig, c: float, dense_only: bool = False):
@@ -249,20 +249,20 @@ class BlockMaps(nn.Module):
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
             if self._live is not None:
                 return self._live
-            # Gradients of zero, not none: distributed training waits for one.
+            # Distributed training waits for every gradient, so give zeros.
             zero = 0 * torch.stack([parameter.sum() for parameter in parameters]).sum() if frozen else None
             found = self._adapted(packed) if zero is None else packed + zero.to(packed.dtype)
             self._live = found if self._running else None
             return found
         if frozen:
             return packed
-        if torch.compiler.is_compiling():  # nothing is kept between calls of a graph
+        if torch.compiler.is_compiling():  # a compiled graph caches nothing between calls
             return self._adapted(packed)
         return self._memo.get([*parameters, packed], lambda: self._adapted(packed))
 
     def _adapted(self, packed: Tensor) -> Tensor:
         config = self.config
-        if config.fused and config.mobius and not torch.compiler.is_compiling():  # which fuses by itself
+        if config.fused and config.mobius and not torch.compiler.is_compiling():  # the compiler fuses the operations
             size = (self.dim // config.block, config.block, config.block)
             blocks = torch.stack([getattr(self, letter).expand(size) for letter in config.projections])
             c = None if config.geometry == "euclidean" else self.c
@@ -273,7 +273,7 @@ class BlockMaps(nn.Module):
             return torch.cat([self.rows(letter, chunk) for letter, chunk in chunks]).to(packed.dtype)
 
     def rows(self, letter: str, x: Tensor) -> Tensor:
-        """Rows or tokens (..., d) mapped by the blocks of a projection; as they are where it has none."""
+        """Rows or tokens (..., d) mapped by the blocks of a projection; unchanged if it has none."""
         s = self._parameters.get(letter)
         if s is None:
             return x
@@ -282,21 +282,21 @@ class BlockMaps(nn.Module):
         function = map_rows if self.config.fused else map_rows_reference
         return function(x, s, self.c, self.config.mobius).to(x.dtype)
 
-    # Hooks of the module that holds the projection; methods, so that those of a copy belong to the copy.
+    # Hooks of the module that owns the projection. As methods they are copied with the module.
 
     def begin(self, owner: nn.Module, args: Any) -> None:
-        """Forward pre-hook: a new graph."""
+        """Forward pre-hook: forget the last graph's result."""
         self._running, self._live = True, None
 
     def end(self, owner: nn.Module, args: Any, output: Any) -> None:
-        """Forward hook, after errors, too."""
+        """Forward hook, which runs after errors too."""
         self._running, self._live = False, None
 
     def map_attention_inputs(self, owner: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Forward pre-hook of :class:`torch.nn.MultiheadAttention` in the feature form."""
         query, key, value = args[:3]
         if key is not query or value is not query:
-            raise HypvisionError("HyperCLIP's feature form adapts self-attention, this is another one.")
+            raise HypvisionError("HyperCLIP's feature form adapts self-attention only: query, key and value differ.")
         return (*(self.rows(letter, query) for letter in "qkv"), *args[3:]), kwargs
 
     def map_linear_output(self, owner: nn.Linear, args: Any, output: Tensor) -> Tensor:
@@ -306,11 +306,11 @@ class BlockMaps(nn.Module):
         return torch.cat([F.linear(self.rows(letter, args[0]), w, b) for letter, w, b in chunks], dim=-1)
 
     def map_value_input(self, x: Tensor) -> Tensor:
-        """What the value projection sees in place of ``x`` in the feature form, for the dense path of a tower."""
+        """Input of the value projection in place of ``x`` in the feature form, for a tower's dense path."""
         return self.rows("v", x)
 
     def train(self, mode: bool = True) -> BlockMaps:
-        """As of any module; weights may have been exchanged in between."""
+        """Switch the mode and clear the cache, because weights may have been swapped."""
         if mode != self.training:
             self._memo.clear()
         return super().train(mode)
@@ -324,11 +324,11 @@ class BlockMaps(nn.Module):
 
 
 class AdaptedWeight(nn.Module):
-    """The parametrisation of a packed projection by blocks that belong to the transformer block, not to this module."""
+    """Parametrisation of a packed projection by blocks that the transformer block owns."""
 
     def __init__(self, maps: BlockMaps):
         super().__init__()
-        self.maps = (maps,)  # in a tuple: not a submodule, else its parameters would have two names
+        self.maps = (maps,)  # a tuple, so that it is no submodule and its parameters have one name
 
     def forward(self, packed: Tensor) -> Tensor:
         return self.maps[0](packed)

@@ -1,4 +1,4 @@
-"""Where HyperCLIP's blocks are put: beside the attention of the blocks of open_clip's and timm's transformers."""
+"""Attach HyperCLIP's blocks to the attention of open_clip's and timm's transformers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class HyperCLIP(Adapter):
             block, owner, maps = site.block, site.owner, site.maps
             block.add_module(self.name, maps)
             if self.config.form == "weight":
-                # On the block beside the projection: the parametrised module must not own the maps as well.
+                # The transformer block owns the maps; the parametrised module must not own them too.
                 parametrize.register_parametrization(owner, site.tower.packed_name, AdaptedWeight(maps))
                 self.handles += [
                     owner.register_forward_pre_hook(maps.begin),
@@ -114,7 +114,7 @@ class HyperCLIP(Adapter):
                 frozen.copy_(site.maps(frozen))
 
     def parameters(self) -> list[nn.Parameter]:
-        """The blocks S: those of the text tower first."""
+        """The blocks S, text tower first."""
         return [parameter for site in self.sites for parameter in site.maps.parameters()]
 
     def acts_on(self) -> list[tuple[Tower, Sequence[int]]]:
@@ -123,8 +123,8 @@ class HyperCLIP(Adapter):
                 for kind, tower in towers.items()]  # fmt: skip
 
     def freeze_unused(self) -> None:
-        """In the feature form q and k of the last image block, whose dense path is that of v alone. In the weight form
-        theirs are zeros."""
+        """Freeze q and k of the last image block in the feature form, since its dense path uses v alone. In the weight
+        form their gradients are zeros."""
         for site in self.sites:
             last = site.tower.modality == "vision" and site.number == len(site.tower.blocks) - 1
             if last and site.tower.family == "open_clip" and self.config.form == "feature":
@@ -179,7 +179,7 @@ class HyperCLIP(Adapter):
 
 
 def clip_report(model: nn.Module) -> dict[str, dict[str, float]]:
-    """How far the rows are from the radial clip, inside which the map is exactly linear.
+    """How far the rows are from the radius of the clip, inside which the map is exactly linear.
 
     Returns:
         For each adapted tower: ``largest_row`` (of the frozen weights), ``largest_mapped_row``, ``clip_radius``
@@ -220,8 +220,8 @@ def _remove_parametrization(owner: nn.Module, name: str) -> None:
     kind = type(owner)
     managed = kind.__dict__[name]
     parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
-    setattr(kind, name, managed)  # copies of the module share the class, which would lose the projection
-    for other in [other for other in owner._parameters if other != name]:  # the projection comes first again
+    setattr(kind, name, managed)  # copies of the module share its class, so restoring the class here would break them
+    for other in [other for other in owner._parameters if other != name]:  # put the projection first again
         owner._parameters[other] = owner._parameters.pop(other)
 
 
@@ -232,14 +232,14 @@ _PARAMETRISED = {name: ".parametrizations.".join(name.rsplit(".", 1)) + ".origin
 
 
 def _base_names(block: nn.Module, state_dict: dict[str, Tensor], prefix: str, _: Any) -> None:
-    """After ``block.state_dict()``: the frozen projection has the name that it has in the base model."""
+    """After ``block.state_dict()``: give the frozen projection its name in the base model."""
     for name, parametrised in _PARAMETRISED.items():
         if prefix + parametrised in state_dict:
             state_dict[prefix + name] = state_dict.pop(prefix + parametrised)
 
 
 def _own_names(block: Any, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Before ``block.load_state_dict()``: from the names in files to those of the modules."""
+    """Before ``block.load_state_dict()``: translate names in files to those of the modules."""
     if block.hyperclip.config.form == "weight":
         for name, parametrised in _PARAMETRISED.items():
             if prefix + name in state_dict:

@@ -8,7 +8,7 @@ features of any host that has features of images and classes (:mod:`hypvision.cl
 >>> adapters.inject(host.clip, "lathadapter", classes=100)
 >>> adapters.adapter_of(host.clip, "lathadapter").module(out.image, out.text, out.scale, labels)
 
-No official code was at hand: what the paper leaves open is an option, see :class:`.LatHAdapterConfig`.
+The official code is not public; what the paper leaves open is an option of :class:`.LatHAdapterConfig`.
 """
 
 from hypvision.clip.adapters.lathadapter.config import LatHAdapterConfig, attributes_for

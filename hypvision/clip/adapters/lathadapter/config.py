@@ -8,26 +8,26 @@ from hypvision.checks import at_least, more_than, one_of
 from hypvision.clip.adapters.base import AdapterConfig
 
 DEGREES = ("abs", "relu", "clamp")
-# Classes up to -> attributes. The paper gives ImageNet 20 and SUN397 24, and that the best number grows with the
-# classes; the others are ours.
+# Largest number of classes -> attributes. The paper uses 20 for ImageNet and 24 for SUN397, and says that the best
+# number grows with the classes; the others are ours.
 _ATTRIBUTES = ((20, 4), (60, 8), (150, 12), (250, 16), (600, 24))
 _MANY = 20
 
 
 def attributes_for(classes: int) -> int:
-    """How many attributes ``auto`` takes for a data set of so many classes (base and new together)."""
+    """Number of attributes that ``auto`` chooses for a number of classes (base and new together)."""
     return next((count for most, count in _ATTRIBUTES if classes <= most), _MANY)
 
 
 @dataclass(frozen=True)
 class LatHAdapterConfig(AdapterConfig):
-    """The defaults are the paper's where it says something, else ours ("here").
+    """The defaults are the paper's where it gives one, else ours ("here").
 
     Attributes:
         attributes: number N of attribute vectors; 0 or ``"auto"`` for :func:`attributes_for` of ``classes``.
-        classes: number of classes of the data set, of which ``attributes=0`` makes its choice.
-        dim: length of the features; 0 for that of the model's embeddings. For a host with features of its own
-            (PromptKD has the teacher's).
+        classes: number of classes of the data set, used by ``attributes=0``.
+        dim: length of the features, for hosts whose features differ from the model's embeddings (PromptKD: the
+            teacher's); 0 for the embeddings' length.
         beta: weight of the refinement (Sec. 3.2, Table: 0.1).
         c: curvature of the ball (0.1).
         sigma: margin of the hierarchical losses (0.1).
@@ -36,25 +36,25 @@ class LatHAdapterConfig(AdapterConfig):
         tau: temperature of the choice of ancestors (here as HIER's code: 0.1).
         lca_score: of that choice: ``"distance"`` over tau (here, as HIER's code), or ``"exp"``, the exponential of the
             negative distance without tau (as the paper writes it).
-        degree: how the degree of a node is computed where cosines are negative, which the paper's formula has no answer
-            to: ``"abs"`` sums sizes, ``"relu"`` cuts negative cosines everywhere, ``"clamp"`` is the formula with a
-            degree of at least 1e-6 (here: abs). They agree where all cosines are positive.
+        degree: how negative cosines enter the degree of a node, which the paper leaves undefined: ``"abs"`` sums
+            absolute values, ``"relu"`` sets negative cosines to 0 everywhere, ``"clamp"`` is the formula with a degree
+            of at least 1e-6 (here: abs). They agree where all cosines are positive.
         feature_norm: ``"l2"``: unit vectors go into the ball; ``"none"``: features as they are, clipped (here: l2).
         clip_radius: of ``"none"`` (here as HIER: 2.3).
         riemannian: turn gradients in the ball into Riemannian ones, as HIER does (here: no).
-        exclude_anchor: an anchor is no negative of itself; in HIER's code it is (here: excluded).
-        least: mutual neighbours that an anchor needs; HIER's code needs 2 (here: 1).
+        exclude_anchor: never use an anchor as its own negative, which HIER's code does (here: excluded).
+        least: smallest number of mutual neighbours of an anchor; 2 in HIER's code (here: 1).
         start: attributes begin as ``"random"`` vectors of about unit length, or as ``"text"``: the mean class feature
             with some noise, once classes are known (here: random).
         renormalise: refined classes have unit length within the cosines (here: yes, as a cosine is defined).
-        hard: one ancestor is drawn by a straight-through Gumbel softmax (here as HIER: yes), or all are weighted by it.
-        detach: the hierarchical losses have no gradient at the candidates for ancestors (here: it reaches them).
-        average: PromptSRC's average over the epochs is over attributes, too (here: yes).
-        refined_consistency: PromptSRC's consistency losses are of refined class features (here: no, of its own).
-        pseudo_labels: with a teacher, images of one predicted class are neighbours (here: yes, there are no labels).
+        hard: draw one ancestor by a straight-through Gumbel softmax (here as HIER: yes), or weight all by it.
+        detach: stop the gradient of the hierarchical losses at candidate ancestors (here: no).
+        average: include attributes in PromptSRC's average over epochs (here: yes).
+        refined_consistency: compute PromptSRC's consistency losses on refined class features (here: no).
+        pseudo_labels: with a teacher, treat images of one predicted class as neighbours (here: yes).
         teacher_loss: of the distances with a teacher: ``"kl"``, the divergence from its softmax, or ``"labels"``, the
             cross-entropy with the class that it predicts (here: kl).
-        hierarchy: False leaves out the hierarchical losses and distances, an ablation with the refiner alone.
+        hierarchy: False is an ablation with the refiner alone, without hierarchical losses and distances.
     """
 
     attributes: int | str = 0
@@ -100,7 +100,7 @@ class LatHAdapterConfig(AdapterConfig):
 
     @property
     def raw(self) -> bool:
-        """Whether features are taken as they are."""
+        """Whether features are used without normalisation."""
         return self.feature_norm == "none"
 
     @property

@@ -4,9 +4,9 @@ With the nodes :math:`F = [T; A]`, their cosines :math:`S` and the degrees :math
 
 .. math:: \hat F = F + \beta\, D^{-1/2} S D^{-1/2} F,
 
-of which the rows of the classes are kept. A degree is a sum of cosines, which random attributes make negative: then the
-formula has no root. ``degree="abs"`` takes the sizes, so that :math:`D \ge 1` (a node is like itself) and the matrix
-has a spectral norm of at most 1.
+and only the rows of the classes are returned. A degree is a sum of cosines, which can be negative for random
+attributes; its root is then undefined. ``degree="abs"`` sums absolute values, so that :math:`D \ge 1` (a node's cosine
+with itself is 1) and the matrix has a spectral norm of at most 1.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def refine(text: Tensor, attributes: Tensor, beta: float = 0.1, degree: str = "a
     count = text.shape[-2]
     nodes = torch.cat([text, attributes.expand(*text.shape[:-2], -1, -1)], dim=-2)
     unit = F.normalize(nodes, dim=-1)
-    cosines = unit[..., :count, :] @ unit.mT  # of the rows that are kept
-    if degree == "clamp":  # a sum of cosines is a cosine with the sum
+    cosines = unit[..., :count, :] @ unit.mT  # of the classes' rows
+    if degree == "clamp":  # the sum of the products with unit vectors is the product with their sum
         degrees = (unit @ unit.sum(-2)[..., None])[..., 0].clamp(min=_LEAST)
     else:
         of_attributes = unit[..., count:, :] @ unit.mT

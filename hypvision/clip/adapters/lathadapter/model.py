@@ -1,4 +1,4 @@
-"""LatHAdapter as a module and as an adapter: attributes, what they make of features, the losses they learn by."""
+"""LatHAdapter as a module and as an adapter: attributes, refined class features, hierarchical losses."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass
 class LatHOutput:
-    """What :class:`LatentHierarchy` makes of a batch.
+    """The result of :class:`LatentHierarchy` for a batch.
 
     Attributes:
         logits: (B, C), ``cosine - distance``.
         cosine: (B, C), scaled cosines with the refined classes.
         distance: (B, C), hyperbolic distances to them; None without the hierarchy.
         text: (C, d), or (B, C, d), the refined classes of the cosines.
-        losses: in training, of images below attributes (``loss_va``) and of attributes below classes (``loss_at``).
+        losses: in training, ``loss_va`` (images under attributes) and ``loss_at`` (attributes under classes).
     """
 
     logits: Tensor
@@ -41,7 +41,7 @@ class LatHOutput:
 
 
 class LatentHierarchy(nn.Module):
-    """Attributes for features of length ``dim``, with the refiner and the hyperbolic hierarchy class, attribute, image.
+    """Attributes with the refiner and the hyperbolic hierarchy class > attribute > image.
 
     Computed in float32, outside autocast.
     """
@@ -57,18 +57,18 @@ class LatentHierarchy(nn.Module):
 
     @torch.no_grad()
     def begin(self, text: Tensor) -> None:
-        """Before training: with ``start="text"`` attributes become the mean of class features (C, d), with noise."""
+        """Before training: with ``start="text"`` set the attributes to the mean of class features (C, d) plus noise."""
         if self.config.start == "text":
             text = text.float() if self.config.raw else F.normalize(text.float(), dim=-1)
             mean = text.flatten(0, -2).mean(0)
             self.attributes.copy_(mean + 0.02 * torch.randn_like(self.attributes))
 
     def nodes(self) -> Tensor:
-        """The attributes as the features are: of unit length, or as they are."""
+        """The attributes, normalised if features are."""
         return self.attributes if self.config.raw else F.normalize(self.attributes, dim=-1)
 
     def lift(self, x: Tensor) -> Tensor:
-        """Features as points of the ball."""
+        """Map features to points of the ball."""
         radius = self.config.clip_radius if self.config.raw else None
         return clip_to_ball(x, self.ball, radius, self.config.riemannian)
 
@@ -77,7 +77,7 @@ class LatentHierarchy(nn.Module):
         return refine(text, self.nodes().to(text.dtype), self.config.beta, self.config.degree)
 
     def classes(self, text: Tensor) -> Pair:
-        """Refined classes for the cosines, and as points of the ball; kept while neither they nor attributes change."""
+        """Refined classes for the cosines, and as points of the ball; cached until classes or attributes change."""
 
         def make() -> Pair:
             refined = self.refine(text)
@@ -139,7 +139,7 @@ class LatentHierarchy(nn.Module):
         of_images, of_attributes = triplets
         noise = (None, None) if gumbel is None else gumbel
         parents = (attributes.detach(), classes.detach()) if config.detach else (attributes, classes)
-        # Where each image has its own classes, the attributes lie below each of these sets.
+        # If each image has its own class features, use the attributes once for each of these sets.
         sets = parents[1] if classes.dim() == 3 else parents[1][None]
 
         def loss(points: Tensor, candidates: Tensor, rows: Tensor, gumbel: Tensor | None) -> Tensor:
@@ -156,7 +156,7 @@ class LatentHierarchy(nn.Module):
     def _draw(self, points: Tensor, labels: Tensor | None, generator: torch.Generator | None) -> Tensor:
         similarity = torch.exp(-self.ball.cdist(points, points)).fill_diagonal_(1.0)
         if labels is not None:
-            similarity += labels[:, None] == labels  # images of the same class come first
+            similarity += labels[:, None] == labels  # rank images of the same class first
         config = self.config
         return sample_triplets(
             similarity, config.neighbours, config.draws, config.exclude_anchor, generator, config.least
@@ -172,7 +172,7 @@ def _pairs(compare: Callable[[Tensor, Tensor], Tensor], images: Tensor, classes:
 class LatHAdapter(Adapter):
     """A :class:`LatentHierarchy` as the child ``lathadapter`` of an open_clip model.
 
-    It changes what is made of the features, not the towers: a few-shot task asks :attr:`module` for logits.
+    The towers stay as they are: a few-shot task gets its logits from :attr:`module`.
     """
 
     name = "lathadapter"
