@@ -34,11 +34,13 @@ test: $(DEV_STAMP)  ## set up, then run the tests (a few minutes)
 test-all: $(DEV_STAMP)  ## the tests, the slow ones too
 	$(BIN)/python -m pytest -n $(JOBS)
 
-lint: $(DEV_STAMP)  ## ruff, codespell, and which package may import which
+lint: $(DEV_STAMP)  ## ruff, codespell, layers of packages, types of the package and of the documentation's examples
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/mypy
+	$(BIN)/python tools/check_docs.py
 
 format: $(DEV_STAMP)  ## let ruff put the code into shape
 	$(BIN)/ruff check --fix .
