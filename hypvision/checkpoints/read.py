@@ -76,7 +76,8 @@ class _Array(np.ndarray):
         whole = all(type(n) is int and n >= 0 for n in shape) and len(shape) <= 32
         if not whole or math.prod(shape) * kind.itemsize != len(data):
             raise UnpicklingError("unsupported GLOBAL numpy.ndarray whose shape and bytes disagree")
-        super().__setstate__((1, shape, kind, np.bool_(fortran is True), data))
+        checked: Any = (1, shape, kind, fortran is True, data)  # NumPy's stub asks for its own bool, NumPy for an int
+        super().__setstate__(checked)
 
     def __reduce__(self) -> Any:
         return np.array(self).__reduce__()
