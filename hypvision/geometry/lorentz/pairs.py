@@ -90,8 +90,8 @@ class _SquaredChord(Function):
         ahead = dot(delta, x + y) * c / (tx + ty)
         twice = 2 * c * grad
         along = delta * twice
-        gx = torch.addcmul(x * (twice * ahead / tx), along, torch.ones_like(grad), value=-1).sum_to_size(x.shape)
-        gy = torch.addcmul(along, y, -twice * ahead / ty).sum_to_size(y.shape)
+        gx = (x * (twice * ahead / tx)).sub_(along).sum_to_size(x.shape)
+        gy = along.addcmul_(y, twice * ahead / ty, value=-1).sum_to_size(y.shape)
         if not ctx.needs_input_grad[2]:
             return gx, gy, None
         by_c = square_norm(delta) - ahead * ahead * (1 + 1 / (tx * ty)) / c
