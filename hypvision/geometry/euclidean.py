@@ -94,7 +94,7 @@ class Euclidean(Manifold):
 
     def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:
         """``x + t u / |u|``."""
-        return x + t * torch.nn.functional.normalize(u, dim=-1)
+        return x + t * torch.nn.functional.normalize(u, dim=-1, eps=torch.finfo(u.dtype).tiny ** 0.5)
 
     def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
         """``x + y``."""

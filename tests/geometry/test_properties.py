@@ -29,7 +29,7 @@ MANIFOLDS = {
 curvatures = st.floats(-2, 1).map(lambda power: 10**power)
 scales = st.sampled_from([1e-4, 1e-2, 0.3, 1.0])
 vectors = arrays(np.float64, (5, 7), elements=st.floats(-1, 1))
-quick = settings(deadline=None, max_examples=12, derandomize=True, database=None)
+few_examples = settings(deadline=None, max_examples=12, derandomize=True, database=None)
 
 every = pytest.mark.parametrize("name", MANIFOLDS)
 curved = pytest.mark.parametrize("name", ["lorentz", "poincare"])
@@ -70,7 +70,7 @@ def cases(function):
     signature = inspect.signature(function)
     assert list(signature.parameters) == ["case"]
 
-    @quick
+    @few_examples
     @given(values=vectors, scale=scales, c=curvatures)
     def run(name, dtype, values, scale, c):
         function(Case(name, dtype, values, scale, c))
@@ -274,7 +274,7 @@ def test_retractions(case):
 
 
 @dtypes
-@quick
+@few_examples
 @given(values=vectors, scale=scales, c=curvatures)
 def test_the_models_agree(dtype, values, scale, c):
     """Every operation commutes with the isometry of the two models."""
