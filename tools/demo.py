@@ -16,19 +16,24 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from mmengine.config import Config
 from PIL import Image
+from pycocotools.coco import COCO
 
+import hypvision
 from hypvision.clip.segmentation.segment import Segmentation, load_segmenter, segment
 from hypvision.data.export import export
 from hypvision.data.shapes import Scene, make_scene
 from hypvision.errors import HypvisionError
 from hypvision.images import open_image, read_labels
+from hypvision.inference import Boxes
 from hypvision.openmmlab.datasets.open_vocabulary_shapes import CLASSES, NOVEL
 from hypvision.viz.segmentation import draw_segmentation
 from hypvision.viz.sheet import contact_sheet, save_image
@@ -60,7 +65,7 @@ class Part(NamedTuple):
 PARTS = (
     Part("classification", "top1", "top-1 accuracy (16 shapes)", 0.01),
     Part("segmentation", "mIoU", "mIoU (4 kinds and ground)", 0.01),
-    Part("detection", "coco/bbox_mAP_50", "box AP50 (4 kinds)", 1.0),
+    Part("detection", "coco/bbox_mAP_50", "box AP50 (4 kinds)", 1.0, paints=False),
     Part("open_vocabulary", "mIoU", "mIoU (12 + 4 shapes, ground)", 0.01, paints=False),
 )
 
@@ -83,7 +88,7 @@ def main() -> int:
         export(DATA / "coco", "coco", train=800, val=100, size=96, level="kind", overwrite=True)
         rows = run_all()
         tuned, unseen = before_and_after()
-        sheets = [*(sheet(part) for part in PARTS if part.paints), *clusters(), tuned]
+        sheets = [*(sheet(part) for part in PARTS if part.paints), detections(), *clusters(), tuned]
     except HypvisionError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2
@@ -196,6 +201,31 @@ def sheet(part: Part, count: int = 8) -> Path:
     return save_image(contact_sheet([open_image(path) for path in chosen]), ROOT / "images" / f"{part.name}.png")
 
 
+def detections(model: str = "configs/demo/detection.py", weights: Path | None = ROOT / "detection/last.pth") -> Path:
+    """The objects of some test images beside those that the detector finds, on one image."""
+    truth = _ground_truth()
+    shown = truth.loadImgs(sorted(truth.imgs)[:: max(1, len(truth.imgs) // 8)][:8])
+    files = [DATA / "coco/val2017" / image["file_name"] for image in shown]
+    tiles = []
+    for image, file, prediction in zip(shown, files, hypvision.predict(files, model, weights, expect=Boxes)):
+        items = truth.loadAnns(truth.getAnnIds(image["id"]))
+        corners = np.array([item["bbox"] for item in items], dtype=float).reshape(-1, 4)
+        corners[:, 2:] += corners[:, :2]
+        names = tuple(truth.cats[number]["name"] for number in sorted(truth.cats))
+        labels = np.array([sorted(truth.cats).index(item["category_id"]) for item in items], dtype=int)
+        masks = np.array([truth.annToMask(item) for item in items], dtype=bool).reshape(-1, *prediction.size[::-1])
+        objects = Boxes(corners, np.ones(len(items)), labels, names, masks)
+        tiles += [boxes_on_larger_image(open_image(file), boxes) for boxes in (objects, prediction.result)]
+    return save_image(contact_sheet(tiles, cell=300), ROOT / "images/detection.png")
+
+
+def boxes_on_larger_image(image: Image.Image, found: Boxes, factor: int = 3) -> Image.Image:
+    """What was found, drawn on a larger image, so that there is room for the names."""
+    masks = None if found.masks is None else found.masks.repeat(factor, 1).repeat(factor, 2)
+    larger = image.resize((image.width * factor, image.height * factor), Image.Resampling.BICUBIC)
+    return replace(found, boxes=found.boxes * factor, masks=masks).draw(larger)
+
+
 def clusters() -> list[Path]:
     """Cluster maps of the classifier on a scene, by the command that users have."""
     scene = sorted((DATA / "ade/images/validation").glob("*.jpg"))[3]
@@ -265,19 +295,21 @@ def floor(part: Part) -> float:
     if part.name == "open_vocabulary":
         maps = [scene.semantic for scene in open_vocabulary_scenes()]
         return mean_iou(maps, [np.zeros_like(truth) for truth in maps], np.unique(maps))
-    return _detection_floor(DATA / "coco/annotations/instances_val2017.json")
+    return _detection_floor()
 
 
-def _detection_floor(path: Path) -> float:
+def _ground_truth() -> COCO:
+    """The annotations that the detector is tested on."""
+    with redirect_stdout(StringIO()):  # pycocotools talks
+        return COCO(str(DATA / "coco/annotations/instances_val2017.json"))
+
+
+def _detection_floor() -> float:
     """Box AP50 of the mean box of the most frequent class in every image."""
-    import contextlib
-    import io
-
-    from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
-    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools talks
-        truth = COCO(str(path))
+    truth = _ground_truth()
+    with redirect_stdout(StringIO()):
         annotations = list(truth.anns.values())
         category = Counter(item["category_id"] for item in annotations).most_common(1)[0][0]
         box = np.mean([item["bbox"] for item in annotations], axis=0).tolist()

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from hypvision.errors import require
 from hypvision.images import to_rgb
-from hypvision.viz.overlay import add_legend, draw_boxes, paint, printable
+from hypvision.viz.overlay import add_legend, draw_boxes, draw_name, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.segmentation import draw_segmentation
 
@@ -52,8 +52,8 @@ class Result(ABC):
 
         Args:
             image: the image that the model saw.
-            legend: add the names below the image, for tasks that list them there. The height of the drawing then
-                depends on how much was found; frames of a video need one height.
+            legend: names may stand outside of the image. The size of the drawing then depends on how much was found;
+                frames of a video need one size.
         """
 
     def label_image(self) -> Image.Image | None:
@@ -86,7 +86,9 @@ class Classes(Result):
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image:
         """The image above a line for each of the best classes."""
         lines = [f"{100 * item['score']:5.1f} %  {item['name']}" for item in self.annotations()]
-        return add_legend(to_rgb(image), [(line, None) for line in lines], column=max(image.width, 160))
+        return add_legend(
+            to_rgb(image), [(line, None) for line in lines], 1, width=None if legend else max(image.width, 160)
+        )
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Boxes(Result):
             owner = np.where(self.masks.any(0), self.masks.argmax(0), -1)
             image = paint(image, owner, colours, _OPACITY)
         texts = [f"{self.names[label]} {score:.2f}" for label, score in zip(self.labels, self.scores)]
-        return draw_boxes(image, self.boxes, texts, colours)
+        return draw_boxes(image, self.boxes, texts, colours, strips=legend)
 
 
 @dataclass(frozen=True)
@@ -183,13 +185,11 @@ class Segments(Result):
         painted = paint(image, self.segments - 1, colours, _OPACITY)
         names = [self.names[label] for label in self.labels]
         if legend:
-            return add_legend(painted, [(name[:17], colour) for name, colour in zip(names, colours)])
-        draw = ImageDraw.Draw(painted)
+            return add_legend(painted, [(name, colour) for name, colour in zip(names, colours)])
         for number, name in enumerate(names, 1):
             rows, columns = np.nonzero(self.segments == number)
             if len(rows):
-                middle = (float(np.median(columns)), float(np.median(rows)))
-                draw.text(middle, printable(name), fill="white", anchor="mm", stroke_width=1, stroke_fill="black")
+                draw_name(painted, name, (float(np.median(columns)), float(np.median(rows))))
         return painted
 
     def label_image(self) -> Image.Image:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 from hypvision.images import to_rgb
 
@@ -28,75 +29,159 @@ def paint(image: Image.Image, labels: np.ndarray, colours: np.ndarray, opacity: 
     return Image.composite(layer, image, Image.fromarray(share))
 
 
-def draw_boxes(image: Image.Image, boxes: np.ndarray, texts: Sequence[str], colours: np.ndarray) -> Image.Image:
-    """The image with boxes and a text for each, where possible outside of its box.
-
-    A text lies above, below, right or left of its box: where it covers least of that box, then of the other boxes and
-    texts.
+def draw_boxes(
+    image: Image.Image, boxes: np.ndarray, texts: Sequence[str], colours: np.ndarray, strips: bool = True
+) -> Image.Image:
+    """The image with boxes, and labels where :func:`place_labels` puts them.
 
     Args:
         image: RGB; it stays as it is.
         boxes: (N, 4), ``x1, y1, x2, y2`` in pixels; the first lies on top.
         texts: one a box.
         colours: RGB (N, 3), one a box.
+        strips: labels without room go above or below the image, which then grows; False: the size stays.
     """
-    image = image.copy()
-    draw = ImageDraw.Draw(image)
-    colour_of = [(int(red), int(green), int(blue)) for red, green, blue in colours]
-    for box, colour in reversed(list(zip(boxes.tolist(), colour_of))):
-        left, top, right, bottom = box
-        draw.rectangle((left, top, max(left, right), max(top, bottom)), outline=colour)
-    taken = boxes.tolist()
-    for box, text, colour in zip(boxes.tolist(), map(printable, texts), colour_of):
-        place = _beside(box, draw.textbbox((0, 0), text), image.size, taken)
-        taken.append(place)
-        draw.rectangle(place, fill=colour)
-        draw.text((place[0] + 1, place[1]), text, fill="black" if sum(colour) > 384 else "white")
-    return image
+    texts = [printable(text) for text in texts]
+    size = text_size(image)
+    if not strips:
+        widest = max((_extent(text, size)[0] for text in texts), default=0)
+        size = max(1, math.floor(size * min(1.0, (image.width - 1) / max(widest, 1))))
+    edge = (image.width - 1, image.height - 1)
+    boxes = np.clip(np.asarray(boxes, dtype=float).reshape(-1, 4), 0, (*edge, *edge)).round().astype(int)
+    labels = place_labels(image.size, boxes, [_extent(text, size) for text in texts], strips)
+    above, below = min([0, *labels[:, 1]]), max([image.height, *labels[:, 3]])
+    sheet = Image.new("RGB", (max([image.width, *labels[:, 2]]), below - above), "white")
+    sheet.paste(image, (0, -above))
+    draw = ImageDraw.Draw(sheet)
+    shift, line = np.array([0, -above] * 2), max(1, size // 8)
+    shades = [(int(red), int(green), int(blue)) for red, green, blue in colours]
+    for box, shade in reversed(list(zip(boxes + shift, shades))):
+        draw.rectangle((*box[:2], *np.maximum(box[2:], box[:2])), outline=shade, width=line)
+    for (x1, y1, x2, y2), text, shade in zip(labels + shift, texts, shades):
+        draw.rectangle((x1, y1, x2 - 1, y2 - 1), fill=shade)
+        dark = 0.3 * shade[0] + 0.59 * shade[1] + 0.11 * shade[2] < 120
+        centre = ((x1 + x2) / 2, (y1 + y2) / 2)
+        draw.text(centre, text, fill="white" if dark else "black", font=_font(size), anchor="mm")
+    return sheet
 
 
-def _beside(
-    box: Sequence[float], text: Sequence[float], size: tuple[int, int], taken: Iterable[Sequence[float]]
-) -> tuple[float, float, float, float]:
-    """Where a text goes, see :func:`draw_boxes`; a place that leaves the image is moved into it."""
-    left, top, right, bottom = box
-    width, height = text[2] + 2, text[3] + 2
-    corners = [(left, top - height - 1), (left, bottom + 1), (right + 1, top), (left - width - 1, top)]
-    places = []
-    for x, y in corners:
-        x, y = (max(0.0, min(at, whole - part - 1)) for at, whole, part in zip((x, y), size, (width, height)))
-        places.append((x, y, x + width, y + height))
-    return min(places, key=lambda place: (_common(place, box), sum(_common(place, other) for other in taken)))
+def place_labels(
+    size: tuple[int, int], boxes: np.ndarray, extents: Sequence[tuple[int, int]], strips: bool = True
+) -> np.ndarray:
+    """Rectangles for the labels of boxes, int (N, 4), ``x2`` and ``y2`` exclusive.
+
+    A label lies above its box, else below, else beside it, where it meets no box and no other label. A label without
+    such a place goes into a strip above or below the image, with ``y`` below 0 or from the height on.
+
+    Args:
+        size: width and height of the image.
+        boxes: int (N, 4) within the image, the last pixels included.
+        extents: width and height of each label.
+        strips: False: a label without room stays in the image, where it covers least (its own box and other labels
+            count for more than other boxes).
+    """
+    width, height = size
+    labels = np.zeros((len(boxes), 4), dtype=int)
+    taken = np.concatenate([boxes + (0, 0, 1, 1), labels])
+    homeless = []
+    for i, ((left, top, right, bottom), (wide, high)) in enumerate(zip(boxes.tolist(), extents)):
+        starts, middle = (left, right + 1 - wide, (left + right - wide) // 2), (top + bottom - high) // 2
+        corners = []
+        for gap in (0, high // 2, high + 1):  # a little farther away where something is in the way
+            corners += [(x, y) for y in (top - high - gap, bottom + 1 + gap) for x in starts]
+            corners += [(x, y) for x in (right + 1 + gap, left - wide - gap) for y in (top, bottom + 1 - high, middle)]
+        spots = np.array(corners).clip(0, np.maximum((width - wide, height - high), 0))
+        places = np.concatenate([spots, spots + (wide, high)], axis=1)
+        covered = _common(places, taken)
+        best = (covered.sum(1) + 9 * (covered[:, i] + covered[:, len(boxes) :].sum(1))).argmin()
+        if strips and (covered[best].any() or (places[best, 2:] > size).any()):
+            homeless.append(i)
+        else:
+            labels[i] = taken[len(boxes) + i] = places[best]
+    upper = [i for i in homeless if boxes[i, 1] < height - 1 - boxes[i, 3]]
+    for chosen, start, step in ((upper, 0, -1), (sorted({*homeless} - {*upper}), height, 1)):
+        rows: list[int] = []  # where each row of the strip ends
+        for i in sorted(chosen, key=lambda i: boxes[i, 0] + boxes[i, 2]):
+            wide, high = extents[i]
+            wanted = max(0, min((boxes[i, 0] + boxes[i, 2] - wide) // 2, width - wide))
+            row = next((row for row, end in enumerate(rows) if max(wanted, end) + wide <= width), len(rows))
+            x = max(wanted, rows[row]) if row < len(rows) else wanted
+            rows[row : row + 1] = [x + wide + 2]
+            y = start + row * (high + 1) if step > 0 else -(row + 1) * (high + 1)
+            labels[i] = (x, y, x + wide, y + high)
+    return labels
 
 
-def _common(one: Sequence[float], other: Sequence[float]) -> float:
-    """Area that two boxes share."""
-    width, height = (min(one[i + 2], other[i + 2]) - max(one[i], other[i]) for i in (0, 1))
-    return max(width, 0.0) * max(height, 0.0)
+def _common(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Areas (M, N) that rectangles (M, 4) and (N, 4) share."""
+    ends = np.minimum(some[:, None, 2:], others[None, :, 2:])
+    sides = (ends - np.maximum(some[:, None, :2], others[None, :, :2])).clip(0)
+    areas: np.ndarray = sides[..., 0] * sides[..., 1]
+    return areas
+
+
+def text_size(image: Image.Image) -> int:
+    """Height of texts in pixels: it grows with the image and never falls below 11."""
+    return max(11, round(0.022 * math.sqrt(image.width * image.height)))
+
+
+@cache
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size)
+
+
+def _extent(text: str, size: int) -> tuple[int, int]:
+    """Width and height of a text with a margin."""
+    margin = 2 * max(2, size // 5)
+    return math.ceil(_font(size).getbbox(text)[2]) + margin, math.ceil(1.25 * size) + margin // 2
 
 
 def add_legend(
-    image: Image.Image, entries: Sequence[tuple[str, Sequence[int] | None]], column: int = 130
+    image: Image.Image,
+    entries: Sequence[tuple[str, Sequence[int] | None]],
+    columns: int | None = None,
+    width: int | None = None,
 ) -> Image.Image:
     """The image above a list of texts, each beside a field of its colour.
 
     Args:
-        image: RGB.
+        image: RGB; it gets white sides where the list is wider.
         entries: texts with their colours, RGB; None: no field.
-        column: width of a column in pixels; an image that is narrower than one gets white sides.
+        columns: of the list; None: as many as fit.
+        width: of the whole; wider texts become smaller. None: that of the image, or of the widest text.
     """
-    width = max(image.width, column)
-    columns = width // column
-    sheet = Image.new("RGB", (width, image.height + 18 * math.ceil(len(entries) / columns) + 4), "white")
-    sheet.paste(image, ((width - image.width) // 2, 0))
+    texts, size = [printable(text) for text, _ in entries], text_size(image)
+    indent, row = round(1.5 * size), round(1.6 * size)
+    widest = max((_extent(text, size)[0] for text in texts), default=1)
+    width, letters = width or max(image.width, indent + size + widest), size
+    while letters > 1 and indent + size + widest > width:
+        letters -= 1
+        widest = max(_extent(text, letters)[0] for text in texts)
+    columns = columns or width // (indent + size + widest)
+    sheet = Image.new("RGB", (width, image.height + row * math.ceil(len(entries) / columns) + size // 2), "white")
+    sheet.paste(image, ((sheet.width - image.width) // 2, 0))
     draw = ImageDraw.Draw(sheet)
-    for place, (text, colour) in enumerate(entries):
-        x, y = 4 + place % columns * column, image.height + 4 + place // columns * 18
+    for place, (text, (_, colour)) in enumerate(zip(texts, entries)):
+        x = size // 3 + place % columns * (sheet.width // columns)
+        middle = image.height + size // 4 + place // columns * row + row // 2
         if colour is not None:
-            draw.rectangle((x, y, x + 12, y + 12), fill=tuple(map(int, colour)))
-            x += 17
-        draw.text((x, y), printable(text), fill="black")
+            draw.rectangle((x, middle - size // 2, x + size, middle + size // 2), fill=tuple(map(int, colour)))
+            x += indent
+        draw.text((x, middle), text, fill="black", font=_font(letters), anchor="lm")
     return sheet
+
+
+def draw_name(image: Image.Image, name: str, at: tuple[float, float]) -> None:
+    """Write a name into the image, around a point but within the edges, white with a dark border."""
+    text, size = printable(name), text_size(image)
+    wide, high = _extent(text, size)
+    if wide > image.width:
+        size = max(1, size * image.width // wide)
+        wide, high = _extent(text, size)
+    middle = [max(part / 2, min(where, whole - part / 2)) for where, part, whole in zip(at, (wide, high), image.size)]
+    ImageDraw.Draw(image).text(
+        (middle[0], middle[1]), text, "white", _font(size), anchor="mm", stroke_width=1, stroke_fill="black"
+    )
 
 
 def printable(text: str) -> str:

@@ -27,4 +27,4 @@ def draw_segmentation(
     painted = paint(image, labels, colours, opacity)
     if not legend:
         return painted
-    return add_legend(painted, [(classes[number][:17], colours[number]) for number in np.unique(labels)])
+    return add_legend(painted, [(classes[number], colours[number]) for number in np.unique(labels)])

@@ -151,6 +151,7 @@ def test_a_finished_demo_starts_anew_and_an_interrupted_one_goes_on(demo, monkey
     monkeypatch.setattr(demo, "export", lambda *_, **__: None)
     monkeypatch.setattr(demo, "sheet", lambda part: demo.ROOT / f"{part.name}.png")
     monkeypatch.setattr(demo, "clusters", list)
+    monkeypatch.setattr(demo, "detections", lambda: demo.ROOT / "detection.png")
     monkeypatch.setattr(demo, "before_and_after", lambda: (demo.ROOT / "after.png", "rings: better"))
     monkeypatch.setattr(demo, "floor", lambda part: 0.1)
     monkeypatch.setattr(demo, "run", lambda part, quiet=False: (0.75, 12.0))
