@@ -107,9 +107,7 @@ def command(odd, tmp_path):
     return SimpleNamespace(clip=bundle.model, mean=torch.tensor(bundle.mean), std=torch.tensor(bundle.std))
 
 
-@pytest.mark.parametrize(
-    "entry_point", [segmenter, segmenter_of_a_training, few_shot, teacher, radial, contrast, command]
-)
+@pytest.mark.parametrize("make", [segmenter, segmenter_of_a_training, few_shot, teacher, radial, contrast, command])
 def test_what_the_weights_need_is_behind_every_entry_point(odd, tmp_path, make):
     found = make(odd, tmp_path)
     gelus = [module for name, module in found.clip.named_modules() if name.endswith(".gelu")]

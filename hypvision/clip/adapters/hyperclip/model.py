@@ -220,7 +220,7 @@ def _remove_parametrization(owner: nn.Module, name: str) -> None:
     kind = type(owner)
     managed = kind.__dict__[name]
     parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
-    setattr(kind, name, managed)  # copies of the module share its class, so restoring the class here would break them
+    setattr(kind, name, managed)  # copies of the module share the class and still need this property
     for other in [other for other in owner._parameters if other != name]:  # put the projection first again
         owner._parameters[other] = owner._parameters.pop(other)
 
