@@ -14,6 +14,9 @@ else
 install = $(PIP) -c constraints.txt -e '.[$(2)]'
 endif
 
+# pytest keeps the tests as bytecode with its asserts rewritten; without it each run compiles them anew (15 s a process)
+unexport PYTHONDONTWRITEBYTECODE
+
 comma := ,
 RUN_EXTRAS := mm,clip,viz
 LOCK := pyproject.toml --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-annotate --quiet \

@@ -193,13 +193,12 @@ def test_norm_eval():
 
 
 @all_models
-@pytest.mark.parametrize("frozen", [-1, 1])
-def test_checkpointing_changes_no_gradient(name, levels, parts, frozen):
+def test_checkpointing_changes_no_gradient(name, levels, parts):
     x = torch.randn(2, 3, 64, 64)
     grads = []
     for with_cp in (False, True):
         torch.manual_seed(0)
-        backbone = TimmBackbone(name, levels, with_cp=with_cp, frozen_stages=frozen, norm_eval=True)
+        backbone = TimmBackbone(name, levels, with_cp=with_cp, frozen_stages=1, norm_eval=True)
         sum(level.square().mean() for level in backbone(x)).backward()
         grads.append({key: p.grad for key, p in backbone.named_parameters()})
     for key, grad in grads[0].items():
@@ -224,18 +223,23 @@ def test_a_model_without_checkpointing(monkeypatch):
 
 
 @all_models
-@pytest.mark.parametrize(
-    "before,wrapper",
-    [("", None), ("", "state_dict"), ("", "model"), ("backbone.", "state_dict"), ("module.model.", None)],
-)
-def test_checkpoints_of_classifiers(tmp_path, name, levels, parts, before, wrapper):
+def test_checkpoints_of_classifiers(tmp_path, name, levels, parts):
     weights = classifier_weights(name)
-    named = {before + key: value for key, value in weights.items()}
-    torch.save({wrapper: named, "meta": {}} if wrapper else named, tmp_path / "c.pth")
+    torch.save({"state_dict": weights, "meta": {}}, tmp_path / "c.pth")
     backbone = TimmBackbone(name, levels, init_cfg={"type": "Pretrained", "checkpoint": str(tmp_path / "c.pth")})
     backbone.init_weights()
     assert_loaded(backbone, weights)
     assert_loaded(TimmBackbone(name, levels[:2], checkpoint_path=str(tmp_path / "c.pth")), weights)
+
+
+@pytest.mark.parametrize(
+    "before,wrapper", [("", None), ("", "model"), ("backbone.", "state_dict"), ("module.model.", None)]
+)
+def test_forms_of_checkpoints(tmp_path, before, wrapper):
+    weights = classifier_weights("hcformer_nano")
+    named = {before + key: value for key, value in weights.items()}
+    torch.save({wrapper: named, "meta": {}} if wrapper else named, tmp_path / "c.pth")
+    assert_loaded(TimmBackbone("hcformer_nano", checkpoint_path=str(tmp_path / "c.pth")), weights)
 
 
 def test_checkpoints_of_a_whole_model_and_with_a_prefix(tmp_path):
