@@ -284,7 +284,7 @@ def _write_predictions(config: Config, out: Path) -> None:
             return
     types = ", ".join(str(evaluator.get("type")) for evaluator in evaluators)
     raise HypvisionError(
-        f"--out: predictions can be written by {', '.join(PREDICTION_ARGUMENTS)}, but the config has {types}."
+        f"--out, --save: predictions can be written by {', '.join(PREDICTION_ARGUMENTS)}, but the config has {types}."
     )
 
 

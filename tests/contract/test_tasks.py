@@ -183,7 +183,7 @@ def trained(tmp_path):
 def test_a_metric_learner_is_exported_by_its_config(tmp_path, capsys, trained):
     config, weights, model = trained
     command = ["export", str(weights), "--model", str(config), "--format", "torchexport", "--fixed-size"]
-    assert main([*command, "--out", str(tmp_path / "m.pt2")]) == 0
+    assert main([*command, "--save", str(tmp_path / "m.pt2")]) == 0
     said = capsys.readouterr()
     assert "Equal to eager PyTorch" in said.out
     steps = [line for line in said.err.splitlines() if line.endswith(" ...")]
@@ -211,7 +211,7 @@ def test_the_whole_of_a_training_is_exported_by_its_config(tmp_path, monkeypatch
     monkeypatch.setattr("hypvision.tasks.exporting.export_network", export_network)
     (tmp_path / "out").touch()
     command = ["export", str(tmp_path / "mine.pth"), "--model", str(tmp_path / "mine.py"), "--format", "onnx"]
-    assert main([*command, "--out", str(tmp_path / "out"), "--size", "64"]) == 0
+    assert main([*command, "--save", str(tmp_path / "out"), "--size", "64"]) == 0
     assert type(given["network"]).__name__ == kind and given["size"] == (3, 64, 64) and not given["network"].training
     for key, value in given["network"].model.state_dict().items():
         assert torch.equal(value, model.state_dict()[key]), key

@@ -91,7 +91,7 @@ def test_a_terminal_has_a_live_bar(monkeypatch, capsys):
 def test_what_libraries_note_on_their_own_code_is_left_out(capsys):
     with warnings.catch_warnings():
         warnings.resetwarnings()
-        cli._leave_out_notes()
+        cli._silence_libraries()
         warnings.warn_explicit("old", UserWarning, "builder.py", 36, module="mmseg.models.builder")
         warnings.warn("pkg_resources is deprecated as an API.", stacklevel=1)
         with pytest.warns(UserWarning, match="ours"):
