@@ -263,35 +263,11 @@ def few_shot_config(
     found, length = with_steps(published, steps, epochs)
     data = dict(type="FewShotDataset", root=root, name=dataset, seed=seed, size=size, skip_broken=skip_broken)
     tested = "base" if protocol == "base2new" else "all"
-    train = dict(data, part="train", shots=None if found.unlabelled else shots, pickles=pickles)
-    train["subset"] = subset or ("all" if found.unlabelled else tested)
-    if found.search is not None:
-        train.update(scale=TIP_ADAPTER_SCALE, repeat=True)
     loader = dict(num_workers=workers, collate_fn=dict(type="default_collate"))
-    sampler = dict(type="DefaultSampler", shuffle=True, round_up=False)
-    if length is not None:
-        sampler = dict(type="FixedLengthSampler", length=length)
     own = dict(cache=cache) if name == "promptsrc" and cache is not None else {}
-    total = max(found.epochs, 1)
-    # A checkpoint an epoch; of shorter epochs than ten steps one in ten steps: it takes the time of one.
-    interval = max(1, min(total // 10, 10 // max(1, (length or images) // found.batch)))
-    saving = dict(type="CheckpointHook", interval=interval, max_keep_ckpts=2)
-    tests = dict(
-        dataloader=dict(
-            batch_size=100,
-            sampler=dict(type="DefaultSampler", shuffle=False),
-            dataset=dict(data, part="test", subset=tested),
-            **loader,
-        ),
-        evaluator=dict(type="TopKAccuracy", topk=(1,)),
-        cfg=dict(),
-    )
-    config = {f"test_{part}": value for part, value in tests.items()}
-    if best_val:
-        config |= {f"val_{part}": value for part, value in tests.items()}
-        saving.update(save_best="top1", rule="greater")
+    saving = _saving(found, length or images, best_val)
     return dict(
-        config,
+        _test_loops(dict(data, part="test", subset=tested), loader, best_val),
         custom_imports=dict(imports=["hypvision.tasks", "hypvision.tasks.few_shot", "hypvision.data.fewshot"]),
         default_scope="mmengine",
         data_root=root,
@@ -302,13 +278,11 @@ def few_shot_config(
             adapter=dict(type="lathadapter", classes=total_classes or classes, **(adapter or {})) if lath else None,
         ),
         train_dataloader=dict(
-            batch_size=found.batch,
-            sampler=sampler,
-            dataset=train,
-            drop_last=length is None and images >= found.batch and found.search is None,
+            _train_loader(found, length, images),
+            dataset=_train_data(found, data, subset or ("all" if found.unlabelled else tested), shots, pickles),
             **loader,
         ),
-        train_cfg=dict(by_epoch=True, max_epochs=total),
+        train_cfg=dict(by_epoch=True, max_epochs=max(found.epochs, 1)),
         **_training(found, amp, views, cache),
         default_hooks=dict(logger=dict(type="LoggerHook", interval=50), checkpoint=saving),
         randomness=dict(seed=seed),
@@ -316,6 +290,40 @@ def few_shot_config(
         log_level="WARNING",
         env_cfg=dict(dist_cfg=dict(backend="nccl")),
     )
+
+
+def _train_data(found: Recipe, data: dict, subset: str, shots: int | None, pickles: str | None) -> dict[str, Any]:
+    train = dict(data, part="train", shots=None if found.unlabelled else shots, pickles=pickles, subset=subset)
+    if found.search is not None:
+        train.update(scale=TIP_ADAPTER_SCALE, repeat=True)
+    return train
+
+
+def _train_loader(found: Recipe, length: int | None, images: int) -> dict[str, Any]:
+    """Batches of a training of ``length`` images an epoch, or of all images once."""
+    sampler = dict(type="DefaultSampler", shuffle=True, round_up=False)
+    if length is not None:
+        sampler = dict(type="FixedLengthSampler", length=length)
+    whole = length is None and images >= found.batch and found.search is None
+    return dict(batch_size=found.batch, sampler=sampler, drop_last=whole)
+
+
+def _saving(found: Recipe, images: int, best: bool) -> dict[str, Any]:
+    """A checkpoint an epoch; if an epoch has fewer than ten steps, one every ten steps, since it takes the time of one."""
+    interval = max(1, min(max(found.epochs, 1) // 10, 10 // max(1, images // found.batch)))
+    saving = dict(type="CheckpointHook", interval=interval, max_keep_ckpts=2)
+    return dict(saving, save_best="top1", rule="greater") if best else saving
+
+
+def _test_loops(data: dict[str, Any], loader: dict[str, Any], validate: bool) -> dict[str, Any]:
+    """The test, and with ``validate`` the same after each epoch."""
+    sampler = dict(type="DefaultSampler", shuffle=False)
+    loop = dict(
+        dataloader=dict(batch_size=100, sampler=sampler, dataset=data, **loader),
+        evaluator=dict(type="TopKAccuracy", topk=(1,)),
+        cfg=dict(),
+    )
+    return {f"{phase}_{part}": value for phase in ("test", "val")[: 1 + validate] for part, value in loop.items()}
 
 
 def _training(found: Recipe, amp: str | None, views: int | None, cache: str | None) -> dict[str, Any]:
