@@ -250,8 +250,7 @@ def few_shot_config(
         epochs, batch: instead of the recipe's.
         views: augmented views that are stored as features, 0 for the centre crop; None: images are augmented anew.
         cache: folder of stored features: of images for methods behind the towers, PromptSRC's of texts.
-        best_val: save the checkpoint of the best accuracy on the test images of the training classes, as PromptKD's
-            code does; it chooses on test data.
+        best_val: keep what is best on the test images, as PromptKD's code does: it chooses on test data.
     """
     name, lath = split_method(method)
     one_of(PROTOCOLS, protocol=protocol)
@@ -309,7 +308,7 @@ def _train_loader(found: Recipe, length: int | None, images: int) -> dict[str, A
 
 
 def _saving(found: Recipe, images: int, best: bool) -> dict[str, Any]:
-    """A checkpoint an epoch; if an epoch has fewer than ten steps, one every ten steps, since it takes the time of one."""
+    """A checkpoint an epoch, but at most one in ten steps, since it takes the time of one."""
     interval = max(1, min(max(found.epochs, 1) // 10, 10 // max(1, images // found.batch)))
     saving = dict(type="CheckpointHook", interval=interval, max_keep_ckpts=2)
     return dict(saving, save_best="top1", rule="greater") if best else saving
