@@ -127,20 +127,9 @@ CLIP_HELP = (
 
 
 def add_clip_argument(parser: _ActionsContainer, what: str, default: str | None) -> None:
-    """``--clip NAME[:WEIGHTS]``, which means the same in all commands; see :func:`clip_of`."""
+    """``--clip NAME[:WEIGHTS]``, which means the same in all commands; see
+    :func:`hypvision.clip.segmentation.segment.clip_options`."""
     parser.add_argument("--clip", default=default, metavar="NAME[:WEIGHTS]", help=f"{what}. {CLIP_HELP}")
-
-
-def clip_of(text: str) -> dict[str, Any]:
-    """The arguments of :func:`~hypvision.clip.models.create_clip` for ``--clip NAME[:WEIGHTS]``; random weights for
-    ``NAME:none``."""
-    from hypvision.clip.places import is_repository, parse_name
-    from hypvision.clip.segmentation.segment import clip_options
-
-    name, weights = parse_name(text)
-    if weights != "none":
-        return clip_options(text)
-    return dict(name=name, load_weights=False) if is_repository(name) else dict(name=name, pretrained=None)
 
 
 def add_device_argument(parser: ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import os.path
 from argparse import Namespace
 from typing import Any
 
-from hypvision.cli.arguments import Parser, add_clip_argument, clip_of, whole
+from hypvision.cli.arguments import Parser, add_clip_argument, whole
 from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
 from hypvision.errors import HypvisionError
 
@@ -115,13 +115,14 @@ def _run(args: Namespace) -> None:
 def settings_of(args: Namespace):
     """The :class:`~hypvision.tasks.few_shot_benchmark.Settings` of parsed arguments."""
     from hypvision.clip.models import image_size
+    from hypvision.clip.segmentation.segment import clip_options
     from hypvision.engine.config import parse_options
     from hypvision.tasks.few_shot_benchmark import Settings
 
-    clip = clip_of(args.clip)
+    clip = clip_options(args.clip)
     teacher = None
     if args.teacher is not None:
-        own = clip if args.teacher_clip is None else clip_of(args.teacher_clip)
+        own = clip if args.teacher_clip is None else clip_options(args.teacher_clip)
         host = dict(name=args.teacher_method, **parse_options(args.teacher_host))
         teacher = dict(clip=own, host=host, checkpoint=args.teacher)
     size: Any = image_size(clip["name"]) if args.size is None else args.size

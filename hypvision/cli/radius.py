@@ -6,7 +6,7 @@ import math
 from argparse import Namespace
 from pathlib import Path
 
-from hypvision.cli.arguments import Parser, add_clip_argument, clip_of, number
+from hypvision.cli.arguments import Parser, add_clip_argument, number
 
 
 def add_clip_radius_arguments(parser: Parser) -> None:
@@ -29,13 +29,13 @@ def run_clip_radius(args: Namespace) -> None:
     from hypvision.clip.classes import load_classes
     from hypvision.clip.models import create_clip
     from hypvision.clip.radius import measure_radii, radius_statistics, scale_sweep
-    from hypvision.clip.segmentation.segment import parse_classes
+    from hypvision.clip.segmentation.segment import clip_options, parse_classes
     from hypvision.clip.towers import find_towers
     from hypvision.files import protecting, write_json
     from hypvision.images import find_images
     from hypvision.viz.radii import draw_radii
 
-    clip = create_clip(**clip_of(args.clip))
+    clip = create_clip(**clip_options(args.clip))
     lists = {str(source): load_classes(parse_classes(source)) for source in args.classes}
     images = find_images(args.images)
     how = dict(convention=args.convention)

@@ -118,6 +118,8 @@ def test_names_on_the_command_line(tmp_path, monkeypatch, photo):
     (tmp_path / "a:b").mkdir()
     assert parse_name(f"local-dir:{tmp_path}/a:b") == (f"local-dir:{tmp_path}/a:b", None)
     assert clip_options("hf-hub:me/tiny") == dict(name="hf-hub:me/tiny", pretrained=None)
+    assert clip_options("hf-hub:me/tiny:none") == dict(name="hf-hub:me/tiny", load_weights=False)
+    assert clip_options("ViT-B-16:none") == dict(name="ViT-B-16", pretrained=None)
     clip_repository.cached(monkeypatch, tmp_path / "hub")
     out = ["--out", str(tmp_path / "out")]
     assert (

@@ -51,9 +51,11 @@ class Segmentation(NamedTuple):
 
 
 def clip_options(text: str) -> dict[str, Any]:
-    """``NAME:PRETRAINED`` as arguments of :func:`~hypvision.clip.models.create_clip`; refuses a name alone where no
-    weights ship."""
+    """``NAME[:WEIGHTS]`` as arguments of :func:`~hypvision.clip.models.create_clip`. ``NAME:none`` has random weights;
+    a name alone is refused where no weights ship."""
     name, weights = parse_name(text)
+    if weights == "none":
+        return dict(name=name, load_weights=False) if is_repository(name) else dict(name=name, pretrained=None)
     pretrained = weights or (SHIPPED if name == "shapes-s8" else None)
     if pretrained is None and not is_repository(name):
         tags = pretrained_tags(name)
