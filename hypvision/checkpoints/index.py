@@ -82,7 +82,7 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
     where = without_password(address) if address else (str(root / "index.yml") if root else "the index")
     try:
         content = parse_yaml(text)
-    except ValueError as error:  # also a day that no calendar has
+    except ValueError as error:  # of YAML, or of an impossible date
         raise HypvisionError(f"{where} is not valid YAML: {error}.") from error
     if not isinstance(content, dict) or set(content) != {"version", "records"}:
         raise HypvisionError(f"{where} must have the keys 'version' and 'records', and no others.")

@@ -302,7 +302,7 @@ def _address_and_sum(text: str) -> tuple[str, str]:
     parts = urlsplit(url)
     if given := re.fullmatch(r"sha256=([0-9a-fA-F]{64})", fragment):
         return url, given[1].lower()
-    # Eight digits tell a damaged file, not a forged one: https has to say who sends it.
+    # Eight digits of a sum detect a damaged file, but not a forged one; https proves who sends the file.
     in_name = re.search(r"-([0-9a-f]{8,64})\.\w+$", parts.path)
     if in_name and not fragment and parts.scheme == "https":
         return url, in_name[1]

@@ -175,7 +175,7 @@ def _in_processes(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[str, _Answ
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(target=_serve, args=(sender, threads, cell.function, cell.arguments))
                 process.start()
-                sender.close()  # so that the end of the process ends the pipe
+                sender.close()  # with this end open, the pipe would not close when the process ends
                 running[receiver] = cell.key, process
             for receiver in cast("list[Connection]", wait(list(running))):
                 key, process = running[receiver]

@@ -164,7 +164,7 @@ def _vectors(
     for place, argument, rank in signature.vectors:
         value = args[place] if place < len(args) else kwargs.get(argument)
         if value is None:
-            continue  # Python's own error names what is missing, or not known
+            continue  # the call itself will raise Python's error for a missing or unknown argument
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < rank:
             _refuse(signature.function, argument, value, rank)
         if dtype is None:
@@ -302,7 +302,7 @@ def widen(x: float | Tensor) -> float | Tensor:
     return x.double() if isinstance(x, Tensor) and has_float64(x) else x
 
 
-# Coordinates up to which a call costs more than its numbers: plain operations, which autograd differentiates itself
+# Up to so many coordinates the overhead of a call outweighs its arithmetic, and plain operations are as fast
 _FEW = 2**14
 
 

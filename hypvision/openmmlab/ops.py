@@ -317,7 +317,7 @@ def modulated_deform_conv_backward(
 
 def _focal_parts(input: Tensor, target: Tensor, weight: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
     """Logits that are large where the prediction is right, their signs, and the factor of each term."""
-    # The background has the number C, and so no positive.
+    # The background has the number C, which equals no column: all of its targets are negative.
     positive = target[:, None] == torch.arange(input.shape[1], device=target.device)
     sign = positive.to(input.dtype) * 2 - 1
     factor = torch.where(positive, alpha, 1 - alpha).to(input.dtype)

@@ -36,7 +36,7 @@ from hypvision.zoo.cards import readme
 
 PACKAGED_LIMIT = 25 * 2**20  # bytes of all files in the repository
 MAIN_METRICS = {"classification": "top1", "segmentation": "mIoU", "detection": "coco/bbox_mAP_50", "zero-shot": "top1"}
-# What the training alone needs.
+# Arguments of a config's model that only its training needs; a record in the zoo leaves them out.
 _TRAINING_ONLY = {
     "model_name", "num_classes", "pretrained", "checkpoint_path", "init_cfg", "type", "drop_rate", "drop_path_rate",
     "proj_drop_rate", "frozen_stages", "norm_eval", "with_cp",
@@ -344,7 +344,7 @@ def read_about(path: str | Path) -> dict[str, Any]:
     """The texts for a record from a YAML file."""
     try:
         about = parse_yaml(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # ValueError: no YAML, no UTF-8, a day that no calendar has
+    except (OSError, ValueError) as error:  # ValueError: not YAML, not UTF-8, or an impossible date
         raise HypvisionError(f"The file '{path}' cannot be read: {error}.") from error
     if not isinstance(about, dict):
         raise HypvisionError(f"The file '{path}' must be a mapping of keys to texts.")

@@ -245,7 +245,7 @@ def convert_file(
     if to_official:
         try:
             model, arguments = converter.variant(converter.from_official(converted))
-        except HypvisionError:  # its sizes are none of the published ones; its names do not depend on them
+        except HypvisionError:  # not of a published size; the names of its weights are the same
             model, arguments = f"{converter.title} of its own sizes", {}
     else:
         model, arguments = converter.variant(converted, **given)

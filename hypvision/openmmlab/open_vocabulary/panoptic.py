@@ -531,7 +531,7 @@ class OpenVocabPanopticMetric(Metric):
             segmentation = np.where(total > 0, np.where(tp > 0, iou / tp, 0), np.nan)
             recognition = np.where(total > 0, tp / total, np.nan)
 
-        if not occurs.any():  # what was found where nothing is known
+        if not occurs.any():  # without a true segment, false ones count for nothing
             quality, segmentation, recognition = [np.full(len(names), np.nan)] * 3
         found = dict(PQ=mean_percent(quality), SQ=mean_percent(segmentation), RQ=mean_percent(recognition))
         return found | {f"PQ_{group}": mean_percent(quality[numbers]) for group, numbers in groups.items() if numbers}
