@@ -53,6 +53,7 @@ RUN_HOOKS = [
     "UnusedParametersHook",
     "StopOnNaNHook",
     "CheckClassesHook",
+    "DataUsageHook",
     "InterruptHook",
     "AccumulationHook",
     "EngineNamesHook",

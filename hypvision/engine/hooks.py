@@ -1,11 +1,12 @@
 """Hooks for unattended trainings: repeatable, interruptible, and stopped at NaN.
 
 :mod:`hypvision.engine.run` adds :class:`RepeatableSeedHook`, :class:`ReduceLossHook`, :class:`StopOnNaNHook`,
-:class:`CheckClassesHook` and :class:`InterruptHook` to every run.
+:class:`CheckClassesHook`, :class:`DataUsageHook` and :class:`InterruptHook` to every run.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import re
@@ -23,6 +24,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.registry import FUNCTIONS, HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
+from hypvision.data.usage import usages
 from hypvision.engine.checkpoint import diverged_weights, find_resume_checkpoint
 from hypvision.errors import HypvisionError
 from hypvision.files import write_text
@@ -225,6 +227,20 @@ class CheckClassesHook(DatasetHook):
             )
         if len(classes) < known:
             runner.logger.warning(f"The data in '{where}' has {len(classes)} classes, the model predicts {known}.")
+
+
+@HOOKS.register_module()
+class DataUsageHook(DatasetHook):
+    """Logs once what each data set uses of its files, and why it leaves out the rest."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def check(self, runner: Runner, dataset: Any) -> None:
+        for usage in usages(dataset):
+            if (sentence := str(usage)) not in self._told:
+                self._told.add(sentence)
+                runner.logger.log(logging.WARNING if usage.left_out() else logging.INFO, f"Data {sentence}")
 
 
 @HOOKS.register_module()

@@ -1,0 +1,69 @@
+"""What a data set uses of the files that it finds, and why it leaves out the rest.
+
+Every data set counts in its attribute ``usage``; a run logs the sentence before the first batch, and
+``hypvision check`` prints the table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+class Usage:
+    """Counts of what a data set uses and of what it leaves out.
+
+    Args:
+        place: the folder or file that the data set reads.
+    """
+
+    EXAMPLES = 3  # names that are kept of each reason
+
+    def __init__(self, place: str | Path):
+        self.place = str(place)
+        self.used: Counter[str] = Counter()
+        self._left_out: Counter[tuple[str, str]] = Counter()
+        self._examples: dict[tuple[str, str], list[str]] = {}
+
+    def use(self, kind: str, count: int = 1) -> None:
+        """Count what is used; ``kind`` is a plural: ``"images"``, ``"boxes"``, ``"masks"``, ``"files"``."""
+        self.used[kind] += count
+
+    def leave_out(self, kind: str, reason: str, name: str | Path, count: int = 1) -> None:
+        """Count what is left out, e.g. ``leave_out("boxes", "outside the image", "a.jpg, annotation 3")``."""
+        self._left_out[kind, reason] += count
+        examples = self._examples.setdefault((kind, reason), [])
+        if len(examples) < self.EXAMPLES:
+            examples.append(str(name))
+
+    def left_out(self, kind: str | None = None) -> int:
+        """How many are left out: of one kind, or of all."""
+        return sum(count for (of, _), count in self._left_out.items() if kind in (None, of))
+
+    def rows(self) -> list[tuple[str, int, str, str]]:
+        """(kind, number, reason, examples): what is used, with the reason "used", before what is left out."""
+        used = [(kind, count, "used", "") for kind, count in self.used.items()]
+        return used + [
+            (kind, count, reason, ", ".join(self._examples[kind, reason]) + (", ..." if count > self.EXAMPLES else ""))
+            for (kind, reason), count in self._left_out.items()
+        ]
+
+    def __str__(self) -> str:
+        """E.g. ``'photos/train': used 96 of 98 images. Left out: 2 images (suffix .xcf: a.xcf, b.xcf).``"""
+        kinds = dict.fromkeys([*self.used, *(kind for kind, _ in self._left_out)])
+        parts = [f"{self.used[kind]} of {self.used[kind] + self.left_out(kind)} {kind}" for kind in kinds]
+        text = f"'{self.place}': used {', '.join(parts) or 'nothing'}."
+        reasons = [f"{n} {kind} ({reason}: {names})" for kind, n, reason, names in self.rows() if reason != "used"]
+        return f"{text} Left out: {'; '.join(reasons)}." if reasons else text
+
+
+def usages(dataset: Any) -> Iterator[Usage]:
+    """The counts of a data set and of those inside wrappers such as RepeatDataset, ConcatDataset and Subset."""
+    if isinstance(found := getattr(dataset, "usage", None), Usage):
+        yield found
+        return
+    for inner in getattr(dataset, "datasets", None) or [getattr(dataset, "dataset", None)]:
+        if inner is not None and inner is not dataset:
+            yield from usages(inner)
