@@ -2,7 +2,7 @@
 _base_ = ["./efficientnet-lite0_10e_grocery.py"]
 model = dict(
     type="HierarchyClassifier",
-    backbone=dict(model_name="himapper", backbone="tf_efficientnet_lite0"),
+    backbone=dict(model_name="himapper_tf_efficientnet_lite0"),
     frozen=("trunk.conv_stem.*", "trunk.bn1.*", "trunk.blocks.[012].*"),
 )
 optim_wrapper = dict(

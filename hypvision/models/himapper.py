@@ -536,6 +536,16 @@ default_cfgs = generate_default_cfgs(
         for backbone, tag in BACKBONES.items()
         for name in (f"himapper_{backbone}", f"{backbone}_himapper")
     }
+    | {  # of whole networks, in the zoo; tests/zoo compares these with its index
+        "himapper_tf_efficientnet_lite0.grocery": _cfg("tf_efficientnet_lite0.in1k")
+        | dict(
+            url="zoo:himapper_tf_efficientnet_lite0.grocery",
+            num_classes=81,
+            input_size=(3, 160, 160),
+            pool_size=(5, 5),
+            crop_pct=1.0,
+        ),
+    }
 )
 
 
@@ -547,6 +557,8 @@ def _says_where(cfg: Any) -> bool:
 
 def _create_himapper(variant: str, pretrained: bool, backbone: str | nn.Module, **kwargs: Any) -> nn.Module:
     """``pretrained`` loads the backbone's weights; the whole network's where a config says where they are."""
+    if isinstance(tag := kwargs.get("pretrained_cfg"), str) and (known := get_pretrained_cfg(f"{variant}.{tag}")):
+        kwargs["pretrained_cfg"] = known.to_dict()
     whole = pretrained and (
         _says_where(kwargs.get("pretrained_cfg")) or _says_where(kwargs.get("pretrained_cfg_overlay"))
     )

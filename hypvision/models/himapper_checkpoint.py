@@ -23,8 +23,10 @@ BACKBONES = {
     "swin_small_patch4_window7_224": "ms_in1k",
     "resnet50": "tv_in1k",
     "efficientnet_b4": "ra2_in1k",
+    "tf_efficientnet_lite0": "in1k",
 }
-"""The backbones of the paper, which have names of their own in timm's registry, and the weights they start from."""
+"""The backbones with names of their own in timm's registry, and the weights they start from: the paper's seven, and
+that of the weights in the zoo."""
 
 # Official prefix -> ours; names of the backbone stand without a prefix there.
 _HIMAPPER_PARTS = {
