@@ -17,7 +17,7 @@ import mmdet.registry
 import mmengine.registry
 import mmseg.registry
 
-from hypvision.clip.radial.spaces import Sphere
+from hypvision.clip.spaces import Sphere
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.openmmlab.preparing import PREPARATIONS  # noqa: F401 - registers nothing by itself

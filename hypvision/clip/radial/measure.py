@@ -22,8 +22,8 @@ from hypvision.clip.radial.retrieval import (
     read_hyperlex,
     tree_recall,
 )
-from hypvision.clip.radial.spaces import Hyperboloid, Space, Sphere
 from hypvision.clip.radial.texts import distinct, embed_texts
+from hypvision.clip.spaces import Hyperboloid, Space, Sphere
 from hypvision.clip.towers import encode_image
 from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError, require_finite
