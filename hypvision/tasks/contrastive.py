@@ -6,17 +6,17 @@ with any adapter.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from mmengine.model import BaseModel
-from mmengine.registry import METRICS, MODELS
+from mmengine.registry import MODELS
 from torch import Tensor, distributed, nn
 
-import hypvision.data.shape_captions  # noqa: F401 - registers the data
+import hypvision.data.shape_captions
+import hypvision.tasks.contrastive_metrics  # noqa: F401 - registers the metrics
 from hypvision.checks import one_of
 from hypvision.clip.hyperbolic import HyperbolicCLIP
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
@@ -24,8 +24,6 @@ from hypvision.clip.spaces import Hyperboloid, space_of
 from hypvision.clip.towers import encode_image, encode_text
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.extensions import PREDICTORS
-from hypvision.engine.metrics import Metric
-from hypvision.errors import HypvisionError
 from hypvision.geometry import lorentz
 from hypvision.inference.predictors import Predictor, Request, zero_shot
 from hypvision.losses.contrastive import compositional_entailment, contrastive_loss, gathered, soft_cross_entropy
@@ -112,6 +110,9 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         images = self._images(inputs)
         if mode == "tensor":
             return images
+        if caption is not None and label is None:  # pairs for retrieval
+            words = encode_text(self.clip, self.tokenizer(list(caption)).to(self.mean.device), normalize=True)
+            return [dict(image=x, text=y, caption=c, space=space) for x, y, c in zip(images, words, caption)]
         return per_image(label, None, scores=space.similarity(images.float(), self.class_points()).cpu())
 
     def _images(self, inputs: Tensor) -> Tensor:
@@ -174,27 +175,6 @@ def _of_all_processes(caption: list[str]) -> list[list[str]]:
     found: list[list[str]] = [[]] * distributed.get_world_size()
     distributed.all_gather_object(found, list(caption))
     return found
-
-
-@METRICS.register_module()
-class ZeroShotAccuracy(Metric):
-    """Share of single objects, in percent, whose most similar prompt is that of their shape; NaN without images."""
-
-    default_prefix = ""
-
-    def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep whether each image was named rightly."""
-        for sample in data_samples:
-            if sample["label"] < 0:
-                raise HypvisionError("ZeroShotAccuracy needs single objects: set scenes=False in its data set.")
-        scores = torch.stack([sample["scores"] for sample in data_samples])
-        if self.check(scores, "A similarity", data_samples):
-            best = scores.argmax(1).tolist()
-            self.results += [found == sample["label"] for found, sample in zip(best, data_samples)]
-
-    def compute_metrics(self, results: list[bool]) -> dict[str, float]:
-        """The mean."""
-        return dict(top1=100.0 * sum(results) / len(results) if results else math.nan)
 
 
 def _predictor(model: CLIPContrast, config: Any, request: Request) -> Predictor:
