@@ -15,9 +15,10 @@ train_dataloader = dict(
 val_dataloader = dict(dataset=dict(size=size))
 test_dataloader = dict(dataset=dict(size=size))
 val_evaluator = dict(type="ZeroShotAccuracy", topk=(1, 5))
-test_evaluator = val_evaluator
+test_evaluator = [val_evaluator, dict(type="HierarchicalErrors")]
 train_cfg = dict(max_iters=1500, val_interval=500)
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.02, begin=0, end=100, by_epoch=False),
     dict(type="LinearLR", start_factor=1.0, end_factor=0.01, begin=1350, end=1500, by_epoch=False),
 ]
+default_hooks = dict(logger=dict(log_metric_by_epoch=False))

@@ -51,14 +51,14 @@ class HyperbolicCLIP(CLIP):
         one_of(("lorentz", "sphere"), geometry=geometry)
         self.geometry = geometry
         if (trunk := getattr(self.visual, "trunk", None)) is not None:
-            self._as_moco_v3(trunk, vision_heads)
+            self._as_moco_v3(trunk, vision_heads, vision_cfg["image_size"])
         if geometry == "lorentz":
             self.curv = nn.Parameter(torch.zeros(()), requires_grad=learn_curvature)
             self.visual_alpha = nn.Parameter(torch.tensor(-0.5 * math.log(embed_dim)))
             self.textual_alpha = nn.Parameter(torch.tensor(-0.5 * math.log(embed_dim)))
 
-    def _as_moco_v3(self, trunk: Any, vision_heads: int) -> None:
-        self.visual.set_input_size(self.visual.image_size)
+    def _as_moco_v3(self, trunk: Any, vision_heads: int, size: int) -> None:
+        self.visual.set_input_size(size)
         for block in trunk.blocks:
             block.attn.num_heads, block.attn.head_dim = vision_heads, trunk.embed_dim // vision_heads
             block.attn.scale = block.attn.head_dim**-0.5

@@ -26,7 +26,8 @@ class Space(Protocol):
     """The interface of an embedding space; ``d`` is the length of a point."""
 
     def embed(self, features: Tensor, modality: Modality) -> Tensor:
-        """Points ``(..., d)`` of what the projection of a tower gives ``(..., E)``, in float32 also under autocast."""
+        """Points ``(..., d)`` of what the projection of a tower gives ``(..., E)``; float32 at least, under autocast
+        too."""
 
     def to_average(self, features: Tensor) -> Tensor:
         """What the mean of several texts is taken of: ``(..., E)``."""
@@ -79,13 +80,13 @@ class Sphere:
         return self._root
 
     def embed(self, features: Tensor, modality: Modality) -> Tensor:
-        return F.normalize(features.float(), dim=-1)
+        return F.normalize(_wide(features), dim=-1)
 
     def to_average(self, features: Tensor) -> Tensor:
         return F.normalize(features, dim=-1)
 
     def mean(self, features: Tensor, modality: Modality) -> Tensor:
-        return self.embed(self.to_average(features.float()).mean(-2), modality)
+        return self.embed(self.to_average(_wide(features)).mean(-2), modality)
 
     def as_vectors(self, points: Tensor) -> Tensor:
         return points
@@ -136,7 +137,7 @@ class Hyperboloid:
 
     def embed(self, features: Tensor, modality: Modality) -> Tensor:
         with torch.autocast(features.device.type, enabled=False):
-            v = features.float() * self.scales.get(modality, 1.0)
+            v = _wide(features) * self.scales.get(modality, 1.0)
             length = torch.linalg.vector_norm(v, dim=-1, keepdim=True) * self.c**0.5
             v = v * (self.FARTHEST / length.clamp(min=self.FARTHEST))
             return lorentz.expmap0(v, self.c)
@@ -145,7 +146,7 @@ class Hyperboloid:
         return features  # before the lift, not normalised (the official code)
 
     def mean(self, features: Tensor, modality: Modality) -> Tensor:
-        return self.embed(features.float().mean(-2), modality)
+        return self.embed(_wide(features).mean(-2), modality)
 
     def as_vectors(self, points: Tensor) -> Tensor:
         return lorentz.logmap0(points, self.c)
@@ -175,3 +176,8 @@ def space_of(model: nn.Module) -> Space:
     """The space of a CLIP model's embeddings; with its curvature of the moment, through which gradients flow."""
     found: Any = getattr(model, "space", None)
     return Sphere() if found is None else cast(Space, found)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -58,17 +58,18 @@ class HierarchicalErrors(Metric):
 
     Args:
         ancestors: the groups above each class, from general to specific, by the names of the classes; or a JSON file
-            of it.
+            of it. Default: those of the data set.
         **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     default_prefix = ""
     NAMES = ("tie", "lca", "jaccard", "precision", "recall")
 
-    def __init__(self, ancestors: Mapping[str, Sequence[str]] | str, **kwargs: Any):
+    def __init__(self, ancestors: Mapping[str, Sequence[str]] | str | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         found = read_json(ancestors) if isinstance(ancestors, str) else ancestors
-        if not isinstance(found, Mapping) or not all(isinstance(row, (list, tuple)) for row in found.values()):
+        plain = isinstance(found, Mapping) and all(isinstance(row, (list, tuple)) for row in found.values())
+        if found is not None and not plain:
             raise HypvisionError('"ancestors" of HierarchicalErrors is not {"CLASS": ["GROUP", ...]}.')
         self.ancestors = found
 
@@ -82,13 +83,15 @@ class HierarchicalErrors(Metric):
         """The means."""
         if not results:
             return dict.fromkeys(self.NAMES, math.nan)
-        names = (self.dataset_meta or {})["classes"]
-        if missing := [name for name in names if name not in self.ancestors]:
+        meta = self.dataset_meta or {}
+        names = meta["classes"]
+        tree = dict(zip(names, meta.get("ancestors", ()))) if self.ancestors is None else self.ancestors
+        if missing := [name for name in names if name not in tree]:
             raise HypvisionError(
                 f"'ancestors' of HierarchicalErrors lacks {len(missing)} classes, e.g. '{missing[0]}'."
             )
         # A group is the path to it: two groups of one name under different groups are two.
-        paths = [[*self.ancestors[name], name] for name in names]
+        paths = [[*tree[name], name] for name in names]
         above = [{tuple(path[: i + 1]) for i in range(len(path))} for path in paths]
         rows = []
         for guess, truth in results:
@@ -126,6 +129,9 @@ class ImageTextRetrieval(Metric):
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
         """Keep the points of each pair."""
+        points = [torch.stack([sample[key] for sample in data_samples]) for key in ("image", "text")]
+        if not all(self.check(x, f"The point of the {key}", data_samples) for x, key in zip(points, ("image", "text"))):
+            return
         for sample in data_samples:
             self.space = sample["space"]
             self.results.append((sample["image"].float().cpu(), sample["text"].float().cpu(), sample["caption"]))

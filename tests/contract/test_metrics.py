@@ -40,6 +40,10 @@ def embedded(values=(1.0, 2.0), label=0, index=0):
     return dict(embedding=torch.tensor(values), label=label, index=index, space="cosine")
 
 
+def paired(image=(1.0, 2.0), text=(1.0, 2.0)):
+    return dict(image=torch.tensor(image), text=torch.tensor(text), caption="a bee", space=Sphere())
+
+
 def segmented(truth, predicted=((0, 0),), logit=0.0):
     logits = torch.full((4, 1, 2), logit)
     return dict(pred_sem_seg=dict(data=torch.tensor(predicted)[None]), gt_sem_seg=dict(data=torch.tensor(truth)[None]),
@@ -75,6 +79,9 @@ CASES = {
         named="image 7 of the data",
     ),
     "ZeroShotAccuracy": dict(good=[scored()], bad=[[scored(), scored((NAN,) * 4)]], named="sample 1"),
+    "ImageTextRetrieval": dict(
+        good=[paired()], bad=[[paired(), paired((NAN, 0.0))], [paired(), paired(text=(INF, 0.0))]], named="sample 1"
+    ),
     "BitsPerByte": dict(
         good=[dict(loss=3.0, count=2)],
         no_truth=[[dict(loss=0.0, count=0)]],
@@ -123,6 +130,7 @@ CASES = {
 }  # fmt: skip
 CASES["CalibrationError"] = CASES["TopKAccuracy"]
 GROUPS = dict(ancestors=dict(ant=["bug"], bee=["bug"], cow=["beast"], doe=["beast"]), levels=["kind"])
+CASES["HierarchicalErrors"] = CASES["ZeroShotAccuracy"] | dict(variants=(dict(ancestors=GROUPS["ancestors"]),))
 CASES["GroupAccuracy"] = CASES["TopKAccuracy"] | dict(variants=(GROUPS,))
 CASES["OpenVocabIoUMetric"] = CASES["IoUMetric"] | dict(
     variants=(dict(), dict(absent_classes="zero"), dict(groups=dict(novel=["bee"])))
