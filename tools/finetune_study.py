@@ -25,12 +25,19 @@ from typing import Any, NamedTuple
 import torch
 from hcformer_diagnosis import spread
 from himapper_containment import measure
+from mmengine.registry import DATASETS
+from torch.utils.data import default_collate
 
+from hypvision.clip.models import CLIPBundle
+from hypvision.clip.radial.measure import measure_clip
+from hypvision.clip.spaces import Sphere
+from hypvision.data.chains import emoji_chains
 from hypvision.engine.config import load_config, parse_options
 from hypvision.engine.run import train
 from hypvision.errors import guard
 from hypvision.files import read_json, write_json, write_text
 from hypvision.tasks.class_hierarchy import embed_classes, places, recovered_groups, recovered_hierarchy
+from hypvision.tasks.contrastive_metrics import ImageTextRetrieval
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -86,7 +93,11 @@ def held_out(config: str) -> dict[str, Any]:
 LITE, MAPPER = "himapper/efficientnet-lite0_10e_grocery.py", "himapper/himapper-efficientnet-lite0_10e_grocery.py"
 RETRIEVAL, CHARACTERS = "lhier/{}_efficientnet-lite0_20e_grocery.py", "lhier/{}_resnet10t_40e_omniglot.py"
 METHODS = {"Proxy-Anchor": "euclid", "HIER": "hier", "LHIER": "lhier"}
+SCENES = "hyperbolic-clip/{}_1500i_scenes.py"
+CLIPS = {"CLIP": "clip-emoji", "MERU": "meru-emoji", "HyCoCLIP": "hycoclip-emoji"}
 MODULES = {"a third of the rate": 0.3, "the rate": 1.0, "three times the rate": 3.0}
+
+SHORT = [dict(type="LinearLR", start_factor=0.02, begin=0, end=100, by_epoch=False)]
 
 STUDIES: dict[str, dict[str, Run]] = {
     "himapper": {
@@ -99,6 +110,11 @@ STUDIES: dict[str, dict[str, Run]] = {
     },
     "lhier": metric_learning(RETRIEVAL, choices=True),
     "omniglot": metric_learning(CHARACTERS, choices=False),
+    "clip": {
+        **{name: Run(SCENES.format(key), name) for name, key in CLIPS.items()},
+        "HyCoCLIP, no entailment": Run(SCENES.format("hycoclip-emoji-contrast"), "HyCoCLIP"),
+        "HyCoCLIP, fixed curvature": Run(SCENES.format("hycoclip-emoji-fixed"), "HyCoCLIP"),
+    },
 }
 # Those that no run refers to come last.
 CHOICES: dict[str, dict[str, Choice]] = {
@@ -120,6 +136,14 @@ CHOICES: dict[str, dict[str, Choice]] = {
         for name, key in METHODS.items()
     },
     "omniglot": {},
+    "clip": {
+        name: Choice(
+            SCENES.format(key),
+            rates(2e-3, 4e-3, 8e-3),
+            {"train_cfg.max_iters": 300, "train_cfg.val_interval": 100, "param_scheduler": SHORT},
+        )
+        for name, key in CLIPS.items()
+    },
 }
 RETRIEVED = {
     "recall@1": "Recall@1",
@@ -138,6 +162,15 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
     "lhier": {**RETRIEVED, "purity_0": "purity, kinds", "purity_1": "purity, coarse classes"},
     "omniglot": {**RETRIEVED, "purity_0": "purity, alphabets"},
+    "clip": {
+        "top1": "top-1 (86)",
+        "top5": "top-5",
+        "tie": "tree distance",
+        "jaccard": "Jaccard",
+        "text_to_image_r1": "text to image R@1",
+        "image_to_text_r1": "image to text R@1",
+        "d_corr": "order of chains",
+    },
 }
 
 
@@ -183,7 +216,41 @@ def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[
             row["metrics"] |= {f"purity_{i}": value for i, value in enumerate(recovered_groups(*known))}
             if runner.model.neck.manifold.learnable:
                 row["curvature"] = runner.model.neck.manifold._value()
+        if hasattr(runner.model, "encode_classes"):
+            row["metrics"] |= measure_scenes(runner.model.eval(), runner.cfg, row)
     return row
+
+
+@torch.no_grad()
+def measure_scenes(model: Any, config: Any, row: dict[str, Any], count: int = 1000) -> dict[str, float]:
+    """Retrieval between scenes of unseen emoji and their captions, and the order of the chains of these emoji; the mean
+    distances from the root by kind go into ``row``."""
+    about = dict(config.train_dataloader.dataset, split="test", length=count, boxes=True, general=(0.0, 0.0))
+    about["photos"] = str(about["photos"]).replace("train", "test")
+    data = DATASETS.build(about)
+    clip = CLIPBundle(model.clip, model.tokenizer, model.mean.flatten().tolist(), model.std.flatten().tolist())
+    root = clip.embed_texts([""])[0]
+    space = Sphere(root) if isinstance(clip.space, Sphere) else clip.space
+    metric = ImageTextRetrieval()
+    radii: dict[str, list[torch.Tensor]] = {}
+    for start in range(0, count, 100):
+        batch = default_collate([data[i] for i in range(start, min(start + 100, count))])
+        points = {
+            "images": clip.embed_images(batch["inputs"]),
+            "texts": clip.embed_texts(batch["caption"]),
+            "box images": clip.embed_images(batch["box_inputs"]),
+            "box texts": clip.embed_texts(batch["box_caption"]),
+        }
+        for kind, x in points.items():
+            radii.setdefault(kind, []).append(space.radius(x))
+        rows = zip(points["images"], points["texts"], batch["caption"])
+        metric.process(None, [dict(image=x, text=y, caption=text, space=space) for x, y, text in rows])
+    row["radius"] = {kind: float(torch.cat(parts).mean()) for kind, parts in radii.items()}
+    if hasattr(model.clip, "curv"):
+        row["curvature"] = float(model.clip.curv.exp())
+    chains = [chain.texts for chain in emoji_chains(config.data_root, "test")]
+    order = measure_clip(clip, chains, [None] * len(chains), None).values
+    return {**metric.compute_metrics(metric.results), "d_corr": order["d_corr"]}
 
 
 def read_curve(folder: Path) -> dict[str, float]:

@@ -31,7 +31,15 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import torch
 
-from hypvision.checkpoints.download import SourceError, download, download_text, locked, verify_file, verify_sum
+from hypvision.checkpoints.download import (
+    SourceError,
+    download,
+    download_text,
+    file_sha256,
+    locked,
+    verify_file,
+    verify_sum,
+)
 from hypvision.checkpoints.index import find_record, parse_index, read_index, without_password
 from hypvision.checkpoints.records import ADDRESSES, Index, Record
 from hypvision.errors import HypvisionError
@@ -313,9 +321,33 @@ def _address_and_sum(text: str) -> tuple[str, str]:
     )
 
 
+def fetch_first(address: str) -> Path:
+    """The file of an address whose sum nobody has published: the first download states its sum and keeps it, and later
+    ones must have the same.
+
+    Raises:
+        HypvisionError: it is another file than the first time, or cannot be fetched.
+    """
+    kept = home() / "sums" / hashlib.sha256(address.encode()).hexdigest()[:16]
+    if kept.is_file():
+        return _fetch_address(f"{address}#sha256={kept.read_text().strip()}")
+    path = _download_verified(address, "")
+    digest = file_sha256(path)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    write_text(kept, digest)
+    _logger.warning(
+        "No sum of '%s' is published. The sha256 of this first download is kept and every later one must have it. To "
+        "check it on another machine, give %s#sha256=%s as the weights.", address, address, digest,
+    )  # fmt: skip
+    return path
+
+
 def _fetch_address(text: str) -> Path:
-    """Downloads once into PyTorch's cache, verified by the sum in the address."""
-    url, sha256 = _address_and_sum(text)
+    return _download_verified(*_address_and_sum(text))
+
+
+def _download_verified(url: str, sha256: str) -> Path:
+    """Downloads once into PyTorch's cache, verified by the first digits of the sum."""
     place = _web_place(url)
     path = Path(torch.hub.get_dir(), "checkpoints", Path(urlsplit(url).path).name)
 

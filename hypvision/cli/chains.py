@@ -141,8 +141,8 @@ def _walks_of_embeddings(args: Namespace, measured, texts, images) -> list:
 
 def _walks(args: Namespace, images, candidates, words, space) -> list:
     """The walk of each embedding of an image, from general to specific."""
-    from hypvision.clip.radial.spaces import Sphere
     from hypvision.clip.radial.traversal import hierarcaps_traversal, meru_traversal
+    from hypvision.clip.spaces import Sphere
 
     if isinstance(space, Sphere):
         space = Sphere(space.root, "cosine")

@@ -9,7 +9,7 @@ from hypvision.cli.arguments import Parser
 # Those of hypvision.zoo.convert, whose import brings PyTorch.
 FAMILIES = (
     "catseg", "clip-adapter", "cocoop", "coop", "hcformer", "helm", "hf-clip", "himapper", "hyperboliccv", "hyperclip",
-    "maple", "promptkd", "promptsrc", "tip-adapter",
+    "maple", "meru", "promptkd", "promptsrc", "tip-adapter",
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import logging
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import load_into
@@ -34,14 +35,18 @@ from hypvision.checkpoints.sources import hub_switch
 from hypvision.checkpoints.torchscript import class_names, is_torchscript
 from hypvision.checks import one_of
 from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face
+from hypvision.clip.hyperbolic_checkpoint import PUBLISHED, check_scalars, from_official, is_official
 from hypvision.clip.places import (
     config_folder,
+    fetch_published,
     fetch_weights,
     is_repository,
     repository_config,
     repository_weights,
     weights_file,
 )
+from hypvision.clip.spaces import Space, space_of
+from hypvision.clip.towers import encode_image, encode_text
 from hypvision.errors import HypvisionError, did_you_mean, require
 
 MEAN = (122.7709383, 116.7460125, 104.09373615)
@@ -73,11 +78,25 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         text_cfg=dict(context_length=77, vocab_size=49408, width=128, heads=4, layers=4),
     ),
 }
-"""Architectures that open_clip does not have: arguments of :class:`open_clip.model.CLIP`."""
+"""Architectures that open_clip does not have: arguments of :class:`open_clip.model.CLIP`, or, with a ``geometry``, of
+:class:`hypvision.clip.hyperbolic.HyperbolicCLIP`."""
+
+_VITS = {"s": ("small", 12), "b": ("base", 12), "l": ("large", 16)}  # timm's name, heads
+for _family, _size in ((family, size) for family in ("clip", "meru", "hycoclip") for size in _VITS):
+    _name, _heads = _VITS[_size]
+    ARCHITECTURES[f"{_family}-vit-{_size}-16"] = dict(
+        embed_dim=512,
+        vision_cfg=dict(
+            image_size=224, timm_model_name=f"vit_{_name}_patch16_224", timm_pool="token", timm_proj="linear"
+        ),
+        text_cfg=dict(context_length=77, vocab_size=49408, width=512, heads=8, layers=12),
+        geometry="sphere" if _family == "clip" else "lorentz",
+        vision_heads=_heads,
+    )
 
 
 class CLIPBundle(NamedTuple):
-    """A CLIP model with its tokenizer and normalisation.
+    """A CLIP model with its tokenizer, its normalisation and its geometry.
 
     Attributes:
         model: an open_clip model.
@@ -99,6 +118,23 @@ class CLIPBundle(NamedTuple):
         """Normalise images (..., 3, H, W), RGB from 0 to 255, and move them to the model's device."""
         mean, std = (torch.tensor(value, device=self.device)[:, None, None] for value in (self.mean, self.std))
         return (images.to(self.device).float() - mean) / std
+
+    @property
+    def space(self) -> Space:
+        """Where the embeddings lie: CLIP's sphere, or the hyperboloid of MERU and HyCoCLIP with its curvature."""
+        return space_of(self.model)
+
+    def embed_images(self, images: Tensor) -> Tensor:
+        """Points (B, d) of images (B, 3, H, W), RGB from 0 to 255, of the model's size."""
+        return self.space.embed(encode_image(self.model, self.normalised(images)), "image")
+
+    def embed_texts(self, texts: Sequence[str]) -> Tensor:
+        """Points (T, d) of texts."""
+        return self.space.embed(encode_text(self.model, self.tokenizer(list(texts)).to(self.device)), "text")
+
+    def similarity(self, images: Tensor, texts: Tensor) -> Tensor:
+        """Similarities (B, T) of points, which order as the distances do: cosine, or Lorentzian inner product."""
+        return self.space.similarity(images, texts)
 
 
 def create_clip(
@@ -130,7 +166,11 @@ def create_clip(
     asked = {option for option, value in options.items() if value is not None}
     tags = pretrained_tags(name) if folder is None else []
     tag = str(pretrained) if pretrained in tags else None
-    path = None if tag or pretrained is None else weights_file(name, pretrained, load_weights, tags)
+    path: Path | None
+    if tag is not None and name in ARCHITECTURES:
+        path, tag = fetch_published(_published(name)[tag], f"{name}:{tag}", load_weights), None
+    else:
+        path = None if tag or pretrained is None else weights_file(name, pretrained, load_weights, tags)
     options = _with_needs(name, tag, path, options)
     config = _architecture(name, folder, options)
     whole = tag is not None or folder is not None or path is not None or not load_weights
@@ -144,8 +184,12 @@ def create_clip(
     is_timm = path is not None and "timm_model_name" in config["vision_cfg"]
     size = options.pop("force_image_size", None) if is_timm else None
     if name in ARCHITECTURES:
-        model = open_clip.model.CLIP(**config)
+        if size is not None:
+            config["vision_cfg"]["image_size"] = ARCHITECTURES[name]["vision_cfg"]["image_size"]
+        model: Any = _model_class(config)(**config)
         about = dict(asdict(PreprocessCfg()), size=config["vision_cfg"]["image_size"])
+        if "timm_model_name" in config["vision_cfg"]:  # of MERU
+            about |= dict(mean=IMAGENET_DEFAULT_MEAN, std=IMAGENET_DEFAULT_STD)
         set_model_preprocess_cfg(model, merge_preprocess_dict(about, options.get("force_preprocess_cfg") or {}))
         tokenizer = open_clip.SimpleTokenizer(context_length=_text_length(config))
     else:
@@ -178,6 +222,7 @@ def _architecture(name: str, folder: Path | None, options: Mapping[str, Any]) ->
         config = repository_config(folder)["model_cfg"]
     elif name in ARCHITECTURES:
         config = deepcopy(ARCHITECTURES[name])
+        config |= {"geometry": options["geometry"]} if options.get("geometry") else {}
     else:
         pretrained_tags(name)  # raises an error if there is no such model
         config = require("open_clip", "clip").get_model_config(name)
@@ -196,6 +241,10 @@ _RESIZING = {"force_image_size": ("vision_cfg", "image_size"), "force_context_le
 
 def _model_class(config: Mapping[str, Any]) -> type[nn.Module]:
     open_clip = require("open_clip", "clip")
+    if config.get("geometry"):
+        from hypvision.clip.hyperbolic import HyperbolicCLIP
+
+        return HyperbolicCLIP
     custom = config.get("custom_text") or "hf_model_name" in config["text_cfg"]
     if custom and "multimodal_cfg" in config:
         return open_clip.CoCa
@@ -285,7 +334,12 @@ def pretrained_tags(name: str) -> list[str]:
     if name not in known:
         hint = did_you_mean(name, known, cutoff=0.4)
         raise HypvisionError(f"There is no CLIP model '{name}'.{hint} open_clip.list_models() lists all.")
-    return open_clip.list_pretrained_tags_by_model(name)
+    return [*_published(name)] if name in ARCHITECTURES else open_clip.list_pretrained_tags_by_model(name)
+
+
+def _published(name: str) -> dict[str, str]:
+    """Tag -> place of the official weights of a model of :data:`ARCHITECTURES`."""
+    return PUBLISHED.get(name, {})
 
 
 @contextmanager
@@ -324,9 +378,11 @@ _CLIP = re.compile(r"clip\.(.+)")  # a training's names
 
 
 def clip_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename weights of Hugging Face's ``CLIPModel`` to open_clip's names and expand a trimmed token table; leave
-    others."""
+    """Rename weights of Hugging Face's ``CLIPModel`` and of the official MERU and HyCoCLIP to open_clip's names and
+    expand a trimmed token table; leave others."""
     weights = expand_tokens(weights)
+    if is_official(weights):
+        return from_official(weights)
     return from_hugging_face(weights) if is_hugging_face(weights) else weights
 
 
@@ -335,7 +391,10 @@ def _load(model: nn.Module, path: Path, resize: bool) -> None:
     from open_clip import convert
     from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
 
-    weights = convert.convert_state_dict(model, clip_names(network_weights(read_file(path), _CLIP)))
+    weights = clip_names(network_weights(read_file(path), _CLIP))
+    if (geometry := getattr(model, "geometry", None)) is not None:
+        check_scalars(weights, geometry, path)
+    weights = convert.convert_state_dict(model, weights)
     if "positional_embedding" in weights and not hasattr(model, "positional_embedding"):
         weights = convert_to_custom_text_state_dict(weights)
     expected = model.state_dict()

@@ -21,6 +21,7 @@ from hypvision.clip import adapters
 from hypvision.clip.classes import TEMPLATES, load_classes, prompts
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle, clip_names, create_clip
+from hypvision.clip.spaces import Sphere, space_of
 from hypvision.clip.towers import embedding_size, encode_text, find_towers
 from hypvision.errors import HypvisionError
 
@@ -103,6 +104,11 @@ class OpenVocabularyCLIP(nn.Module):
             self.clip = clip
             if tokenizer is None or mean is None or std is None:
                 raise HypvisionError("With a ready CLIP model give its tokenizer, mean and std, too (see create_clip).")
+        if dense and not isinstance(space_of(self.clip), Sphere):
+            raise HypvisionError(
+                "Hyperbolic CLIP models (MERU, HyCoCLIP) do not segment: their training lifts the class token alone, "
+                "and a patch has no distance to a text. Take a CLIP such as ViT-B-16, or the baseline 'clip-vit-b-16'."
+            )
         one_of(("first", "mean"), synonyms=synonyms)
         self.tokenizer = tokenizer
         if adapter is not None or tune == "adapter":
@@ -142,7 +148,8 @@ class OpenVocabularyCLIP(nn.Module):
         self.classes = load_classes(classes)
 
     def encode_classes(self, classes: Sequence[str] | None = None) -> Tensor:
-        """Unit embeddings (T, P, E) of class names; cached until names or weights change."""
+        """Embeddings (T, P, E) of class names, of unit length on CLIP's sphere and before the lift on a hyperboloid;
+        cached until names or weights change."""
         names = self.classes if classes is None else load_classes(classes)
         if not names:
             raise HypvisionError("The class list is empty. Call set_classes(['cat', 'dog', ...]) first.")
@@ -172,12 +179,17 @@ class OpenVocabularyCLIP(nn.Module):
             order = (tokens != 0).sum(-1).argsort(stable=True)
             text = torch.cat([encode_text(self.clip, chunk) for chunk in tokens[order].split(256)])
             text = torch.empty_like(text).index_copy(0, order, text)
-        text = F.normalize(text, dim=-1).unflatten(0, (len(owner), len(self.templates)))
+        space = space_of(self.clip)
+        text = space.to_average(text).unflatten(0, (len(owner), len(self.templates)))
         if len(owner) == len(names):
             return text
         index = torch.tensor(owner, device=text.device)
         total = text.new_zeros(len(names), *text.shape[1:]).index_add(0, index, text)
-        return F.normalize(total, dim=-1)
+        return space.to_average(total / index.bincount(minlength=len(names))[:, None, None])
+
+    def class_points(self) -> Tensor:
+        """Points (T, d) of the class names in :func:`hypvision.clip.spaces.space_of`: means over the templates."""
+        return space_of(self.clip).mean(self.encode_classes(), "text")
 
     def train(self, mode: bool = True) -> OpenVocabularyCLIP:
         """Switch the mode and clear the cache, because weights may have been swapped."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hypvision.checkpoints.sources import fetch, fetch_from_hub, find, is_address, offline, resolve
+from hypvision.checkpoints.sources import fetch, fetch_first, fetch_from_hub, find, is_address, offline, resolve
 from hypvision.errors import HypvisionError
 from hypvision.files import read_json
 
@@ -39,6 +39,8 @@ def parse_name(text: str) -> tuple[str, str | None]:
 def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence[str]) -> Path:
     """The file of weights that are not an open_clip tag; it may be missing if it is not needed."""
     text = str(pretrained)
+    if re.fullmatch(r"hf-hub:[^#]+#.+\.(pth?|bin|safetensors)", text):
+        return fetch_published(text, name, needed)
     if is_address(text):
         return _from_zoo(name, text) if needed else Path(text)
     if text.startswith(("http://", "https://")):
@@ -117,6 +119,16 @@ def fetch_weights(place: str, name: str) -> Path:
     if found is None:
         raise HypvisionError(_not_there(name, repository, files))
     return found
+
+
+def fetch_published(place: str, name: str, needed: bool) -> Path:
+    """The file at an address without a known sum, or ``hf-hub:USER/REPO#FILE``; its name alone if it is not needed."""
+    if not needed:
+        return Path(place.rpartition("/")[2].rpartition("#")[2])
+    if not place.startswith("hf-hub:"):
+        return fetch_first(place)
+    repository, _, file = place.removeprefix("hf-hub:").partition("#")
+    return fetch_weights(f"{repository}/{file}", name)
 
 
 def _not_there(name: str, repository: str, files: list[str]) -> str:

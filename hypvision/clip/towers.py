@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
+from hypvision.clip.spaces import space_of
 from hypvision.errors import HypvisionError
 
 
@@ -231,7 +232,7 @@ def encode_text(
     Args:
         model: an open_clip model.
         tokens: (T, L) token numbers.
-        normalize: to unit length.
+        normalize: to points of :func:`hypvision.clip.spaces.space_of`; CLIP's have unit length.
         cut: drop the padding after the longest text where a causal mask makes that exact.
         prompts: learned tokens; default: what the model gives (:func:`set_prompts`).
         embeddings: (T, L, width) in place of those of the tokens, which still say where a text ends; for learned words
@@ -287,7 +288,7 @@ def encode_text(
     if x.dim() == 3:
         x = x[torch.arange(len(x), device=x.device), pooled()]
     x = _project(text, x)
-    return F.normalize(x, dim=-1) if normalize else x
+    return space_of(model).embed(x, "text") if normalize else x
 
 
 def encode_packed(model: nn.Module, tokens: Tensor, normalize: bool = False) -> Tensor:
@@ -311,7 +312,7 @@ def encode_packed(model: nn.Module, tokens: Tensor, normalize: bool = False) -> 
         mask = torch.zeros(seen.shape, dtype=x.dtype, device=x.device).masked_fill_(~seen, float("-inf"))
         found.append(_project(text, text.transformer(x[None], attn_mask=mask)[0, size.cumsum(0) - 1]))
     embedded = torch.cat(found)
-    return F.normalize(embedded, dim=-1) if normalize else embedded
+    return space_of(model).embed(embedded, "text") if normalize else embedded
 
 
 def _set_quantised_dtype(text: Any) -> None:
@@ -386,7 +387,7 @@ def encode_image(model: Any, images: Tensor, normalize: bool = False, prompts: P
     Args:
         model: an open_clip model.
         images: (B, 3, H, W), normalised, of the model's size.
-        normalize: to unit length.
+        normalize: to points of :func:`hypvision.clip.spaces.space_of`; CLIP's have unit length.
         prompts: learned tokens; default: what the model gives (:func:`set_prompts`). They leave before the pooling.
 
     Raises:
@@ -412,7 +413,7 @@ def encode_image(model: Any, images: Tensor, normalize: bool = False, prompts: P
             x = _run_blocks(tower, x, sequence, trunk.grad_checkpointing)
             x = visual._pool(sequence.leave(x))[0]
         x = x if visual.proj is None else x @ visual.proj
-    return F.normalize(x, dim=-1) if normalize else x
+    return space_of(model).embed(x, "image") if normalize else x
 
 
 def encode_dense(

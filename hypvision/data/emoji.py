@@ -102,6 +102,12 @@ def _json(path: Path) -> Any:
         raise HypvisionError(f"'{path}' is not JSON: {error}. Replace it by an intact copy.") from error
 
 
+def class_groups(root: str | Path) -> tuple[tuple[str, ...], ...]:
+    """For each class, in the order of the labels, the group above it."""
+    rows = _records(Path(root).expanduser() / "splits/classes.json", _CLASS)
+    return tuple((row["group_name"],) for row in sorted(rows, key=lambda row: row["label"]))
+
+
 def _records(path: Path, keys: tuple[str, ...]) -> list[dict[str, Any]]:
     rows = _json(path)
     for number, row in enumerate(rows if isinstance(rows, list) else [rows]):
@@ -146,7 +152,7 @@ class EmojiCaptions(Dataset):
         self.mix = (*mix, 1.0 - sum(mix))
         if min(self.mix) < 0:
             raise HypvisionError(f"mix={tuple(mix)}: three probabilities are expected, together at most 1.")
-        self.metainfo = dict(classes=classes)
+        self.metainfo = dict(classes=classes, ancestors=class_groups(root))
         self.groups = sorted({item.group for item in self.emoji})
         self.items: list[tuple[int, Path]] = []
         for style in self.styles:

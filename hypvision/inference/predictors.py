@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import timm
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from timm.data import ImageNetInfo, create_transform, infer_imagenet_subset, resolve_model_data_config
 from torch import Tensor
@@ -217,6 +216,7 @@ def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
     Raises:
         HypvisionError: no classes.
     """
+    from hypvision.clip.spaces import space_of
     from hypvision.clip.towers import encode_image
     from hypvision.clip.views import view_of
 
@@ -228,7 +228,7 @@ def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
     def logits(pixels: Tensor) -> Tensor:
         pixels = (pixels.float() - model.get_buffer("mean")) / model.get_buffer("std")
         embedded = encode_image(model.clip, pixels, normalize=True)
-        text = F.normalize(model.encode_classes().float().mean(1), dim=-1)
-        return cast(Tensor, model.clip.logit_scale).exp() * embedded.float() @ text.T
+        scale = cast(Tensor, model.clip.logit_scale).exp()
+        return space_of(model.clip).logits(embedded.float(), model.class_points(), scale)
 
     return classifier(logits, view_of(model.clip), model.classes, request.device)

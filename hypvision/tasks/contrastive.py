@@ -6,32 +6,36 @@ with any adapter.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from mmengine.model import BaseModel
-from mmengine.registry import METRICS, MODELS
-from torch import Tensor, nn
+from mmengine.registry import MODELS
+from torch import Tensor, distributed, nn
 
-import hypvision.data.shape_captions  # noqa: F401 - registers the data
+import hypvision.data.shape_captions
+import hypvision.tasks.contrastive_metrics  # noqa: F401 - registers the metrics
 from hypvision.checks import one_of
+from hypvision.clip.hyperbolic import HyperbolicCLIP
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
+from hypvision.clip.spaces import Hyperboloid, space_of
 from hypvision.clip.towers import encode_image, encode_text
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.extensions import PREDICTORS
-from hypvision.engine.metrics import Metric
-from hypvision.errors import HypvisionError
+from hypvision.geometry import lorentz
 from hypvision.inference.predictors import Predictor, Request, zero_shot
+from hypvision.losses.contrastive import compositional_entailment, contrastive_loss, gathered, soft_cross_entropy
 from hypvision.tasks.classification import per_image
 
 
 @MODELS.register_module()
 class CLIPContrast(OpenVocabularyCLIP, BaseModel):
-    """CLIP's symmetric contrastive loss (Radford et al., ICML 2021); images with the same caption are not told apart.
+    """CLIP's symmetric contrastive loss (Radford et al., ICML 2021), on its sphere or, for models with
+    ``geometry="lorentz"``, MERU's on the hyperboloid with entailment; with boxes HyCoCLIP's.
+
+    Images with the same caption are not told apart. Negatives come from all processes.
 
     Where samples say which concepts an image shows and which of them its caption names, a caption is true of every
     image that shows that concept, and the targets are shared evenly among all that are true (multi-positive InfoNCE,
@@ -48,6 +52,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
         blank_words: begin the table of words with zeros. Those that no caption has stay so, and are left out of a
             published file. For a training from scratch.
+        entail: weight of the entailment on a hyperboloid: 0.2 in MERU and HyCoCLIP; 0 for none.
         data_preprocessor, init_cfg: of mmengine.
     """
 
@@ -62,12 +67,14 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         classes: str | Path | Sequence[str] | None = None,
         templates: str | Sequence[str] = "catseg",
         blank_words: bool = False,
+        entail: float = 0.2,
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
     ):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         tune = tune or ("full" if adapter is None else "adapter")
         classes = TAXONOMY.classes["shape"] if classes is None else classes
+        self.entail = entail
         self.build_clip(clip, adapter, tune, classes, templates, dense=False)
         if blank_words:
             clip_text: Any = getattr(self.clip, "text", self.clip)
@@ -80,59 +87,94 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         label: Tensor | None = None,
         concepts: Tensor | None = None,
         level: Tensor | None = None,
+        box_inputs: Tensor | None = None,
+        box_caption: list[str] | None = None,
         mode: str = "tensor",
     ) -> Any:
         """mmengine's modes; ``inputs`` uint8 (B, 3, H, W), ``concepts`` int64 (B, K), the numbers of the K concepts
-        that an image shows, ``level`` (B,), which of them its caption names.
+        that an image shows, ``level`` (B,), which of them its caption names; ``box_inputs`` (B, 3, H, W), one box cut
+        from each image, and ``box_caption``, its words.
 
         Returns:
-            ``"tensor"``: unit embeddings (B, E); ``"loss"``: the two halves of the loss; ``"predict"``: for each image
+            ``"tensor"``: points of the images (:func:`hypvision.clip.spaces.space_of`); ``"loss"``: the parts of the
+            loss; ``"predict"``: for each image
             a dict with ``scores`` over the classes and ``label``.
         """
         one_of(("tensor", "loss", "predict"), mode=mode)
-        images = encode_image(self.clip, (inputs.float() - self.mean) / self.std, normalize=True)
+        space = space_of(self.clip)
+        if mode == "loss":
+            if isinstance(self.clip, HyperbolicCLIP):
+                self.clip.clamp_scalars()
+            boxes = (box_inputs, box_caption) if box_inputs is not None and box_caption is not None else None
+            return self._loss(inputs, caption, concepts, level, boxes)
+        images = self._images(inputs)
         if mode == "tensor":
             return images
-        if mode == "predict":
-            text = F.normalize(self.encode_classes().float().mean(1), dim=-1)
-            scores = (images.float() @ text.T).cpu()
-            return per_image(label, None, scores=scores)
-        sentences = sorted(set(caption))
-        number = torch.tensor([sentences.index(text) for text in caption], device=images.device)
-        text = encode_text(self.clip, self.tokenizer(sentences).to(self.mean.device), normalize=True)
+        if caption is not None and label is None:  # pairs for retrieval
+            words = encode_text(self.clip, self.tokenizer(list(caption)).to(self.mean.device), normalize=True)
+            return [dict(image=x, text=y, caption=c, space=space) for x, y, c in zip(images, words, caption)]
+        return per_image(label, None, scores=space.similarity(images.float(), self.class_points()).cpu())
+
+    def _images(self, inputs: Tensor) -> Tensor:
+        return encode_image(self.clip, (inputs.float() - self.mean) / self.std, normalize=True)
+
+    def _loss(
+        self,
+        inputs: Tensor,
+        caption: list[str],
+        concepts: Tensor | None,
+        level: Tensor | None,
+        boxes: tuple[Tensor, list[str]] | None,
+    ) -> dict[str, Tensor]:
+        space, count = space_of(self.clip), len(inputs)
+        box_words = boxes[1] if boxes else []
+        points = self._images(torch.cat([inputs, boxes[0]]) if boxes else inputs)
+        sentences = sorted({*caption, *box_words})
+        encoded = encode_text(self.clip, self.tokenizer(sentences).to(self.mean.device), normalize=True)
+        place = {text: number for number, text in enumerate(sentences)}
+        words = encoded[[place[text] for text in [*caption, *box_words]]]
         logit_scale: Any = self.clip.logit_scale
-        scale = logit_scale.exp().clamp(max=100)
-        with torch.autocast(images.device.type, enabled=False):  # in bfloat16 a logit of 50 is good to 0.25
-            logits = scale.float() * images.float() @ text.float().T  # (B, sentences)
-        true = torch.zeros_like(logits).scatter_(1, number[:, None], 1.0)
-        if concepts is not None and level is not None:
-            # (B, B): image i shows what caption j names.
-            named = concepts[:, level] == concepts.gather(1, level[:, None]).T
-            true = (named.float() @ true).clamp(max=1)
-        of_image = -(logits.log_softmax(1) * true / true.sum(1, keepdim=True)).sum(1).mean()
-        of_text = -(logits.log_softmax(0) * true / true.sum(0)).sum(0).mean()
-        return dict(loss_image=of_image / 2, loss_text=of_text / 2)
+        with torch.autocast(points.device.type, enabled=False):  # in bfloat16 a logit of 50 is good to 0.25
+            scale = logit_scale.float().exp().clamp(max=100)
+            points, words = points.float(), words.float()
+            images, texts = gathered(points[:count]), gathered(words[:count])
+            captions = [text for part in _of_all_processes(caption) for text in part]
+            column = {text: number for number, text in enumerate(dict.fromkeys(captions))}
+            own = torch.tensor([column[text] for text in captions], device=images.device)
+            texts = texts[[captions.index(text) for text in column]]  # each caption once
+            true = torch.zeros(len(images), len(column), device=images.device).scatter_(1, own[:, None], 1.0)
+            if concepts is not None and level is not None:
+                # (B, B): image i shows what caption j names.
+                concepts, level = gathered(concepts), gathered(level)
+                named = concepts[:, level] == concepts.gather(1, level[:, None]).T
+                true = (named.float() @ true).clamp(max=1)
+            share = 0.25 if boxes else 0.5
+            of_image, of_text = contrastive_loss(space.logits(images, texts, scale), true)
+            losses = dict(loss_image=share * of_image, loss_text=share * of_text)
+            if boxes:
+                box_images, box_texts = gathered(points[count:]), gathered(words[count:])
+                # A box is compared with all whole texts or images: the paper's negatives.
+                of_image = soft_cross_entropy(space.logits(box_images, texts, scale), true)
+                of_text = soft_cross_entropy(space.logits(box_texts, images, scale), true[:, own].T)
+                losses |= dict(loss_box_image=share * of_image, loss_box_text=share * of_text)
+            if isinstance(space, Hyperboloid) and self.entail:
+                losses |= self._entailment(points, words, count, space.c)
+        return losses
+
+    def _entailment(self, points: Tensor, words: Tensor, count: int, c: Tensor | float) -> dict[str, Tensor]:
+        """MERU's entailment, or with boxes HyCoCLIP's four, weighted."""
+        if len(points) == count:
+            return dict(loss_entail=self.entail * lorentz.entailment_loss(words, points, c).mean())
+        parts = compositional_entailment(points[:count], words[:count], points[count:], words[count:], c)
+        return {f"loss_entail_{name}": 0.5 * self.entail * value for name, value in parts.items()}
 
 
-@METRICS.register_module()
-class ZeroShotAccuracy(Metric):
-    """Share of single objects, in percent, whose most similar prompt is that of their shape; NaN without images."""
-
-    default_prefix = ""
-
-    def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep whether each image was named rightly."""
-        for sample in data_samples:
-            if sample["label"] < 0:
-                raise HypvisionError("ZeroShotAccuracy needs single objects: set scenes=False in its data set.")
-        scores = torch.stack([sample["scores"] for sample in data_samples])
-        if self.check(scores, "A similarity", data_samples):
-            best = scores.argmax(1).tolist()
-            self.results += [found == sample["label"] for found, sample in zip(best, data_samples)]
-
-    def compute_metrics(self, results: list[bool]) -> dict[str, float]:
-        """The mean."""
-        return dict(top1=100.0 * sum(results) / len(results) if results else math.nan)
+def _of_all_processes(caption: list[str]) -> list[list[str]]:
+    if not distributed.is_initialized():
+        return [caption]
+    found: list[list[str]] = [[]] * distributed.get_world_size()
+    distributed.all_gather_object(found, list(caption))
+    return found
 
 
 def _predictor(model: CLIPContrast, config: Any, request: Request) -> Predictor:

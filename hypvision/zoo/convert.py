@@ -18,6 +18,7 @@ from hypvision.checkpoints.match import check_finite
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.sources import fetch
 from hypvision.checkpoints.storage import write_tensors
+from hypvision.clip import hyperbolic_checkpoint as official_clip
 from hypvision.clip.hugging_face import clip_variant, from_hugging_face, is_hugging_face, to_hugging_face
 from hypvision.clip.prompting import official as few_shot
 from hypvision.clip.segmentation.official import (
@@ -126,6 +127,10 @@ CONVERTERS = {
         )
         for name in few_shot.FEW_SHOT
     },
+    "meru": Converter(
+        "MERU, HyCoCLIP or CLIP baseline",
+        official_clip.is_official, official_clip.from_official, official_clip.to_official, official_clip.variant,
+    ),
     "hf-clip": Converter("open_clip CLIP", is_hugging_face, from_hugging_face, to_hugging_face, clip_variant),
 }  # fmt: skip
 
@@ -163,7 +168,7 @@ class Conversion(NamedTuple):
         arguments = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
         if self.model in few_shot.FEW_SHOT:
             return f'load_learned(build_host(create_clip(...), "{self.model}"{arguments}), "{self.path}")'
-        if self.model.startswith("ViT-"):
+        if self.model.startswith(("ViT-", "meru-", "clip-vit-")):
             return f'hypvision.clip.models.create_clip("{self.model}", "{self.path}"{arguments})'
         return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'
 

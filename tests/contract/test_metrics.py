@@ -17,7 +17,7 @@ import mmdet.registry
 import mmengine.registry
 import mmseg.registry
 
-from hypvision.clip.radial.spaces import Sphere
+from hypvision.clip.spaces import Sphere
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.openmmlab.preparing import PREPARATIONS  # noqa: F401 - registers nothing by itself
@@ -38,6 +38,10 @@ def scored(values=(0.1, 0.6, 0.2, 0.1), label=1, **more):
 
 def embedded(values=(1.0, 2.0), label=0, index=0):
     return dict(embedding=torch.tensor(values), label=label, index=index, space="cosine")
+
+
+def paired(image=(1.0, 2.0), text=(1.0, 2.0)):
+    return dict(image=torch.tensor(image), text=torch.tensor(text), caption="a bee", space=Sphere())
 
 
 def segmented(truth, predicted=((0, 0),), logit=0.0):
@@ -75,6 +79,9 @@ CASES = {
         named="image 7 of the data",
     ),
     "ZeroShotAccuracy": dict(good=[scored()], bad=[[scored(), scored((NAN,) * 4)]], named="sample 1"),
+    "ImageTextRetrieval": dict(
+        good=[paired()], bad=[[paired(), paired((NAN, 0.0))], [paired(), paired(text=(INF, 0.0))]], named="sample 1"
+    ),
     "BitsPerByte": dict(
         good=[dict(loss=3.0, count=2)],
         no_truth=[[dict(loss=0.0, count=0)]],
@@ -123,6 +130,7 @@ CASES = {
 }  # fmt: skip
 CASES["CalibrationError"] = CASES["TopKAccuracy"]
 GROUPS = dict(ancestors=dict(ant=["bug"], bee=["bug"], cow=["beast"], doe=["beast"]), levels=["kind"])
+CASES["HierarchicalErrors"] = CASES["ZeroShotAccuracy"] | dict(variants=(dict(ancestors=GROUPS["ancestors"]),))
 CASES["GroupAccuracy"] = CASES["TopKAccuracy"] | dict(variants=(GROUPS,))
 CASES["OpenVocabIoUMetric"] = CASES["IoUMetric"] | dict(
     variants=(dict(), dict(absent_classes="zero"), dict(groups=dict(novel=["bee"])))

@@ -18,7 +18,8 @@ from hypvision.data.shape_captions import ShapeCaptions
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.config import load_config
 from hypvision.errors import HypvisionError
-from hypvision.tasks.contrastive import CLIPContrast, ZeroShotAccuracy
+from hypvision.tasks.contrastive import CLIPContrast
+from hypvision.tasks.contrastive_metrics import ZeroShotAccuracy
 from hypvision.tasks.publishing import describe_config, stripped
 from hypvision.zoo.export import export_model
 

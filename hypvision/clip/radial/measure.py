@@ -22,9 +22,8 @@ from hypvision.clip.radial.retrieval import (
     read_hyperlex,
     tree_recall,
 )
-from hypvision.clip.radial.spaces import Hyperboloid, Space, Sphere
 from hypvision.clip.radial.texts import distinct, embed_texts
-from hypvision.clip.towers import encode_image
+from hypvision.clip.spaces import Hyperboloid, Space, Sphere
 from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError, require_finite
 from hypvision.images import SUFFIXES, open_image
@@ -67,12 +66,12 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
 
 @torch.no_grad()
 def embed_images(clip: CLIPBundle, paths: Sequence[str | Path], batch: int = 64) -> Tensor:
-    """Unit embeddings ``(m, d)`` of images, resized and cropped for the model (:func:`.views.view_of`)."""
+    """Points ``(m, d)`` of images in the model's space, resized and cropped for the model (:func:`.views.view_of`)."""
     view = view_of(clip.model)
     parts, hidden = [], True if len(paths) <= batch else None  # a progress bar for several batches on a terminal
     for start in tqdm(range(0, len(paths), batch), desc="images", leave=False, disable=hidden):
         inputs = torch.stack([view(open_image(path)) for path in paths[start : start + batch]])
-        parts.append(F.normalize(encode_image(clip.model, clip.normalised(inputs)).float(), dim=-1))
+        parts.append(clip.embed_images(inputs))
     found = torch.cat(parts)
     require_finite(found, lambda row: f"The embedding of the image '{paths[row]}'")
     return found
@@ -128,6 +127,7 @@ def measure_chains(
     return found
 
 
+@torch.no_grad()
 def measure_clip(
     clip: CLIPBundle,
     chains: Sequence[Sequence[str]],
@@ -142,13 +142,15 @@ def measure_clip(
         clip: the model.
         chains, images, steps: see there.
         image_files: of the images, by their names; None: see ``embedded_images``.
-        root: ``(d,)``; default: the embedding of the empty text.
+        root: ``(d,)``; default: the embedding of the empty text. A hyperbolic model's is the origin.
     """
     every, rows = distinct([text for chain in chains for text in chain])
     last = [(text, row, level) for row, chain in enumerate(chains, 1) for level, text in enumerate(chain, 1)][::-1]
     where = {text: f" (row {row}, level {level})" for text, row, level in last}  # first position of each text
     embedded = embed_texts(clip.model, clip.tokenizer, ["", *every], progress=True, where=where)
-    space = Sphere(embedded[0] if root is None else F.normalize(root.to(embedded), dim=-1))
+    space: Space = clip.space
+    if isinstance(space, Sphere):
+        space = Sphere(embedded[0] if root is None else F.normalize(root.to(embedded), dim=-1))
     texts = embedded[1:][rows].unflatten(0, (len(chains), -1))
     found = None
     if image_files is not None:
@@ -187,7 +189,7 @@ def measure_tree(clip: CLIPBundle, folder: str | Path, tree: LabelTree, template
     names = [template.format(name.replace("_", " ").replace("-", " ")) for name in number]
     texts = embed_texts(clip.model, clip.tokenizer, names)
     images = embed_images(clip, [path for path, _ in paths])
-    return tree_recall((images @ texts.T).cpu(), [label for _, label in paths], lineage)
+    return tree_recall(clip.similarity(images, texts).cpu(), [label for _, label in paths], lineage)
 
 
 def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:

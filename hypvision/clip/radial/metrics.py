@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hypvision.clip.radial.spaces import Space
+from hypvision.clip.spaces import Space
 from hypvision.errors import ArgumentError, require_finite
 
 _BLOCK = 2**18  # similarities at a time: they fit into the CPU's cache

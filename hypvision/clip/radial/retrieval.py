@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hypvision.clip.radial.spaces import Space
+from hypvision.clip.spaces import Space
 from hypvision.errors import HypvisionError, require, require_finite
 from hypvision.files import read_json, read_lines
 

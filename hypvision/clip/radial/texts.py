@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from tqdm import tqdm
 
+from hypvision.clip.spaces import space_of
 from hypvision.clip.towers import encode_text, find_towers
 from hypvision.errors import HypvisionError, require_finite
 
@@ -40,7 +40,7 @@ def embed_texts(
     progress: bool = False,
     where: Mapping[str, str] | None = None,
 ) -> Tensor:
-    """Unit embeddings ``(N, d)`` of texts, float32 at least, without gradients; equal texts get equal ones.
+    """Points ``(N, d)`` of texts in the model's space, float32 at least, without gradients; equal texts get equal ones.
 
     Args:
         model: a CLIP model of open_clip.
@@ -66,7 +66,7 @@ def embed_texts(
             sizes = lengths[rest[:_TOKENS]] * torch.arange(1, len(rest[:_TOKENS]) + 1)
             count = max(1, int((sizes <= _TOKENS).sum()))
             part = encode_text(model, tokens[rest[:count]].to(device))
-            parts.append(F.normalize(part.to(torch.promote_types(part.dtype, torch.float32)), dim=-1))
+            parts.append(space_of(model).embed(part, "text"))
             rest = rest[count:]
             bar.update(count)
     found = torch.cat(parts)[order.argsort().to(device)]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hypvision.clip.radial.metrics import walk
-from hypvision.clip.radial.spaces import Space
+from hypvision.clip.spaces import Space
 
 _OUTSIDE = -1e12  # similarity of a text whose cone does not contain the point
 

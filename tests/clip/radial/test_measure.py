@@ -27,7 +27,7 @@ from hypvision.clip.radial.retrieval import (
     recall_at,
     tree_recall,
 )
-from hypvision.clip.radial.spaces import Hyperboloid, Sphere
+from hypvision.clip.spaces import Hyperboloid, Sphere
 from hypvision.errors import HypvisionError
 from hypvision.geometry import lorentz
 

@@ -6,7 +6,7 @@ import torch
 from references import radial as reference
 
 from hypvision.clip.radial.metrics import chain_metrics, kendall_tau, order_aware_recall, walk
-from hypvision.clip.radial.spaces import Sphere
+from hypvision.clip.spaces import Sphere
 
 
 def case(n, images, depth=4, dim=8, words=10_000, seed=0, whole=False):

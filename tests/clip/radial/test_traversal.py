@@ -6,8 +6,8 @@ import pytest
 import torch
 from references import radial as reference
 
-from hypvision.clip.radial.spaces import Hyperboloid, Sphere
 from hypvision.clip.radial.traversal import hierarcaps_traversal, meru_traversal
+from hypvision.clip.spaces import Hyperboloid, Sphere
 from hypvision.geometry import lorentz
 
 

@@ -1,0 +1,130 @@
+"""MERU, HyCoCLIP and their CLIP baselines.
+
+Papers: "Hyperbolic Image-Text Representations", Desai, Nickel, Rajpurohit, Johnson, Vedantam (ICML 2023);
+    "Compositional Entailment Learning for Hyperbolic Vision-Language Models", Pal, van Spengler, di Melendugno,
+    Flaborea, Galasso, Mettes (ICLR 2025).
+
+>>> clip = create_clip("hycoclip-vit-s-16", "grit")
+>>> clip.similarity(clip.embed_images(images), clip.embed_texts(["a dog", "a cat"]))
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from open_clip.model import CLIP
+from torch import Tensor, nn
+
+from hypvision.checks import one_of
+from hypvision.clip.hyperbolic_checkpoint import CURVATURES
+from hypvision.clip.spaces import Hyperboloid, Modality, Space, Sphere
+
+MAX_LOGIT_SCALE = math.log(100)
+
+
+class HyperbolicCLIP(CLIP):
+    """open_clip's CLIP whose embeddings lie on a hyperboloid or a sphere; a ViT of timm becomes that of MoCo v3.
+
+    ``encode_image`` and ``encode_text`` give features before the lift, with ``normalize=True`` points of
+    :attr:`space`: of the hyperboloid ``(B, E + 1)``, time first.
+
+    Args:
+        geometry: ``"lorentz"`` (MERU, HyCoCLIP) or ``"sphere"`` (the CLIP baselines, which learn no curvature).
+        learn_curvature: False keeps the curvature at its start.
+        vision_heads: of the ViT's attention; MoCo v3's small one has 12, timm's has 6.
+        others: of :class:`open_clip.model.CLIP`, like the first three.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        vision_cfg: dict[str, Any],
+        text_cfg: dict[str, Any],
+        geometry: str = "lorentz",
+        learn_curvature: bool = True,
+        vision_heads: int = 12,
+        **others: Any,
+    ):
+        super().__init__(embed_dim, vision_cfg, text_cfg, **others)
+        one_of(("lorentz", "sphere"), geometry=geometry)
+        self.geometry = geometry
+        if (trunk := getattr(self.visual, "trunk", None)) is not None:
+            self._as_moco_v3(trunk, vision_heads, vision_cfg["image_size"])
+        if geometry == "lorentz":
+            self.curv = nn.Parameter(torch.zeros(()), requires_grad=learn_curvature)
+            self.visual_alpha = nn.Parameter(torch.tensor(-0.5 * math.log(embed_dim)))
+            self.textual_alpha = nn.Parameter(torch.tensor(-0.5 * math.log(embed_dim)))
+
+    def _as_moco_v3(self, trunk: Any, vision_heads: int, size: int) -> None:
+        self.visual.set_input_size(size)
+        for block in trunk.blocks:
+            block.attn.num_heads, block.attn.head_dim = vision_heads, trunk.embed_dim // vision_heads
+            block.attn.scale = block.attn.head_dim**-0.5
+        for module in trunk.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.eps = 1e-5
+        with torch.no_grad():
+            # Of MoCo v3: fixed positions, another epsilon and, in the small one, twice as many heads as timm's.
+            trunk.pos_embed.copy_(sincos_positions(trunk.patch_embed.grid_size, trunk.embed_dim))
+            nn.init.normal_(self.visual.head.proj.weight, std=trunk.embed_dim**-0.5)
+        trunk.pos_embed.requires_grad_(False)
+
+    @property
+    def space(self) -> Space:
+        """Where the embeddings lie, with the curvature and the factors of the moment."""
+        if self.geometry == "sphere":
+            return Sphere()
+        factors: dict[Modality, Tensor] = {
+            "image": self.visual_alpha.float().exp(),
+            "text": self.textual_alpha.float().exp(),
+        }
+        return Hyperboloid(self.curv.float().exp(), scales=factors)
+
+    @torch.no_grad()
+    def clamp_scalars(self) -> None:
+        """Bring the scalars back into their intervals; to be called before each step of a training."""
+        self.logit_scale.clamp_(max=MAX_LOGIT_SCALE)
+        if self.geometry == "lorentz":
+            self.curv.clamp_(*map(math.log, CURVATURES))
+            self.visual_alpha.clamp_(max=0)
+            self.textual_alpha.clamp_(max=0)
+
+    def encode_image(self, image: Tensor, normalize: bool = False) -> Tensor:
+        """Features (B, E) of normalised images, or their points."""
+        features: Tensor = self.visual(image)
+        return self.space.embed(features, "image") if normalize else features
+
+    def encode_text(self, text: Tensor, normalize: bool = False) -> Tensor:
+        """Features (B, E) of tokens (B, L), or their points."""
+        features: Tensor = super().encode_text(text)
+        return self.space.embed(features, "text") if normalize else features
+
+    def get_logits(self, image: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of the contrastive loss (B, T), and transposed."""
+        images, texts = self.encode_image(image, normalize=True), self.encode_text(text, normalize=True)
+        logits = self.space.logits(images, texts, self.logit_scale.exp())
+        return logits, logits.T
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Multiply the factors of the features into the projections; the embeddings stay."""
+        if self.geometry == "lorentz":
+            visual: Any = self.visual
+            image_projection = visual.proj if getattr(visual, "trunk", None) is None else visual.head.proj.weight
+            image_projection.mul_(self.visual_alpha.exp())
+            self.text_projection.mul_(self.textual_alpha.exp())
+            self.visual_alpha.zero_()
+            self.textual_alpha.zero_()
+
+
+def sincos_positions(grid: tuple[int, int], width: int) -> Tensor:
+    """The fixed position embeddings of MoCo v3 (Chen et al., ICCV 2021), (1, 1 + rows * columns, width); the class
+    token's is 0."""
+    rows, columns = grid
+    across, down = torch.meshgrid(torch.arange(columns), torch.arange(rows), indexing="ij")
+    omega = 10000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))
+    angles = [place.flatten()[:, None] * omega for place in (across, down)]
+    table = torch.cat([function(angle) for angle in angles for function in (torch.sin, torch.cos)], dim=1)
+    return torch.cat([table.new_zeros(1, width), table])[None].float()

@@ -1,0 +1,120 @@
+"""Official checkpoints of MERU and HyCoCLIP: where they are, their names of the weights and ours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from torch import Tensor
+
+from hypvision.errors import HypvisionError
+
+PUBLISHED = {
+    f"{family}-vit-{size}-16": {
+        tag: place.format(family, size)
+        for tag, (place, families, sizes) in {
+            "redcaps": ("https://dl.fbaipublicfiles.com/meru/{}_vit_{}.pth", ("clip", "meru"), "sbl"),
+            "grit": ("hf-hub:avik-pal/hycoclip#{}_vit_{}.pth", ("clip", "meru", "hycoclip"), "sb"),
+        }.items()
+        if family in families and size in sizes
+    }
+    for family in ("clip", "meru", "hycoclip")
+    for size in ("sbl" if family != "hycoclip" else "sb")
+}
+"""Model -> tag -> where the official weights are; no sums of them are published."""
+
+SCALARS = ("curv", "visual_alpha", "textual_alpha")
+"""What a hyperbolic model learns beside its towers: logarithms of the curvature and of the factors of the features."""
+
+CURVATURES = (0.1, 10.0)
+"""Interval of the curvature in the official trainings."""
+
+_RENAMED = {
+    "visual_proj.": "visual.head.proj.",
+    "visual.": "visual.trunk.",
+    "textual.token_embed.": "token_embedding.",
+    "textual.posit_embed": "positional_embedding",
+    "textual.resblocks.": "transformer.resblocks.",
+    "textual.ln_final.": "ln_final.",
+    "textual_proj.weight": "text_projection",
+}
+
+
+def is_official(weights: Mapping[str, Tensor]) -> bool:
+    """Whether the names are those of the official code of MERU and HyCoCLIP."""
+    return "textual.token_embed.weight" in weights
+
+
+def from_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """State dict of :class:`HyperbolicCLIP` from an official one.
+
+    Raises:
+        HypvisionError: it normalises its images otherwise than by ImageNet's mean and standard deviation.
+    """
+    found = {}
+    for name, value in weights.items():
+        if name in ("pixel_mean", "pixel_std"):
+            expected = torch.tensor(IMAGENET_DEFAULT_MEAN if name == "pixel_mean" else IMAGENET_DEFAULT_STD)
+            if value.numel() != 3 or not torch.allclose(value.flatten().float(), expected, atol=1e-4):
+                raise HypvisionError(
+                    f"The checkpoint's '{name}' is {value.flatten().tolist()[:3]}; MERU's and HyCoCLIP's models "
+                    f"have {expected.tolist()}. Take an intact copy of an official file."
+                )
+        elif name != "textual.attn_mask":
+            old = next((old for old in _RENAMED if name.startswith(old)), "")
+            found[_RENAMED.get(old, "") + name.removeprefix(old)] = value.T if name == "textual_proj.weight" else value
+    return found
+
+
+def to_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of :func:`from_official`."""
+    found = {}
+    for name, value in weights.items():
+        old, new = next(((old, new) for old, new in _RENAMED.items() if name.startswith(new)), ("", ""))
+        found[old + name.removeprefix(new)] = value.T.contiguous() if name == "text_projection" else value
+    size = len(found["textual.posit_embed"])
+    found["textual.attn_mask"] = torch.ones(size, size, dtype=torch.bool).triu(1)
+    for name, values in (("pixel_mean", IMAGENET_DEFAULT_MEAN), ("pixel_std", IMAGENET_DEFAULT_STD)):
+        found[name] = torch.tensor(values).reshape(3, 1, 1)
+    return found
+
+
+def check_scalars(weights: Mapping[str, Tensor], geometry: str, source: Any) -> None:
+    """Refuse a file of another geometry than the model, or with a scalar outside of its interval.
+
+    Raises:
+        HypvisionError: says which.
+    """
+    there = [name for name in SCALARS if name in weights]
+    if geometry == "sphere" and there:
+        raise HypvisionError(
+            f"'{source}' has '{there[0]}', so its model is hyperbolic (MERU or HyCoCLIP), not the CLIP baseline. "
+            "Name the model 'meru-...' or 'hycoclip-...'."
+        )
+    if geometry == "lorentz" and not there:
+        raise HypvisionError(
+            f"'{source}' has no curvature ('curv'): it is a CLIP baseline. Name the model 'clip-vit-...'."
+        )
+    missing = [name for name in SCALARS if name not in weights]
+    if geometry == "lorentz" and missing:
+        raise HypvisionError(f"'{source}' lacks {', '.join(missing)}. Take an intact copy of the checkpoint.")
+    for name in there:
+        if weights[name].numel() != 1 or not math.isfinite(float(weights[name])):
+            raise HypvisionError(f"'{source}': '{name}' is not one finite number. Take an intact copy.")
+    if there and not CURVATURES[0] * 0.999 <= (c := math.exp(float(weights["curv"]))) <= CURVATURES[1] * 1.001:
+        raise HypvisionError(
+            f"'{source}' has the curvature {c:.4g}; MERU's and HyCoCLIP's trainings keep it between {CURVATURES[0]} "
+            f"and {CURVATURES[1]:.0f}. Is 'curv' its logarithm? Take an intact copy."
+        )
+
+
+def variant(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
+    """The CLIP model of a state dict by our names. A HyCoCLIP is a MERU that was trained otherwise."""
+    width, family = len(weights["visual.trunk.norm.weight"]), "meru" if "curv" in weights else "clip"
+    sizes = {384: "s", 768: "b", 1024: "l"}
+    if width not in sizes:
+        raise HypvisionError(f"The ViT has the width {width}; those of MERU and HyCoCLIP have {list(sizes)}.")
+    return f"{family}-vit-{sizes[width]}-16", {}

@@ -1,0 +1,183 @@
+"""Where the embeddings of a CLIP model live: on CLIP's sphere, or on the hyperboloid of MERU and HyCoCLIP.
+
+>>> space = space_of(model)
+>>> images = space.embed(encode_image(model, pixels), "image")
+>>> space.similarity(images, space.embed(encode_text(model, tokens), "text"))
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, Protocol, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.checks import one_of
+from hypvision.errors import HypvisionError
+from hypvision.geometry import lorentz
+from hypvision.losses import cone_half_aperture, radial_angle
+
+Modality = Literal["image", "text"]
+
+
+class Space(Protocol):
+    """The interface of an embedding space; ``d`` is the length of a point."""
+
+    def embed(self, features: Tensor, modality: Modality) -> Tensor:
+        """Points ``(..., d)`` of what the projection of a tower gives ``(..., E)``; float32 at least, under autocast
+        too."""
+
+    def to_average(self, features: Tensor) -> Tensor:
+        """What the mean of several texts is taken of: ``(..., E)``."""
+
+    def mean(self, features: Tensor, modality: Modality) -> Tensor:
+        """Points ``(N, d)`` of classes with P texts each, ``(N, P, E)``."""
+
+    def as_vectors(self, points: Tensor) -> Tensor:
+        """Vectors for Euclidean methods, such as a linear probe: in the tangent space at the origin."""
+
+    def logits(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+        """What the contrastive loss takes the softmax of: ``(N, M)`` of ``(N, d)`` and ``(M, d)``."""
+
+    def radius(self, x: Tensor) -> Tensor:
+        """How specific embeddings ``(..., d)`` are: ``(...)``, smallest at the root."""
+
+    def similarity(self, x: Tensor, y: Tensor) -> Tensor:
+        """Similarities ``(N, M)`` of ``(N, d)`` and ``(M, d)``."""
+
+    def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
+        """Angle ``(...)`` at ``x`` between the ray from the root and the direction to ``y``, in radians; 0 if ``y`` is
+        a specific case of ``x``."""
+
+    def half_aperture(self, x: Tensor) -> Tensor:
+        """Half-aperture ``(...)`` of the entailment cones at ``x``, in radians."""
+
+    def towards_root(self, x: Tensor, steps: int) -> Tensor:
+        """``steps`` points ``(steps, d)`` from ``x`` ``(d,)`` to the root, evenly spaced; both ends are among them."""
+
+
+class Sphere:
+    """Unit vectors around a root, as of CLIP.
+
+    Args:
+        root: ``(d,)``, a unit vector: the embedding of the empty text. Radii, cones and walks need it.
+        measure: of radii: ``"distance"``, ``|e - r|``, as the metrics of HierarCaps take it; ``"cosine"``,
+            ``1 - e . r``, as its traversal does. The order is the same; even steps are not.
+        epsilon: of the cones, see :func:`hypvision.losses.cone_half_aperture`.
+    """
+
+    def __init__(self, root: Tensor | None = None, measure: str = "distance", epsilon: float = 0.1):
+        one_of(("distance", "cosine"), measure=measure)
+        self._root, self.measure, self.epsilon = root, measure, epsilon
+
+    @property
+    def root(self) -> Tensor:
+        """The root of the hierarchy."""
+        if self._root is None:
+            raise HypvisionError("This sphere has no root. Give Sphere(root) the embedding of the empty text.")
+        return self._root
+
+    def embed(self, features: Tensor, modality: Modality) -> Tensor:
+        return F.normalize(_wide(features), dim=-1)
+
+    def to_average(self, features: Tensor) -> Tensor:
+        return F.normalize(features, dim=-1)
+
+    def mean(self, features: Tensor, modality: Modality) -> Tensor:
+        return self.embed(self.to_average(_wide(features)).mean(-2), modality)
+
+    def as_vectors(self, points: Tensor) -> Tensor:
+        return points
+
+    def logits(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+        return scale * self.similarity(x, y)
+
+    def radius(self, x: Tensor) -> Tensor:
+        if self.measure == "cosine":
+            return 1 - x @ self.root
+        return torch.linalg.vector_norm(x - self.root, dim=-1)
+
+    def similarity(self, x: Tensor, y: Tensor) -> Tensor:
+        return x @ y.T
+
+    def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
+        return radial_angle(x, y, self.root.expand_as(x))
+
+    def half_aperture(self, x: Tensor) -> Tensor:
+        return cone_half_aperture(x, self.root, self.epsilon)
+
+    def towards_root(self, x: Tensor, steps: int) -> Tensor:
+        share = torch.linspace(0, 1, steps, dtype=x.dtype, device=x.device)[:, None]
+        return F.normalize(torch.lerp(x, self.root, share), dim=-1)
+
+
+class Hyperboloid:
+    """Points of a hyperboloid ``(..., E + 1)``, time first, as of MERU (Desai et al., ICML 2023).
+
+    The root is the origin.
+
+    Args:
+        c: curvature.
+        min_radius: of :func:`hypvision.geometry.lorentz.half_aperture`.
+        scales: factors of the features of each modality before the lift; none: 1.
+    """
+
+    FARTHEST = math.asinh(2**15)
+    """Distance from the origin, times ``sqrt(c)``, beyond which the lift brings features back to it: 11.09."""
+
+    def __init__(
+        self,
+        c: float | Tensor = 1.0,
+        min_radius: float = 0.1,
+        scales: dict[Modality, Tensor] | None = None,
+    ):
+        self.c, self.min_radius, self.scales = c, min_radius, scales or {}
+
+    def embed(self, features: Tensor, modality: Modality) -> Tensor:
+        with torch.autocast(features.device.type, enabled=False):
+            v = _wide(features) * self.scales.get(modality, 1.0)
+            length = torch.linalg.vector_norm(v, dim=-1, keepdim=True) * self.c**0.5
+            v = v * (self.FARTHEST / length.clamp(min=self.FARTHEST))
+            return lorentz.expmap0(v, self.c)
+
+    def to_average(self, features: Tensor) -> Tensor:
+        return features  # before the lift, not normalised (the official code)
+
+    def mean(self, features: Tensor, modality: Modality) -> Tensor:
+        return self.embed(_wide(features).mean(-2), modality)
+
+    def as_vectors(self, points: Tensor) -> Tensor:
+        return lorentz.logmap0(points, self.c)
+
+    def logits(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+        return -scale * lorentz.cdist(x, y, self.c)
+
+    def radius(self, x: Tensor) -> Tensor:
+        return lorentz.dist0(x, self.c)
+
+    def similarity(self, x: Tensor, y: Tensor) -> Tensor:
+        # The Lorentzian inner product, which orders as the distance does, by one matrix product.
+        return torch.cat([-x[..., :1], x[..., 1:]], -1) @ y.T
+
+    def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
+        return lorentz.exterior_angle(x, y, self.c)
+
+    def half_aperture(self, x: Tensor) -> Tensor:
+        return lorentz.half_aperture(x, self.c, self.min_radius)
+
+    def towards_root(self, x: Tensor, steps: int) -> Tensor:
+        share = torch.linspace(1, 0, steps, dtype=x.dtype, device=x.device)[:, None]
+        return lorentz.expmap0(share * lorentz.logmap0(x, self.c), self.c)
+
+
+def space_of(model: nn.Module) -> Space:
+    """The space of a CLIP model's embeddings; with its curvature of the moment, through which gradients flow."""
+    found: Any = getattr(model, "space", None)
+    return Sphere() if found is None else cast(Space, found)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

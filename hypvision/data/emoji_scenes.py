@@ -1,0 +1,217 @@
+"""Scenes of emoji on photos, with exact boxes and masks, captions and words for each box.
+
+>>> data = EmojiScenes("data/emoji", "data/grocery/images/train")
+>>> data[0]["caption"], data[0]["box_caption"]
+('a dog face and a banana', 'fruit')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+import torch
+from mmengine.registry import DATASETS
+from PIL import Image
+from torch.utils.data import Dataset
+
+from hypvision.checks import at_least
+from hypvision.data.emoji import Emoji, augment, read_emoji
+from hypvision.errors import HypvisionError
+from hypvision.images import images_in, open_image
+
+_WHITE = 235  # of the darkest channel, from which a pixel that hangs together with the border is paper
+
+
+class Placed(NamedTuple):
+    """One emoji of a scene.
+
+    Attributes:
+        emoji: its number in :attr:`EmojiScenes.emoji`.
+        box: left, top, right, bottom in pixels; right and bottom are outside.
+        mask: bool (size, size), what is seen of it.
+    """
+
+    emoji: int
+    box: tuple[int, int, int, int]
+    mask: np.ndarray
+
+
+class Scene(NamedTuple):
+    """An image, uint8 (size, size, 3), and its emoji from back to front."""
+
+    image: np.ndarray
+    objects: list[Placed]
+
+
+def cut_out(pixels: np.ndarray) -> np.ndarray:
+    """Mask, bool (H, W), of an emoji on white paper (H, W, 3): all but the white that is connected to the border."""
+    white = np.pad((pixels.min(-1) >= _WHITE).astype(np.uint8), 1, constant_values=1)
+    cv2.floodFill(white, None, (0, 0), 2)
+    return white[1:-1, 1:-1] != 2
+
+
+@DATASETS.register_module()
+class EmojiScenes(Dataset):
+    """Two to four emoji on a crop of a photo; sample ``i`` depends on the seed, the split and ``i`` alone.
+
+    Samples as :class:`~hypvision.data.emoji.EmojiCaptions` gives them, without concepts: ``inputs`` uint8 (3, size,
+    size), ``caption``, and with ``boxes`` ``box_inputs`` (one box, cut out with a margin and resized) and
+    ``box_caption``.
+
+    Args:
+        root: folder of the emoji (:mod:`hypvision.data.emoji`).
+        photos: folder of photos, also below it.
+        split: of the emoji: ``train``, ``val`` or ``test``.
+        styles: of the images of emoji. Those that are nearly all white are left out.
+        length: number of scenes.
+        size: side in pixels.
+        count: fewest and most emoji of a scene.
+        side: smallest and largest side of an emoji, as a share of ``size``.
+        boxes: give a box of each scene.
+        general: probabilities that a word names the class or the group of an emoji instead of it.
+        augmented: turn, mirror and recolour the emoji.
+        seed: of all random choices.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        photos: str | Path,
+        split: str = "train",
+        styles: Sequence[str] = ("noto",),
+        length: int = 100_000,
+        size: int = 96,
+        count: tuple[int, int] = (2, 4),
+        side: tuple[float, float] = (0.3, 0.5),
+        boxes: bool = False,
+        general: tuple[float, float] = (0.25, 0.1),
+        augmented: bool = True,
+        seed: int = 0,
+    ):
+        at_least(1, length=length, count=min(count), size=size)
+        self.emoji, classes = read_emoji(root, split)
+        self.metainfo = dict(classes=classes)
+        self.photos = images_in(photos)
+        folders = [Path(root).expanduser() / "images" / style for style in styles]
+        found = [(n, folder / f"{item.id}.png") for folder in folders for n, item in enumerate(self.emoji)]
+        self.items = [(number, path) for number, path in found if path.is_file()]
+        if not self.items:
+            raise HypvisionError(f"No style of {list(styles)} has an image of the split '{split}' in '{root}/images'.")
+        self.length, self.size, self.count, self.side = length, size, tuple(count), tuple(side)
+        self.boxes, self.general, self.augmented = boxes, tuple(general), augmented
+        self.seed = [seed, ("train", "val", "test").index(split)]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        scene, rng = self._draw(index)
+        names = [self._words(rng, self.emoji[placed.emoji]) for placed in scene.objects]
+        found = dict(inputs=_tensor(scene.image), caption=_sentence([names[i] for i in rng.permutation(len(names))]))
+        if self.boxes:
+            chosen = scene.objects[int(rng.integers(len(scene.objects)))]
+            left, top, right, bottom = chosen.box
+            margin = max(1, round(0.1 * max(right - left, bottom - top)))
+            area = (left - margin, top - margin, right + margin, bottom + margin)
+            box = Image.fromarray(scene.image).crop(_inside(area, self.size))
+            box = box.resize((self.size, self.size), Image.Resampling.BICUBIC)
+            found |= dict(
+                box_inputs=_tensor(np.asarray(box)), box_caption=self._words(rng, self.emoji[chosen.emoji], box=True)
+            )
+        return found
+
+    def scene(self, index: int) -> Scene:
+        """Scene number ``index`` with its boxes and masks."""
+        return self._draw(index)[0]
+
+    def _draw(self, index: int) -> tuple[Scene, np.random.Generator]:
+        rng = np.random.default_rng([*self.seed, index])
+        image = self._background(rng)
+        objects: list[Placed] = []
+        wanted = int(rng.integers(self.count[0], self.count[1] + 1))
+        for _ in range(10 * wanted):
+            number, pixels, mask = self._emoji(rng)
+            place = self._place(rng, mask.shape, [placed.box for placed in objects])
+            if place is None:
+                continue
+            top, left = place
+            seen = np.zeros((self.size, self.size), bool)
+            seen[top : top + mask.shape[0], left : left + mask.shape[1]] = mask
+            image[seen] = pixels[mask]
+            objects = [placed._replace(mask=placed.mask & ~seen) for placed in objects]
+            objects.append(Placed(number, (left, top, left + mask.shape[1], top + mask.shape[0]), seen))
+            if len(objects) == wanted:
+                break
+        return Scene(image, objects), rng
+
+    def _background(self, rng: np.random.Generator) -> np.ndarray:
+        photo = open_image(self.photos[int(rng.integers(len(self.photos)))])
+        side = int(min(photo.size) * rng.uniform(0.5, 1.0))
+        left, top = (int(rng.integers(whole - side + 1)) for whole in photo.size)
+        crop = photo.resize((self.size, self.size), Image.Resampling.BILINEAR, (left, top, left + side, top + side))
+        return np.array(crop)
+
+    def _emoji(self, rng: np.random.Generator) -> tuple[int, np.ndarray, np.ndarray]:
+        """Number, pixels and mask of an emoji, cut to its own box."""
+        while True:
+            number, path = self.items[int(rng.integers(len(self.items)))]
+            pixels = _read(str(path))
+            if self.augmented:
+                pixels = augment(rng, pixels, mirror=not self.emoji[number].one_sided)
+            mask = cut_out(pixels)
+            if mask.mean() < 0.15:  # white on white
+                continue
+            rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
+            cut = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+            height, width = mask[cut].shape
+            scale = rng.uniform(self.side[0], self.side[1]) * self.size / max(height, width)
+            shape = max(2, round(width * scale)), max(2, round(height * scale))
+            small = Image.fromarray(mask[cut]).resize(shape, Image.Resampling.NEAREST)
+            picture = Image.fromarray(np.ascontiguousarray(pixels[cut])).resize(shape, Image.Resampling.BILINEAR)
+            mask = np.asarray(small)
+            if mask[0].any() and mask[-1].any() and mask[:, 0].any() and mask[:, -1].any():
+                return number, np.asarray(picture), mask
+
+    def _place(self, rng: np.random.Generator, shape: tuple[int, ...], boxes: list[Any]) -> tuple[int, int] | None:
+        """Top and left where no earlier emoji is covered by more than a fifth; None if twenty tries find none."""
+        height, width = shape
+        for _ in range(20):
+            top, left = int(rng.integers(self.size - height + 1)), int(rng.integers(self.size - width + 1))
+            for x0, y0, x1, y1 in boxes:
+                across, down = min(x1, left + width) - max(x0, left), min(y1, top + height) - max(y0, top)
+                if max(across, 0) * max(down, 0) > 0.2 * min((x1 - x0) * (y1 - y0), height * width):
+                    break
+            else:
+                return top, left
+        return None
+
+    def _words(self, rng: np.random.Generator, item: Emoji, box: bool = False) -> str:
+        way = rng.random()
+        if way < self.general[0]:
+            return item.classname
+        return item.group if box and way < sum(self.general) else item.name
+
+
+@lru_cache(maxsize=20_000)
+def _read(path: str) -> np.ndarray:
+    return np.asarray(open_image(path))
+
+
+def _sentence(names: Sequence[str]) -> str:
+    """``a dog face, a banana and an orange``."""
+    parts = [f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}" for name in names]
+    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
+
+
+def _inside(box: tuple[int, ...], size: int) -> tuple[int, int, int, int]:
+    left, top, right, bottom = (min(max(value, 0), size) for value in box)
+    return left, top, right, bottom
+
+
+def _tensor(pixels: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(pixels.copy()).permute(2, 0, 1)

@@ -1,0 +1,81 @@
+"""The losses of CLIP, MERU and HyCoCLIP on pairs of images and texts.
+
+Papers: "Hyperbolic Image-Text Representations", Desai et al. (ICML 2023); "Compositional Entailment Learning for
+    Hyperbolic Vision-Language Models", Pal et al. (ICLR 2025).
+
+Logits are a scale times the cosine on CLIP's sphere, and minus a scale times the distance on the hyperboloid. For a
+batch that is spread over processes gather the points first: :func:`gathered`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, distributed
+
+from hypvision.geometry import lorentz
+
+
+def gathered(x: Tensor) -> Tensor:
+    """``x`` (B, ...) of all processes (P * B, ...), in the order of their ranks, with gradients to each; ``x`` itself
+    without processes."""
+    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
+        return x
+    from torch.distributed.nn.functional import all_gather
+
+    return torch.cat(all_gather(x.contiguous()))
+
+
+def hyperbolic_logits(x: Tensor, y: Tensor, scale: Tensor | float, c: Tensor | float) -> Tensor:
+    """``-scale * dist(x, y)`` (N, M) of points (N, d + 1) and (M, d + 1), time first."""
+    return -scale * lorentz.cdist(x, y, c)
+
+
+def soft_cross_entropy(logits: Tensor, true: Tensor) -> Tensor:
+    """Mean cross-entropy of the rows of ``logits`` (N, M); a row's target is shared evenly among what ``true`` (N, M),
+    0 or 1, marks in it."""
+    return -(logits.log_softmax(1) * true / true.sum(1, keepdim=True)).sum(1).mean()
+
+
+def contrastive_loss(logits: Tensor, true: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The losses of images and of texts in CLIP's symmetric loss, before their mean.
+
+    Args:
+        logits: images x texts (N, M).
+        true: (N, M), 1 where a text is true of an image; default: the diagonal.
+    """
+    true = torch.eye(len(logits), device=logits.device) if true is None else true
+    return soft_cross_entropy(logits, true), soft_cross_entropy(logits.T, true.T)
+
+
+def compositional_entailment(
+    image: Tensor,
+    text: Tensor,
+    box_image: Tensor,
+    box_text: Tensor,
+    c: Tensor | float,
+    between: float = 0.7,
+    within: float = 1.2,
+    min_radius: float = 0.1,
+) -> dict[str, Tensor]:
+    """HyCoCLIP's four entailments of points (B, d + 1): a text entails its image, and a box what it was cut from.
+
+    Args:
+        image, text: of whole images and their captions.
+        box_image, box_text: of one box of each, and of its words.
+        c: curvature.
+        between, within: factors of the aperture, between the modalities and within one.
+        min_radius: of :func:`hypvision.geometry.lorentz.half_aperture`.
+
+    Returns:
+        Means by name, to be weighted by 0.2 * 0.5 in the paper's loss.
+    """
+
+    def entails(general: Tensor, specific: Tensor, factor: float) -> Tensor:
+        return lorentz.entailment_loss(general, specific, c, min_radius, factor).mean()
+
+    return dict(
+        text_image=entails(text, image, between),
+        box_text_image=entails(box_text, box_image, between),
+        image_box=entails(box_image, image, within),
+        text_box=entails(box_text, text, within),
+    )

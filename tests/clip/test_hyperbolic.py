@@ -1,0 +1,147 @@
+"""MERU and HyCoCLIP as CLIP models: checkpoints, embeddings against mpmath, what they refuse."""
+
+import math
+
+import mpmath
+import pytest
+import torch
+import torch.nn.functional as F
+
+from hypvision.clip.hyperbolic import HyperbolicCLIP, sincos_positions
+from hypvision.clip.hyperbolic_checkpoint import check_scalars, to_official
+from hypvision.clip.models import ARCHITECTURES, create_clip, pretrained_tags
+from hypvision.clip.spaces import Hyperboloid, Sphere, space_of
+from hypvision.errors import HypvisionError
+from hypvision.geometry import lorentz
+
+
+def tiny(geometry="lorentz"):
+    torch.manual_seed(0)
+    vision = dict(image_size=32, timm_model_name="vit_tiny_patch16_224", timm_pool="token", timm_proj="linear")
+    text = dict(context_length=77, vocab_size=49408, width=32, heads=2, layers=2)
+    return HyperbolicCLIP(24, vision, text, geometry=geometry, vision_heads=3).eval()
+
+
+@pytest.fixture
+def meru(tmp_path, monkeypatch):
+    """An official file of a small model, and its name."""
+    model = tiny()
+    vision = dict(image_size=32, timm_model_name="vit_tiny_patch16_224", timm_pool="token", timm_proj="linear")
+    text = dict(context_length=77, vocab_size=49408, width=32, heads=2, layers=2)
+    config = dict(embed_dim=24, vision_cfg=vision, text_cfg=text, vision_heads=3)
+    monkeypatch.setitem(ARCHITECTURES, "meru-tiny", config | dict(geometry="lorentz"))
+    monkeypatch.setitem(ARCHITECTURES, "clip-tiny", config | dict(geometry="sphere"))
+    weights = to_official(model.state_dict())
+    weights["curv"] += 0.3
+    torch.save({"model": weights, "iteration": 3}, tmp_path / "meru.pth")
+    return tmp_path / "meru.pth", weights
+
+
+def test_official_files_go_in_and_come_out_equal(meru):
+    path, weights = meru
+    clip = create_clip("meru-tiny", path)
+    assert {name.split(".")[0] for name in weights} == {
+        "visual", "textual", "visual_proj", "textual_proj", "logit_scale", "curv", "visual_alpha", "textual_alpha",
+        "pixel_mean", "pixel_std",
+    }  # fmt: skip
+    back = to_official(clip.model.state_dict())
+    assert back.keys() == weights.keys() and all(torch.equal(back[name], weights[name]) for name in weights)
+    assert clip.mean == pytest.approx((123.675, 116.28, 103.53)) and isinstance(clip.space, Hyperboloid)
+
+
+@pytest.mark.parametrize("length", [1e-6, 0.5, 3.0, 14.0, 60.0])
+def test_points_and_similarities_against_mpmath(length):
+    """The sheet's lift with its cut at asinh(2^15), and the inner product of two points."""
+    c, space = 1.7, Hyperboloid(1.7, scales={"image": torch.tensor(0.5)})
+    features = F.normalize(torch.randn(2, 24, generator=torch.Generator().manual_seed(0)), dim=-1) * length / 0.5
+    points = space.embed(features, "image")
+    mpmath.mp.dps = 30
+    truth = []
+    for row in features.double():
+        v = [mpmath.mpf(float(value)) / 2 for value in row]
+        norm = mpmath.sqrt(sum(value**2 for value in v))
+        root = mpmath.sqrt(mpmath.mpf(c)) * norm
+        x = [mpmath.sinh(min(root, mpmath.asinh(2**15))) * value / root for value in v]
+        truth.append([mpmath.sqrt(1 / mpmath.mpf(c) + sum(value**2 for value in x)), *x])
+    assert torch.allclose(points.double(), torch.tensor([[float(v) for v in row] for row in truth]).double(), rtol=2e-5)
+    inner = -truth[0][0] * truth[1][0] + sum(a * b for a, b in zip(truth[0][1:], truth[1][1:]))
+    assert float(space.similarity(points, points)[0, 1]) == pytest.approx(float(inner), rel=2e-5)
+    logits = space.logits(points, points, torch.tensor(2.0))
+    assert float(logits[0, 1]) == pytest.approx(-2 * float(mpmath.acosh(max(1, -c * inner)) / mpmath.sqrt(c)), abs=2e-3)
+
+
+def test_templates_are_averaged_before_the_lift():
+    features = torch.randn(3, 4, 24)
+    for space in (Hyperboloid(0.8, scales={"text": torch.tensor(0.3)}), Sphere()):
+        found = space.mean(features, "text")
+        if isinstance(space, Sphere):
+            expected = F.normalize(F.normalize(features, dim=-1).sum(1), dim=-1)
+        else:
+            expected = lorentz.expmap0(0.3 * features.sum(1) / 4, 0.8)
+        assert torch.allclose(found, expected, atol=1e-6)
+
+
+def test_positions_are_those_of_the_sheet():
+    table = sincos_positions((2, 3), 8)[0]
+    assert table.shape == (7, 8) and not table[0].any()
+    for row, (w, h) in enumerate([(w, h) for w in range(3) for h in range(2)]):
+        omega = [1.0, 10000**-0.5]
+        expected = [f(place * o) for place in (w, h) for f in (math.sin, math.cos) for o in omega]
+        assert table[1 + row].tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_merging_keeps_embeddings_and_its_factors_are_one():
+    model = tiny()
+    images, tokens = torch.randn(2, 3, 32, 32), torch.tensor([[49406, 320, 1929, 49407, 0, 0]])
+    before = model.encode_image(images, normalize=True), model.encode_text(F.pad(tokens, (0, 71)), normalize=True)
+    model.merge()
+    after = model.encode_image(images, normalize=True), model.encode_text(F.pad(tokens, (0, 71)), normalize=True)
+    assert all(torch.allclose(x, y, atol=1e-6) for x, y in zip(before, after))
+    assert float(model.visual_alpha) == float(model.textual_alpha) == 0
+
+
+def test_autocast_keeps_lift_and_distances_in_float32():
+    model = tiny()
+    with torch.autocast("cpu", torch.bfloat16):
+        points = model.encode_image(torch.randn(2, 3, 32, 32), normalize=True)
+    c = model.curv.exp()
+    assert points.dtype == torch.float32
+    assert torch.allclose(lorentz.minkowski_inner(points, points), -1 / c.expand(2, 1), atol=1e-5)
+
+
+def test_scalars_stay_in_their_intervals():
+    model = tiny()
+    with torch.no_grad():
+        for parameter in (model.curv, model.visual_alpha, model.textual_alpha, model.logit_scale):
+            parameter.fill_(50.0)
+    model.clamp_scalars()
+    assert float(model.curv) == pytest.approx(math.log(10)) and float(model.logit_scale) == pytest.approx(math.log(100))
+    assert float(model.visual_alpha) == float(model.textual_alpha) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "message"),
+    [
+        ({"curv": None, "visual_alpha": None, "textual_alpha": None}, "meru-tiny", "it is a CLIP baseline"),
+        ({}, "clip-tiny", "hyperbolic"),
+        ({"textual_alpha": None}, "meru-tiny", "lacks textual_alpha"),
+        ({"curv": torch.tensor(5.0)}, "meru-tiny", "curvature 148.4"),
+        ({"curv": torch.tensor(math.nan)}, "meru-tiny", "not one finite number"),
+        ({"pixel_mean": torch.full((3, 1, 1), 0.5)}, "meru-tiny", "'pixel_mean'"),
+    ],
+)
+def test_wrong_files_are_named(meru, change, name, message):
+    path, weights = meru
+    weights = {key: change.get(key, value) for key, value in weights.items()}
+    torch.save({"model": {key: value for key, value in weights.items() if value is not None}}, path)
+    with pytest.raises(HypvisionError, match=message.replace("(", r"\(")):
+        create_clip(name, path)
+
+
+def test_names_and_tags():
+    assert pretrained_tags("hycoclip-vit-s-16") == ["grit"] and pretrained_tags("meru-vit-l-16") == ["redcaps"]
+    assert pretrained_tags("meru-vit-b-16") == ["redcaps", "grit"] and pretrained_tags("shapes-s8") == []
+    assert isinstance(space_of(torch.nn.Identity()), Sphere)
+    with pytest.raises(HypvisionError, match="has no weights 'openai'"):
+        create_clip("meru-vit-s-16", "openai")
+    check_scalars({}, "sphere", "file")

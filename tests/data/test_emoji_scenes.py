@@ -1,0 +1,73 @@
+"""Scenes of emoji: boxes and masks are exact, captions name what is there, boxes hold what their words say."""
+
+import numpy as np
+import pytest
+import torch
+from helpers.emoji import make_emoji
+from PIL import Image
+
+pytest.importorskip("mmengine")
+
+from hypvision.data.emoji_scenes import EmojiScenes, cut_out
+from hypvision.errors import HypvisionError
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scenes")
+    (folder / "photos").mkdir()
+    for shade, size in ((60, (50, 40)), (120, (80, 120))):
+        Image.new("RGB", size, (shade, shade, shade)).save(folder / "photos" / f"{shade}.png")
+    return make_emoji(folder / "emoji"), folder / "photos"
+
+
+def test_masks_are_what_differs_from_the_photo(folders):
+    data = EmojiScenes(*folders, length=20, augmented=False, count=(2, 3))
+    counts = set()
+    for index in range(20):
+        image, objects = data.scene(index)
+        counts.add(len(objects))
+        shown = np.ptp(image.astype(int), axis=-1) > 0  # photos are grey, these emoji are coloured
+        union = np.any([placed.mask for placed in objects], axis=0)
+        assert (shown <= union).all() and shown[union].mean() > 0.9
+        for first, second in zip(objects, objects[1:]):
+            assert not (first.mask & second.mask).any()
+        left, top, right, bottom = objects[-1].box  # nothing covers the last one
+        rows, columns = np.nonzero(objects[-1].mask)
+        assert (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1) == (left, top, right, bottom)
+        assert 0 <= left < right <= 96 and 0 <= top < bottom <= 96
+    assert counts == {2, 3}
+
+
+def test_captions_and_boxes(folders):
+    data = EmojiScenes(*folders, length=40, boxes=True, general=(0.0, 0.0))
+    for index in range(40):
+        sample, objects = data[index], data.scene(index).objects
+        names = [data.emoji[placed.emoji].name for placed in objects]
+        assert sorted(sample["caption"].replace(" and a ", ", a ").split(", ")) == sorted(f"a {name}" for name in names)
+        assert sample["box_caption"] in names and sample["inputs"].shape == sample["box_inputs"].shape == (3, 96, 96)
+        assert sample["inputs"].dtype == torch.uint8
+    words = {EmojiScenes(*folders, boxes=True, general=(0.0, 1.0))[i]["box_caption"] for i in range(30)}
+    assert words <= {"animal or plant", "person or body part"}
+
+
+def test_samples_repeat_and_splits_differ(folders):
+    one, two = EmojiScenes(*folders, length=3), EmojiScenes(*folders, length=9)
+    assert all(
+        torch.equal(one[i]["inputs"], two[i]["inputs"]) and one[i]["caption"] == two[i]["caption"] for i in (0, 2)
+    )
+    assert not torch.equal(EmojiScenes(*folders, seed=1)[0]["inputs"], one[0]["inputs"])
+    assert all("test" in EmojiScenes(*folders, split="test", general=(0.0, 0.0))[i]["caption"] for i in range(3))
+
+
+def test_white_inside_is_not_paper():
+    pixels = np.full((20, 20, 3), 255, dtype=np.uint8)
+    pixels[4:16, 4:16] = 0
+    pixels[8:12, 8:12] = 255
+    mask = cut_out(pixels)
+    assert mask[4:16, 4:16].all() and mask.sum() == 144
+
+
+def test_no_images_of_a_style(folders):
+    with pytest.raises(HypvisionError, match=r"No style of \['none'\]"):
+        EmojiScenes(*folders, styles=["none"])

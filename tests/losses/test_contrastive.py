@@ -1,0 +1,108 @@
+"""The losses of MERU and HyCoCLIP, written out pair by pair in plain Python."""
+
+import math
+
+import pytest
+import torch
+from helpers.processes import run_in_two
+
+from hypvision.geometry import lorentz
+from hypvision.losses.contrastive import compositional_entailment, contrastive_loss, hyperbolic_logits
+
+C, SCALE = 1.7, 4.0
+
+
+def points(seed, n=4, d=5, radius=1.0):
+    torch.manual_seed(seed)
+    return lorentz.expmap0(radius * torch.randn(n, d, dtype=torch.float64), C)
+
+
+def inner(x, y):
+    return -x[0] * y[0] + sum(a * b for a, b in zip(x[1:], y[1:]))
+
+
+def distance(x, y):
+    return math.acosh(max(1.0, -C * inner(x, y))) / math.sqrt(C)
+
+
+def aperture(x, k=0.1):
+    return math.asin(min(1.0, 2 * k / (math.sqrt(C) * math.hypot(*x[1:]))))
+
+
+def angle(x, y):
+    """MERU's exterior angle: the law of cosines in the triangle of the origin, x and y."""
+    product = C * inner(x, y)
+    top = y[0] + x[0] * product
+    return math.acos(top / (math.hypot(*x[1:]) * math.sqrt(product**2 - 1)))
+
+
+@pytest.mark.parametrize("radius", [0.01, 1.0, 4.0])
+def test_contrastive_loss(radius):
+    x, y = points(0, radius=radius), points(1, radius=radius)
+    found = contrastive_loss(hyperbolic_logits(x, y, SCALE, C))
+    logits = [[-SCALE * distance(a, b) for b in y.tolist()] for a in x.tolist()]
+    for table, loss in ((logits, found[0]), (list(zip(*logits)), found[1])):
+        expected = sum(math.log(sum(map(math.exp, row))) - row[i] for i, row in enumerate(table)) / 4
+        assert float(loss) == pytest.approx(expected, rel=1e-6)
+
+
+def test_compositional_entailment():
+    image, text, box_image, box_text = (points(seed).tolist() for seed in range(4))
+    found = compositional_entailment(*map(torch.tensor, (image, text, box_image, box_text)), C)
+
+    def mean(general, specific, factor):
+        return sum(max(0, angle(g, s) - factor * aperture(g)) for g, s in zip(general, specific)) / 4
+
+    assert float(found["text_image"]) == pytest.approx(mean(text, image, 0.7), rel=1e-5)
+    assert float(found["box_text_image"]) == pytest.approx(mean(box_text, box_image, 0.7), rel=1e-5)
+    assert float(found["image_box"]) == pytest.approx(mean(box_image, image, 1.2), rel=1e-5)
+    assert float(found["text_box"]) == pytest.approx(mean(box_text, text, 1.2), rel=1e-5)
+
+
+def test_far_points_have_finite_gradients():
+    x, y = (points(seed, radius=8.0).float().requires_grad_() for seed in (0, 1))
+    loss = sum(contrastive_loss(hyperbolic_logits(x, y, 100.0, C)))
+    (loss + sum(compositional_entailment(x, y, y, x, C).values())).backward()
+    assert x.grad.isfinite().all() and y.grad.isfinite().all()
+
+
+WORKER = """
+import torch
+from torch import distributed
+distributed.init_process_group("gloo")
+from test_contrastive import model_and_batch
+model, batch = model_and_batch()
+rank = distributed.get_rank()
+half = {key: value[4 * rank : 4 * rank + 4] for key, value in batch.items()}
+model = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+losses = model(**half, mode="loss")
+sum(losses.values()).backward()
+gradients = {name: p.grad for name, p in model.module.named_parameters() if p.grad is not None}
+torch.save(({name: float(value) for name, value in losses.items()}, gradients), f"FOLDER/{rank}.pt")
+"""
+
+
+def model_and_batch():
+    from hypvision.tasks.contrastive import CLIPContrast
+
+    torch.manual_seed(0)
+    model = CLIPContrast(dict(name="shapes-s8", geometry="lorentz"), blank_words=True)
+    words = ["a disk", "a red ring", "a disk", "a house", "a star", "a cup", "a dog", "a house"]
+    pixels = torch.randint(0, 256, (2, 8, 3, 64, 64), dtype=torch.uint8)
+    return model, dict(inputs=pixels[0], caption=words, box_inputs=pixels[1], box_caption=words[::-1])
+
+
+@pytest.mark.slow
+def test_two_processes_are_one(tmp_path):
+    pytest.importorskip("open_clip")
+    model, batch = model_and_batch()
+    losses = model(**batch, mode="loss")
+    sum(losses.values()).backward()
+    run_in_two(WORKER.replace("FOLDER", str(tmp_path)), tmp_path, __file__)
+    parts = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
+    for name, value in losses.items():
+        assert (parts[0][0][name] + parts[1][0][name]) / 2 == pytest.approx(float(value), rel=1e-4), name
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    assert gradients.keys() == parts[0][1].keys()
+    for name, value in gradients.items():
+        assert torch.allclose(parts[0][1][name], value, atol=2e-5 * float(value.abs().max()) + 1e-9), name
