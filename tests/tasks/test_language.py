@@ -45,7 +45,13 @@ def text(tmp_path_factory):
     return make_text(tmp_path_factory.mktemp("text"))
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+# Of configs that differ from another one in size alone.
+SIBLINGS = ("tiny", "120m", "1b-eval")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if any(s in n for s in SIBLINGS) else []) for n in CONFIGS]
+)
 def test_config_takes_steps(name, text, tmp_path):
     runner = train(
         small(name, text, tmp_path, **{"train_cfg.max_iters": 2, "train_cfg.val_interval": 2}), tmp_path / "run"
