@@ -8,6 +8,7 @@ from mmengine.registry import DATASETS, HOOKS, MODELS, TRANSFORMS, init_default_
 from mmengine.runner import load_checkpoint
 
 from hypvision.checkpoints.index import builtin_index
+from hypvision.engine.checks import check_channels
 from hypvision.engine.config import load_config
 from hypvision.engine.extensions import import_extensions
 from hypvision.engine.run import train
@@ -49,7 +50,9 @@ def test_siblings_are_read_and_their_parts_are_known(name):
     init_default_scope(config.get("default_scope", "mmengine"))
     config.model.backbone.pop("init_cfg", None)
     with torch.device("meta"):
-        assert any(p.requires_grad for p in MODELS.build(config.model).parameters())
+        model = MODELS.build(config.model)
+    assert any(p.requires_grad for p in model.parameters())
+    check_channels(model)
     parts = [(HOOKS, hook) for hook in config.get("custom_hooks") or []]
     for phase in ("train", "val", "test"):
         dataset = config[f"{phase}_dataloader"].dataset
