@@ -95,7 +95,7 @@ param_scheduler = []
 def test_resume_after_sigkill(tmp_path):
     """The quick form of the test above: without workers, three iterations, of which the last is repeated."""
     options = dict(epochs=1, batch=4, drop=0.2, mixup=dict(mixup_alpha=0.8), hooks=[])
-    data = make_images(tmp_path / "data", per_class=2)
+    data = make_images(tmp_path / "data", per_class=4)  # three batches: the run is killed within an epoch
     short = ITERATIONS.replace("max_iters=9", "max_iters=3").replace(
         "by_epoch=False, interval=3", "by_epoch=False, interval=2"
     )
