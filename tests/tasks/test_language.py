@@ -353,11 +353,6 @@ def test_a_folder_without_a_padding_token(tmp_path):
     assert len(generate(tmp_path, ["a", "the sea"], tokens=2)) == 2
 
 
-def test_metafile():
-    meta = yaml.safe_load(Path(ROOT / "configs/helm/metafile.yml").read_text())
-    assert {Path(model["Config"]).name for model in meta["Models"]} == set(CONFIGS)
-
-
 def test_a_folder_of_other_files_is_kept(tmp_path, capsys):
     pytest.importorskip("transformers")
     (tmp_path / "mine.txt").write_text("untouched")
