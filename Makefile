@@ -32,10 +32,10 @@ demo: $(RUN_STAMP)  ## set up, then train and test four tasks on images drawn on
 	@$(BIN)/python tools/demo.py
 
 test: $(DEV_STAMP)  ## set up, then run the tests (a few minutes)
-	$(BIN)/python -m pytest -m "not slow" -n $(JOBS)
+	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist worksteal
 
 test-all: $(DEV_STAMP)  ## the tests, the slow ones too
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 lint: $(DEV_STAMP)  ## ruff, codespell, layers of packages, types of the package and of the documentation's examples
 	$(BIN)/ruff check .

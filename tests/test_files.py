@@ -3,10 +3,9 @@
 import errno
 import os
 import stat
-import subprocess
-import sys
 
 import pytest
+from helpers.processes import forked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -115,11 +114,13 @@ def test_names_from_data_stay_below_the_folder(tmp_path):
 
 def test_what_killed_processes_left_is_swept(tmp_path, monkeypatch):
     path = tmp_path / "note.txt"
-    code = (
-        "import os\nfrom hypvision.files import replacing\n"
-        f"with replacing({str(path)!r}) as temporary:\n    temporary.write_text('half')\n    os._exit(9)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=False)
+
+    def killed():
+        with replacing(path) as temporary:
+            temporary.write_text("half")
+            os._exit(9)
+
+    assert forked(killed).returncode == 9
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(".note.hyp-") and left.suffix == ".txt"
     running = tmp_path / f".other.hyp-{files._HOST}-{os.getpid()}-00000000.txt"

@@ -5,12 +5,16 @@ python tests/test_hcformer_recipes.py     # prints the table of configs/hcformer
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 import timm
+import torch
 from mmengine.config import Config
+from torch import nn
 
+from hypvision.engine.config import load_config
 from hypvision.engine.param_groups import TimmParamGroups
 
 ROOT = Path(__file__).parents[1] / "configs" / "hcformer"
@@ -60,10 +64,11 @@ KEPT = {
 }
 
 
+@cache
 def recipe(task: str, size: str) -> dict[str, str]:
     """What a config says once its bases are resolved."""
     name = NAMES[task].format(size)
-    cfg = Config.fromfile(ROOT / name)
+    cfg = load_config(ROOT / name)
     optimizer, loop = cfg.optim_wrapper.optimizer, cfg.train_cfg
     processes, batch = name[name.index("xb") - 1], cfg.train_dataloader.batch_size
     assert f"_{processes}xb{batch}-" in name
@@ -125,7 +130,7 @@ def _not_decayed(cfg: Config) -> str:
     if cfg.optim_wrapper.constructor == "DefaultOptimWrapperConstructor":
         assert "paramwise_cfg" not in cfg.optim_wrapper
         return "nothing"
-    model = timm.create_model("hcformer_nano", device="meta")
+    model = _network()
     groups = TimmParamGroups(cfg.optim_wrapper.to_dict()).groups(model)
     spared = {id(p) for group in groups if group["weight_decay"] == 0 for p in group["params"]}
     kinds: dict[str, bool] = {}
@@ -134,6 +139,12 @@ def _not_decayed(cfg: Config) -> str:
         assert kinds.setdefault(kind, id(parameter) in spared) == (id(parameter) in spared), name
     order = ("weights", "position biases", "norms", "biases", "temperatures", "layer scales")
     return ", ".join(kind for kind in order if kinds[kind])
+
+
+@cache
+def _network() -> nn.Module:
+    with torch.device("meta"):
+        return timm.create_model("hcformer_nano")
 
 
 def _kind(name: str, dim: int) -> str:

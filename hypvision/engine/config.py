@@ -12,8 +12,9 @@ import os
 import re
 import uuid
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +141,12 @@ def _check_suffix(path: Path) -> None:
         )
 
 
+@cache
+def _find_external(find: Callable[[str, str], tuple[str, str | None]], name: str) -> tuple[str, str | None]:
+    """The file of ``mmdet::NAME``; mmengine reads a hundred metafiles for it, 0.7 s."""
+    return find(name, "")
+
+
 @contextmanager
 def _own_bases() -> Iterator[None]:
     """Context in which mmengine resolves ``_base_`` names with :data:`OWN` and accepts only Python and JSON bases."""
@@ -148,8 +155,10 @@ def _own_bases() -> Iterator[None]:
     find = Config._get_cfg_path
 
     def find_own(name: str, filename: str) -> tuple[str, str | None]:
-        own = name.startswith(OWN)
-        path, scope = (str(config_folder() / name.removeprefix(OWN)), None) if own else find(name, filename)
+        if name.startswith(OWN):
+            path, scope = str(config_folder() / name.removeprefix(OWN)), None
+        else:
+            path, scope = _find_external(find, name) if "::" in name else find(name, filename)
         _check_suffix(Path(path))
         return path, scope
 

@@ -6,9 +6,6 @@ A property is a test here, a family a row of ``helpers/families.py``; docs/every
 import ast
 import itertools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from helpers.devices import on_gpu
 from helpers.families import FAMILIES
+from helpers.processes import run_in_two
 from timm.models import save_for_hf
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -325,15 +323,14 @@ def test_int8_works_on_linear_layers(name):
 # Several processes
 
 TWO = """
-import sys
 import torch, torch.distributed as dist
 import torch.nn.functional as F
 from helpers.families import FAMILIES
 from hypvision.optim import RiemannianAdamW, param_groups
 from torch.nn.parallel import DistributedDataParallel
 
-rank = int(sys.argv[1])
-dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
 for name, family in FAMILIES.items():
     model = DistributedDataParallel(family.create().train())
     optimizer = RiemannianAdamW(param_groups(model, weight_decay=0.05), lr=1e-3)
@@ -349,21 +346,9 @@ for name, family in FAMILIES.items():
         both = [torch.empty_like(value) for _ in range(2)]
         dist.all_gather(both, value.detach().contiguous())
         assert torch.equal(*both), (name, key)
-    print(name, "ok", flush=True)
 """
 
 
 @pytest.mark.slow
 def test_two_processes_train_every_family(tmp_path):
-    command = [sys.executable, "-c", TWO]
-    paths = os.pathsep.join(map(str, (OWN.parent, Path(__file__).parents[1])))
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    running = [
-        subprocess.Popen(
-            [*command, str(rank), str(tmp_path / "meet")], env=environment, stdout=-1, stderr=-1, text=True
-        )
-        for rank in range(2)
-    ]
-    for process in running:
-        out, error = process.communicate(timeout=400)
-        assert process.returncode == 0 and out.count("ok") == len(FAMILIES), error[-2000:]
+    run_in_two(TWO, tmp_path, __file__)

@@ -33,6 +33,7 @@ from hypvision.checkpoints.storage import write_weights
 from hypvision.engine.checkpoint import (
     AtomicLocalBackend,
     find_resume_checkpoint,
+    format_once,
     load_checkpoint_file,
     resume_problem,
 )
@@ -516,3 +517,11 @@ def test_devices_and_pipes_are_not_read(tmp_path):
     for name in ("pipe", "zero"):
         with pytest.raises(HypvisionError, match=f"{name}' is not a file"):
             get(str(tmp_path / name))
+
+
+def test_a_config_is_formatted_once_for_all_checkpoints():
+    from yapf.yapflib.yapf_api import FormatCode
+
+    text, style = "model=dict(a = 1)\n", dict(based_on_style="pep8", blank_line_before_nested_class_or_def=True)
+    assert format_once(text, style_config=style) == FormatCode(text, style_config=style)
+    assert format_once(text, style_config=style) is format_once(text, style_config=dict(style))

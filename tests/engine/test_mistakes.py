@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 pytest.importorskip("mmengine")
-from helpers.engine import make_images, tiny, write_config
+from helpers.engine import fails, make_images, tiny, write_config
 
 from hypvision.cli import main
 from hypvision.data.export import export
@@ -51,17 +51,6 @@ def checkpoints(originals, tmp_path_factory):
         config = tiny(task, data, folder / f"{task}.py")
         assert main(["train", str(config), "--work-dir", str(folder / task)]) == 0
     return dict(segmentation=folder / "segmentation/iter_2.pth", detection=folder / "detection/epoch_1.pth")
-
-
-def fails(capsys, *arguments) -> str:
-    """Run ``hypvision`` with something wrong; returns its one paragraph."""
-    capsys.readouterr()
-    assert main([str(argument) for argument in arguments]) == 2
-    text = capsys.readouterr().err
-    assert "Traceback" not in text
-    paragraph = text[text.index("hypvision: error: ") :].strip()
-    assert "\n" not in paragraph
-    return paragraph
 
 
 def remains(folder: Path) -> list[str]:

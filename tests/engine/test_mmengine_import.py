@@ -1,72 +1,65 @@
 """mmengine's first import when another process is just writing yapf's cache."""
 
+import importlib
 import os
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("mmengine")
+from helpers.processes import forked
 
-IMPORT = "import hypvision.engine.mmengine_import as f; f.require_mmengine(); import mmengine; print(mmengine.__name__)"
-
-
-def run(folder, code=IMPORT, **kwargs):
-    environment = dict(os.environ, XDG_CACHE_HOME=str(folder), HOME=str(folder), LOCALAPPDATA=str(folder))
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        **kwargs,
-    )
+import hypvision.engine.mmengine_import as first_import
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """A cache folder as yapf leaves it."""
+    """A cache folder as yapf leaves it, and a function that imports a module as a process with this folder does."""
     folder = tmp_path_factory.mktemp("cache")
-    assert run(folder, "import yapf").wait() == 0
+
+    def imports(name, sleep=None):
+        def work():
+            os.environ.update(XDG_CACHE_HOME=str(folder), HOME=str(folder), LOCALAPPDATA=str(folder))
+            for loaded in list(sys.modules):
+                if loaded.startswith(("yapf", "mmengine", "hypvision.openmmlab", "hypvision.engine")):
+                    del sys.modules[loaded]
+            if sleep is not None:
+                first_import.time.sleep = sleep
+            first_import.require_mmengine() if name == "mmengine" else importlib.import_module(name)
+
+        return forked(work)
+
+    assert imports("yapf").returncode == 0
     files = sorted(folder.rglob("*.pickle"))
     assert files, "yapf keeps no grammar there any more: first_import is not needed"
-    return folder, files
+    return imports, files
 
 
-def test_waits_for_a_file_that_is_being_written(cache, tmp_path):
-    folder, files = cache
+def test_waits_for_a_file_that_is_being_written(cache):
+    imports, files = cache
     whole = {file: file.read_bytes() for file in files}
     for file in files:
         file.write_bytes(b"")
-    # yapf, which mmengine imports, stops at once
-    process = run(folder, "import yapf")
-    assert "EOFError" in process.communicate()[1]
-    # With the wait: the files are completed once the process has met a torn one.
-    code = (
-        "import time, pathlib\n"
-        "def sleep(seconds, sleep=time.sleep):\n"
-        f"    pathlib.Path({str(tmp_path / 'met')!r}).touch()\n"
-        "    sleep(seconds)\n"
-        "time.sleep = sleep\n" + IMPORT.replace("; ", "\n")
-    )
-    process = run(folder, code)
-    while not (tmp_path / "met").exists() and process.poll() is None:
-        time.sleep(0.01)
-    for file, content in whole.items():
-        part = Path(f"{file}.part")
-        part.write_bytes(content)
-        part.replace(file)
-    out, error = process.communicate()
-    assert (tmp_path / "met").exists()
-    assert process.returncode == 0 and out.strip() == "mmengine", error
+    assert "EOFError" in imports("yapf").output  # which mmengine imports
+
+    def sleep(seconds):
+        """Meanwhile the files are completed."""
+        print("met one after", seconds)
+        for file, content in whole.items():
+            part = Path(f"{file}.part")
+            part.write_bytes(content)
+            part.replace(file)
+
+    done = imports("mmengine", sleep)
+    assert done.returncode == 0 and done.output.count("met one after 0.1") == 1, done.output
 
 
 def test_a_file_that_stays_torn_is_named(cache):
-    folder, files = cache
+    imports, files = cache
     whole = files[0].read_bytes()
     files[0].write_bytes(whole[:100])
-    error = run(folder, "import hypvision.openmmlab").communicate()[1]
+    done = imports("hypvision.openmmlab", lambda seconds: print(f"waits {seconds}"))
     files[0].write_bytes(whole)
-    assert "HypvisionError" in error and "rm -r ~/.cache/YAPF" in error
+    assert "HypvisionError" in done.output and "rm -r ~/.cache/YAPF" in done.output
+    assert done.output.count("waits") == 5

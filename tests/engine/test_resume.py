@@ -2,15 +2,16 @@
 
 import os
 import signal
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 pytest.importorskip("mmengine")
-from helpers.engine import ROOT, make_images, scalars, write_config
+from helpers.engine import make_images, scalars, write_config
+from helpers.processes import forked
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
 
 from hypvision.cli import main
 from hypvision.engine.checkpoint import load_checkpoint_file
@@ -23,29 +24,21 @@ RANDOM = dict(
     hooks=[dict(type="EMAHook", ema_type="ExponentialMovingAverage", momentum=0.1)],
 )  # fmt: skip
 
-SIGNAL_AT = """
-import os, signal, sys
-from mmengine.hooks import Hook
-from mmengine.registry import HOOKS
-from hypvision.cli import main
-
-@HOOKS.register_module()
-class SignalHook(Hook):
-    def before_train_iter(self, runner, batch_idx, data_batch=None):
-        if runner.iter == {at}:
-            os.kill(os.getpid(), signal.{signal})
-
-sys.exit(main(sys.argv[1:]))
-"""
-
 
 def run_until(signal_name, at, folder, config):
-    """Train in a process that sends itself a signal before iteration ``at``; returns the finished process."""
-    script = folder / f"{signal_name}.py"
-    script.write_text(SIGNAL_AT.format(at=at, signal=signal_name))
-    command = [sys.executable, str(script), "train", str(config), "--work-dir", str(folder / "broken")]
-    environment = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    """Train in a process that sends itself a signal before iteration ``at``; the finished process."""
+
+    class SignalHook(Hook):
+        def before_train_iter(self, runner, batch_idx, data_batch=None):
+            if runner.iter == at:
+                os.kill(os.getpid(), getattr(signal, signal_name))
+
+    def work():
+        HOOKS.register_module(name="SignalHook", module=SignalHook)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        return main(["train", str(config), "--work-dir", str(folder / "broken")])
+
+    return forked(work)
 
 
 def with_signal_hook(options):
@@ -64,7 +57,7 @@ def test_resume_after_sigkill_repeats_the_uninterrupted_run(tmp_path, by_epoch):
             path.write_text(path.read_text() + ITERATIONS)
     # 3 iterations an epoch: killed in the second epoch, after the first checkpoint.
     done = run_until("SIGKILL", 5, tmp_path, killed)
-    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert done.returncode == -signal.SIGKILL, done.output[-2000:]
     last = "epoch_3.pth" if by_epoch else "iter_9.pth"
     assert not (tmp_path / "broken" / last).exists()
 
@@ -102,7 +95,7 @@ param_scheduler = []
 def test_resume_after_sigkill(tmp_path):
     """The quick form of the test above: without workers, three iterations, of which the last is repeated."""
     options = dict(epochs=1, batch=4, drop=0.2, mixup=dict(mixup_alpha=0.8), hooks=[])
-    data = make_images(tmp_path / "data", per_class=2)
+    data = make_images(tmp_path / "data", per_class=4)  # three batches: the run is killed within an epoch
     short = ITERATIONS.replace("max_iters=9", "max_iters=3").replace(
         "by_epoch=False, interval=3", "by_epoch=False, interval=2"
     )
@@ -111,7 +104,7 @@ def test_resume_after_sigkill(tmp_path):
     killed = write_config(tmp_path / "killed.py", data, **with_signal_hook(options))
     killed.write_text(killed.read_text() + short)
     done = run_until("SIGKILL", 2, tmp_path, killed)
-    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert done.returncode == -signal.SIGKILL, done.output[-2000:]
     assert [path.name for path in (tmp_path / "broken").glob("*.pth")] == ["iter_2.pth"]
     for folder, resume in (("broken", ["--resume"]), ("whole", [])):
         assert main(["train", str(config), "--work-dir", str(tmp_path / folder), *resume]) == 0
@@ -129,9 +122,9 @@ def test_interruption_ends_with_130_and_says_how_to_resume(tmp_path, signal_name
     if not by_epoch:
         config.write_text(config.read_text() + ITERATIONS)
     done = run_until(signal_name, 4, tmp_path, config)
-    assert done.returncode == 130, done.stderr[-2000:]
-    assert "Traceback" not in done.stderr + done.stdout
+    assert done.returncode == 130, done.output[-2000:]
+    assert "Traceback" not in done.output
     saved = "epoch_1.pth" if by_epoch else "iter_5.pth"  # an iteration-based run saves where it stops
-    assert f"{saved}' is complete" in done.stderr and "--resume" in done.stderr
+    assert f"{saved}' is complete" in done.output and "--resume" in done.output
     checkpoint = torch.load(tmp_path / "broken" / saved, weights_only=False)
     assert checkpoint["meta"]["iter"] == (3 if by_epoch else 5)

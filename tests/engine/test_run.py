@@ -11,7 +11,7 @@ import pytest
 import torch
 
 pytest.importorskip("mmengine")
-from helpers.engine import ROOT, make_images, write_config
+from helpers.engine import ROOT, fails, make_images, write_config
 from mmengine.config import Config
 
 from hypvision.cli import main
@@ -41,17 +41,6 @@ def trained(data, tmp_path_factory):
     (log,) = (folder / "run").glob("*/*.log")  # and all of mmengine's in the file
     assert all(word in log.read_text() for word in ("eta:", "loss:", "top1:"))
     return config, folder / "run" / "epoch_2.pth"
-
-
-def fails(capsys, *arguments) -> str:
-    """Run ``hypvision`` with arguments that are wrong; returns what it said."""
-    capsys.readouterr()
-    assert main([str(argument) for argument in arguments]) == 2
-    text = capsys.readouterr().err
-    assert "Traceback" not in text
-    paragraph = text[text.index("hypvision: error: ") :].strip()
-    assert "\n" not in paragraph
-    return paragraph
 
 
 @pytest.mark.slow

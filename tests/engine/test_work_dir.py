@@ -1,7 +1,6 @@
 """Two trainings never share a folder."""
 
-import subprocess
-import sys
+import multiprocessing
 
 import pytest
 
@@ -10,27 +9,26 @@ pytest.importorskip("mmengine")
 from hypvision.engine.work_dir import lock_work_dir
 from hypvision.errors import HypvisionError
 
-HOLD = """
-import sys
-from hypvision.engine.work_dir import lock_work_dir
-with lock_work_dir(sys.argv[1]):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
 
 def test_another_training_is_refused_and_named_until_it_ends(tmp_path):
-    other = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+
+    def hold():
+        with lock_work_dir(tmp_path):
+            there.send("held")
+            there.recv()
+
+    other = context.Process(target=hold)
+    other.start()
     try:
-        assert other.stdout.readline() == "held\n"
+        assert here.poll(60)
         message = rf"Another training .*: process {other.pid} on .*--work-dir"
         with pytest.raises(HypvisionError, match=message), lock_work_dir(tmp_path):
             pass
     finally:
         other.kill()  # the system gives the lock back
-        other.wait()
+        other.join()
     with lock_work_dir(tmp_path):
         pass
     assert not (tmp_path / ".training.json").exists()

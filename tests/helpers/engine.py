@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from hypvision.cli import main
+
 ROOT = Path(__file__).resolve().parents[2]
 
 CONFIG = """
@@ -111,6 +113,17 @@ def tiny(task: str, data: Path, path: Path, workers: int = 0, init: dict | None 
     text = TINY.format(base=base, data=f"{data}{ending}", workers=workers, init=init)
     path.write_text(text + (DETECTION if task == "detection" else SEGMENTATION))
     return path
+
+
+def fails(capsys, *arguments) -> str:
+    """Run ``hypvision`` with something wrong; returns its one paragraph."""
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == 2
+    text = capsys.readouterr().err
+    assert "Traceback" not in text
+    paragraph = text[text.index("hypvision: error: ") :].strip()
+    assert "\n" not in paragraph
+    return paragraph
 
 
 def scalars(work_dir: Path, key: str) -> list[float]:

@@ -1,12 +1,11 @@
 """TimmBackbone: levels, sizes, freezing, checkpoints; and as part of models of mmdet and mmseg."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import timm
 import torch
+from timm.models import register_model
 from torch import nn
 
 pytest.importorskip("mmcv")
@@ -17,13 +16,17 @@ import hypvision  # noqa: F401 - registers our models in timm
 from hypvision.errors import HypvisionError
 from hypvision.openmmlab import TimmBackbone
 
+
+@register_model
+def swin_of_a_test(pretrained=False, **options):
+    """A Swin of two tenths of a million parameters; timm's smallest has 28 million."""
+    small = dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2))
+    return timm.create_model("swin_tiny_patch4_window7_224", pretrained, **{**small, **options})
+
+
 # Model, levels of strides 4 to 32, and the stem and stages as timm names them in the classifier.
 RESNET = ("resnet18", (1, 2, 3, 4), ["conv1 bn1", "layer1", "layer2", "layer3", "layer4"])
-SWIN = (
-    "swin_tiny_patch4_window7_224",
-    (0, 1, 2, 3),
-    ["patch_embed", "layers.0", "layers.1", "layers.2", "layers.3"],
-)
+SWIN = ("swin_of_a_test", (0, 1, 2, 3), ["patch_embed", "layers.0", "layers.1", "layers.2", "layers.3"])
 CONVNEXT = ("convnext_atto", (0, 1, 2, 3), ["stem", "stages.0", "stages.1", "stages.2", "stages.3"])
 HCFORMER = ("hcformer_nano", (0, 1, 2, 3), ["stem", "stages.0", "stages.1", "stages.2", "stages.3"])
 MODELS_AND_PARTS = [RESNET, SWIN, CONVNEXT, HCFORMER]
@@ -86,7 +89,7 @@ def test_equal_to_timm(name, levels, parts):
 
 def test_padding():
     x = torch.randn(1, 3, 65, 97)
-    assert TimmBackbone("swin_tiny_patch4_window7_224").pad_multiple == 4
+    assert TimmBackbone("swin_of_a_test").pad_multiple == 4
     backbone = TimmBackbone("resnet18", (4,), pad_multiple=32).eval()
     padded = nn.functional.pad(x, (0, 31, 0, 31))
     torch.testing.assert_close(backbone(x)[0], backbone(padded)[0])
@@ -329,15 +332,6 @@ def test_registered_in_the_root_of_all_registries():
     for library in ("mmdet", "mmseg"):
         registry = pytest.importorskip(f"{library}.registry").MODELS
         assert registry.get("TimmBackbone") is TimmBackbone
-
-
-def test_importing_is_light():
-    script = (
-        "import sys, hypvision; assert not {'mmengine', 'mmcv'} & set(sys.modules); import hypvision.openmmlab; "
-        "assert not {'mmdet', 'mmseg', 'mmcv.ops', 'matplotlib.pyplot'} & set(sys.modules); "
-        "import mmcv.ops, mmdet, mmseg"
-    )
-    subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", script], check=True)
 
 
 @pytest.mark.slow

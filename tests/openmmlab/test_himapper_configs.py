@@ -3,7 +3,6 @@
 import pytest
 import timm
 import torch
-import yaml
 from helpers.configs import ROOT, data, shrink  # noqa: F401 - a fixture
 
 from hypvision.engine.run import train
@@ -43,13 +42,6 @@ def test_config_takes_a_step(name, data, tmp_path):  # noqa: F811
     scalars = runner.message_hub.log_scalars
     assert scalars["train/loss"].current() > 0
     assert ("train/loss_contrastive" in scalars) == (name.startswith("himapper") or "-aux-" in name or "-fuse-" in name)
-
-
-def test_metafile_names_files_that_exist():
-    meta = yaml.safe_load((ROOT / "himapper/metafile.yml").read_text())
-    assert len(meta["Models"]) >= 14
-    for model in meta["Models"]:
-        assert (ROOT.parent / model["Config"]).is_file(), model["Config"]
 
 
 SMALL = dict(model_name="himapper", backbone="vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=48, depth=2,

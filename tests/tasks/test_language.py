@@ -45,7 +45,13 @@ def text(tmp_path_factory):
     return make_text(tmp_path_factory.mktemp("text"))
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+# Of configs that differ from another one in size alone.
+SIBLINGS = ("tiny", "120m", "1b-eval")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if any(s in n for s in SIBLINGS) else []) for n in CONFIGS]
+)
 def test_config_takes_steps(name, text, tmp_path):
     runner = train(
         small(name, text, tmp_path, **{"train_cfg.max_iters": 2, "train_cfg.val_interval": 2}), tmp_path / "run"
@@ -345,11 +351,6 @@ def test_a_folder_without_a_padding_token(tmp_path):
     HelmForCausalLM(HelmConfig.of("helm_d_tiny", bos_token_id=1)).save_pretrained(tmp_path)
     transformers.ByT5Tokenizer(extra_ids=0).save_pretrained(tmp_path)
     assert len(generate(tmp_path, ["a", "the sea"], tokens=2)) == 2
-
-
-def test_metafile():
-    meta = yaml.safe_load(Path(ROOT / "configs/helm/metafile.yml").read_text())
-    assert {Path(model["Config"]).name for model in meta["Models"]} == set(CONFIGS)
 
 
 def test_a_folder_of_other_files_is_kept(tmp_path, capsys):

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from helpers.emoji import make_emoji
 
 pytest.importorskip("open_clip")
@@ -250,9 +249,3 @@ def test_a_resumed_run_is_held_to_the_model_before_it(tmp_path, monkeypatch):
     merge_tower(base.model, tmp_path / "delta.safetensors")
     with torch.no_grad():
         assert torch.allclose(base.model.encode_text(text), expected, atol=1e-6)
-
-
-def test_metafile_names_configs_that_exist():
-    meta = yaml.safe_load((CONFIGS / "metafile.yml").read_text())
-    for model in meta["Models"]:
-        assert (CONFIGS.parents[1] / model["Config"]).is_file(), model["Config"]
