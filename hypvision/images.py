@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from hypvision.errors import HypvisionError, one_line
+from hypvision.files import cut_name
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # as Pillow calls them
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -90,12 +91,17 @@ def _named(path: Path, name: str | Path, videos: Collection[str]) -> list[Path]:
 
 
 def output_names(paths: Sequence[Path]) -> list[str]:
-    """A name for the results of each image: its own without the ending, and a number if that is taken."""
+    """A name for the results of each image: its own without the ending, and a number if that is taken.
+
+    It has 200 bytes at most, since more follows.
+    """
     names: dict[str, None] = {}
+    numbers: dict[str, int] = {}  # the first that may be free
     for path in paths:
-        name, number = path.stem, 2
+        stem = name = cut_name(path.stem, 200)
         while name in names:
-            name, number = f"{path.stem}-{number}", number + 1
+            number = numbers[stem] = numbers.get(stem, 1) + 1
+            name = f"{stem}-{number}"
         names[name] = None
     return list(names)
 
