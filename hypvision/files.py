@@ -352,13 +352,12 @@ def _check_parents(path: Path) -> None:
 
 def _temporary(path: Path, suffix: str | None = None) -> Path:
     writer = f"hyp-{_HOST}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    return path.with_name(f".{cut_name(path.stem)}.{writer}{cut_name(path.suffix if suffix is None else suffix)}")
+    return path.with_name(f".{_cut(path.stem)}.{writer}{_cut(path.suffix if suffix is None else suffix)}")
 
 
-def cut_name(text: str, size: int = 80) -> str:
-    """The first bytes of a name, to which something is added: file systems take 255."""
-    raw = text.encode("utf-8", "surrogateescape")
-    return text if len(raw) <= size else raw[:size].decode("utf-8", "ignore")
+def _cut(text: str) -> str:
+    """The first 80 bytes of a name: the whole temporary name may have 255."""
+    return text.encode("utf-8", "surrogateescape")[:80].decode("utf-8", "ignore")
 
 
 def _sweep(folder: Path) -> None:

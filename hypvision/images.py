@@ -18,7 +18,6 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from hypvision.errors import HypvisionError, one_line
-from hypvision.files import cut_name
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # as Pillow calls them
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -98,7 +97,8 @@ def output_names(paths: Sequence[Path]) -> list[str]:
     names: dict[str, None] = {}
     numbers: dict[str, int] = {}  # the first that may be free
     for path in paths:
-        stem = name = cut_name(path.stem, 200)
+        raw = os.fsencode(path.stem)
+        stem = name = path.stem if len(raw) <= 200 else raw[:200].decode("utf-8", "ignore")
         while name in names:
             number = numbers[stem] = numbers.get(stem, 1) + 1
             name = f"{stem}-{number}"

@@ -89,7 +89,8 @@ def test_ctrl_c_before_the_command_runs(tmp_path):
     (tmp_path / "argparse.py").write_text(
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n"
     )
-    code = f"import sys; sys.path.insert(1, {str(tmp_path)!r})\nfrom hypvision_cli import main; sys.exit(main(['configs']))"
+    code = f"import sys; sys.path.insert(1, {str(tmp_path)!r})\n"
+    code += "from hypvision_cli import main; sys.exit(main(['configs']))"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
     assert done.returncode == 128 + signal.SIGINT and done.stderr.strip() == "Interrupted."
