@@ -233,7 +233,9 @@ def read_text(path: str | Path, limit: int = MAX_BYTES) -> str:
             with gzip.open(io.BytesIO(raw)) as archive:
                 raw = archive.read(MAX_UNPACKED + 1)
         except (OSError, EOFError, zlib.error) as error:
-            raise HypvisionError(f"'{path}' is a damaged gzip archive: {error}. Get it again.") from error
+            raise HypvisionError(
+                f"'{path}' cannot be read: it is a damaged gzip archive ({error}). Get it again."
+            ) from error
         if len(raw) > MAX_UNPACKED:
             raise HypvisionError(f"'{path}' unpacks to more than {MAX_UNPACKED:,} bytes. Unpack it, and give a part.")
     return raw.decode("utf-8-sig")  # Windows editors begin a file with a mark
