@@ -17,7 +17,7 @@ from typing import Any
 from hypvision.plugins import PLUGINS
 
 
-def _import_and_make(modules: list[str], kind: type) -> Any:
+def _import_and_make(modules: list[str], kind: Any) -> Any:
     """An object without its state, which is unpickled after the modules are there."""
     for module in modules:
         importlib.import_module(module)
