@@ -12,11 +12,15 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    if "hypvision" not in sys.modules:
-        sys.modules["hypvision"] = importlib.util.module_from_spec(importlib.util.find_spec("hypvision"))
-    from hypvision import cli
+    try:
+        if "hypvision" not in sys.modules:
+            sys.modules["hypvision"] = importlib.util.module_from_spec(importlib.util.find_spec("hypvision"))
+        from hypvision import cli
 
-    return cli.main(argv, _load)
+        return cli.main(argv, _load)
+    except KeyboardInterrupt:  # before cli.main, or while it tells of another
+        print("\nInterrupted.", file=sys.stderr)
+        return 130
 
 
 def _load() -> None:

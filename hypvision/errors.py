@@ -9,8 +9,14 @@ from __future__ import annotations
 import difflib
 import errno
 import importlib
+import io
+import os
+import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable
+from concurrent.futures import BrokenExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -115,9 +121,35 @@ def one_line(error: BaseException, longest: int = 300) -> str:
     return " ".join(str(error).split())[:longest] or type(error).__name__
 
 
-def explain_os_error(error: OSError) -> str | None:
-    """The message for an error of a path or a disk, which the user can correct; None for an error that is a bug."""
+def printable(text: str) -> str:
+    """A text of others in which control characters, which steer a terminal, are escaped; lines and tabs stay.
+
+    >>> print(printable("a" + chr(27) + "[2Jb"))
+    a\\x1b[2Jb
+    """
+    return re.sub(r"[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]", _escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")
+
+
+def explain_machine(error: BaseException) -> str | None:
+    """The message for an error of a path, a disk, the memory or another process; None for an error that is a bug."""
     text = one_line(error)
+    if isinstance(error, MemoryError) or "can't allocate memory" in text:
+        return "The memory is full. Give a smaller input or batch, or fewer workers."
+    if isinstance(error, RecursionError):
+        return "An input is nested too deeply, or names itself. Correct it."
+    killed = re.search(r"DataLoader worker .*(exited unexpectedly|is killed by signal: [\w ]+)", text)
+    if killed or isinstance(error, (BrokenPipeError, ConnectionResetError, BrokenExecutor)):
+        how = f" ({killed[1]})" if killed else ""
+        return (
+            f"A worker process ended before its work{how}, as happens when the memory is full. Complete results are "
+            "kept. Repeat the command (a training with --resume), with fewer workers."
+        )
+    if not isinstance(error, OSError):
+        return None
     place = f" at '{error.filename}'" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
@@ -134,21 +166,62 @@ def explain_os_error(error: OSError) -> str | None:
 
 
 def guard(function: Callable[..., Any], *args: Any) -> int:
-    """Run the body of a command, and print mistakes of the user and errors of the disk without a traceback.
+    """Run the body of a command, and print mistakes of the user and errors of the machine without a traceback.
+
+    What a console cannot show (a letter outside of ASCII, half of one in a file's name) is printed escaped.
 
     Returns:
-        The exit status: 0; 2 after a :class:`HypvisionError` or an error that :func:`explain_os_error` explains; 130
-        after an interruption. Any other error is a bug and propagates.
+        The exit status: 0; 2 after a :class:`HypvisionError` or an error that :func:`explain_machine` explains; 130
+        after an interruption; 141 if nobody reads the output any longer. Any other error is a bug and propagates.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        function(*args)
+        try:
+            function(*args)
+        finally:
+            _flush_output()
     except KeyboardInterrupt as interruption:
-        print(f"\n{interruption}" if str(interruption) else "\nInterrupted.", file=sys.stderr)
+        _tell(str(interruption) or "Interrupted.")
         return 130
-    except (HypvisionError, OSError) as error:
-        message = explain_os_error(error) if isinstance(error, OSError) else " ".join(str(error).split())
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        if isinstance(error, BrokenPipeError) and not any("multiprocessing" in frame.filename for frame in frames):
+            return 141
+        message = one_line(error, sys.maxsize) if isinstance(error, HypvisionError) else explain_machine(error)
         if message is None:
             raise
-        print(f"\nhypvision: error: {message}", file=sys.stderr)
+        _tell(f"hypvision: error: {message}")
         return 2
     return 0
+
+
+def _tell(message: str) -> None:
+    with suppress(OSError):  # nobody may read that either
+        print(f"\n{printable(message)}", file=sys.stderr)
+
+
+class Escaped:
+    """A stream of text whose control characters are escaped (:func:`printable`)."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(printable(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _flush_output() -> None:
+    """Write what is waiting, while errors can still be told; after one, nothing more is written there."""
+    try:
+        if sys.stdout is not None:  # it was closed before the command began
+            sys.stdout.flush()
+    except OSError:
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise

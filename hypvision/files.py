@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import gzip
 import io
 import json
 import os
@@ -30,6 +31,9 @@ _STALE_SECONDS = 7 * 86400
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
 # .NAME.hyp-HOST-PID-NUMBER.SUFFIX says who writes the file, and so whether that process still runs.
 _TEMPORARY = re.compile(r"\..*\.hyp-([0-9a-f]{8})-(\d+)-[0-9a-f]{8}(\..*)?", re.DOTALL)
+
+MAX_BYTES = 8 * 2**30  # of a file that is read whole; the annotations of the largest data sets have six
+MAX_UNPACKED = 2**30  # of a compressed text
 
 _protected: ContextVar[dict[tuple[int, int], str] | None] = ContextVar("protected", default=None)
 _swept: set[Path] = set()
@@ -193,11 +197,52 @@ def write_text(path: str | Path, text: str) -> None:
         HypvisionError: as :func:`replacing`.
     """
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        # A file name that is not UTF-8 comes as surrogates, which are written as \udcNN.
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def check_regular(path: str | Path, limit: int = MAX_BYTES) -> Path:
+    """The path of a file to read, if it is a regular one: a pipe waits for its writer, a device never ends.
+
+    Raises:
+        OSError: there is none.
+        HypvisionError: it is a pipe or device, or larger than ``limit`` bytes.
+    """
+    path = Path(path).expanduser()
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise HypvisionError(f"'{path}' is a pipe or a device, but a file is read here. Save its content in a file.")
+    if found.st_size > limit:
+        raise HypvisionError(f"'{path}' has {found.st_size:,} bytes, more than {limit:,}. Give a smaller file.")
+    return path
+
+
+def read_text(path: str | Path, limit: int = MAX_BYTES) -> str:
+    """The content of a text file in UTF-8, unpacked if it is a gzip archive.
+
+    Raises:
+        OSError: it cannot be read.
+        UnicodeDecodeError: it is not in UTF-8.
+        HypvisionError: as :func:`check_regular`; the archive is damaged or unpacks to more than 1 GiB.
+    """
+    path = check_regular(path, limit)
+    with path.open("rb") as file:
+        raw = file.read()
+    if raw[:2] == b"\x1f\x8b":
+        try:
+            with gzip.open(io.BytesIO(raw)) as archive:
+                raw = archive.read(MAX_UNPACKED + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise HypvisionError(
+                f"'{path}' cannot be read: it is a damaged gzip archive ({error}). Get it again."
+            ) from error
+        if len(raw) > MAX_UNPACKED:
+            raise HypvisionError(f"'{path}' unpacks to more than {MAX_UNPACKED:,} bytes. Unpack it, and give a part.")
+    return raw.decode("utf-8-sig")  # Windows editors begin a file with a mark
 
 
 def read_json(path: str | Path, unique: bool = False) -> Any:
-    """The content of a JSON file.
+    """The content of a JSON file, see :func:`read_text`.
 
     Args:
         path: the file.
@@ -207,8 +252,7 @@ def read_json(path: str | Path, unique: bool = False) -> Any:
         OSError: it cannot be read.
         ValueError: it is no JSON in UTF-8, or nested too deeply.
     """
-    # Windows editors begin a file with a mark
-    return parse_json(Path(path).read_text(encoding="utf-8-sig"), unique)
+    return parse_json(read_text(path), unique)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -244,7 +288,7 @@ def read_lines(path: str | Path, what: str, blank: bool = False) -> list[str]:
         HypvisionError: it is missing, cannot be read, or is no text in UTF-8.
     """
     try:
-        text = Path(path).expanduser().read_text(encoding="utf-8-sig")  # Windows editors begin a file with a mark
+        text = read_text(path)
     except FileNotFoundError as error:
         raise HypvisionError(f"There is no '{path}', {what}.") from error
     except UnicodeDecodeError as error:
@@ -265,10 +309,19 @@ def write_json(path: str | Path, content: Any, indent: int | None = 1) -> None:
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
-    """Rows of values as comma separated text."""
+    """Rows of values as comma separated text; a text that a spreadsheet would take for a formula begins with ``'``."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        try:
+            float(value)
+        except ValueError:
+            return f"'{value}"
+    return value
 
 
 def write_table(path: str | Path, rows: Sequence[Mapping[str, Any]], empty: str = "empty") -> None:

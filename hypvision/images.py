@@ -90,12 +90,18 @@ def _named(path: Path, name: str | Path, videos: Collection[str]) -> list[Path]:
 
 
 def output_names(paths: Sequence[Path]) -> list[str]:
-    """A name for the results of each image: its own without the ending, and a number if that is taken."""
+    """A name for the results of each image: its own without the ending, and a number if that is taken.
+
+    It has 200 bytes at most, since more follows.
+    """
     names: dict[str, None] = {}
+    numbers: dict[str, int] = {}  # the first that may be free
     for path in paths:
-        name, number = path.stem, 2
+        raw = os.fsencode(path.stem)
+        stem = name = path.stem if len(raw) <= 200 else raw[:200].decode("utf-8", "ignore")
         while name in names:
-            name, number = f"{path.stem}-{number}", number + 1
+            number = numbers[stem] = numbers.get(stem, 1) + 1
+            name = f"{stem}-{number}"
         names[name] = None
     return list(names)
 

@@ -1,8 +1,10 @@
 """Files that appear complete or not at all."""
 
 import errno
+import gzip
 import os
 import stat
+from pathlib import Path
 
 import pytest
 from helpers.processes import forked
@@ -12,7 +14,16 @@ from PIL import Image
 
 from hypvision import files
 from hypvision.errors import HypvisionError
-from hypvision.files import below, check_new_folder, protecting, read_lines, replacing, replacing_folder, write_table
+from hypvision.files import (
+    below,
+    check_new_folder,
+    csv_text,
+    protecting,
+    read_lines,
+    replacing,
+    replacing_folder,
+    write_table,
+)
 from hypvision.viz.sheet import save_image
 
 
@@ -230,3 +241,43 @@ def test_lines_of_others_are_read_or_told(tmp_path):
     ):
         with pytest.raises(HypvisionError, match=message):
             read_lines(place, "the list")
+
+
+def table_readers(path):
+    """Everything that reads a text or a table of others, as calls."""
+    from hypvision.checkpoints.index import read_index
+    from hypvision.data.chains import read_chains
+    from hypvision.data.language import documents
+    from hypvision.files import read_json
+    from hypvision.scaling.language_models import read_losses
+    from hypvision.tasks.publishing import read_about
+
+    yield lambda: read_lines(path, "the list")
+    yield lambda: read_json(path)
+    yield lambda: read_chains(path)
+    yield lambda: read_losses(path)
+    yield lambda: read_index(path)
+    yield lambda: read_about(path)
+    yield lambda: list(documents(path))
+
+
+def test_pipes_devices_and_bombs_are_refused_at_once(tmp_path, monkeypatch):
+    pipe, bomb = tmp_path / "pipe", tmp_path / "bomb.gz"
+    os.mkfifo(pipe)
+    bomb.write_bytes(gzip.compress(bytes(10_000)))
+    (tmp_path / "cut.gz").write_bytes(bomb.read_bytes()[:20])
+    monkeypatch.setattr("hypvision.files.MAX_UNPACKED", 1000)
+    for path in (pipe, Path("/dev/zero"), bomb, tmp_path / "cut.gz"):
+        for read in table_readers(path):
+            with pytest.raises(HypvisionError, match=path.name):
+                read()
+
+
+def test_cells_that_a_spreadsheet_would_run_are_quoted():
+    cells = ["=1+1", "+a", "-a", "@a", "\ta", "-1.5", "+2e3", -1, "a=b", ""]
+    assert csv_text([cells]) == "'=1+1,'+a,'-a,'@a,'\ta,-1.5,+2e3,-1,a=b,\n"
+
+
+def test_a_name_that_is_not_utf8_is_written_escaped(tmp_path):
+    write_table(tmp_path / "a.csv", [dict(file="\udcff.png")])
+    assert (tmp_path / "a.csv").read_text() == "file\n\\udcff.png\n"

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -139,3 +140,10 @@ def test_finding(tmp_path):
             images_in(wrong)
     assert output_names([tmp_path / "a.jpg", tmp_path / "deep/a.png", tmp_path / "b.PNG"]) == ["a", "a-2", "b"]
     assert set(images.SUFFIXES) == {suffix.lower() for suffix in images.SUFFIXES}
+
+
+def test_names_of_results_are_unique_short_and_found_in_linear_time():
+    names = output_names([Path(f"{i}/a.png") for i in range(20_000)] + [Path("a-2.png"), Path("a-20000.jpg")])
+    assert len(set(names)) == 20_002 and names[:2] == ["a", "a-2"] and names[-2:] == ["a-2-2", "a-20000-2"]
+    long = output_names([Path("é" * 125 + ".png"), Path("é" * 124 + "x.png")])
+    assert long == ["é" * 100, "é" * 100 + "-2"] and output_names([Path("\udcff.png")]) == ["\udcff"]

@@ -17,7 +17,7 @@ import yaml
 
 from hypvision.checkpoints.records import Index, Record, parse
 from hypvision.errors import HypvisionError
-from hypvision.files import write_text
+from hypvision.files import read_text, write_text
 
 VERSION = 1
 _HEADER = """\
@@ -113,7 +113,7 @@ def read_index(path: str | Path) -> Index:
     path = Path(path).expanduser()
     path = path / "index.yml" if path.is_dir() else path
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, 2**26)
     except (OSError, UnicodeDecodeError) as error:
         raise HypvisionError(f"The index '{path}' cannot be read: {error}. Check the path.") from error
     return parse_index(text, path.parent.resolve())

@@ -67,7 +67,7 @@ def kind_of(path: str | Path) -> Kind | None:
         return _pickle_kind(path, start[1])
     if len(start) > 2 and start[0] == 0x08 and start[2] == 0x12:  # a protocol buffer: a version, then a text
         return Kind("a protocol buffer, as ONNX and TensorFlow write them", _CONVERT)
-    return _text_kind(start, path)
+    return _text_kind(start)
 
 
 def _zip_kind(path: str | Path) -> Kind:
@@ -105,7 +105,7 @@ def _pickle_kind(path: str | Path, protocol: int) -> Kind:
     return Kind("a Python pickle that torch.save did not write", _CONVERT)
 
 
-def _text_kind(start: bytes, path: str | Path) -> Kind | None:
+def _text_kind(start: bytes) -> Kind | None:
     try:
         text = start.decode()
     except UnicodeDecodeError as error:
@@ -120,7 +120,7 @@ def _text_kind(start: bytes, path: str | Path) -> Kind | None:
     if text.startswith("<"):
         return Kind("a web page, such as the error page of a download", "Download the file again.")
     if text.startswith(("{", "[")):
-        if '"weight_map"' in Path(path).read_text(errors="replace"):
+        if '"weight_map"' in text:
             return Kind("the table of weights that are split into several files", "Join them in one file.")
         return Kind("a JSON text")
     return Kind("a text")

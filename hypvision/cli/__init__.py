@@ -13,10 +13,11 @@ import sys
 import warnings
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from contextlib import ExitStack, redirect_stdout
+from typing import NamedTuple, TextIO, cast
 
 from hypvision.cli.arguments import Parser
-from hypvision.errors import HypvisionError, guard, how_to_install
+from hypvision.errors import Escaped, HypvisionError, guard, how_to_install
 from hypvision.files import protecting
 from hypvision.version import __version__
 
@@ -121,7 +122,7 @@ def main(argv: Sequence[str] | None = None, load: Callable[[], None] | None = No
         load: called before a command runs that needs PyTorch; see :mod:`hypvision_cli`.
 
     Returns:
-        The exit status: 2 after a user error, 130 after an interruption.
+        The exit status, see :func:`hypvision.errors.guard`.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     return guard(_run, argv, load)
@@ -143,9 +144,11 @@ def _run(argv: list[str], load: Callable[[], None] | None) -> None:
     name = _command(argv)
     parser = parser_of(name)
     args = parser.parse_args(argv[len(name.split()) :])
-    with protecting(*parser.inputs(args)), warnings.catch_warnings():
+    with protecting(*parser.inputs(args)), warnings.catch_warnings(), ExitStack() as streams:
         if "verbose" not in args:  # train and test have them in their log
             _silence_libraries()
+        if "verbose" not in args and name != "exec" and sys.stdout is not None:
+            streams.enter_context(redirect_stdout(cast(TextIO, Escaped(sys.stdout))))
         parser.check_outputs(args)
         try:
             if load is not None and not COMMANDS[name].light:

@@ -58,7 +58,7 @@ def run_predict(args: Namespace) -> None:
     from hypvision.files import protecting
     from hypvision.inference.predictors import Request, load_predictor
     from hypvision.inference.progress import progress
-    from hypvision.inference.running import results
+    from hypvision.inference.running import leaving_out, results
     from hypvision.inference.sources import find_sources
     from hypvision.inference.writers import Writer
     from hypvision.version import __version__
@@ -76,8 +76,9 @@ def run_predict(args: Namespace) -> None:
     failed: list[str] = []
     with protecting(*sources.files), Writer(args.out, args.write, info, args.every) as writer:
         for frame, image, result in progress(results(predictor, sources, args.batch, failed), len(sources), "image"):
-            writer.add(frame, image, result)
-            count += 1
+            with leaving_out(frame, failed):
+                writer.add(frame, image, result)
+                count += 1
         if failed and not count:
             raise HypvisionError(failed[0])
     seconds = time.perf_counter() - begin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from argparse import Namespace
 from dataclasses import asdict, replace
@@ -230,7 +231,7 @@ def measure_head(source: str, tensor: str | None) -> dict[str, Any]:
 
 
 def _run_tokens(args: Namespace, source: str) -> None:
-    from hypvision.files import write_table
+    from hypvision.files import check_regular, write_table
     from hypvision.scaling.language_models import frequency_exponent, token_counts
 
     path = Path(source)
@@ -238,7 +239,7 @@ def _run_tokens(args: Namespace, source: str) -> None:
         import numpy as np
 
         try:
-            ids = np.load(path, allow_pickle=False).reshape(-1)
+            ids = np.load(check_regular(path), mmap_mode="r", allow_pickle=False).reshape(-1)
         except (ValueError, EOFError) as error:
             raise HypvisionError(f"'{path}' is no array of NumPy: {error}.") from error
         if ids.dtype.kind not in "iu" or (len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < 2**24):
@@ -252,7 +253,7 @@ def _run_tokens(args: Namespace, source: str) -> None:
         if args.tokenizer is None:
             raise HypvisionError(f"'{path}' is a text, so its tokens need a tokenizer. Add --tokenizer tokenizer.json.")
         tokenizer = _tokenizer(args.tokenizer)
-        with open(path, encoding="utf-8", errors="replace") as lines:
+        with open(check_regular(path), encoding="utf-8", errors="replace") as lines:
             counts = token_counts(lines, lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
     order = counts.argsort(descending=True)
     order = order[counts[order] > 0]
@@ -328,8 +329,9 @@ def _losses(args: Namespace) -> tuple[list[Any], Any]:
 
 
 def _read_csv(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    from hypvision.files import read_text
+
+    rows = list(csv.DictReader(io.StringIO(read_text(path), newline="")))
     if any(None in row or None in row.values() or not row.get("model") or not row.get("tensor") for row in rows):
         raise HypvisionError(f"'{path}' is damaged. Remove it and measure the heads again.")
     return rows

@@ -10,6 +10,7 @@ from argparse import Namespace
 
 from hypvision.cli.arguments import Parser, add_clip_argument, add_device_argument, device_of
 from hypvision.cli.predict import add_sources_arguments
+from hypvision.errors import HypvisionError
 
 # Those of hypvision.clip.classes, whose import brings PyTorch.
 CLASS_LISTS = (
@@ -38,6 +39,7 @@ def run_clip_segment(args: Namespace) -> None:
     from hypvision.files import protecting
     from hypvision.inference.progress import progress
     from hypvision.inference.results import Labels
+    from hypvision.inference.running import leaving_out
     from hypvision.inference.sources import find_sources
     from hypvision.inference.writers import Writer
 
@@ -50,9 +52,13 @@ def run_clip_segment(args: Namespace) -> None:
 
         config = load_config(args.config).model.to_dict()
     model = load_segmenter(args.weights, config, args.clip).to(device)
+    failed: list[str] = []
     with protecting(*sources.files), Writer(args.out, ("overlay", "labels"), every=args.every) as writer:
         for frame in progress(sources, len(sources), "image"):
-            found = segment(frame.source, classes, model)
-            writer.add(frame, found.image, Labels(found.labels, classes))
+            with leaving_out(frame, failed):
+                found = segment(frame.source, classes, model)
+                writer.add(frame, found.image, Labels(found.labels, classes))
     for path in writer.written:
         print(path)
+    if failed:
+        raise HypvisionError(f"{len(failed)} of {len(sources)} images are left out. {' '.join(failed[:3])}")

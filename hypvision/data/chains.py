@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from hypvision.errors import HypvisionError
-from hypvision.files import csv_text, replacing
+from hypvision.files import csv_text, read_text, replacing
 
 SEPARATOR = "=>"
 _SCHEMAS = "'positive,negative[,image_url]' or 'id,captions[,image_url]'"
@@ -58,12 +58,10 @@ def read_chains(path: str | Path) -> list[Chain]:
     if not path.is_file():
         raise HypvisionError(f"There are no chains '{path}'. Give a csv or csv.gz file: {_SCHEMAS}.")
     try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
-        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
         names = set(reader.fieldnames or ())
         rows = [(reader.line_num, row) for row in reader]
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise HypvisionError(f"The chains '{path}' cannot be read: {error}. Expected: csv in UTF-8.") from error
     if not ({"positive", "negative"} <= names or {"id", "captions"} <= names):
         raise HypvisionError(

@@ -26,7 +26,7 @@ from tqdm import tqdm
 from hypvision.checkpoints.sources import offline
 from hypvision.checks import at_least, one_of
 from hypvision.errors import HypvisionError, require
-from hypvision.files import parse_json, read_json, replacing, write_json
+from hypvision.files import check_regular, parse_json, read_json, read_text, replacing, write_json
 
 
 class Tokenizer(Protocol):
@@ -142,10 +142,10 @@ def _file(path: Path, field: str, separator: str | None) -> Iterator[str]:
             for batch in file.iter_batches(256, columns=[field]):
                 yield from _texts(batch.to_pylist(), field)
         elif path.suffix == ".jsonl":
-            with path.open(encoding="utf-8") as lines:
+            with check_regular(path).open(encoding="utf-8") as lines:
                 yield from _texts((parse_json(line) for line in lines if line.strip()), field)
         else:
-            text = path.read_text(encoding="utf-8")
+            text = read_text(path)
             yield from (part for part in (text.split(separator) if separator else [text]) if part.strip())
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hypvision.errors import HypvisionError, did_you_mean, explain_os_error
+from hypvision.errors import HypvisionError, did_you_mean, explain_machine
 from hypvision.shipped import shipped_configs
 
 LAYOUT = {
@@ -163,8 +163,8 @@ def explain(error: BaseException) -> str | None:
     text = " ".join(text.split())
     if isinstance(error, HypvisionError):
         return text
-    if isinstance(error, OSError):
-        return explain_os_error(error)
+    if (message := explain_machine(error)) is not None:
+        return message
     if isinstance(error, KeyError) and "registry" in text:
         return (
             f"The config names something unknown: {text.partition(' Please check')[0]} Correct the 'type', or import "

@@ -97,6 +97,10 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
             raise HypvisionError(f"The config '{path}' has a _base_ that does not exist: {error}.") from error
         except HypvisionError:
             raise
+        except RecursionError as error:
+            raise HypvisionError(
+                f"The config '{path}', or a base of it, names itself in _base_, or is nested too deeply. Correct it."
+            ) from error
         except Exception as error:  # a config is code and can raise anything
             raise HypvisionError(f"The config '{path}' cannot be read: {type(error).__name__}: {error}.") from error
     if "model" not in config:
@@ -459,7 +463,13 @@ def parse_options(items: list[str]) -> dict[str, Any]:
     pairs = (item.partition("=") for item in items)
     values = ((key.strip(), re.sub(r"\s*([][(),])\s*", r"\1", text.strip())) for key, _, text in pairs)
     items = [f"{key}={text.replace(' ', _SPACE)}" for key, text in values]
-    return _with_spaces(parser.parse_args(["--options", *items]).options) if items else {}
+    try:
+        options = _with_spaces(parser.parse_args(["--options", *items]).options) if items else {}
+    except RecursionError:
+        options = None
+    if options is None or any(key.count(".") > 50 for key in options):
+        raise HypvisionError("--cfg-options has brackets or keys that are nested too deeply. Correct them.")
+    return options
 
 
 _SPACE = "\ue000"  # an unused character that replaces spaces within strings

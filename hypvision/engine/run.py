@@ -27,6 +27,7 @@ from hypvision.engine.console import ConsoleHook, quiet
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, find_test_options, import_extensions
 from hypvision.engine.hooks import InterruptHook
 from hypvision.engine.work_dir import lock_work_dir
+from hypvision.engine.workers import with_extensions
 from hypvision.errors import HypvisionError
 from hypvision.files import check_output, check_output_folder, protecting
 from hypvision.images import is_image
@@ -73,6 +74,7 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
     if config.get("runner_type") == "ShardedRunner":
         import hypvision.engine.sharded  # noqa: F401 - registers it; too heavy to import in every training
     runner = RUNNERS.build(config) if "runner_type" in config else Runner.from_cfg(config)
+    runner.build_dataloader = with_extensions(runner.build_dataloader)
     model = getattr(runner.model, "module", runner.model)
     check_channels(getattr(model, "module", model))
     if console is not None:

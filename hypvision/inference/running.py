@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,17 @@ from hypvision.inference.writers import Prediction
 _R = TypeVar("_R", bound=Result, default=Result)
 
 
+@contextmanager
+def leaving_out(frame: Frame, failed: list[str] | None) -> Iterator[None]:
+    """Context that leaves an image out after an error of it, whose message is added to ``failed``; None: it raises."""
+    try:
+        yield
+    except HypvisionError as error:
+        if failed is None:
+            raise
+        failed.append(str(error) if frame.file in str(error) else f"'{frame.file}': {error}")
+
+
 def results(
     predictor: Predictor, sources: Sources, batch: int = 8, failed: list[str] | None = None
 ) -> Iterator[tuple[Frame, Image.Image, Result]]:
@@ -27,8 +39,8 @@ def results(
     Args:
         predictor, sources: the model and its images.
         batch: images at a time.
-        failed: a list to which the message of each image that cannot be read is added; the image is left out. None:
-            such an image raises.
+        failed: a list to which the message of each image is added that cannot be read or that the model refuses; the
+            image is left out. None: such an image raises.
 
     Raises:
         HypvisionError: an image or a video that cannot be read.
@@ -36,18 +48,22 @@ def results(
     count = batch if predictor.batch else 1
 
     def read(frame: Frame) -> tuple[Image.Image, Any] | None:
-        try:
+        with leaving_out(frame, failed):
             image = frame.open()
-        except HypvisionError as error:
-            if failed is None:
-                raise
-            failed.append(str(error))
-            return None
-        return image, predictor.prepare(image)
+            return image, predictor.prepare(image)
+        return None
 
     def find(waiting: list[tuple[Frame, Image.Image, Any]]) -> Iterator[tuple[Frame, Image.Image, Result]]:
-        with torch.inference_mode():
-            found = predictor.find([prepared for _, _, prepared in waiting])
+        found: Sequence[Result] = ()
+        alone = failed if len(waiting) == 1 else None
+        try:
+            with torch.inference_mode(), leaving_out(waiting[0][0], alone):
+                found = predictor.find([prepared for _, _, prepared in waiting])
+        except HypvisionError:
+            if failed is None or len(waiting) == 1:
+                raise
+            for one in waiting:  # which of them is it?
+                yield from find([one])
         for (frame, image, _), result in zip(waiting, found):
             yield frame, image, result
 

@@ -41,7 +41,8 @@ class Prediction(NamedTuple, Generic[_R]):
 
 
 class Writer:
-    """Writes results into a folder; the files of all images (JSON, CSV) at the end, unless an error was raised.
+    """Writes results into a folder; the files of all images (JSON, CSV) at the end, after an error those of the images
+    that were done.
 
     Args:
         folder: where; made if missing.
@@ -111,7 +112,7 @@ class Writer:
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._video.__exit__(error_type, error, trace)
-        if error_type is not None:
+        if error_type is not None and not self._file["images"]:
             return
         if "json" in self.kinds:
             write_json(self.folder / JSON, self._file, indent=None)

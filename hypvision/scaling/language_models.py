@@ -8,6 +8,7 @@ Section 4 and Appendix C.
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from hypvision.errors import HypvisionError
+from hypvision.files import read_text
 from hypvision.scaling.fits import JointFit, joint_fit
 from hypvision.scaling.measures import frame, norms, overlaps
 from hypvision.shipped import config_folder
@@ -179,8 +181,7 @@ def _rows(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Number and content of the lines of a csv file with a header, what a line lacks taken from what is known of it."""
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(io.StringIO(read_text(path), newline="")))
     except (UnicodeDecodeError, csv.Error) as error:
         raise HypvisionError(f"'{path}' is no csv file: {error}.") from error
     for number, row in enumerate(rows, start=2):

@@ -31,7 +31,7 @@ from hypvision.clip.models import ARCHITECTURES, MEAN, STD, expand_tokens, trim_
 from hypvision.data.shape_captions import vocabulary
 from hypvision.engine.config import load_config
 from hypvision.errors import HypvisionError
-from hypvision.files import write_text
+from hypvision.files import read_text, write_text
 from hypvision.zoo.cards import readme
 
 PACKAGED_LIMIT = 40 * 10**6  # bytes of all files in the repository
@@ -343,7 +343,7 @@ def _load_elsewhere(name: str, environment: Mapping[str, str], stage: Path) -> N
 def read_about(path: str | Path) -> dict[str, Any]:
     """The texts for a record from a YAML file."""
     try:
-        about = parse_yaml(Path(path).read_text(encoding="utf-8"))
+        about = parse_yaml(read_text(path, 2**26))
     except (OSError, ValueError) as error:  # ValueError: not YAML, not UTF-8, or an impossible date
         raise HypvisionError(f"The file '{path}' cannot be read: {error}.") from error
     if not isinstance(about, dict):

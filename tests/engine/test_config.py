@@ -9,7 +9,7 @@ pytest.importorskip("mmdet")
 
 from helpers.engine import make_images, write_config
 
-from hypvision.engine.config import leave_out_pretrained, load_config
+from hypvision.engine.config import leave_out_pretrained, load_config, parse_options
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 
@@ -60,3 +60,13 @@ def test_weights_that_a_checkpoint_replaces_are_not_fetched():
         clip=dict(name="ViT-B-16", pretrained="openai", load_weights=False),
         distillation=dict(teacher=dict(pretrained=True)),
     )
+
+
+def test_what_names_itself_or_is_too_deep_is_a_sentence(tmp_path):
+    path = tmp_path / "circle.py"
+    path.write_text("_base_ = ['circle.py']\n")
+    with pytest.raises(HypvisionError, match=r"circle.py.*names itself in _base_"):
+        load_config(path)
+    for word in ("a=" + "[" * 3000 + "]" * 3000, ".".join("a" * 5000) + "=1"):
+        with pytest.raises(HypvisionError, match="nested too deeply"):
+            parse_options([word])

@@ -19,7 +19,10 @@ from hypvision.engine.run import test as measure
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.inference import Boxes, Classes, Labels, Segments
+from hypvision.inference.predictors import Predictor
+from hypvision.inference.running import results
 from hypvision.inference.sources import find_sources, in_advance
+from hypvision.inference.writers import Writer
 
 DETECTOR = "mask-rcnn_hcformer_nano.shapes"
 SEGMENTER = "semantic-fpn_hcformer_nano.shapes"
@@ -376,3 +379,38 @@ def test_threads_keep_the_order_and_hand_errors_on():
 def test_mistakes(capsys, folder, tmp_path, words, said):
     assert main(["predict", str(folder), "--out", str(tmp_path / "out"), *words]) == 2
     assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), HypvisionError("a broken video")])
+def test_what_is_done_is_kept_after_an_error(tmp_path, error):
+    image = Image.new("RGB", (8, 8))
+    frame = next(iter(find_sources(image)))
+    with pytest.raises(type(error)), Writer(tmp_path, ("json", "csv")) as writer:
+        writer.add(frame, image, Classes(np.array([0.25, 0.75]), ("a", "b")))
+        raise error
+    assert len(json.loads((tmp_path / "predictions.json").read_text())["images"]) == 1
+    assert (tmp_path / "predictions.csv").read_text().count("\n") > 1
+
+
+def test_an_image_that_the_model_refuses_costs_the_others_nothing(tmp_path):
+    """Of a batch of two, and before that where it is prepared."""
+
+    def prepare(image):
+        if image.width == 1:
+            raise HypvisionError("one pixel")
+        return image
+
+    def find(prepared):
+        if any(image.width == 2 for image in prepared):
+            raise HypvisionError("two pixels")
+        return [Classes(np.array([0.25, 0.75]), ("a", "b"))] * len(prepared)
+
+    paths = [tmp_path / f"{width}.png" for width in (1, 2, 3, 4)]
+    for path in paths:
+        Image.new("RGB", (int(path.stem), 4)).save(path)
+    failed: list[str] = []
+    picky = Predictor(prepare, find)
+    found = [frame.name for frame, _, _ in results(picky, find_sources(paths), 3, failed)]
+    assert found == ["3", "4"] and ["1.png': one pixel" in failed[0], "2.png': two pixels" in failed[1]] == [True] * 2
+    with pytest.raises(HypvisionError, match="two pixels"):
+        list(results(picky, find_sources(paths[1:])))

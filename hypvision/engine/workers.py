@@ -1,0 +1,53 @@
+"""Workers of data loaders that start as new processes: on Windows and macOS, and with ``mp_start_method="spawn"``.
+
+A forked worker has everything that the libraries' extensions have changed in this process (operators of mmcv, its image
+reader, registries). A new one imports the modules of what it is sent, and of mmdet's data sets that is mmdet alone. So
+its first act is to import the extensions that are loaded here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import sys
+from collections.abc import Callable
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from hypvision.plugins import PLUGINS
+
+
+def _import_and_make(modules: list[str], kind: Any) -> Any:
+    """An object without its state, which is unpickled after the modules are there."""
+    for module in modules:
+        importlib.import_module(module)
+    return kind.__new__(kind)
+
+
+def worker_context() -> BaseContext | None:
+    """The context in which new processes import the loaded extensions; None where they are forked."""
+    default: Any = multiprocessing.get_context(multiprocessing.get_start_method())
+    kind: Any = default.Process
+    if default.get_start_method() == "fork":
+        return None
+
+    class Process(kind):
+        def __reduce__(self) -> Any:
+            loaded = {module for role, module in PLUGINS.items() if role.startswith("scope ") and module in sys.modules}
+            return _import_and_make, (sorted(loaded), kind), vars(self)
+
+    context: Any = type(default)()  # a copy: the default one is shared by all
+    context.Process = Process
+    return context
+
+
+def with_extensions(build: Callable[..., Any]) -> Callable[..., Any]:
+    """mmengine's function that builds data loaders, whose workers are then those of :func:`worker_context`."""
+
+    def build_dataloader(*args: Any, **kwargs: Any) -> Any:
+        loader = build(*args, **kwargs)
+        if loader.num_workers and loader.multiprocessing_context is None:
+            loader.multiprocessing_context = worker_context()
+        return loader
+
+    return build_dataloader
