@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import read_json
@@ -56,8 +56,12 @@ def key(*rules: Any, **default: Any) -> Any:
     return field(metadata={"rules": rules}, **default)
 
 
+def _is_printable(value: Any) -> bool:
+    return isinstance(value, str) and not _CONTROL.search(value)
+
+
 def is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip()) and not _CONTROL.search(value)
+    return _is_printable(value) and bool(value.strip())
 
 
 def is_number(value: Any) -> bool:
@@ -69,9 +73,9 @@ def is_plain(value: Any, depth: int = _DEEPEST) -> bool:
     """Whether a value is one that JSON has too, without NaN or infinity, and not nested deeper than this."""
     if isinstance(value, (dict, list)):
         values = value.values() if isinstance(value, dict) else value
-        named = isinstance(value, list) or all(isinstance(name, str) for name in value)
+        named = isinstance(value, list) or all(map(_is_printable, value))
         return depth > 0 and named and all(is_plain(item, depth - 1) for item in values)
-    return value is None or isinstance(value, (bool, str)) or is_number(value)
+    return value is None or isinstance(value, bool) or is_number(value) or _is_printable(value)
 
 
 def is_inside(text: str) -> bool:
@@ -86,9 +90,19 @@ _TYPES: dict[Any, Callable] = {
     bool: rule("true or false", lambda value: isinstance(value, bool)),
     int: rule("a whole number", lambda value: type(value) is int and abs(value) < 2**63),
     float: rule("a finite number", is_number),
-    str: rule("text (without control characters)", lambda v: isinstance(v, str) and not _CONTROL.search(v)),
+    str: rule("text (without control characters)", _is_printable),
     type(None): rule("null", lambda value: value is None),
 }
+
+
+# Where names of this module stand in a lambda, they are not found by get_type_hints() within a class.
+Name = Annotated[str, rule("the name of a file below this folder", lambda value: is_text(value) and is_inside(value))]
+
+
+class ShardTable(NamedTuple):
+    """The table of the shards of a checkpoint, as transformers writes it: the file of each tensor, beside the table."""
+
+    weight_map: dict[str, Name]
 
 
 # Checking
@@ -113,6 +127,18 @@ def parse(kind: type[Kind] | Any, value: Any, where: str, extra: bool = False, a
     except ValueError as error:
         told = str(error)
         raise HypvisionError(f"{where}{told}{'' if told[-1] in '.?' else '.'} {advice}".rstrip()) from None
+
+
+def check_types(value: Any, where: str) -> None:
+    """Every field of an object of a dataclass must be of its type.
+
+    Raises:
+        HypvisionError: one is not; names it.
+    """
+    kind: Any = type(value)
+    for name, (steps, _) in _fields(kind).items():
+        for step in steps:
+            parse(step, getattr(value, name), f"{where}, '{name}'")
 
 
 def read_record(kind: type[Kind] | Any, path: str | Path, advice: str, extra: bool = False) -> Any:
@@ -146,11 +172,10 @@ def read_table(
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            rows = [(reader.line_num, row) for row in reader]
+            rows, head = [(reader.line_num, row) for row in reader], list(reader.fieldnames or ())
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise HypvisionError(f"'{path}' cannot be read as CSV: {reason}. Correct the file.") from error
-    head = list(reader.fieldnames or ())
     if twice := next((name for name in head if head.count(name) > 1), None):
         raise HypvisionError(f"'{path}' has the column '{twice}' twice. Remove one.")
     hints, found = typing.get_type_hints(kind), []

@@ -16,6 +16,7 @@ import csv
 import gzip
 import io
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -63,12 +64,16 @@ def read_chains(path: str | Path) -> list[Chain]:
         reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
         names = set(reader.fieldnames or ())
         rows = [(reader.line_num, row) for row in reader]
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:
         raise HypvisionError(f"The chains '{path}' cannot be read: {error}. Expected: csv in UTF-8.") from error
     if not ({"positive", "negative"} <= names or {"id", "captions"} <= names):
         raise HypvisionError(
             f"The chains '{path}' have the columns {', '.join(map(str, reader.fieldnames or ['none']))}. Expected: "
             f"{_SCHEMAS}."
+        )
+    if len(names) < len(reader.fieldnames or ()):
+        raise HypvisionError(
+            f"The chains '{path}' have a column twice: {', '.join(map(str, reader.fieldnames or ()))}."
         )
     if not rows:
         raise HypvisionError(f"The chains '{path}' have no rows.")
@@ -96,9 +101,11 @@ def read_chains(path: str | Path) -> list[Chain]:
 def _split(chain: str, where: str) -> tuple[str, ...]:
     texts = tuple(text.strip() for text in chain.split(SEPARATOR))
     if "" in texts:
-        raise HypvisionError(f"{where}: level {texts.index('') + 1} of '{chain.strip()}' is empty.")
+        raise HypvisionError(f"{where}: level {texts.index('') + 1} of '{chain.strip():.80}' is empty.")
     if len(texts) < 2:
-        raise HypvisionError(f"{where}: '{chain}' is no chain. At least two texts joined by '{SEPARATOR}' are needed.")
+        raise HypvisionError(
+            f"{where}: '{chain:.80}' is no chain. At least two texts joined by '{SEPARATOR}' are needed."
+        )
     return texts
 
 

@@ -162,11 +162,11 @@ def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, m
         (["tokens", "a.npy"], "is no array of NumPy"),
         (["tokens", "real.npy"], "float64 numbers; ids of tokens are whole numbers"),
         (["tokens", "few.npy"], "3 different tokens have no exponent"),
-        (["fit", "a.txt"], "there is no family and no dataset and no m and no loss"),
-        (["fit", "latin.csv"], "is no csv file"),
+        (["fit", "a.txt"], "missing family, dataset, m, loss"),
+        (["fit", "latin.csv"], "cannot be read as CSV"),
         (["fit", "no_such.csv"], "A file is missing"),
-        (["run", "fig8", "--losses", "word.csv"], "line 3: could not convert"),
-        (["run", "fig1", "--losses", "word.csv"], "line 3: could not convert"),  # before the training
+        (["run", "fig8", "--losses", "word.csv"], "line 3: 'loss' must be a finite number"),
+        (["run", "fig1", "--losses", "word.csv"], "line 3: 'loss' must be a finite number"),  # before the training
         (["fit", "same.csv"], "all the same, so they have no exponent"),
     ],
 )
