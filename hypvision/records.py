@@ -241,14 +241,18 @@ def _mapping(value: Any, place: tuple[str, ...]) -> dict[Any, Any]:
 
 
 def _one_of_several(kinds: Sequence[Any], value: Any, place: tuple[str, ...]) -> Any:
-    """Of the type that the value is of; the message is that of the last one, which is not null."""
-    told = ValueError()
-    for kind in sorted(kinds, key=lambda kind: kind is not type(None)):
+    """Of the type that the value is of; of an optional one the message is that of the type itself."""
+    told = []
+    for kind in kinds:
         try:
             return _conform(kind, value, place)
         except ValueError as error:
-            told = error
-    raise told
+            if kind is not type(None):
+                told.append(error)
+    if len(told) == 1:
+        raise told[0]
+    choices = " or ".join(str(error).partition(" must be ")[2].rpartition(", got ")[0] for error in told)
+    raise _wrong(place, f"must be {choices}, got {show(value)}")
 
 
 @cache
