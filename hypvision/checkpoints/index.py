@@ -15,9 +15,10 @@ from typing import Any
 
 import yaml
 
-from hypvision.checkpoints.records import Index, Record, parse
+from hypvision.checkpoints.records import Index, Record
 from hypvision.errors import HypvisionError
 from hypvision.files import read_text, write_text
+from hypvision.records import parse
 
 VERSION = 1
 _HEADER = """\

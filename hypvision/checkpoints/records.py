@@ -1,8 +1,8 @@
 """What the zoo knows about a weight file: the record, the objects in it, and the index that holds them.
 
-The dataclasses are the schema: each field says what its value must be (:func:`key`), and :func:`parse` makes an object
-of plain values by it. Keys that are not in the schema are errors, as are missing ones: a typing mistake must not become
-a silent default. ``docs/model-zoo.md`` describes the keys.
+The dataclasses are the schema: each field says what its value must be, and :func:`hypvision.records.parse` makes an
+object of plain values by it. Keys that are not in the schema are errors, as are missing ones: a typing mistake must not
+become a silent default. ``docs/model-zoo.md`` describes the keys.
 """
 
 from __future__ import annotations
@@ -10,64 +10,22 @@ from __future__ import annotations
 import datetime
 import fnmatch
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
 
 from hypvision.checkpoints.storage import STORAGES, foreign_setting
 from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.records import is_inside, is_number, is_plain, is_text, key, positive, rule
 
 TASKS = ("classification", "segmentation", "detection", "zero-shot")
 ADDRESSES = ("http://", "https://", "hf-hub:", "file://")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a card is printed: they would steer the terminal
 _NAME = r"(?=.{,128}$)[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*"  # with sum and suffix it must be a file name
 _FILE = r"(.*/)?[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors"
 
 
 # What a value must be
-
-
-def rule(text: str, test: Callable[[Any], bool], convert: Callable[[Any], Any] = lambda value: value) -> Callable:
-    """A function that returns a value, converted, if it passes the test, and else says what it must be."""
-
-    def apply(value: Any) -> Any:
-        if not test(value):
-            raise ValueError(f"must be {text}, got {repr(value)[:80]}")
-        return convert(value)
-
-    return apply
-
-
-def key(*rules: Any, **default: Any) -> Any:
-    """A field of the schema: its rules in their order, or the dataclass (in a list, several) that it holds."""
-    return field(metadata={"rules": rules}, **default)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip()) and not _CONTROL.search(value)
-
-
-def _is_number(value: Any) -> bool:
-    """Whether a value is a finite number; YAML knows whole numbers of any length, floats end at 1.8e308."""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value is one that JSON has too, as cards and hub repositories need it."""
-    if isinstance(value, dict):
-        return all(isinstance(name, str) and _is_plain(item) for name, item in value.items())
-    if isinstance(value, list):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, (bool, str)) or _is_number(value)
-
-
-def _is_inside(text: str) -> bool:
-    """Whether a path stays below its folder."""
-    path = PurePosixPath(text)
-    odd = any(letter in text for letter in "\\:\0")
-    return not (path.is_absolute() or ".." in path.parts or odd or not path.name)
 
 
 def _day(value: Any) -> str:
@@ -79,7 +37,7 @@ def _day(value: Any) -> str:
 
 
 def _settings(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict) or not _is_plain(value):
+    if not isinstance(value, dict) or not is_plain(value):
         raise ValueError("must be a mapping of numbers, texts, lists and mappings")
     if (foreign := foreign_setting(value)) is not None:
         raise ValueError(
@@ -100,15 +58,14 @@ def _all(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda values: isinstance(values, (list, tuple)) and all(map(test, values))
 
 
-text = rule("text (without control characters)", _is_text)
-texts = rule("a list of texts (without control characters)", _all(_is_text), tuple)
+text = rule("text (without control characters)", is_text)
+texts = rule("a list of texts (without control characters)", _all(is_text), tuple)
 _is_address = _all(lambda value: value.startswith(ADDRESSES))
 addresses = rule(f"addresses that must begin with one of {', '.join(ADDRESSES)}", _is_address)
 some_texts = rule("a list of at least one", bool)
-number = rule("a finite number", _is_number, float)
-count = rule("a positive whole number", lambda value: type(value) is int and 0 < value < 2**63)
-inside = rule("relative, with '/' and without '..'", lambda value: _is_text(value) and _is_inside(value))
-channels = rule("a list of one number a channel", _all(_is_number), tuple)
+number = rule("a finite number", is_number, float)
+inside = rule("relative, with '/' and without '..'", lambda value: is_text(value) and is_inside(value))
+channels = rule("a list of one number a channel", _all(is_number), tuple)
 _is_side = _all(lambda value: type(value) is int and 0 < value < 2**16)
 sides = rule("[channels, height, width]", lambda value: _is_side(value) and len(value) == 3, tuple)
 
@@ -129,7 +86,7 @@ class WeightFile:
     """
 
     sha256: str = key(matching(r"[0-9a-f]{64}", "64 hexadecimal digits in lower case, in quotes"))
-    bytes: int = key(count)
+    bytes: int = key(positive)
     storage: str = key(_one_of(STORAGES))
     path: str | None = key(inside, matching(_FILE, "a file whose name must end in .safetensors"), default=None)
     urls: tuple[str, ...] = key(texts, addresses, default=())
@@ -183,7 +140,7 @@ class Input:
     size: tuple[int, int, int] = key(sides)
     mean: tuple[float, ...] = key(channels)
     std: tuple[float, ...] = key(channels, rule("above 0", lambda values: min(values, default=1) > 0))
-    crop_pct: float = key(rule("above 0 and at most 1", lambda value: _is_number(value) and 0 < value <= 1))
+    crop_pct: float = key(rule("above 0 and at most 1", lambda value: is_number(value) and 0 < value <= 1))
     interpolation: str = key(text)
 
     def __post_init__(self) -> None:
@@ -222,7 +179,7 @@ class Record:
     model: str = key(text)
     config: str = key(inside)
     file: WeightFile = key(WeightFile)
-    parameters: int = key(count)
+    parameters: int = key(positive)
     input: Input = key(Input)
     classes: tuple[str, ...] = key(texts, some_texts)
     metrics: tuple[Metric, ...] = key([Metric])
@@ -260,51 +217,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value
-
-
-Schema = TypeVar("Schema", bound="WeightFile | Metric | Input | Record")
-
-
-def parse(schema: type[Schema], item: Any, where: str) -> Schema:
-    """An object of plain values, as YAML has them.
-
-    Args:
-        schema: one of the dataclasses above.
-        item: a dict with its keys.
-        where: what it is, for messages.
-
-    Raises:
-        HypvisionError: an unknown or missing key, or a value that breaks a rule; names the key.
-    """
-    if not isinstance(item, dict):
-        raise HypvisionError(f"{where} must be a mapping of keys to values, got {type(item).__name__}.")
-    known = {f.name: f for f in fields(schema)}
-    for name in item:
-        if name not in known:
-            hint = did_you_mean(str(name), known, 1, cutoff=0.6) or f" Known keys: {', '.join(known)}."
-            raise HypvisionError(f"{where}: unknown key '{name}'.{hint}")
-    needed = [name for name, f in known.items() if f.default is MISSING and f.default_factory is MISSING]
-    if missing := [name for name in needed if item.get(name) is None]:
-        raise HypvisionError(f"{where}: missing {', '.join(missing)}.")
-    values = {name: value for name, value in item.items() if value is not None}
-    for name, value in values.items():
-        for step in known[name].metadata["rules"]:
-            try:
-                values[name] = value = _apply(step, value, f"{where}, {name}")
-            except ValueError as error:
-                raise HypvisionError(f"{where}: '{name}' {error}.") from None
-    try:
-        return schema(**values)
-    except ValueError as error:
-        raise HypvisionError(f"{where}: {error}.") from None
-
-
-def _apply(step: Any, value: Any, where: str) -> Any:
-    if isinstance(step, list):
-        if not isinstance(value, list) or not value:
-            raise ValueError("must be a list of at least one")
-        return tuple(parse(step[0], item, f"{where} {n}") for n, item in enumerate(value, start=1))
-    return parse(step, value, where) if isinstance(step, type) else step(value)
 
 
 @dataclass(frozen=True)

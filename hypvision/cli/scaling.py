@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from argparse import Namespace
 from dataclasses import asdict, replace
@@ -189,7 +187,7 @@ def _run_heads(args: Namespace) -> None:
             tensors[subject] = {model.name: model.head for model in paper_models()}.get(subject)
     tensors = {name: args.tensor or tensor for name, tensor in tensors.items()}
     path = Path(args.out, "heads.csv")
-    rows = {(row["model"], row["tensor"]): row for row in (_read_csv(path) if path.exists() else [])}
+    rows = {(row["model"], row["tensor"]): row for row in _read_heads(path)}
 
     def measured(name: str) -> dict[str, Any] | None:
         found = (row for (model, tensor), row in rows.items() if model == name and is_head(tensor, tensors[name]))
@@ -300,7 +298,7 @@ def _run_fig8(args: Namespace) -> None:
     from hypvision.scaling.published import HEAD_OVERLAPS
 
     path = Path(args.out, "heads.csv")
-    heads = _read_csv(path) if path.exists() else []
+    heads = _read_heads(path)
     losses, fit = _losses(args)
     figures = draw_language_models(heads, losses, fit, args.out)
     names = ("model", "m", "overlap_mean", "norm_min")
@@ -328,10 +326,8 @@ def _losses(args: Namespace) -> tuple[list[Any], Any]:
     return losses, loss_fit(losses) if losses else None
 
 
-def _read_csv(path: Path) -> list[dict[str, str]]:
-    from hypvision.files import read_text
+def _read_heads(path: Path) -> list[dict[str, Any]]:
+    from hypvision.records import read_table
+    from hypvision.scaling.language_models import Head
 
-    rows = list(csv.DictReader(io.StringIO(read_text(path), newline="")))
-    if any(None in row or None in row.values() or not row.get("model") or not row.get("tensor") for row in rows):
-        raise HypvisionError(f"'{path}' is damaged. Remove it and measure the heads again.")
-    return rows
+    return [row._asdict() for row in read_table(Head, path)] if path.exists() else []

@@ -257,7 +257,7 @@ def _in_submitit(
 def _answer_of(job: Any) -> _Answer:
     try:
         return job.result()
-    except (*_PICKLING, OSError) as error:  # killed, timed out or never started; the log of submitit says which
+    except Exception as error:  # killed, timed out or never started; the log of submitit says which
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return _Answer(failure=f"its job {job.job_id} ended without a result ({lines[0] if lines else error})")
 

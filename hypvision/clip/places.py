@@ -9,7 +9,7 @@ from typing import Any
 
 from hypvision.checkpoints.sources import fetch, fetch_first, fetch_from_hub, find, is_address, offline, resolve
 from hypvision.errors import HypvisionError
-from hypvision.files import read_json
+from hypvision.records import parse, read_record
 
 _CONFIG = "open_clip_config.json"
 _WEIGHTS = (
@@ -82,13 +82,12 @@ def config_folder(name: str) -> Path:
 def repository_config(folder: Path) -> dict[str, Any]:
     """``model_cfg`` and ``preprocess_cfg`` of a model; refuses a config that would run code."""
     path = folder / _CONFIG
-    try:
-        found = read_json(path)
-        parts = [found["model_cfg"], *(found["model_cfg"][key] for key in ("vision_cfg", "text_cfg"))]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise HypvisionError(f"'{path}' describes no model of open_clip ({error!r}).") from error
-    plain = all(isinstance(part, dict) for part in parts)
-    if not plain or "trust_remote_code" in str(found):  # which would run code of the repository
+    found = read_record(dict[str, Any], path, "It describes no model of open_clip.")
+    where = f"'{path}' describes no model of open_clip"
+    inner = parse(dict[str, Any], found.get("model_cfg"), f"{where}: model_cfg")
+    for key in ("vision_cfg", "text_cfg"):
+        parse(dict[str, Any], inner.get(key), f"{where}: {key}")
+    if "trust_remote_code" in str(found):  # which would run code of the repository
         raise HypvisionError(f"'{path}' was refused: a config of open_clip has dicts of plain settings.")
     return found
 

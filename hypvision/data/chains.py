@@ -68,6 +68,10 @@ def read_chains(path: str | Path) -> list[Chain]:
             f"The chains '{path}' have the columns {', '.join(map(str, reader.fieldnames or ['none']))}. Expected: "
             f"{_SCHEMAS}."
         )
+    if len(names) < len(reader.fieldnames or ()):
+        raise HypvisionError(
+            f"The chains '{path}' have a column twice: {', '.join(map(str, reader.fieldnames or ()))}."
+        )
     if not rows:
         raise HypvisionError(f"The chains '{path}' have no rows.")
     found: list[Chain] = []
@@ -94,9 +98,11 @@ def read_chains(path: str | Path) -> list[Chain]:
 def _split(chain: str, where: str) -> tuple[str, ...]:
     texts = tuple(text.strip() for text in chain.split(SEPARATOR))
     if "" in texts:
-        raise HypvisionError(f"{where}: level {texts.index('') + 1} of '{chain.strip()}' is empty.")
+        raise HypvisionError(f"{where}: level {texts.index('') + 1} of '{chain.strip():.80}' is empty.")
     if len(texts) < 2:
-        raise HypvisionError(f"{where}: '{chain}' is no chain. At least two texts joined by '{SEPARATOR}' are needed.")
+        raise HypvisionError(
+            f"{where}: '{chain:.80}' is no chain. At least two texts joined by '{SEPARATOR}' are needed."
+        )
     return texts
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,14 +26,11 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import read_json
 from hypvision.images import open_image
+from hypvision.records import Name, read_record
 
 TEMPLATES = ("a photo of a {}", "a picture of a {}", "a drawing of a {}", "an emoji of a {}")
 
-_EMOJI = ("id", "name", "keywords", "group", "subgroup")
-_CLASS = ("label", "classname", "subgroup", "group_name")
-_SPLITS = ("train", "val", "test")
 _ONE_SIDED = ("hand", "time", "transport-sign")  # subgroups whose images mean something else in a mirror
 
 
@@ -58,62 +55,64 @@ class Emoji:
     one_sided: bool = False
 
 
+class _Entry(NamedTuple):
+    id: Name
+    name: str
+    keywords: tuple[str, ...]
+    group: str
+    subgroup: str
+
+
+class _Class(NamedTuple):
+    label: int
+    classname: str
+    subgroup: str
+    group_name: str
+
+
 def read_emoji(root: str | Path, split: str) -> tuple[list[Emoji], tuple[str, ...]]:
     """The emoji of a split, in the order of its list, and the names of all classes, in the order of their labels."""
     root = Path(root).expanduser()
-    classes = sorted(_records(root / "splits/classes.json", _CLASS), key=lambda row: row["label"])
-    if [row["label"] for row in classes] != list(range(len(classes))):
+    classes = sorted(_read(list[_Class], root / "splits/classes.json"), key=lambda row: row.label)
+    if [row.label for row in classes] != list(range(len(classes))):
         raise HypvisionError(f"The labels in '{root / 'splits/classes.json'}' are not 0, 1, 2, ...: renumber them.")
-    by_subgroup = {row["subgroup"]: row for row in classes}
-    known = {row["id"]: row for row in _records(root / "emoji.json", _EMOJI)}
-    splits = _json(root / "splits/emoji_split.json")
-    if not isinstance(splits, dict) or split not in splits:
-        raise HypvisionError(f"There is no split '{split}'.{did_you_mean(split, _SPLITS)} Use train, val or test.")
+    by_subgroup = {row.subgroup: row for row in classes}
+    known = {row.id: row for row in _read(list[_Entry], root / "emoji.json")}
+    splits = _read(dict[str, list[str]], root / "splits/emoji_split.json")
+    if split not in splits:
+        hint = did_you_mean(split, splits) or f" There are: {', '.join(splits) or 'none'}."
+        raise HypvisionError(f"The emoji in '{root}' have no split '{split}'.{hint}")
     found = []
     for name in splits[split]:
         row = known.get(name)
-        place = by_subgroup.get(row["subgroup"]) if row else None
+        place = by_subgroup.get(row.subgroup) if row else None
         if row is None or place is None:
             raise HypvisionError(
                 f"The emoji '{name}' of the split '{split}' has no {'class' if row else 'entry'} in "
                 f"'{root / ('splits/classes.json' if row else 'emoji.json')}'. Add it, or take it out of the split."
             )
         one_sided = (
-            row["group"] == "Symbols"
-            or row["subgroup"].startswith(_ONE_SIDED)
-            or not {"left", "right"}.isdisjoint(row["name"].split())
+            row.group == "Symbols"
+            or row.subgroup.startswith(_ONE_SIDED)
+            or not {"left", "right"}.isdisjoint(row.name.split())
         )
-        words = tuple(row["keywords"])
-        found.append(
-            Emoji(name, row["name"], words, place["label"], place["classname"], place["group_name"], one_sided)
-        )
-    return found, tuple(row["classname"] for row in classes)
+        found.append(Emoji(name, row.name, row.keywords, place.label, place.classname, place.group_name, one_sided))
+    return found, tuple(row.classname for row in classes)
 
 
-def _json(path: Path) -> Any:
+def _read(kind: Any, path: Path) -> Any:
     if not path.is_file():
         raise HypvisionError(
             f"There is no file '{path}'. A folder of emoji has emoji.json, images/STYLE/ID.png, splits/classes.json "
             "and splits/emoji_split.json; give its place with --cfg-options data_root=FOLDER."
         )
-    try:
-        return read_json(path)
-    except ValueError as error:
-        raise HypvisionError(f"'{path}' is not JSON: {error}. Replace it by an intact copy.") from error
+    return read_record(kind, path, "Replace it by an intact copy.", extra=True)
 
 
 def class_groups(root: str | Path) -> tuple[tuple[str, ...], ...]:
     """For each class, in the order of the labels, the group above it."""
-    rows = _records(Path(root).expanduser() / "splits/classes.json", _CLASS)
-    return tuple((row["group_name"],) for row in sorted(rows, key=lambda row: row["label"]))
-
-
-def _records(path: Path, keys: tuple[str, ...]) -> list[dict[str, Any]]:
-    rows = _json(path)
-    for number, row in enumerate(rows if isinstance(rows, list) else [rows]):
-        if lacking := [name for name in keys if not isinstance(row, dict) or name not in row]:
-            raise HypvisionError(f"Entry {number} of '{path}' has no '{lacking[0]}'. Expected: {', '.join(keys)}.")
-    return rows
+    rows = _read(list[_Class], Path(root).expanduser() / "splits/classes.json")
+    return tuple((row.group_name,) for row in sorted(rows, key=lambda row: row.label))
 
 
 @DATASETS.register_module()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -16,7 +17,8 @@ from tqdm import tqdm
 
 from hypvision.checks import one_of
 from hypvision.errors import HypvisionError
-from hypvision.files import check_output_folder, read_json, replacing_folder, write_json
+from hypvision.files import check_output_folder, replacing_folder, write_json
+from hypvision.records import read_record
 
 from .shapes import ShapesClassification, ShapesScenes
 from .taxonomy import TAXONOMY
@@ -150,8 +152,8 @@ def _already_there(out: Path, record: dict, overwrite: bool) -> bool:
     if not check_output_folder(out).exists() or not any(out.iterdir()):
         return False
     try:
-        found = read_json(out / _RECORD)
-    except (OSError, ValueError):
+        found = read_record(dict[str, Any], out / _RECORD, "")
+    except HypvisionError:
         raise HypvisionError(
             f"'{out}' exists and is not a data set of `hypvision data make`. Choose another folder, or remove it."
         ) from None

@@ -9,12 +9,13 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import logging
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -26,7 +27,10 @@ from tqdm import tqdm
 from hypvision.checkpoints.sources import offline
 from hypvision.checks import at_least, one_of
 from hypvision.errors import HypvisionError, require
-from hypvision.files import check_regular, parse_json, read_json, read_text, replacing, write_json
+from hypvision.files import check_regular, parse_json, read_text, replacing, write_json
+from hypvision.records import positive, read_record
+
+_logger = logging.getLogger(__name__)
 
 
 class Tokenizer(Protocol):
@@ -268,17 +272,38 @@ def _tokenized(
     several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
     try:
         first = not several or os.environ.get("LOCAL_RANK", str(dist.get_rank())) == "0"
-        if first and not facts.is_file():
+        if first and _stored(flat, facts, dtype) is None:
             _write_tokens(flat, facts, source, documents(source, field, separator), tokenizer, dtype)
     finally:
         if several:
             dist.barrier()
-    if not facts.is_file():
+    found = _stored(flat, facts, dtype)
+    if found is None:
         raise HypvisionError(f"The first process of this machine could not read the text at '{source}'; it says why.")
-    found = read_json(facts)
     with flat.open("rb") as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return np.frombuffer(content, dtype=dtype), np.asarray(found["sizes"]), found["bytes"]
+    return np.frombuffer(content, dtype=dtype), np.asarray(found.sizes), found.bytes
+
+
+class _Facts(NamedTuple):
+    """The sizes of documents in tokens, and the bytes of their text."""
+
+    sizes: list[Annotated[int, positive]]
+    bytes: Annotated[int, positive]
+
+
+def _stored(flat: Path, facts: Path, dtype: type) -> _Facts | None:
+    """What is known of stored tokens; None if they are not there, or damaged: they are made again."""
+    if not facts.is_file():
+        return None
+    try:
+        found = read_record(_Facts, facts, "")
+        if not found.sizes or flat.stat().st_size != sum(found.sizes) * np.dtype(dtype).itemsize:
+            raise HypvisionError(f"'{flat}' has not as many tokens as '{facts}' says.")
+        return found
+    except (HypvisionError, OSError) as error:
+        _logger.warning("Stored tokens are damaged, so the text is read again: %s", error)
+        return None
 
 
 def _write_tokens(

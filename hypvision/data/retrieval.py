@@ -22,9 +22,9 @@ import numpy as np
 from PIL import Image
 
 from hypvision.clip.classes import check_classes
-from hypvision.errors import HypvisionError, require
-from hypvision.files import read_json
+from hypvision.errors import HypvisionError, did_you_mean, require
 from hypvision.images import open_image
+from hypvision.records import parse, read_record
 
 from .image_folder import ImageFolderDataset, _ImageDataset
 from .published import read_label, read_matlab, read_rows
@@ -257,24 +257,22 @@ def _matching(root: str, classes: Sequence[str] | None) -> Sequence[str] | None:
     return sorted(set(found))
 
 
-def _in_file(name: str) -> Any:
+def _in_file(name: str, kind: Any) -> Any:
     """What a JSON file holds, ``"FILE.json"``, or what is there by a key, ``"FILE.json:KEY"``."""
+    advice = "Correct the file, 'classes' or 'ancestors' of the data in the config, or data_root."
     path, _, key = name.rpartition(":") if ".json:" in name else (name, "", "")
-    try:
-        content = read_json(Path(path).expanduser())
-        return content[key] if key else content
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise HypvisionError(
-            f"'{name}' cannot be read ({type(error).__name__}: {error}). Expected: a JSON file"
-            + (f" that has '{key}'" if key else "")
-            + ". Correct 'classes' or 'ancestors' of the data in the config, or data_root."
-        ) from error
+    if not key:
+        return read_record(kind, path, advice)
+    content = read_record(dict[str, Any], path, advice)
+    if key not in content:
+        raise HypvisionError(f"'{path}' has no '{key}'.{did_you_mean(key, content)} {advice}")
+    return parse(kind, content[key], f"'{name}'", advice=advice)
 
 
 def _taxonomy(name: str) -> dict[str, tuple[str, ...]]:
     """Groups above each class of a hierarchy that is known by name, or of one in a file."""
     if ".json" in name:
-        return _in_file(name)
+        return _in_file(name, dict[str, list[str]])
     if name != "shapes":
         raise HypvisionError(f"There are no ancestors by the name of '{name}'. Give a dict, a .json file or 'shapes'.")
     return {" ".join(words): (KIND_OF[words[-1]], words[-1]) for words in TAXONOMY.instances}
@@ -310,7 +308,7 @@ class RetrievalFolder(ImageFolderDataset):
         gallery: str | None = None,
     ):
         if isinstance(classes, str):
-            classes = _in_file(classes)
+            classes = _in_file(classes, list[str])
         super().__init__(root, transform, classes=_matching(root, classes))
         if isinstance(ancestors, str):
             ancestors = _taxonomy(ancestors)

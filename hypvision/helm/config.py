@@ -11,8 +11,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from hypvision.checks import at_least, more_than, one_of
+from hypvision.checks import at_least, between, more_than, one_of
 from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.records import check_types
+
+_MOST = 1000  # layers, and experts of one: more take hours to build
 
 
 @dataclasses.dataclass
@@ -105,6 +108,7 @@ class Architecture:
     fused: bool = True
 
     def __post_init__(self) -> None:
+        check_types(self, "A HELM model")
         if self.expert_c_init == "ones":
             self.expert_c_init = 1.0
         one_of(("lorentz", "euclidean"), geometry=self.geometry)
@@ -119,6 +123,8 @@ class Architecture:
         )  # fmt: skip
         for name, value in least.items():
             at_least(value, integer=True, **{name: getattr(self, name)})
+        between(1, _MOST, n_layers=self.n_layers)
+        between(0, _MOST, n_routed_experts=self.n_routed_experts, n_shared_experts=self.n_shared_experts)
         self._check_heads()
         if self.mixed:
             self._check_experts()

@@ -20,11 +20,12 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from hypvision.checkpoints.match import load_into
+from hypvision.checkpoints.match import load_into, nonfinite_names
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.errors import HypvisionError, require
 from hypvision.geometry import named_manifold_parameters
 from hypvision.geometry.parameters import mark
+from hypvision.records import ShardTable, read_record
 
 from .cache import Cache
 from .checkpoint import decoder_weights, helm_architecture, helm_from_official, is_official_helm, official_architecture
@@ -213,14 +214,35 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **options: Any) -> Any:
-        """As every model of transformers. It replaces parameters by its own; points are marked as such again, which
-        the optimisers of :mod:`hypvision.optim` go by."""
-        found = super().from_pretrained(*args, **options)
-        model = found[0] if isinstance(found, tuple) else found  # a tuple with a report, if requested
+        """As every model of transformers, but every weight must be there and finite. transformers replaces parameters
+        by its own; points are marked as such again, which the optimisers of :mod:`hypvision.optim` go by.
+
+        Raises:
+            HypvisionError: weights are missing, of another shape or not finite; or the table of shards names files
+                outside the folder.
+        """
+        source = options.get("pretrained_model_name_or_path", args[0] if args else None)
+        for table in Path(str(source)).glob("*.index.json"):
+            read_record(ShardTable, table, "Copy it again.", extra=True)
+        reported = options.pop("output_loading_info", False)
+        loaded: Any = super().from_pretrained(*args, output_loading_info=True, **options)
+        model, report = loaded
+        if lost := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):
+            raise HypvisionError(
+                f"The weights in '{source}' do not fit the model of its config.json: {len(lost)} of "
+                f"{len(model.state_dict())} are missing or of another shape ({', '.join(lost[:5])}"
+                f"{', ...' if len(lost) > 5 else ''}). Copy the whole folder again."
+            )
+        if wrong := nonfinite_names({name: value for name, value in model.state_dict().items() if not value.is_meta}):
+            raise HypvisionError(
+                f"The weights in '{source}' have NaN or infinite values in {len(wrong)} tensors "
+                f"({', '.join(wrong[:5])}{', ...' if len(wrong) > 5 else ''}): the files are damaged, or the training "
+                "that gave them has diverged. Take other weights."
+            )
         for _, parameter, manifold in named_manifold_parameters(model):
             if type(parameter) is torch.nn.Parameter and not parameter.is_meta:  # neither sharded nor offloaded to disk
                 mark(parameter, manifold)
-        return found
+        return loaded if reported else model
 
     @classmethod
     def from_official(cls, source: str | Path | Mapping[str, Tensor], **options: Any) -> HelmForCausalLM:

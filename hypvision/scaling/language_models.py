@@ -7,19 +7,17 @@ Section 4 and Appendix C.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hypvision.errors import HypvisionError
-from hypvision.files import read_text
+from hypvision.records import positive, read_table
 from hypvision.scaling.fits import JointFit, joint_fit
 from hypvision.scaling.measures import frame, norms, overlaps
 from hypvision.shipped import config_folder
@@ -34,14 +32,44 @@ class LanguageModel(NamedTuple):
     width: int
 
 
+class _Model(NamedTuple):
+    family: str
+    model: str
+    head: str
+    m: Annotated[int, positive]
+
+
+class _Loss(NamedTuple):
+    family: str
+    dataset: str
+    m: float
+    loss: float
+
+
+class Head(NamedTuple):
+    """A row of ``heads.csv``: the statistics of one head, see :func:`head_statistics`."""
+
+    model: str
+    tensor: str
+    tokens: float
+    m: float
+    overlap_mean_absolute: float
+    overlap_std_absolute: float
+    overlap_mean: float
+    overlap_variance: float
+    overlap_max: float
+    overlap_times_m: float
+    welch: float
+    frame_potential: float
+    norm_mean: float
+    norm_std: float
+    norm_min: float
+    norm_max: float
+
+
 def read_models(path: str | Path) -> list[LanguageModel]:
     """A csv table of models, with the columns ``family``, ``model``, ``head`` and ``m``."""
-    found = []
-    for number, row in _rows(path, ("family", "model", "head", "m")):
-        if not row["m"].isdecimal():
-            raise HypvisionError(f"'{path}', line {number}: the width m is '{row['m']}'. Give a whole number.")
-        found.append(LanguageModel(row["family"], row["model"], row["head"], int(row["m"])))
-    return found
+    return [LanguageModel(row.family, row.model, row.head, row.m) for row in read_table(_Model, path)]
 
 
 @cache
@@ -158,41 +186,17 @@ def frequency_exponent(counts: Tensor, ranks: int = 1000) -> float:
     return -(x @ y / (x @ x)).item()
 
 
-def read_losses(path: str | Path) -> list[dict[str, str]]:
+def read_losses(path: str | Path) -> list[dict[str, Any]]:
     """The rows of a csv of losses, with the columns ``family``, ``dataset``, ``m`` and ``loss``.
 
     ``model`` may stand for ``family`` and ``m``, if it is one of :func:`paper_models`.
     """
     known = {model.name: {"family": model.family, "m": str(model.width)} for model in paper_models()}
-    found = []
-    for number, row in _rows(path, ("family", "dataset", "m", "loss"), lambda row: known.get(row.get("model") or "")):
-        try:
-            float(row["m"]), float(row["loss"])
-        except ValueError as error:
-            raise HypvisionError(f"'{path}', line {number}: {error}.") from error
-        found.append(row)
-    return found
+    rows = read_table(_Loss, path, lambda row: known.get(row.get("model") or "", {}))
+    return [row._asdict() for row in rows]
 
 
-def _rows(
-    path: str | Path,
-    columns: Sequence[str],
-    known: Callable[[Mapping[str, str]], Mapping[str, str] | None] = lambda row: None,
-) -> Iterator[tuple[int, dict[str, str]]]:
-    """Number and content of the lines of a csv file with a header, what a line lacks taken from what is known of it."""
-    try:
-        rows = list(csv.DictReader(io.StringIO(read_text(path), newline="")))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise HypvisionError(f"'{path}' is no csv file: {error}.") from error
-    for number, row in enumerate(rows, start=2):
-        row = {**(known(row) or {}), **{name: value for name, value in row.items() if value}}
-        missing = [name for name in columns if not row.get(name)]
-        if missing:
-            raise HypvisionError(f"'{path}', line {number}: there is no {' and no '.join(missing)}.")
-        yield number, row
-
-
-def loss_fit(rows: Sequence[Mapping[str, str]]) -> JointFit:
+def loss_fit(rows: Sequence[Mapping[str, Any]]) -> JointFit:
     """The joint fit ``L = A / m^alpha + B`` with an offset for each family and data set; see :func:`joint_fit`."""
     groups = [f"{row['family']}/{row['dataset']}" for row in rows]
     return joint_fit([float(row["m"]) for row in rows], [float(row["loss"]) for row in rows], groups)

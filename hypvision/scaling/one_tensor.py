@@ -17,7 +17,8 @@ from hypvision.checkpoints.read import read_file, stored_weights
 from hypvision.checkpoints.sources import fetch_from_hub
 from hypvision.checkpoints.storage import check_format
 from hypvision.errors import HypvisionError
-from hypvision.files import below, read_json
+from hypvision.files import below
+from hypvision.records import ShardTable, read_record
 
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -52,7 +53,7 @@ def _from_parts(
     for whole in _WHOLE:
         table = find(f"{whole}.index.json")
         if table is not None:
-            places = _table(table)
+            places = read_record(ShardTable, table, "Copy it again.", extra=True).weight_map
             name = choose(places)
             part = find(places[name])
             if part is None:
@@ -62,16 +63,6 @@ def _from_parts(
         if path is not None:
             return _from_file(path, choose)
     raise HypvisionError(f"'{source}' has no weights: none of {', '.join(_WHOLE)}, nor a table of shards.")
-
-
-def _table(path: Path) -> dict[str, str]:
-    try:
-        places = read_json(path)["weight_map"]
-        if not isinstance(places, dict) or not all(isinstance(place, str) for place in places.values()):
-            raise ValueError("its weight_map is no table of names")
-    except (ValueError, KeyError, TypeError) as error:
-        raise HypvisionError(f"The table of shards '{path}' is damaged: {error}. Copy it again.") from error
-    return places
 
 
 def _from_file(path: Path, choose: Callable[[Iterable[str]], str]) -> tuple[str, Tensor]:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -29,7 +29,8 @@ from tqdm import tqdm
 
 from hypvision.checkpoints.read import read_file
 from hypvision.errors import HypvisionError
-from hypvision.files import check_output_folder, read_json, replacing, write_json
+from hypvision.files import check_output_folder, replacing, write_json
+from hypvision.records import is_number, positive, read_record, rule
 from hypvision.scaling import measures
 from hypvision.scaling.data import Batch, density_scan, frequencies, sample, stream
 from hypvision.scaling.model import check_width, initial, joined, loss, loss_and_gradient, parts
@@ -117,6 +118,51 @@ class Point:
         return density_scan(frequencies(self.distribution, n, self.alpha), self.density)
 
 
+_Positive = Annotated[float, rule("a number above 0", lambda value: is_number(value) and value > 0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(Point):
+    """The result of a point: its loss and the measures of its weights, see :mod:`hypvision.scaling.measures`.
+
+    What takes two strongly represented rows or more is None without them, and so are deviations of one number.
+    """
+
+    n: Annotated[int, positive]
+    active: float
+    loss: _Positive
+    loss_std: float | None = None
+    train_loss: float
+    train_loss_std: float | None = None
+    phi_half: float
+    phi_one: float
+    strong_rows: int
+    overlap_mean: float | None = None
+    overlap_variance: float | None = None
+    overlap_max: float | None = None
+    overlap_mean_all: float
+    overlap_variance_all: float
+    overlap_max_all: float
+    overlap_deviation: float | None = None
+    welch: float | None = None
+    welch_excess: float | None = None
+    frame_potential: float | None = None
+    etf_possible: bool | None = None
+    unlearned_loss: float
+    unlearned_approximation: float
+    lost_loss: float
+    ambiguity: float
+    norm_mean: float
+    norm_min: float
+    norm_max: float
+    steps: int
+    shortened: str = ""
+
+    def __post_init__(self) -> None:
+        if self.strong_rows > 1 and (self.overlap_mean is None or self.overlap_variance is None):
+            raise ValueError(f"{self.strong_rows} strong rows must have an 'overlap_mean' and an 'overlap_variance'")
+
+
 # Folders of results
 
 
@@ -133,12 +179,7 @@ def open_results(folder: str | Path, settings: Settings) -> Path:
             f"'{folder}' has results, but '{path}' is not there, which says of which grid they are. Choose another "
             "folder, or restore the file."
         )
-    try:
-        before = read_json(path)
-        if not isinstance(before, dict):
-            raise ValueError("it holds no settings")
-    except ValueError as error:
-        raise HypvisionError(f"'{path}' is damaged ({error}). Restore it, or choose another folder.") from error
+    before = read_record(dict[str, Any], path, "Restore it, or choose another folder.")
     # The words say of widths too, which are the points' own; folders from before there was a seed have that of now.
     other = [
         f"{name} {before.get(name)} (now {now[name]})"
@@ -163,10 +204,12 @@ def read_rows(folder: str | Path, points: Iterable[Point]) -> list[dict[str, Any
     for point in points:
         path = Path(folder, "points", f"{point.key}.json")
         if path.exists():
-            try:
-                rows.append(read_json(path))
-            except ValueError as error:
-                raise HypvisionError(f"'{path}' is damaged ({error}). Remove it and run the command again.") from error
+            row = read_record(Row, path, "Remove it and run the command again.", extra=True)
+            if other := [name for name, value in asdict(point).items() if getattr(row, name) != value]:
+                raise HypvisionError(
+                    f"'{path}' is of another point ({', '.join(other)}). Remove it and run the command again."
+                )
+            rows.append(asdict(row))
     return rows
 
 
@@ -344,9 +387,15 @@ def _read_state(folder: Path, point: Point, settings: Settings) -> dict[str, Any
         return None
     try:
         state = read_file(path)
-        whole = state["state"].shape == (3, point.m + 1, settings.n) and len(state["losses"]) == state["step"]
-        if not whole or not 0 < state["step"] <= settings.steps:
+        step, losses, tensor = state["step"], state["losses"], state["state"]
+        whole = tensor.shape == (3, point.m + 1, settings.n) and losses.shape == (step,)
+        if not whole or not 0 < step <= settings.steps:
             raise ValueError("its parts do not fit the point")
+        for name, value in (("state", tensor), ("losses", losses)):
+            if value.dtype not in (torch.float32, torch.float64):
+                raise ValueError(f"its {name} is {value.dtype}, not float32 or float64")
+            if not value.isfinite().all():
+                raise ValueError(f"its {name} has NaN or infinite numbers")
     except (HypvisionError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise HypvisionError(f"The checkpoint '{path}' is damaged ({error}). Remove it to train anew.") from error
     return state

@@ -31,10 +31,11 @@ from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import below, read_json, replacing, write_json
+from hypvision.files import below, replacing, write_json
 from hypvision.inference.predictors import Predictor, Request, classifier
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
+from hypvision.records import read_record
 from hypvision.tasks.metric_learning_metrics import lca_heights
 from hypvision.tasks.publishing import image_input
 
@@ -358,16 +359,16 @@ class GroupAccuracy(ScoreMetric):
 
     def __init__(self, ancestors: Mapping[str, Sequence[str]] | str, levels: Sequence[str], **kwargs: Any):
         super().__init__(**kwargs)
-        try:
-            self.ancestors: Mapping[str, Sequence[str]] = (
-                read_json(ancestors) if isinstance(ancestors, str) else ancestors
+        self.ancestors: Mapping[str, Sequence[str]] = (
+            read_record(
+                dict[str, list[str]],
+                ancestors,
+                'Expected: JSON {"CLASS": ["GROUP", ...]}, from general to specific. Correct "ancestors" of the '
+                "GroupAccuracy in the config.",
             )
-        except (OSError, ValueError) as error:
-            raise HypvisionError(
-                f"The groups of classes cannot be read from '{ancestors}' ({error}). Expected: JSON "
-                '{"CLASS": ["GROUP", ...]}, from general to specific. Correct "ancestors" of the GroupAccuracy in '
-                "the config."
-            ) from error
+            if isinstance(ancestors, str)
+            else ancestors
+        )
         self.levels = tuple(levels)
 
     def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from mmengine.config import Config
@@ -29,7 +29,8 @@ from hypvision.engine.checkpoint import load
 from hypvision.engine.hooks import last_checkpoint
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
-from hypvision.files import read_json, write_json
+from hypvision.files import write_json
+from hypvision.records import is_number, positive, read_record, rule
 from hypvision.tasks.few_shot import FewShotCLIP, accuracy
 from hypvision.tasks.few_shot_recipes import few_shot_config, host_options, recipe, split_method
 
@@ -39,22 +40,25 @@ _PASSED_ON = (
 )  # fmt: skip
 _AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
+Protocol = Literal["base2new", "shots", "cross", "dg"]
+_Percent = Annotated[float, rule("from 0 to 100", lambda value: is_number(value) and 0 <= value <= 100)]
+
 
 class CellSpec(NamedTuple):
     """A cell.
 
     Attributes:
-        protocol: ``"base2new"``, ``"shots"``, ``"cross"`` or ``"dg"``.
+        protocol: what it is a part of.
         method: as the command line says it, ``"promptsrc+lath"``.
         dataset: what is trained on.
         shots, seed: which images.
         targets: for ``cross`` and ``dg``: what is tested on beside.
     """
 
-    protocol: str
+    protocol: Protocol
     method: str
     dataset: str
-    shots: int
+    shots: Annotated[int, positive]
     seed: int
     targets: tuple[str, ...] = ()
 
@@ -92,7 +96,7 @@ class Settings:
     host: dict[str, Any] | None = None
     teacher: dict[str, Any] | None = None
     views: int | None = None
-    amp: str | None = None
+    amp: Literal["bf16", "fp16"] | None = None
     best_val: bool = False
     skip_broken: bool = False
     root: str = "data"
@@ -106,11 +110,48 @@ class Settings:
         return json.loads(json.dumps(found))
 
 
+@dataclass(frozen=True)
+class Result:
+    """What ``result.json`` says of a finished cell: accuracies in percent by what was tested, and how it was trained.
+
+    ``settings`` has none of those that change no result.
+    """
+
+    cell: CellSpec
+    accuracy: dict[str, _Percent]
+    settings: Settings
+    steps: int = 0
+    epochs: int = 0
+    train_seconds: float = 0.0
+    seconds: float = 0.0
+    parameters: int = 0
+    precision: str = "fp32"
+    training_images: str = ""
+    transductive: bool = False
+    selection: str = "last"
+    notes: str = ""
+    version: str = ""
+
+    def __post_init__(self) -> None:
+        needed = {"base2new": {"base", "new"}, "shots": {"all"}}.get(self.cell.protocol, set())
+        if not self.accuracy or not needed <= set(self.accuracy):
+            raise ValueError(f"'accuracy' has no {' and '.join(sorted(needed)) or 'numbers'}")
+
+
+def read_result(folder: str | Path) -> Result:
+    """The result of a finished cell.
+
+    Raises:
+        HypvisionError: there is none, or it is damaged; names the key.
+    """
+    return read_record(Result, Path(folder, "result.json"), "Remove it: its cell will run again.", extra=True)
+
+
 # What there is to do --------------------------------------------------------------------------------------------------
 
 
 def plan(
-    protocol: str,
+    protocol: Protocol,
     methods: Sequence[str],
     datasets: Sequence[str] | None = None,
     seeds: Sequence[int] = (1, 2, 3),
@@ -160,12 +201,9 @@ def _once(values: Sequence[Any]) -> tuple[Any, ...]:
 
 def is_finished(results: str | Path, spec: CellSpec) -> bool:
     """Whether a cell has its result; one with fewer targets than asked for has not."""
-    path = Path(results, spec.key, "result.json")
-    if not path.is_file():
-        return False
     try:
-        return set(spec.targets) <= set(read_json(path)["accuracy"])
-    except (ValueError, KeyError, TypeError):
+        return set(spec.targets) <= set(read_result(Path(results, spec.key)).accuracy)
+    except HypvisionError:
         return False
 
 
@@ -175,10 +213,7 @@ def check_settings(results: str | Path, settings: Settings) -> None:
     if not path.is_file():
         write_json(path, given)
         return
-    try:
-        known = read_json(path)
-    except ValueError as error:
-        raise HypvisionError(f"'{path}' is damaged ({error}). Remove the folder, or give another --out.") from error
+    known = read_record(dict[str, Any], path, "Remove the folder, or give another --out.")
     if different := [key for key in {**known, **given} if known.get(key) != given.get(key)]:
         told = "; ".join(f"{key}: {known.get(key)!r} there, {given.get(key)!r} here" for key in different)
         raise HypvisionError(f"The results in '{results}' are of other settings ({told}). Give another --out.")
@@ -197,14 +232,15 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     """
     folder, begin = Path(results, spec.key), time.perf_counter()
     before = _result(folder, settings)
-    spec = spec._replace(targets=tuple(dict.fromkeys((*before["cell"]["targets"], *spec.targets))))
+    if before is not None:
+        spec = spec._replace(targets=tuple(dict.fromkeys((*before.cell.targets, *spec.targets))))
     config = cell_config(spec, settings)
     name, lath = split_method(spec.method)
     learns = lath or name not in ("zeroshot", "tip-adapter")
     epochs = config.train_cfg.max_epochs if learns else 0
     trains = learns or name == "tip-adapter"  # which fills its cache there
     if trains and not (folder / f"epoch_{config.train_cfg.max_epochs}.pth").is_file():
-        before = _NOTHING  # of weights that are gone
+        before = None  # of weights that are gone
     if trains:
         runner = train(config, folder, resume="auto")
         model, steps = runner.model, runner.iter if learns else 0
@@ -216,24 +252,26 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     else:
         model, steps = MODELS.build(config.model).to(get_device()), 0
     trained = time.perf_counter() - begin
-    found = {**before["accuracy"], **_measure(model, spec, settings, before["accuracy"])}
-    report = dict(
-        cell=spec._asdict(),
-        accuracy=found,
+    known = {} if before is None else before.accuracy
+    found = {**known, **_measure(model, spec, settings, known)}
+    earlier = (0.0, 0.0) if before is None else (before.train_seconds, before.seconds)
+    report = Result(
+        spec,
+        found,
+        settings,
         steps=steps,
         epochs=epochs,
-        train_seconds=round(before["train_seconds"] + trained, 1),
-        seconds=round(before["seconds"] + time.perf_counter() - begin, 1),
+        train_seconds=round(earlier[0] + trained, 1),
+        seconds=round(earlier[1] + time.perf_counter() - begin, 1),
         parameters=sum(value.numel() for _, value in model.learned()),
         precision=settings.amp if settings.amp and torch.cuda.is_available() else "fp32",
         training_images=_training_images(config, spec) if learns else "",
         transductive=name == "promptkd",
         selection="best_val" if settings.best_val else "last",
-        settings=settings.shared(),
         notes="Shots are drawn from sorted files." if spec.dataset == "imagenet" else "",
         version=hypvision.__version__,
     )
-    write_json(folder / "result.json", report)
+    write_json(folder / "result.json", dict(asdict(report), cell=spec._asdict(), settings=settings.shared()))
     return found
 
 
@@ -243,16 +281,13 @@ def measured_checkpoint(folder: str | Path, best_val: bool) -> Path | None:
     return max(best, key=lambda path: int(path.stem.rpartition("_")[2]), default=last_checkpoint(folder))
 
 
-_NOTHING: Mapping[str, Any] = dict(cell=dict(targets=()), accuracy={}, train_seconds=0.0, seconds=0.0)
-
-
-def _result(folder: Path, settings: Settings) -> Mapping[str, Any]:
+def _result(folder: Path, settings: Settings) -> Result | None:
     """What is there of a cell, with these settings."""
     try:
-        found = read_json(folder / "result.json")
-        return {name: found[name] for name in _NOTHING} if found["settings"] == settings.shared() else _NOTHING
-    except (OSError, ValueError, KeyError, TypeError):
-        return _NOTHING
+        found = read_result(folder)
+    except HypvisionError:
+        return None
+    return found if found.settings.shared() == settings.shared() else None
 
 
 def _training_images(config: Config, spec: CellSpec) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,10 +19,10 @@ from hypvision.clip.views import show_to
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.checkpoint import load
 from hypvision.errors import HypvisionError
-from hypvision.files import read_json, replacing
+from hypvision.files import replacing
 from hypvision.images import open_image
 from hypvision.tasks.few_shot import FewShotCLIP
-from hypvision.tasks.few_shot_benchmark import CellSpec, Settings, cell_config, measured_checkpoint
+from hypvision.tasks.few_shot_benchmark import CellSpec, Settings, cell_config, measured_checkpoint, read_result
 from hypvision.viz.disk import poincare_disk, to_disk
 from hypvision.viz.sheet import contact_sheet, save_image
 
@@ -41,14 +42,13 @@ class Places(NamedTuple):
 def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, CellSpec, Settings]:
     """The trained model of a finished cell, and what it was."""
     folder = Path(folder)
-    try:
-        report = read_json(folder / "result.json")
-        spec = CellSpec(**{**report["cell"], "targets": tuple(report["cell"]["targets"])})
-        settings = Settings(**report["settings"], root=str(root))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    if not (folder / "result.json").is_file():
         raise HypvisionError(
-            f"'{folder}' is no finished few-shot cell ({error}). Give the folder of one, RESULTS/base2new/METHOD/..."
-        ) from error
+            f"'{folder}' is no finished few-shot cell: it has no result.json. Give the folder of one, "
+            "RESULTS/base2new/METHOD/..."
+        )
+    result = read_result(folder)
+    spec, settings = result.cell, replace(result.settings, root=str(root))
     path = measured_checkpoint(folder, settings.best_val)
     if path is None:
         raise HypvisionError(f"There is no checkpoint in '{folder}', so there is nothing to draw.")

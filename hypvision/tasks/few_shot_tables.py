@@ -9,13 +9,15 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.errors import HypvisionError, require
-from hypvision.files import csv_text, read_json, replacing, write_text
+from hypvision.files import csv_text, replacing, write_text
 from hypvision.tasks import few_shot_published as published
+from hypvision.tasks.few_shot_benchmark import read_result
 from hypvision.tasks.few_shot_recipes import host_options
 
 
@@ -47,17 +49,11 @@ def read_results(folder: str | Path) -> list[dict[str, Any]]:
     paths = sorted(Path(folder).glob("**/result.json"))
     if not paths:
         raise HypvisionError(f"There are no results (result.json) in '{folder}'. Give the --out of a few-shot run.")
-    found = []
-    for path in paths:
-        try:
-            cell = read_json(path)
-            found.append(dict(cell["cell"], accuracy={k: float(v) for k, v in cell["accuracy"].items()}, about=cell))
-            found[-1]["path"] = str(path)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise HypvisionError(
-                f"The result '{path}' is damaged ({error}). Remove it: its cell will run again."
-            ) from error
-    return found
+    results = ((path, read_result(path.parent)) for path in paths)
+    return [
+        dict(result.cell._asdict(), accuracy=result.accuracy, about=asdict(result), path=str(path))
+        for path, result in results
+    ]
 
 
 def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hypvision.checks import one_of
-from hypvision.errors import HypvisionError, require
+from hypvision.errors import HypvisionError, one_line, require
 from hypvision.files import check_new_folder, replacing_folder
 
 # The tasks of the paper's tables, each with its number of examples in the prompt.
@@ -63,8 +63,6 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
 def load_folder(folder: str | Path, device: str = "cpu"):
     """Model and tokenizer of a folder."""
     transformers = require("transformers", "lm")
-    from safetensors import SafetensorError
-
     import hypvision.helm.huggingface  # noqa: F401 - registers the model
 
     if not Path(folder, "config.json").is_file():
@@ -76,8 +74,12 @@ def load_folder(folder: str | Path, device: str = "cpu"):
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise HypvisionError(f"The model in '{folder}' cannot be loaded: {str(error).splitlines()[0]}") from error
+    except HypvisionError:
+        raise
+    except Exception as error:  # the readers raise whatever the content of the files makes them stumble over
+        raise HypvisionError(
+            f"The model in '{folder}' cannot be loaded: {one_line(error)}. Write it again with hypvision lm save."
+        ) from error
     if len(tokenizer) > model.config.vocab_size:
         raise HypvisionError(
             f"The tokenizer in '{folder}' has {len(tokenizer)} tokens, but its model knows {model.config.vocab_size}. "

@@ -136,6 +136,14 @@ def known_model(name: str) -> None:
         raise HypvisionError(
             f"There is no model '{name}'.{hint} timm.list_models() lists all (after import hypvision)."
         )
+    try:
+        timm.models.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        model, _, tag = name.partition(".")
+        raise HypvisionError(
+            f"The model '{model}' has no weights '{tag}'.{did_you_mean(name, timm.list_pretrained(f'{model}.*'))} "
+            "timm.list_pretrained() lists all."
+        ) from error
 
 
 def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | None = None) -> TimmModel:

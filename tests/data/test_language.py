@@ -128,3 +128,17 @@ def test_mistakes_are_sentences(tmp_path):
     pytest.importorskip("transformers")
     with pytest.raises(HypvisionError, match="cannot be loaded"):
         load_tokenizer(str(tmp_path / "nowhere"))
+
+
+def test_stored_tokens_that_are_damaged_are_made_again(tmp_path):
+    (tmp_path / "a.txt").write_text("The sea is wide.")
+    options = dict(length=8, cache=tmp_path / "tokens")
+    whole = PackedText(tmp_path / "a.txt", **options)
+    tokens = whole.tokens.tolist()  # a copy: the file is overwritten below
+    (flat,), (facts,) = (list((tmp_path / "tokens").glob(kind)) for kind in ("*.bin", "*.json"))
+    for path, content in ((flat, flat.read_bytes()[:-5]), (flat, b""), (facts, b"{"), (facts, b'{"sizes": [3]}')):
+        path.write_bytes(content)
+        again = PackedText(tmp_path / "a.txt", **options)
+        assert again.rows == whole.rows and again.tokens.tolist() == tokens
+    flat.unlink()
+    assert PackedText(tmp_path / "a.txt", **options).rows == whole.rows

@@ -1,6 +1,7 @@
 """HELM as transformers' models: generating, saving, half precision, adapters."""
 
 import inspect
+import json
 
 import pytest
 import torch
@@ -402,3 +403,27 @@ def test_weights_by_a_name_of_the_zoo(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "resolve", lambda name: asked.append(name) or path)
     HelmForCausalLM.from_official("file:///folder#helm")
     assert asked == ["file:///folder#helm"]
+
+
+def test_weights_that_are_not_there_are_an_error(tmp_path):
+    """transformers itself draws what a file lacks, and runs on it."""
+    from safetensors.torch import load_file, save_file
+
+    model_of("D").save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    whole = load_file(path)
+    name = next(iter(whole))
+    for weights, words in (
+        ({}, "do not fit the model"),
+        (dict(list(whole.items())[::2]), "are missing or of another shape"),
+        ({**whole, name: torch.full_like(whole[name], torch.nan)}, f"NaN or infinite values in 1 tensors .{name}"),
+    ):
+        save_file(weights, path, metadata={"format": "pt"})
+        with pytest.raises(HypvisionError, match=words):
+            transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    save_file(whole, tmp_path.with_suffix(".safetensors"), metadata={"format": "pt"})
+    path.unlink()
+    places = dict.fromkeys(whole, f"../{tmp_path.name}.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(dict(metadata={}, weight_map=places)))
+    with pytest.raises(HypvisionError, match="must be the name of a file below this folder"):
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path)

@@ -189,7 +189,7 @@ def test_options_by_their_other_names():
     assert [expert.c.item() for expert in model.layers[1].ffn.experts] == [0.5, 1.0, 2.0, 10.0]
     with pytest.raises(HypvisionError, match="another name of mice_inter_dim, but they are 70 and 60"):
         preset("helm_mice_tiny", moe_inter_dim=70, mice_inter_dim=60)
-    with pytest.raises(HypvisionError, match="expert_c_init must be 'ones', a positive number or 4"):
+    with pytest.raises(HypvisionError, match="must be a finite number or a list or one of 'ones', got 'twos'"):
         preset("helm_mice_tiny", expert_c_init="twos")
     with pytest.raises(HypvisionError, match="route_scale must be a finite number above 0, got -1"):
         preset("helm_mice_tiny", route_scale=-1.0)

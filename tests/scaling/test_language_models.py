@@ -29,7 +29,10 @@ def test_the_table_has_the_papers_models():
 
 def test_mistakes_in_tables_of_models_are_named(tmp_path):
     path = tmp_path / "models.csv"
-    for line, said in (("a,b,c,wide", "line 2: the width m is 'wide'"), ("a,b,,3", "line 2: there is no head")):
+    for line, said in (
+        ("a,b,c,wide", "line 2: 'm' must be a whole number, got 'wide'"),
+        ("a,b,,3", "line 2: missing head"),
+    ):
         path.write_text("family,model,head,m\n" + line)
         with pytest.raises(HypvisionError, match=said):
             read_models(path)

@@ -127,17 +127,27 @@ def test_mistakes_are_named(tmp_path):
     with pytest.raises(ValueError, match="different frequencies"):
         train(str(tmp_path), [POINTS[0], replace(POINTS[0], alpha=2.0)], SETTINGS)
     state = tmp_path / "points" / f"{POINTS[0].key}.pt"
-    for content in ({"step": 3}, {"step": 3, "losses": torch.zeros(3), "state": torch.zeros(3, 4, 41)}, [1]):
+    shape = (3, POINTS[0].m + 1, SETTINGS.n)
+    for content in (
+        {"step": 3},
+        {"step": 3, "losses": torch.zeros(3), "state": torch.zeros(3, 4, 41)},
+        [1],
+        {"step": 3, "losses": torch.zeros(3), "state": torch.zeros(shape, dtype=torch.complex64)},
+        {"step": 3, "losses": torch.zeros(3), "state": torch.zeros(shape, dtype=torch.float16)},
+        {"step": 3, "losses": torch.zeros(3, dtype=torch.int64), "state": torch.zeros(shape)},
+        {"step": 3, "losses": torch.zeros(3), "state": torch.full(shape, torch.nan)},
+        {"step": "3", "losses": torch.zeros(3), "state": torch.zeros(shape)},
+    ):
         torch.save(content, state)
         with pytest.raises(HypvisionError, match="damaged.*Remove it to train anew"):
             train(str(tmp_path), POINTS[:1], SETTINGS)
     with pytest.raises(HypvisionError, match=r"weights of .* are not there. To train it again, remove '.*json'"):
         weights_of(tmp_path, POINTS[1], SETTINGS)
     (tmp_path / "points" / f"{POINTS[1].key}.json").write_text("{")
-    with pytest.raises(HypvisionError, match="damaged"):
+    with pytest.raises(HypvisionError, match="cannot be read as JSON"):
         read_rows(tmp_path, POINTS)
     (tmp_path / "settings.json").write_text("{")
-    with pytest.raises(HypvisionError, match="damaged"):
+    with pytest.raises(HypvisionError, match="cannot be read as JSON"):
         open_results(tmp_path, SETTINGS)
     (tmp_path / "settings.json").unlink()  # results of who knows which grid are not taken for this one's
     with pytest.raises(HypvisionError, match="has results, but .* is not there"):

@@ -505,4 +505,4 @@ def test_mistakes_are_explained(tmp_path, capsys):
         assert run(*words) == 2
         assert match in capsys.readouterr().err
     (tmp_path / "result.json").write_text("{}")
-    assert run("table", tmp_path) == 2 and "is damaged" in capsys.readouterr().err
+    assert run("table", tmp_path) == 2 and "missing cell, accuracy, settings" in capsys.readouterr().err

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from hypvision.clip.spaces import Space
 from hypvision.errors import HypvisionError, require, require_finite
-from hypvision.files import read_json, read_lines
+from hypvision.files import read_lines
+from hypvision.records import read_record
 
 
 class HyperLexPair(NamedTuple):
@@ -80,21 +81,14 @@ def read_tree(path: str | Path) -> LabelTree:
     2021) with ``class_hierarchy.txt`` (``PARENT CHILD`` a line) and ``node_names.txt`` (node, tab, name), whose classes
     are ImageNet's WordNet ids; of a name's synonyms the first counts."""
     path = Path(path).expanduser()
-    try:
-        if not path.is_dir():
-            found = read_json(path)
-            if not isinstance(found, dict) or not all(isinstance(above, list) for above in found.values()):
-                raise HypvisionError(
-                    f'The tree \'{path}\' must be a dict of lists: {{"CLASS": ["ANCESTOR", ...], ...}}.'
-                )
-            return LabelTree(found, {})
-        parents: dict[str, list[str]] = {}
-        for parent, child in _rows(path / "class_hierarchy.txt", " ", "PARENT CHILD"):
-            parents.setdefault(parent, [])
-            parents.setdefault(child, []).append(parent)
-        names = {node: name.split(",")[0] for node, name in _rows(path / "node_names.txt", "\t", "NODE, a tab, NAME")}
-    except (OSError, ValueError) as error:
-        raise HypvisionError(f"The tree '{path}' cannot be read: {error}.") from error
+    if not path.is_dir():
+        advice = 'A tree is a dict of lists: {"CLASS": ["ANCESTOR", ...], ...}.'
+        return LabelTree(read_record(dict[str, list[str]], path, advice), {})
+    parents: dict[str, list[str]] = {}
+    for parent, child in _rows(path / "class_hierarchy.txt", " ", "PARENT CHILD"):
+        parents.setdefault(parent, [])
+        parents.setdefault(child, []).append(parent)
+    names = {node: name.split(",")[0] for node, name in _rows(path / "node_names.txt", "\t", "NODE, a tab, NAME")}
     return LabelTree({node: _above(node, parents) for node in parents}, names)
 
 

@@ -208,7 +208,7 @@ def test_trees_of_json_and_of_breeds(folder, tmp_path, clip):
     [
         ("class_hierarchy.txt", "n1 n2\nn3\n", "Line 2 of .*class_hierarchy.txt' is 'n3'. Expected: PARENT CHILD"),
         ("node_names.txt", "n1 entity\n", "Line 1 of .*node_names.txt"),
-        ("tree.json", "[1]", "must be a dict of lists"),
+        ("tree.json", "[1]", "A tree is a dict of lists"),
         ("tree.json", "{", "cannot be read"),
     ],
 )

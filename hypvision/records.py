@@ -1,0 +1,285 @@
+"""Plain values, as JSON, YAML and CSV have them, checked against the types of a dataclass or a named tuple.
+
+Everything that the toolkit reads back goes through :func:`parse`: results, settings, records of the zoo, tables.
+
+>>> class Cell(NamedTuple):
+...     method: str
+...     accuracy: dict[str, float]
+>>> parse(Cell, {"method": "coop", "accuracy": {"all": "high"}}, "'result.json'")
+Traceback (most recent call last):
+hypvision.errors.HypvisionError: 'result.json', accuracy: 'all' must be a finite number, got 'high'.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import reprlib
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, field, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
+
+from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.files import read_json, read_text
+
+# They would steer a terminal, or (the last ones) cannot be written.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_DEEPEST = 50
+_short = reprlib.Repr()
+_short.maxstring = _short.maxlong = _short.maxother = 80
+show = _short.repr  # of any value, however deep or long
+
+Kind = TypeVar("Kind")
+
+
+# What a value must be
+
+
+def rule(text: str, test: Callable[[Any], bool], convert: Callable[[Any], Any] = lambda value: value) -> Callable:
+    """A function that returns a value, converted, if it passes the test, and else says what it must be."""
+
+    def apply(value: Any) -> Any:
+        if not test(value):
+            raise ValueError(f"must be {text}, got {show(value)}")
+        return convert(value)
+
+    return apply
+
+
+def key(*rules: Any, **default: Any) -> Any:
+    """A field of a dataclass whose value must pass these rules, or be of these types, in their order."""
+    return field(metadata={"rules": rules}, **default)
+
+
+def _is_printable(value: Any) -> bool:
+    return isinstance(value, str) and not _CONTROL.search(value)
+
+
+def is_text(value: Any) -> bool:
+    return _is_printable(value) and bool(value.strip())
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number; YAML knows whole numbers of any length, floats end at 1.8e308."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def is_plain(value: Any, depth: int = _DEEPEST) -> bool:
+    """Whether a value is one that JSON has too, without NaN or infinity, and not nested deeper than this."""
+    if isinstance(value, (dict, list)):
+        values = value.values() if isinstance(value, dict) else value
+        named = isinstance(value, list) or all(map(_is_printable, value))
+        return depth > 0 and named and all(is_plain(item, depth - 1) for item in values)
+    return value is None or isinstance(value, bool) or is_number(value) or _is_printable(value)
+
+
+def is_inside(text: str) -> bool:
+    """Whether a path, with ``/`` on every system, stays below its folder."""
+    return not (text.startswith("/") or ".." in text.split("/") or any(letter in text for letter in "\\:\0"))
+
+
+positive = rule("a positive whole number", lambda value: type(value) is int and 0 < value < 2**63)
+
+_TYPES: dict[Any, Callable] = {
+    Any: rule("a finite number, text, list or mapping, or true, false or null", is_plain),
+    bool: rule("true or false", lambda value: isinstance(value, bool)),
+    int: rule("a whole number", lambda value: type(value) is int and abs(value) < 2**63),
+    float: rule("a finite number", is_number),
+    str: rule("text (without control characters)", _is_printable),
+    type(None): rule("null", lambda value: value is None),
+}
+
+
+# Where names of this module stand in a lambda, they are not found by get_type_hints() within a class.
+Name = Annotated[str, rule("the name of a file below this folder", lambda value: is_text(value) and is_inside(value))]
+
+
+class ShardTable(NamedTuple):
+    """The table of the shards of a checkpoint, as transformers writes it: the file of each tensor, beside the table."""
+
+    weight_map: dict[str, Name]
+
+
+# Checking
+
+
+def parse(kind: type[Kind] | Any, value: Any, where: str, extra: bool = False, advice: str = "") -> Any:
+    """A value as an object of a type.
+
+    Args:
+        kind: a dataclass or a named tuple, whose fields say what its keys are; or any type of plain values, such as
+            ``dict[str, float]`` or ``Literal["base2new", "shots"]``.
+        value: plain values.
+        where: what they are, for messages.
+        extra: leave out keys that the outermost type does not know.
+        advice: what to do about it, the end of the message.
+
+    Raises:
+        HypvisionError: an unknown or missing key, or a value that is not of its type or breaks a rule; names the key.
+    """
+    try:
+        return _conform(kind, value, (), extra)
+    except ValueError as error:
+        told = str(error)
+        raise HypvisionError(f"{where}{told}{'' if told[-1] in '.?' else '.'} {advice}".rstrip()) from None
+
+
+def check_types(value: Any, where: str) -> None:
+    """Every field of an object of a dataclass must be of its type.
+
+    Raises:
+        HypvisionError: one is not; names it.
+    """
+    kind: Any = type(value)
+    for name, (steps, _) in _fields(kind).items():
+        for step in steps:
+            parse(step, getattr(value, name), f"{where}, '{name}'")
+
+
+def read_record(kind: type[Kind] | Any, path: str | Path, advice: str, extra: bool = False) -> Any:
+    """A JSON file as an object of a type, see :func:`parse`.
+
+    Raises:
+        HypvisionError: it cannot be read, is no JSON, has a key twice, or as :func:`parse`.
+    """
+    try:
+        content = read_json(Path(path).expanduser(), unique=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise HypvisionError(f"'{path}' cannot be read as JSON: {reason}. {advice}") from error
+    return parse(kind, content, f"'{path}'", extra, advice)
+
+
+def read_table(
+    kind: type[Kind], path: str | Path, known: Callable[[dict[str, str]], Mapping[str, str]] = lambda row: {}
+) -> list[Kind]:
+    """The rows of a CSV file with a header as objects of a type, see :func:`parse`; further columns are left out.
+
+    Args:
+        kind: the type, whose fields are texts and numbers.
+        path: the file.
+        known: what stands for the empty cells of a row.
+
+    Raises:
+        HypvisionError: it cannot be read, has no header or a column twice; or, with the line, a cell that is missing
+            or of another type.
+    """
+    try:
+        reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
+        rows, head = [(reader.line_num, row) for row in reader], list(reader.fieldnames or ())
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise HypvisionError(f"'{path}' cannot be read as CSV: {reason}. Correct the file.") from error
+    if twice := next((name for name in head if head.count(name) > 1), None):
+        raise HypvisionError(f"'{path}' has the column '{twice}' twice. Remove one.")
+    hints, found = typing.get_type_hints(kind), []
+    for number, row in rows:
+        where = f"'{path}', line {number}"
+        if None in row or None in row.values():
+            raise HypvisionError(
+                f"{where}, has {'more' if None in row else 'fewer'} cells than the header. Correct it."
+            )
+        texts = {**known(row), **{name: text for name, text in row.items() if text}}
+        values = {name: _number(text) if hints.get(name) in (int, float) else text for name, text in texts.items()}
+        found.append(parse(kind, values, where, True, "Correct it."))
+    return found
+
+
+def _number(text: str) -> Any:
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _conform(kind: Any, value: Any, place: tuple[str, ...], extra: bool = False) -> Any:
+    """The value, of that type; ValueError if it is not, with the place of it in what was read."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _one_of_several(args, value, place)
+    if origin is Annotated:
+        for step in args:
+            value = _conform(step, value, place)
+        return value
+    if origin is Literal:
+        kind = rule(f"one of {', '.join(map(repr, args))}", lambda value: isinstance(value, str) and value in args)
+    if isinstance(kind, list) or origin in (list, tuple, Sequence):
+        least, inner = (1, kind[0]) if isinstance(kind, list) else (0, args[0])
+        if not isinstance(value, (list, tuple)) or len(value) < least:
+            raise _wrong(place, f"must be a list{' of at least one' if least else ''}, got {show(value)}")
+        before, last = place[:-1], "".join(place[-1:])
+        items = [_conform(inner, item, (*before, f"{last} {n}".strip())) for n, item in enumerate(value, start=1)]
+        return items if origin is list else tuple(items)
+    if origin in (dict, Mapping):
+        for name in _mapping(value, place):
+            _conform(args[0], name, (*place, "a key"))
+        return {name: _conform(args[1], item, (*place, str(name))) for name, item in value.items()}
+    if isinstance(kind, type) and (is_dataclass(kind) or hasattr(kind, "_field_defaults")):
+        return _object(kind, value, place, extra)
+    try:
+        return _TYPES.get(kind, kind)(value)
+    except ValueError as error:
+        raise _wrong(place, str(error)) from None
+
+
+def _wrong(place: tuple[str, ...], problem: str) -> ValueError:
+    return ValueError(f"{', '.join(('', *place[:-1]))}: '{place[-1]}' {problem}" if place else f" {problem}")
+
+
+def _mapping(value: Any, place: tuple[str, ...]) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise _wrong(place, f"must be a mapping of keys to values, got {show(value)}")
+    return value
+
+
+def _one_of_several(kinds: Sequence[Any], value: Any, place: tuple[str, ...]) -> Any:
+    """Of the type that the value is of; of an optional one the message is that of the type itself."""
+    told = []
+    for kind in kinds:
+        try:
+            return _conform(kind, value, place)
+        except ValueError as error:
+            if kind is not type(None):
+                told.append(error)
+    if len(told) == 1:
+        raise told[0]
+    choices = " or ".join(str(error).partition(" must be ")[2].rpartition(", got ")[0] for error in told)
+    raise _wrong(place, f"must be {choices}, got {show(value)}")
+
+
+@cache
+def _fields(kind: Any) -> dict[str, tuple[tuple[Any, ...], bool]]:
+    """Of each key the rules or types, and whether it must be there."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    if not is_dataclass(kind):
+        return {name: ((hints[name],), name not in kind._field_defaults) for name in kind._fields}
+    return {
+        f.name: (f.metadata.get("rules", (hints[f.name],)), f.default is MISSING and f.default_factory is MISSING)
+        for f in fields(kind)
+    }
+
+
+def _object(kind: Any, value: Any, place: tuple[str, ...], extra: bool) -> Any:
+    known, where = _fields(kind), ", ".join(("", *place))
+    for name in _mapping(value, place):
+        if name not in known and not extra:
+            hint = did_you_mean(str(name), known, 1, cutoff=0.6) or f" Known keys: {', '.join(known)}."
+            raise ValueError(f"{where}: unknown key {show(name)}.{hint}")
+    if missing := [name for name, (_, needed) in known.items() if needed and value.get(name) is None]:
+        raise ValueError(f"{where}: missing {', '.join(missing)}")
+    found = {name: value[name] for name in known if value.get(name) is not None}
+    for name in found:
+        for step in known[name][0]:
+            found[name] = _conform(step, found[name], (*place, name))
+    try:
+        return kind(**found)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
