@@ -38,12 +38,13 @@ def results(
     def read(frame: Frame) -> tuple[Image.Image, Any] | None:
         try:
             image = frame.open()
+            seen = image if predictor.channels == 3 else frame.open(predictor.channels)
         except HypvisionError as error:
             if failed is None:
                 raise
             failed.append(str(error))
             return None
-        return image, predictor.prepare(image)
+        return image, predictor.prepare(seen)
 
     def find(waiting: list[tuple[Frame, Image.Image, Any]]) -> Iterator[tuple[Frame, Image.Image, Result]]:
         with torch.inference_mode():

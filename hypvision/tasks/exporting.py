@@ -9,7 +9,7 @@ from hypvision.engine.config import load_config
 from hypvision.engine.extensions import import_extensions
 from hypvision.engine.predicting import trained_model
 from hypvision.errors import HypvisionError
-from hypvision.tasks.publishing import input_size
+from hypvision.tasks.publishing import image_input, input_size
 from hypvision.zoo.export import ExportReport, export_network, part_of
 
 
@@ -22,14 +22,15 @@ def export_trained(
     part: str = "whole",
     size: int | None = None,
     tell: Callable[[str], None] = lambda _: None,
+    half: bool = False,
 ) -> ExportReport:
     """Export the model of a training: a classifier, segmenter, detector or metric learner.
 
     Args:
         config: of the training, its path or name.
         weights: its checkpoint.
-        format, path, dynamic_size, part, tell: as for :func:`hypvision.zoo.export.export_model`. The whole of a metric
-            learner gives embeddings: points of its manifold, as the backbone and neck compute them.
+        format, path, dynamic_size, part, tell, half: as for :func:`hypvision.zoo.export.export_model`. The whole of a
+            metric learner gives embeddings: points of its manifold, as the backbone and neck compute them.
         size: side of the images; default: that of the config's test data.
     """
     loaded = load_config(config)
@@ -44,7 +45,10 @@ def export_trained(
             "metric learners, and the segmenters and detectors of mmseg and mmdet that have fixed classes."
         )
     shape = input_size(loaded, size)
+    known = scope in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None
+    about = {**(image_input(loaded) if known else {}), **(model.dataset_meta or {})}
     if kind == "MetricLearner" and part == "whole":
-        return export_network(model, shape, format, path, dynamic_size, "embeddings", tell)
-    network, output = part_of(model.backbone if own else model, task, part, shape[1:])
-    return export_network(network, shape, format, path, dynamic_size, output, tell)
+        network, output = model, "embeddings"
+    else:
+        network, output = part_of(model.backbone if own else model, task, part, shape[1:])
+    return export_network(network, shape, format, path, dynamic_size, output, tell, about, half)
