@@ -103,3 +103,19 @@ def test_the_map_is_as_large_as_every_tag_says(name):
             model = timm.create_model(tag)
             size = model.forward_features(torch.empty(1, *model.pretrained_cfg["input_size"])).shape[-2:]
         assert tuple(size) == model.pretrained_cfg["pool_size"]
+
+
+# a Hi-Mapper's backbone is timm's own to adapt
+@torch.no_grad()
+@pytest.mark.parametrize("family", [family for family in FAMILIES if "himapper" not in family])
+def test_weights_of_three_channels_start_other_networks_as_timm_adapts_them(family, tmp_path):
+    colours, x = make(family), torch.randn(2, 1, 32, 32)
+    torch.save(colours.state_dict(), tmp_path / "w.pth")
+    source = dict(pretrained=True, pretrained_cfg_overlay=dict(file=str(tmp_path / "w.pth"), num_classes=5))
+    grey = make(family, in_chans=1, **source)
+    if "hcnn" in family:  # the time of its points is no linear function of the channels, the weights are a start
+        first = "stem.conv.weight"
+        torch.testing.assert_close(grey.state_dict()[first], colours.state_dict()[first].sum(1, keepdim=True))
+    else:
+        torch.testing.assert_close(grey(x), colours(x.expand(-1, 3, -1, -1)), rtol=1e-3, atol=1e-4)
+    assert make(family, in_chans=4, **source)(torch.randn(2, 4, 32, 32)).isfinite().all()
