@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -104,7 +104,7 @@ def output_names(paths: Sequence[Path]) -> list[str]:
 # What is in them
 
 
-def check_normalisation(transform: object, channels: int) -> None:
+def check_normalisation(transform: Mapping[str, Any] | Callable[..., Any], channels: int) -> None:
     """The mean and the deviation of a transform must have a value for each channel; timm's own are those of RGB."""
     for name in ("mean", "std") if isinstance(transform, Mapping) else ():
         given = transform.get(name, (0, 0, 0))

@@ -32,14 +32,13 @@ def build_model(cls: type[nn.Module], variant: str, pretrained: bool, **kwargs: 
     return forget_weights(build_model_with_cfg(cls, variant, pretrained, **kwargs))
 
 
-def check_pool(global_pool: str, num_classes: int, known: Iterable[str] = POOLS) -> str:
-    """The pooling, one of those that a network has; there must be one where a classifier follows."""
+def check_pool(global_pool: str, num_classes: int, known: Iterable[str] = POOLS) -> None:
+    """Refuse a pooling that a network lacks, and none before a classifier."""
     one_of(known, global_pool=global_pool)
     if not global_pool and num_classes:
         raise ArgumentError(
             "global_pool='' leaves maps, which no classifier takes: set num_classes=0 as well, or name a pooling."
         )
-    return global_pool
 
 
 def level_indices(levels: int, indices: int | Sequence[int] | None) -> list[int]:
@@ -76,11 +75,12 @@ class FeatureMaps(FeatureGetterNet):
     """
 
     def __init__(self, model: Any, out_indices: int | Sequence[int] = 4, **kwargs: Any):
-        super().__init__(model, level_indices(len(model.feature_info), out_indices), **kwargs)
+        super().__init__(model, tuple(level_indices(len(model.feature_info), out_indices)), **kwargs)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute the network's blocks in backward instead of keeping their activations."""
-        self.model.set_grad_checkpointing(enable)
+        model: Any = self.model
+        model.set_grad_checkpointing(enable)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         expected = self.state_dict()
@@ -105,7 +105,6 @@ class StagedModel(AnyCheckpoint):
     stages: nn.ModuleList  # each with a switch grad_checkpointing
     norm: nn.Module
     global_pool: nn.Module
-    pool_type: str  # as timm calls it
     head: nn.Module
     drop_rate: float
     num_classes: int

@@ -341,10 +341,10 @@ class HCFormer(StagedModel):
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         factory = get_device_dtype(self)
-        self.pool_type = check_pool(self.pool_type if global_pool is None else global_pool, num_classes)
-        self.num_classes = num_classes
         if global_pool is not None:
+            check_pool(global_pool, num_classes)
             self.global_pool = SelectAdaptivePool2d(pool_type=global_pool, flatten=bool(global_pool))
+        self.num_classes = num_classes
         self.head = nn.Linear(self.num_features, num_classes, **factory) if num_classes > 0 else nn.Identity()
         self.global_pool.train(self.training)
         self.head.train(self.training)

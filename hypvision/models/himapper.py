@@ -133,7 +133,7 @@ class HiMapper(AnyCheckpoint):
         one_of(("patch", "official", "all"), kv=chosen["kv"])
         one_of(LOGITS, logit=chosen["logit"])
         one_of((None, "init", "aux", "fuse"), dense=dense)
-        self.pool_type = check_pool(backbone_args.get("global_pool", "avg"), num_classes != 0, _POOLS)
+        check_pool(backbone_args.get("global_pool", "avg"), num_classes != 0, _POOLS)
         more_than(0, temperature=temperature)
         self.preset, self.logit, self.temperature, self.dense = preset, chosen.pop("logit"), temperature, dense
         self.contrastive_weight, self.kl_weight = contrastive_weight, kl_weight
@@ -222,12 +222,12 @@ class HiMapper(AnyCheckpoint):
 
         Without pooling there is no image feature to enrich: :meth:`forward` then gives the backbone's map.
         """
-        pool = check_pool(self.pool_type if global_pool is None else global_pool, num_classes, _POOLS)
+        if global_pool is not None:
+            check_pool(global_pool, num_classes, _POOLS)
         try:
             self.trunk.reset_classifier(num_classes, *(() if global_pool is None else (global_pool,)))
         except AssertionError as error:
             raise ArgumentError(f"The backbone has no global_pool={global_pool!r}: {error}") from error
-        self.pool_type = pool
         self.num_classes = num_classes
         self._set_own_head(num_classes)
 

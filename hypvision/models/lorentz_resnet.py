@@ -393,7 +393,7 @@ class LorentzResNet(StagedModel):
     def _set_pool(self, pool_type: str, num_classes: int) -> None:
         manifold = self._outside[-1]
         # points are pooled by their centroid
-        self.pool_type = check_pool(pool_type, num_classes, POOLS if manifold is None else ("avg", ""))
+        check_pool(pool_type, num_classes, POOLS if manifold is None else ("avg", ""))
         if manifold is not None and pool_type:
             self.global_pool = LorentzGlobalAvgPool2d(manifold)
         else:
@@ -449,7 +449,8 @@ class LorentzResNet(StagedModel):
         """
         one_of((None, "lorentz", "linear"), head_type=head_type)
         frozen = not any(p.requires_grad for p in self.parameters())
-        self._set_pool(self.pool_type if global_pool is None else global_pool, num_classes)
+        if global_pool is not None:
+            self._set_pool(global_pool, num_classes)
         self.head_type = head_type or self.head_type
         self._set_head(num_classes)
         if frozen and self.head_manifold is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hypvision.engine.config import load_config
 from hypvision.engine.extensions import import_extensions
@@ -46,9 +47,10 @@ def export_trained(
         )
     shape = input_size(loaded, size)
     known = scope in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None
-    about = {**(image_input(loaded) if known else {}), **(model.dataset_meta or {})}
-    if kind == "MetricLearner" and part == "whole":
-        network, output = model, "embeddings"
-    else:
+    about: dict[str, Any] = image_input(loaded) if known else {}
+    about |= getattr(model, "dataset_meta", None) or {}
+    output: str | tuple[str, ...]
+    network, output = model, "embeddings"
+    if kind != "MetricLearner" or part != "whole":
         network, output = part_of(model.backbone if own else model, task, part, shape[1:])
     return export_network(network, shape, format, path, dynamic_size, output, tell, about, half)

@@ -163,8 +163,7 @@ def export_model(
         classifier = load_trained(name, model, arguments)
         shape = _input_size(classifier, arguments or {}, size)
         config = classifier.pretrained_cfg
-        about = {key: config[key] for key in ("mean", "std", "crop_pct", "interpolation") if key in config}
-        about["classes"] = config.get("label_names")
+        about = {**config, "classes": config.get("label_names")}
         network, output = part_of(classifier, "classification", part, shape[1:])
         return export_network(network, shape, format, path, dynamic_size, output, tell, about, half)
     if arguments or size is not None:
@@ -181,7 +180,7 @@ def export_model(
             "and keep the embeddings of the class names, which do not change."
         )
     network, output = part_of(load(name), record.task, part, record.input["size"][1:])
-    about = {**record.input, "classes": record.classes}
+    about = {name: record.input[name] for name in _ABOUT[:-1]} | {"classes": record.classes}
     return export_network(network, tuple(record.input["size"]), format, path, dynamic_size, output, tell, about, half)
 
 

@@ -93,7 +93,7 @@ def test_a_pooling_works_or_is_refused_when_it_is_chosen(family):
     reset.reset_classifier(0, "")
     assert reset(x).ndim > 2 or "deit" in family
     with pytest.raises(HypvisionError, match="num_classes=0"):
-        reset.reset_classifier(3)
+        reset.reset_classifier(3, "")
 
 
 @pytest.mark.parametrize("name", ["hcformer_nano", "hcnn_resnet18"])
