@@ -106,7 +106,9 @@ def output_names(paths: Sequence[Path]) -> list[str]:
 
 def check_normalisation(transform: Mapping[str, Any] | Callable[..., Any], channels: int) -> None:
     """The mean and the deviation of a transform must have a value for each channel; timm's own are those of RGB."""
-    for name in ("mean", "std") if isinstance(transform, Mapping) else ():
+    if not isinstance(transform, Mapping):
+        return
+    for name in ("mean", "std"):
         given = transform.get(name, (0, 0, 0))
         if len(given) not in (1, channels):
             raise HypvisionError(
