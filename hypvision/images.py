@@ -10,13 +10,14 @@ from __future__ import annotations
 import glob
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps
 
+from hypvision.checks import one_of
 from hypvision.errors import HypvisionError, one_line
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # as Pillow calls them
@@ -107,6 +108,47 @@ def output_names(paths: Sequence[Path]) -> list[str]:
 
 
 # What is in them
+
+
+def check_normalisation(transform: Mapping[str, Any] | Callable[..., Any], channels: int) -> None:
+    """The mean and the deviation of a transform must have a value for each channel; timm's own are those of RGB."""
+    if not isinstance(transform, Mapping):
+        return
+    for name in ("mean", "std"):
+        given = transform.get(name, (0, 0, 0))
+        if len(given) not in (1, channels):
+            raise HypvisionError(
+                f"The transform has {len(given)} values of '{name}' for images of {channels} channels. Give 'mean' and "
+                "'std' with one value for each channel."
+            )
+
+
+def open_channels(source: str | Path | Image.Image | np.ndarray, channels: int) -> Image.Image:
+    """An image of 1 (grey), 3 (RGB, as :func:`open_image`) or 4 channels of 8 bits, the right way up.
+
+    Of four channels none is taken for transparency, which would blend or blacken the others: Pillow's mode is CMYK,
+    whatever they mean.
+
+    Raises:
+        HypvisionError: as for :func:`open_image`; or the image has not 4 channels.
+    """
+    one_of((1, 3, 4), channels=channels)
+    if channels == 3:
+        return open_image(source)
+    if channels == 1:
+        return open_image(source).convert("L")
+
+    def four(image: Image.Image) -> Image.Image:
+        if image.mode not in ("RGBA", "CMYK", "RGBX"):
+            raise HypvisionError(
+                f"The image '{source}' has the channels {', '.join(image.getbands())}, but 4 of 8 bits are asked for "
+                "(a TIFF's fourth counts if the file marks it as alpha). Save it with 4 channels, or set channels=3."
+            )
+        return Image.merge("CMYK", ImageOps.exif_transpose(image).split())
+
+    if isinstance(source, (str, Path)):
+        return _read(source, "image", four)
+    return four(Image.fromarray(source) if isinstance(source, np.ndarray) else source)
 
 
 def open_image(source: str | Path | Image.Image | np.ndarray) -> Image.Image:

@@ -39,6 +39,8 @@ def add_export_arguments(parser: Parser) -> None:
         help="features: what comes before the head (a classifier's pooled features, the maps of a segmenter's or "
         "detector's backbone and neck, a CLIP's image embeddings); default: whole",
     )
+    text = "compute with 16 bits, which halves the file; images and outputs keep 32"
+    parser.add_argument("--half", action="store_true", help=text)
     parser.add_argument(
         "--fixed-size", action="store_true", help="take images of the training's size only (the batch stays free)"
     )
@@ -60,14 +62,14 @@ def run_export(args: Namespace) -> None:
     middle = "" if args.part == "whole" else f".{args.part}"
     out = check_output(args.save or f"{name}{middle}{SUFFIXES[args.format]}")
     kind = {"onnx": "ONNX", "torchexport": "torch.export"}[args.format]
-    print(f"Exporting {name} to {kind}, which can take a minute or two ...", flush=True)
+    print(f"Exporting {name} to {kind} ...", flush=True)
     config = args.model is not None and not timm.is_model(args.model) and is_config(args.model)
     arguments = parse_arguments(args.model_args)
     if config and arguments:
         raise HypvisionError("A config says what its model is given: leave out --model-args, or change the config.")
     with stages() as tell:
         tell(f"Loading {name}")
-        options = dict(dynamic_size=not args.fixed_size, part=args.part, size=args.size, tell=tell)
+        options = dict(dynamic_size=not args.fixed_size, part=args.part, size=args.size, tell=tell, half=args.half)
         if config:
             from hypvision.tasks.exporting import export_trained
 

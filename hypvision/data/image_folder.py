@@ -23,7 +23,7 @@ from hypvision.checks import one_of
 from hypvision.clip.classes import check_classes
 from hypvision.errors import HypvisionError, require
 from hypvision.files import read_lines
-from hypvision.images import SUFFIXES, open_image
+from hypvision.images import SUFFIXES, check_normalisation, open_channels
 
 require("mmengine", "mm")
 
@@ -130,6 +130,8 @@ class ImageFolderDataset(_ImageDataset):
         classes: class names in the order of the labels. Default: the sub-folders, sorted. A path stands for the
             sub-folders of that folder, e.g. the training images', of which ``root`` may lack some.
         indices: keep these images only (numbers in the sorted order), e.g. to try a config on a few.
+        channels: 1 (grey), 3 (RGB) or 4 (such as red, green, blue, infrared); the transform's ``mean`` and ``std`` have
+            a value for each, and augmentations of colours are for RGB alone.
         cache: keep all decoded images in memory. For small images (CIFAR): decoding costs more than everything else.
     """
 
@@ -141,8 +143,11 @@ class ImageFolderDataset(_ImageDataset):
         classes: Sequence[str] | str | Path | None = None,
         indices: Sequence[int] | None = None,
         cache: bool = False,
+        channels: int = 3,
     ):
         super().__init__(transform)
+        self.channels = channels
+        check_normalisation(transform, channels)
         self.root = Path(root).expanduser()
         check_root(self.root)
         names, partial = None if classes is None or isinstance(classes, str | Path) else list(classes), False
@@ -160,7 +165,7 @@ class ImageFolderDataset(_ImageDataset):
         self.paths = [path for path, _ in samples]
         self.labels = np.array([label for _, label in samples], dtype=np.int64)
         self.metainfo = dict(classes=tuple(found))
-        self._cache = [np.asarray(self._decode(i)) for i in range(len(self.paths))] if cache else None
+        self._cache = [self._decode(i) for i in range(len(self.paths))] if cache else None
 
     def _scan_folders(self, classes: Sequence[str] | None, partial: bool) -> tuple[list[tuple[str, int]], list[str]]:
         found = _sub_folders(self.root)
@@ -211,10 +216,10 @@ class ImageFolderDataset(_ImageDataset):
         return samples, list(classes) if classes is not None else [str(i) for i in range(top + 1)]
 
     def _decode(self, index: int) -> Image.Image:
-        return open_image(self.paths[index])
+        return open_channels(self.paths[index], self.channels)
 
     def read(self, index: int) -> Image.Image:
-        return self._decode(index) if self._cache is None else Image.fromarray(self._cache[index])
+        return self._decode(index) if self._cache is None else self._cache[index].copy()
 
     def name(self, index: int) -> str:
         return self.paths[index]

@@ -320,7 +320,7 @@ class RetrievalFolder(ImageFolderDataset):
             queries, self.paths = len(self.paths), self.paths + others.paths
             self.labels = np.concatenate([self.labels, others.labels])
         if cache:
-            self._cache = [np.asarray(self._decode(i)) for i in range(len(self.paths))]
+            self._cache = [self._decode(i) for i in range(len(self.paths))]
         names = self.metainfo["classes"]
         above: list[tuple[str, ...]] = [() for _ in names]
         if ancestors is not None:

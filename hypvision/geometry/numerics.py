@@ -24,7 +24,8 @@ HALF = (torch.float16, torch.bfloat16)
 
 def exact(device: torch.device) -> AbstractContextManager[object]:
     """Context without autocast, which the meta device does not know at all."""
-    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+    on = device.type != "meta" and torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if on else nullcontext()
 
 
 class Function(torch.autograd.Function):

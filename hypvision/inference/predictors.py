@@ -21,6 +21,7 @@ from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.pretrained import record_overlay
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.errors import HypvisionError, did_you_mean, one_line
+from hypvision.images import check_normalisation
 from hypvision.inference.results import Classes, Result
 from hypvision.plugins import plugin
 from hypvision.shipped import find_config, shipped_configs
@@ -36,15 +37,17 @@ class Predictor:
     """A model ready for images.
 
     Attributes:
-        prepare: turns an image, RGB, into what the model takes; runs in threads.
+        prepare: turns an image, RGB or of other channels, into what the model takes; runs in threads.
         find: gives a result for each of a list of these.
         batch: whether the model looks at several images at a time; detectors and segmenters, whose images differ in
             size, do not.
+        channels: of the images that ``prepare`` takes.
     """
 
     prepare: Callable[[Image.Image], Any]
     find: Callable[[list[Any]], Sequence[Result]]
     batch: bool = True
+    channels: int = 3
 
 
 @dataclass(frozen=True)
@@ -175,9 +178,11 @@ def _of_the_zoo(request: Request) -> Predictor:
 
 
 def _timm_predictor(network: TimmModel, device: str, names: Sequence[str] = ()) -> Predictor:
-    transform = create_transform(**resolve_model_data_config(network))
+    data = resolve_model_data_config(network)
+    check_normalisation(data, channels := getattr(network, "in_chans", 3))
+    transform = create_transform(**data)
     names = names or network.pretrained_cfg.get("label_names") or _imagenet(network)
-    return classifier(network.to(device).eval(), transform, tuple(names), device)
+    return classifier(network.to(device).eval(), transform, tuple(names), device, channels)
 
 
 def _imagenet(network: TimmModel) -> list[str]:
@@ -190,15 +195,17 @@ def _imagenet(network: TimmModel) -> list[str]:
 
 
 def classifier(
-    logits: Callable[[Tensor], Tensor], transform: Callable[[Image.Image], Tensor], names: Sequence[str], device: str
-) -> Predictor:
+    logits: Callable[[Tensor], Tensor], transform: Callable[[Image.Image], Tensor], names: Sequence[str], device: str,
+    channels: int = 3,
+) -> Predictor:  # fmt: skip
     """A predictor of classes.
 
     Args:
         logits: a function of images ``(B, C, H, W)``.
-        transform: turns an image, RGB, into ``(C, H, W)``.
+        transform: turns an image into ``(C, H, W)``.
         names: of the classes.
         device: where to compute.
+        channels: C.
     """
 
     def find(images: list[Tensor]) -> list[Classes]:
@@ -207,7 +214,7 @@ def classifier(
             raise HypvisionError(f"The model has {scores.shape[-1]} outputs, but {len(names)} class names are known.")
         return [Classes(score, tuple(names)) for score in scores]
 
-    return Predictor(transform, find)
+    return Predictor(transform, find, channels=channels)
 
 
 def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:

@@ -50,7 +50,8 @@ def results(
     def read(frame: Frame) -> tuple[Image.Image, Any] | None:
         with leaving_out(frame, failed):
             image = frame.open()
-            return image, predictor.prepare(image)
+            seen = image if predictor.channels == 3 else frame.open(predictor.channels)
+            return image, predictor.prepare(seen)
         return None
 
     def find(waiting: list[tuple[Frame, Image.Image, Any]]) -> Iterator[tuple[Frame, Image.Image, Result]]:

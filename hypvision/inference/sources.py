@@ -14,7 +14,7 @@ from PIL import Image
 
 from hypvision.errors import HypvisionError
 from hypvision.files import read_lines
-from hypvision.images import find_images, open_image, output_names
+from hypvision.images import find_images, open_channels, output_names
 from hypvision.viz.video import VIDEO_SUFFIXES, frame_count, read_frames
 
 Source: TypeAlias = str | Path | Image.Image | np.ndarray
@@ -39,13 +39,13 @@ class Frame(NamedTuple):
     number: int | None
     source: Path | Image.Image | np.ndarray
 
-    def open(self) -> Image.Image:
-        """The image, RGB.
+    def open(self, channels: int = 3) -> Image.Image:
+        """The image, RGB or of other channels.
 
         Raises:
             HypvisionError: it cannot be read.
         """
-        return open_image(self.source)
+        return open_channels(self.source, channels)
 
 
 @dataclass(frozen=True)

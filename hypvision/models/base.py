@@ -5,7 +5,7 @@ timm gives ``create_model(..., checkpoint_path=FILE)`` the names in the file as 
 however a model is created.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch.nn.functional as F
@@ -15,8 +15,12 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.match import check_kinds, filtered
 from hypvision.checkpoints.read import allow_training_files, network_weights
+from hypvision.checks import one_of
 from hypvision.errors import ArgumentError
 from hypvision.models.timm_models import forget_weights, read_overlay
+
+# Of timm's poolings those whose result is as wide as the map.
+POOLS = ("avg", "max", "avgmax", "fast", "fastavg", "fastmax", "fastavgmax", "")
 
 allow_training_files()  # for checkpoint_path, which timm reads before any code of a model runs
 
@@ -26,6 +30,21 @@ def build_model(cls: type[nn.Module], variant: str, pretrained: bool, **kwargs: 
     if pretrained:
         kwargs["pretrained_cfg_overlay"] = read_overlay(kwargs.get("pretrained_cfg_overlay"))
     return forget_weights(build_model_with_cfg(cls, variant, pretrained, **kwargs))
+
+
+def check_pool(global_pool: str, num_classes: int, known: Iterable[str] = POOLS) -> None:
+    """Refuse a pooling that a network lacks, and none before a classifier."""
+    one_of(known, global_pool=global_pool)
+    if not global_pool and num_classes:
+        raise ArgumentError(
+            "global_pool='' leaves maps, which no classifier takes: set num_classes=0 as well, or name a pooling."
+        )
+
+
+def level_indices(levels: int, indices: int | Sequence[int] | None) -> list[int]:
+    """The levels that timm's ``out_indices`` mean, each once, in the order in which networks return their maps."""
+    given = indices if indices is None or isinstance(indices, int) else list(indices)
+    return sorted(set(feature_take_indices(levels, given)[0]))
 
 
 def head_names(model: nn.Module) -> set[str]:
@@ -50,7 +69,18 @@ class AnyCheckpoint(nn.Module):
 
 
 class FeatureMaps(FeatureGetterNet):
-    """timm's network of feature maps, which loads checkpoints of the whole network too, leaving out its other parts."""
+    """timm's network of feature maps, in the order of the network whatever that of ``out_indices``.
+
+    It loads checkpoints of the whole network too, leaving out its other parts.
+    """
+
+    def __init__(self, model: Any, out_indices: int | Sequence[int] = 4, **kwargs: Any):
+        super().__init__(model, tuple(level_indices(len(model.feature_info), out_indices)), **kwargs)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute the network's blocks in backward instead of keeping their activations."""
+        model: Any = self.model
+        model.set_grad_checkpointing(enable)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         expected = self.state_dict()
@@ -150,7 +180,8 @@ class StagedModel(AnyCheckpoint):
         """
         if output_fmt != "NCHW":
             raise ArgumentError(f"output_fmt must be 'NCHW', the only format of these maps, got {output_fmt!r}.")
-        taken, max_index = feature_take_indices(len(self.stages), indices)
+        taken = level_indices(len(self.stages), indices)
+        max_index = taken[-1]
         last = len(self.stages) - 1
         maps: list[Tensor] = []
         x = self._enter(x)
@@ -167,7 +198,8 @@ class StagedModel(AnyCheckpoint):
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
         """Drop what the given stages do not need; returns the indices kept."""
-        taken, last = feature_take_indices(len(self.stages), indices)
+        taken = level_indices(len(self.stages), indices)
+        last = taken[-1]
         prune_end = last < len(self.stages) - 1
         self.stages = self.stages[: last + 1]
         self._prune(taken, last, prune_norm or prune_end)

@@ -41,7 +41,7 @@ from hypvision.geometry.numerics import Function
 from hypvision.nn import ClusterAssignment, ClusterMixer
 from hypvision.nn.linear import SharedLinear
 
-from .base import FeatureMaps, StagedModel, build_model
+from .base import FeatureMaps, StagedModel, build_model, check_pool
 from .hcformer_checkpoint import checkpoint_filter_fn
 
 # Control flow on sizes and the autocast island are Python, which torch.fx cannot trace: these stay one node each.
@@ -216,7 +216,7 @@ class HCFormer(StagedModel):
     Args:
         in_chans: input channels.
         num_classes: classes of the linear head; 0 for none.
-        global_pool: pooling before the head, ``"avg"`` or ``""`` for none.
+        global_pool: pooling before the head, ``"avg"``, ``"max"``, ``"avgmax"``, or ``""`` for none.
         layers, dims, heads, mlp_ratios: blocks, channels, heads and MLP expansion of the four stages.
         head_dim: channels of a head of the mixer, the same in every stage.
         fold, prop, win: windows per side, patch-level centres per side of a window, window-level centres per side of
@@ -341,9 +341,10 @@ class HCFormer(StagedModel):
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         factory = get_device_dtype(self)
-        self.num_classes = num_classes
         if global_pool is not None:
+            check_pool(global_pool, num_classes)
             self.global_pool = SelectAdaptivePool2d(pool_type=global_pool, flatten=bool(global_pool))
+        self.num_classes = num_classes
         self.head = nn.Linear(self.num_features, num_classes, **factory) if num_classes > 0 else nn.Identity()
         self.global_pool.train(self.training)
         self.head.train(self.training)
@@ -458,7 +459,7 @@ default_cfgs = generate_default_cfgs(
             url="zoo:hcformer_nano.cifar10",
             num_classes=10,
             input_size=(3, 32, 32),
-            pool_size=(1, 1),
+            pool_size=(2, 2),
             crop_pct=1.0,
             interpolation="bilinear",
             mean=(0.4914, 0.4822, 0.4465),

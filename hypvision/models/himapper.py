@@ -25,17 +25,16 @@ import timm
 import torch
 from timm.layers import ClassifierHead
 from timm.models import generate_default_cfgs, get_pretrained_cfg, register_model
-from timm.models._features import feature_take_indices
 from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.checks import more_than, one_of
-from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.errors import ArgumentError, HypvisionError, did_you_mean
 from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
 from hypvision.models.timm_models import create_model
 
-from .base import AnyCheckpoint, FeatureMaps, build_model, head_names
+from .base import POOLS, AnyCheckpoint, FeatureMaps, build_model, check_pool, head_names, level_indices
 from .hierarchy_mapper import HierarchyMapper, MapLayout, Moments
 from .himapper_checkpoint import BACKBONES, checkpoint_filter_fn
 
@@ -48,6 +47,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 # Number of tokens that do not belong to a place, for networks that do not tell. Of the CoaTs the
 # Lite ones; the others give several sequences.
 _PREFIX = {"VOLO": 1, "CoaT": 1}
+# Of transformers some pool by a token or by attention; which, their constructors say.
+_POOLS = (*POOLS, "token", "map", "prr")
 # Networks whose final feature is not one map.
 _UNSUPPORTED = {
     "CrossVit": "two sequences of tokens of different sizes",
@@ -132,6 +133,7 @@ class HiMapper(AnyCheckpoint):
         one_of(("patch", "official", "all"), kv=chosen["kv"])
         one_of(LOGITS, logit=chosen["logit"])
         one_of((None, "init", "aux", "fuse"), dense=dense)
+        check_pool(backbone_args.get("global_pool", "avg"), num_classes != 0, _POOLS)
         more_than(0, temperature=temperature)
         self.preset, self.logit, self.temperature, self.dense = preset, chosen.pop("logit"), temperature, dense
         self.contrastive_weight, self.kl_weight = contrastive_weight, kl_weight
@@ -220,7 +222,12 @@ class HiMapper(AnyCheckpoint):
 
         Without pooling there is no image feature to enrich: :meth:`forward` then gives the backbone's map.
         """
-        self.trunk.reset_classifier(num_classes, *(() if global_pool is None else (global_pool,)))
+        if global_pool is not None:
+            check_pool(global_pool, num_classes, _POOLS)
+        try:
+            self.trunk.reset_classifier(num_classes, *(() if global_pool is None else (global_pool,)))
+        except AssertionError as error:
+            raise ArgumentError(f"The backbone has no global_pool={global_pool!r}: {error}") from error
         self.num_classes = num_classes
         self._set_own_head(num_classes)
 
@@ -291,8 +298,9 @@ class HiMapper(AnyCheckpoint):
                 f"The backbone {type(self.trunk).__name__} cannot return maps of several levels (it has no "
                 "forward_intermediates). Take another backbone."
             )
-        arguments = dict(indices=indices, norm=norm, output_fmt=output_fmt, **kwargs)
-        taken, last = feature_take_indices(len(self.feature_info), indices)
+        taken = level_indices(len(self.feature_info), indices)
+        last = taken[-1]
+        arguments = dict(indices=taken, norm=norm, output_fmt=output_fmt, **kwargs)
         active = self.dense == "fuse" or (self.dense == "aux" and self.training)
         if self.mapper is None or not active or last != len(self.feature_info) - 1:
             return self.trunk.forward_intermediates(
@@ -325,7 +333,7 @@ class HiMapper(AnyCheckpoint):
         """Drop what the given levels do not need; returns the indices kept. The mapper goes unless it has a part in
         the last level (``dense="fuse"`` or ``"aux"``)."""
         levels = len(self.feature_info)
-        keep = self.dense in ("fuse", "aux") and feature_take_indices(levels, indices)[1] == levels - 1
+        keep = self.dense in ("fuse", "aux") and level_indices(levels, indices)[-1] == levels - 1
         # The decomposition needs the final map, with what some networks count as a part of their head.
         taken: list[int] = self.trunk.prune_intermediate_layers(
             indices, prune_norm and not keep, prune_head and not keep
@@ -480,6 +488,8 @@ def _create_by_name(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
         raise HypvisionError(_no_backbone(name))
     try:
         return create_model(name, pretrained, **kwargs)
+    except AssertionError as error:
+        raise ArgumentError(f"The backbone '{name}' refuses an argument: {error}") from error
     except (OSError, RuntimeError) as error:
         offline = isinstance(error, OSError) or "download" in str(error).lower() or "offline" in str(error).lower()
         if not (pretrained and offline):

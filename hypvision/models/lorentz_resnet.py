@@ -40,7 +40,7 @@ from hypvision.nn import (
     ToTangent,
 )
 
-from .base import FeatureMaps, StagedModel, build_model
+from .base import POOLS, FeatureMaps, StagedModel, build_model, check_pool
 from .lorentz_resnet_checkpoint import checkpoint_filter_fn
 
 EXPANSION = 4  # of the bottlenecks
@@ -337,7 +337,7 @@ class LorentzResNet(StagedModel):
         self._build_stem(in_chans, widths[0], stem == "imagenet", inner[0])
         self._build_stages(layers, widths, block, inner, 4 if stem == "imagenet" else 1, drop_path_rate)
         self.norm = nn.Identity()
-        self._set_pool(global_pool)
+        self._set_pool(global_pool, num_classes)
         self._set_head(num_classes)
         self.init_weights()
         # The aliases of the shared hyperboloids in every layer stay out of state dicts.
@@ -390,12 +390,10 @@ class LorentzResNet(StagedModel):
         """The map from one geometry to another; None is Euclidean."""
         return replace(self._flat, manifold=source).change(target)
 
-    def _set_pool(self, pool_type: str) -> None:
+    def _set_pool(self, pool_type: str, num_classes: int) -> None:
         manifold = self._outside[-1]
-        if manifold is not None and pool_type not in ("avg", ""):
-            raise ArgumentError(
-                f"The pooling of points is their centroid: global_pool must be 'avg' or '', got {pool_type!r}."
-            )
+        # points are pooled by their centroid
+        check_pool(pool_type, num_classes, POOLS if manifold is None else ("avg", ""))
         if manifold is not None and pool_type:
             self.global_pool = LorentzGlobalAvgPool2d(manifold)
         else:
@@ -449,12 +447,11 @@ class LorentzResNet(StagedModel):
             global_pool: change the pooling, too.
             head_type: ``"lorentz"`` or ``"linear"``; as before if None.
         """
-        if head_type is not None:
-            one_of(("lorentz", "linear"), head_type=head_type)
-            self.head_type = head_type
+        one_of((None, "lorentz", "linear"), head_type=head_type)
         frozen = not any(p.requires_grad for p in self.parameters())
         if global_pool is not None:
-            self._set_pool(global_pool)
+            self._set_pool(global_pool, num_classes)
+        self.head_type = head_type or self.head_type
         self._set_head(num_classes)
         if frozen and self.head_manifold is not None:
             self.head_manifold.requires_grad_(False)

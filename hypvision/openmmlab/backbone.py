@@ -44,8 +44,9 @@ class TimmBackbone(BaseModule):
 
     Args:
         model_name: name in :func:`timm.list_models`, after ``import hypvision``.
-        out_indices: timm's numbers of the levels to return. Transformers and ConvNeXt have four levels, of strides 4 to
-            32; classical ConvNets such as ResNet have five, and level 0 is the stem, of stride 2.
+        out_indices: timm's numbers of the levels to return, in the order of the network whatever theirs. Transformers
+            and ConvNeXt have four levels, of strides 4 to 32; classical ConvNets such as ResNet have five, and level 0
+            is the stem, of stride 2.
         pretrained: load the weights of timm, or of the zoo for ``model_name="hcformer_nano.cifar10"`` and the like.
         checkpoint_path: load the weights in this file or URL, or ``"zoo:NAME"``; see :meth:`load_pretrained`.
         frozen_stages: -1 trains everything, 0 freezes the stem (with class tokens and position embeddings), k also the
@@ -92,6 +93,9 @@ class TimmBackbone(BaseModule):
         self.frozen_stages = frozen_stages
         self.norm_eval = norm_eval
         self.timm_model = _create(model_name, self.out_indices, pretrained, timm_kwargs)
+        levels = self.timm_model.feature_info
+        # Networks return their maps in the order in which they compute them, whatever that of out_indices.
+        levels.out_indices = tuple(sorted({index % len(levels.info) for index in levels.out_indices}))
         # mmengine would call the models' own init_weights, which would undo pretrained=True.
         self.timm_model.is_init = True
         self.channels_last = str(getattr(self.timm_model, "output_fmt", "NCHW")).endswith("NHWC")

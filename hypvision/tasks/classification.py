@@ -140,6 +140,15 @@ class BackboneModel(BaseModel):
         """The timm model."""
         return create_backbone(**arguments)
 
+    def check_channels(self, images: Tensor) -> None:
+        """Refuse images of other channels than the backbone takes."""
+        given, wanted = images.shape[1], getattr(self.backbone, "in_chans", images.shape[1])
+        if given != wanted:
+            raise HypvisionError(
+                f"The images have {given} channels, but model.backbone takes {wanted}. Set channels={wanted} in every "
+                f"data set of the config, with as many values of mean and std, or model.backbone.in_chans={given}."
+            )
+
     def init_weights(self) -> None:
         """Load the checkpoint that the training starts from."""
         super().init_weights()
@@ -212,6 +221,7 @@ class ImageClassifier(BackboneModel):
             a dict with ``scores`` ``(num_classes,)``, ``label`` and ``index`` (None where not given).
         """
         one_of(("tensor", "loss", "predict"), mode=mode)
+        self.check_channels(inputs)
         if mode == "loss":
             inputs, target = self.mix(inputs, label)
             return dict(loss=self.class_loss(self.backbone(inputs), target))
@@ -476,7 +486,8 @@ def _predictor(model: ImageClassifier, config: Config, request: Request) -> Pred
     dataset = config.get("test_dataloader", config.get("val_dataloader"))["dataset"]
     names = (model.dataset_meta or {}).get("classes") or [str(i) for i in range(model.num_classes)]
     transform = build_transform(dict(dataset["transform"]))
-    return classifier(lambda x: model(x, mode="tensor"), transform, tuple(names), request.device)
+    channels = dataset.get("channels", 3)
+    return classifier(lambda x: model(x, mode="tensor"), transform, tuple(names), request.device, channels)
 
 
 PREDICTORS.update(ImageClassifier=_predictor, HierarchyClassifier=_predictor)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hypvision.engine.config import load_config
 from hypvision.engine.extensions import import_extensions
 from hypvision.engine.predicting import trained_model
 from hypvision.errors import HypvisionError
-from hypvision.tasks.publishing import input_size
+from hypvision.tasks.publishing import image_input, input_size
 from hypvision.zoo.export import ExportReport, export_network, part_of
 
 
@@ -22,14 +23,15 @@ def export_trained(
     part: str = "whole",
     size: int | None = None,
     tell: Callable[[str], None] = lambda _: None,
+    half: bool = False,
 ) -> ExportReport:
     """Export the model of a training: a classifier, segmenter, detector or metric learner.
 
     Args:
         config: of the training, its path or name.
         weights: its checkpoint.
-        format, path, dynamic_size, part, tell: as for :func:`hypvision.zoo.export.export_model`. The whole of a metric
-            learner gives embeddings: points of its manifold, as the backbone and neck compute them.
+        format, path, dynamic_size, part, tell, half: as for :func:`hypvision.zoo.export.export_model`. The whole of a
+            metric learner gives embeddings: points of its manifold, as the backbone and neck compute them.
         size: side of the images; default: that of the config's test data.
     """
     loaded = load_config(config)
@@ -44,7 +46,11 @@ def export_trained(
             "metric learners, and the segmenters and detectors of mmseg and mmdet that have fixed classes."
         )
     shape = input_size(loaded, size)
-    if kind == "MetricLearner" and part == "whole":
-        return export_network(model, shape, format, path, dynamic_size, "embeddings", tell)
-    network, output = part_of(model.backbone if own else model, task, part, shape[1:])
-    return export_network(network, shape, format, path, dynamic_size, output, tell)
+    known = scope in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None
+    about: dict[str, Any] = image_input(loaded) if known else {}
+    about |= getattr(model, "dataset_meta", None) or {}
+    output: str | tuple[str, ...]
+    network, output = model, "embeddings"
+    if kind != "MetricLearner" or part != "whole":
+        network, output = part_of(model.backbone if own else model, task, part, shape[1:])
+    return export_network(network, shape, format, path, dynamic_size, output, tell, about, half)

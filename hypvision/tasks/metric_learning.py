@@ -230,6 +230,7 @@ class MetricLearner(BackboneModel):
             ``index``.
         """
         one_of(("tensor", "loss", "predict"), mode=mode)
+        self.check_channels(inputs)
         points = self.embed(inputs)
         if mode == "tensor":
             return points
@@ -338,7 +339,8 @@ def _predictor(model: MetricLearner, config: Any, request: Request) -> Predictor
 
     if request.classes is not None:
         raise HypvisionError(f"'{request.model}' gives embeddings, not classes: leave out --classes.")
-    return Predictor(build_transform(dict(config.test_dataloader.dataset.transform)), find)
+    dataset = config.test_dataloader.dataset
+    return Predictor(build_transform(dict(dataset.transform)), find, channels=dataset.get("channels", 3))
 
 
 PREDICTORS["MetricLearner"] = _predictor

@@ -84,20 +84,18 @@ def describe_config(config: Any) -> dict[str, Any]:
             found["arguments"] = json.loads(json.dumps(arguments))
         found["input"] = image_input(config)
         return found
-    preprocessor = config.model.data_preprocessor
-    found["input"] = dict(
-        size=list(input_size(config)),
-        mean=[round(value / 255, 6) for value in preprocessor.mean],
-        std=[round(value / 255, 6) for value in preprocessor.std],
-        crop_pct=1.0,
-        interpolation="bilinear",
-    )
+    found["input"] = image_input(config)
     found["model_config"] = _model_config(config)
     return found
 
 
 def image_input(config: Any) -> dict[str, Any]:
-    """What the timm model of a config is tested on, by the transform of the test data, as records of the zoo say it."""
+    """The images that the model of a config is tested on, as records of the zoo say it: by the transform of the test
+    data, or the preprocessor of mmseg's and mmdet's models."""
+    if config.get("default_scope") in ("mmseg", "mmdet"):
+        given = config.model.data_preprocessor
+        numbers = {key: [round(value / 255, 6) for value in given[key]] for key in ("mean", "std") if given.get(key)}
+        return dict(size=list(input_size(config)), **numbers, crop_pct=1.0, interpolation="bilinear")
     transform = config.test_dataloader["dataset"].get("transform") or {}
     return dict(
         size=list(input_size(config)),

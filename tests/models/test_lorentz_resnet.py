@@ -620,7 +620,7 @@ def test_bounds_hold_learned_curvatures():
         (dict(hyperbolic_stages=(0,)), "numbers from 1 to 4"),
         (dict(clip=0.0), "clip must be a finite number above 0"),
         (dict(curvature=-1.0), "curvature must be a finite number above 0"),
-        (dict(global_pool="max"), "centroid"),
+        (dict(global_pool="max"), "global_pool must be one of 'avg', '', got"),
         (dict(block="core"), "hyperbolic_stem=False"),
         (dict(norm_match="rows"), "norm_match must be one of 'patch'"),
         (dict(boost="turbo"), "boost must be one of 'axis'"),

@@ -392,3 +392,12 @@ def test_detector_of_mmdet():
     with torch.no_grad():
         results = model.eval()(**model.data_preprocessor({"inputs": images, "data_samples": samples}), mode="predict")
     assert "bboxes" in results[0].pred_instances
+
+
+@pytest.mark.parametrize("name", ["resnet10t", "hcformer_nano", "test_vit"])
+def test_levels_are_reported_in_the_order_in_which_they_come(name):
+    backbone = TimmBackbone(name, out_indices=(3, 1)).eval()
+    with torch.no_grad():
+        maps = backbone(torch.randn(1, 3, 160, 160))
+    assert [level.shape[1] for level in maps] == backbone.out_channels
+    assert [160 // level.shape[2] for level in maps] == backbone.strides == sorted(backbone.strides)

@@ -1,5 +1,7 @@
 """Exported files compute what PyTorch computes, or there is no file."""
 
+import json
+
 import numpy as np
 import pytest
 import timm
@@ -411,3 +413,35 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(HypvisionError, match="onnxscript.*export"):
         export_network(Drifting(), (3, 32, 32), "onnx", tmp_path / "model")
+
+
+ABOUT = dict(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), interpolation="bicubic", crop_pct=0.9, classes=("a", "ü"))
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("kind", ["onnx", "torchexport"])
+def test_a_file_says_what_it_takes_and_gives(tmp_path, kind, half):
+    model = nn.Sequential(nn.Conv2d(3, 64, 3, 2, 1), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 2))
+    path, steps, x = tmp_path / "model", [], torch.randn(5, 3, 64, 32)
+    export_network(model.eval(), (3, 32, 32), kind, path, tell=steps.append, about=ABOUT, half=half)
+    if kind == "onnx":
+        onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        said = {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
+        assert session.get_inputs()[0].shape == ["batch", 3, "height", "width"]
+        assert session.get_outputs()[0].shape == ["batch", 2]
+        (got,) = session.run(None, {"images": x.numpy()})
+        sizes = {t.data_type for t in onnx.load(path).graph.initializer if len(t.dims) > 1}
+        assert sizes == {onnx.TensorProto.FLOAT16 if half else onnx.TensorProto.FLOAT}
+        assert not any(node.metadata_props for node in onnx.load(path).graph.node)  # such as paths of this machine
+    else:
+        files = {"hypvision.json": ""}
+        loaded = torch.export.load(path, extra_files=files)
+        said = json.loads(files["hypvision.json"])
+        got = loaded.module()(x)[0] if half else loaded.module()(x)
+        assert {value.dtype for value in loaded.state_dict.values()} == {torch.float16 if half else torch.float32}
+    assert said == json.loads(json.dumps({"input_size": (3, 32, 32), **ABOUT}))
+    with torch.no_grad():
+        torch.testing.assert_close(torch.as_tensor(got), model(x), rtol=2e-2, atol=2e-2 if half else 1e-5)
+    assert next(model.parameters()).dtype == torch.float32  # the network itself stays
+    assert all(any(word in step for step in steps) for word in ("Tracing", "Writing", "Comparing"))

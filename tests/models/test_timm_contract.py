@@ -1,0 +1,121 @@
+"""What timm promises of every network, for every family that is registered here, in small."""
+
+import pytest
+import timm
+import torch
+
+import hypvision  # noqa: F401 - registers
+from hypvision.errors import HypvisionError
+
+TREE = dict(width=16, heads=2, leaves=8, levels=2)
+BOTTLENECKS = dict(widths=(4, 4, 4, 4), layers=(1, 1, 1, 1))
+FAMILIES = {
+    "hcformer_nano": dict(
+        img_size=32, patch_size=2, layers=(1, 1, 1, 1), dims=(8, 10, 12, 14), heads=(1, 1, 1, 1), head_dim=8
+    ),
+    "hcnn_resnet18": dict(widths=(4, 5, 6, 7)),
+    "hcnn_resnet50": BOTTLENECKS,
+    "hecnn_resnet18": dict(widths=(4, 5, 6, 7)),
+    "hecnn_resnet50": BOTTLENECKS,
+    "himapper resnet": dict(backbone="resnet10t", **TREE),
+    "himapper deit": dict(backbone="deit_tiny_patch16_224", img_size=32, patch_size=8, depth=4, **TREE),
+    "himapper swin": dict(
+        backbone="swin_tiny_patch4_window7_224", img_size=32, window_size=1, depths=(1, 1, 1, 1), embed_dim=24, **TREE
+    ),
+    "himapper efficientnet": dict(backbone="mobilenetv3_small_050", **TREE),
+}
+families = pytest.mark.parametrize("family", FAMILIES)
+
+
+def make(family, **changes):
+    torch.manual_seed(0)
+    return timm.create_model(family.partition(" ")[0], **{"num_classes": 5, **FAMILIES[family], **changes}).eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("channels", [1, 4])
+@families
+def test_any_number_of_channels(family, channels):
+    model = make(family, in_chans=channels)
+    assert model.in_chans == channels
+    x = torch.randn(2, channels, 32, 32)
+    logits = model(x)
+    assert logits.shape == (2, 5) and logits.isfinite().all()
+    x[:, -1] += torch.randn(2, 32, 32)
+    assert not torch.equal(model(x), logits)  # the last channel counts
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("order", [(3, 1), (1, -1), (1, 1)])
+@families
+def test_levels_are_reported_in_the_order_in_which_they_come(family, order):
+    model = make(family, features_only=True, out_indices=order)
+    maps = model(torch.randn(2, 3, 32, 32))
+    assert [level.shape[1] for level in maps] == model.feature_info.channels()
+    assert [32 // level.shape[2] for level in maps] == model.feature_info.reduction()
+    assert len(maps) == len(set(order))
+
+
+@families
+def test_checkpointed_features_have_the_same_gradients(family):
+    gradients = []
+    for checkpointing in (False, True):
+        model = make(family, features_only=True)
+        model.set_grad_checkpointing(checkpointing)
+        x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+        sum(level.square().mean() for level in model(x)).backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+@torch.no_grad()
+@families
+def test_a_pooling_works_or_is_refused_when_it_is_chosen(family):
+    x, reset = torch.randn(2, 3, 32, 32), make(family)
+
+    def build(pool):
+        return make(family, global_pool=pool)
+
+    def change(pool):
+        reset.reset_classifier(5, pool)
+        return reset
+
+    for pool in ("avg", "max", "avgmax", "catavgmax", "token", "nope", ""):
+        for choose in (build, change):
+            try:
+                model = choose(pool)
+            except HypvisionError:
+                assert pool != "avg"
+                model = reset  # which a refusal leaves as it was
+            else:
+                assert pool not in ("nope", "")
+            assert model(x).shape == (2, 5)
+    reset.reset_classifier(0, "")
+    assert reset(x).ndim > 2 or "deit" in family
+    with pytest.raises(HypvisionError, match="num_classes=0"):
+        reset.reset_classifier(3, "")
+
+
+@pytest.mark.parametrize("name", ["hcformer_nano", "hcnn_resnet18"])
+def test_the_map_is_as_large_as_every_tag_says(name):
+    for tag in timm.list_pretrained(f"{name}*") or [name]:
+        with torch.device("meta"):
+            model = timm.create_model(tag)
+            size = model.forward_features(torch.empty(1, *model.pretrained_cfg["input_size"])).shape[-2:]
+        assert tuple(size) == model.pretrained_cfg["pool_size"]
+
+
+# a Hi-Mapper's backbone is timm's own to adapt
+@torch.no_grad()
+@pytest.mark.parametrize("family", [family for family in FAMILIES if "himapper" not in family])
+def test_weights_of_three_channels_start_other_networks_as_timm_adapts_them(family, tmp_path):
+    colours, x = make(family), torch.randn(2, 1, 32, 32)
+    torch.save(colours.state_dict(), tmp_path / "w.pth")
+    source = dict(pretrained=True, pretrained_cfg_overlay=dict(file=str(tmp_path / "w.pth"), num_classes=5))
+    grey = make(family, in_chans=1, **source)
+    if "hcnn" in family:  # the time of its points is no linear function of the channels, the weights are a start
+        first = "stem.conv.weight"
+        torch.testing.assert_close(grey.state_dict()[first], colours.state_dict()[first].sum(1, keepdim=True))
+    else:
+        torch.testing.assert_close(grey(x), colours(x.expand(-1, 3, -1, -1)), rtol=1e-3, atol=1e-4)
+    assert make(family, in_chans=4, **source)(torch.randn(2, 4, 32, 32)).isfinite().all()
