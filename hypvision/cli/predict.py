@@ -7,6 +7,7 @@ segmentations, ``NAME_labels.png``; see :mod:`hypvision.inference.writers`.
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import Any
 
 from hypvision.cli.arguments import Parser, add_device_argument, add_model_args, device_of, number, whole
 from hypvision.errors import HypvisionError
@@ -39,8 +40,12 @@ def add_predict_arguments(parser: Parser) -> None:
     parser.add_argument("--classes", metavar="LIST", help=text)
     text = "of the classes those that a panoptic model counts (default: all)"
     parser.add_argument("--things", metavar="LIST", help=text)
-    text = "leave out boxes of lower scores (default: 0.3)"
-    parser.add_argument("--score", type=number, default=0.3, metavar="X", help=text)
+    text = "leave out boxes and labels of lower scores (default: 0.3 for boxes, 0.5 for labels)"
+    parser.add_argument("--score", type=number, metavar="X", help=text)
+    text = "boxes of an image at most, the best ones (default: as many as the model gives)"
+    parser.add_argument("--max-boxes", type=whole(1), metavar="N", help=text)
+    text = "changes of the config that --model names, e.g. model.test_cfg.nms.iou_threshold=0.6"
+    parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help=text)
     text = f"what to write: {', '.join(WRITES)} (default: all)"
     parser.add_argument("--write", nargs="+", choices=WRITES, default=list(WRITES), metavar="KIND", help=text)
     text = "images at a time, of a classifier (default: 8)"
@@ -64,12 +69,19 @@ def run_predict(args: Namespace) -> None:
     from hypvision.version import __version__
     from hypvision.zoo.loading import parse_arguments
 
-    if not 0 <= args.score <= 1:
+    if args.score is not None and not 0 <= args.score <= 1:
         raise HypvisionError(f"--score is a probability from 0 to 1, got {args.score:g}.")
     classes, things = (None if text is None else parse_classes(text) for text in (args.classes, args.things))
     sources = find_sources(args.images, args.every)
     arguments = parse_arguments(args.model_args)
-    request = Request(args.model, args.weights, arguments, classes, things, args.score, device_of(args))
+    options: dict[str, Any] = {}
+    if args.cfg_options:  # whose reader needs mmengine
+        from hypvision.engine.config import parse_options
+
+        options = parse_options(args.cfg_options)
+    request = Request(
+        args.model, args.weights, arguments, classes, things, args.score, device_of(args), args.max_boxes, options
+    )
     predictor = load_predictor(request)
     info = dict(model=str(args.model), weights=args.weights, hypvision=__version__)
     begin, count = time.perf_counter(), 0

@@ -53,6 +53,7 @@ RUN_HOOKS = [
     "UnusedParametersHook",
     "StopOnNaNHook",
     "CheckClassesHook",
+    "ClassTableHook",
     "InterruptHook",
     "AccumulationHook",
     "EngineNamesHook",
