@@ -109,7 +109,10 @@ def read_table(path: str | Path) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def _of_csv(path: str | Path, lines: list[str]) -> tuple[list[tuple[int, str, list[str]]], list[str]]:
-    head, *rows = csv.reader(lines) if any(lines) else [[]]
+    try:
+        head, *rows = csv.reader(lines) if any(lines) else [[]]
+    except csv.Error as error:
+        raise HypvisionError(f"The table '{path}' is not CSV ({error}). {_FORMS}.") from error
     names = [cell.strip() for cell in head if cell.strip() != "image"]
     if len(names) != len(head) - 1 or not names:
         raise HypvisionError(f"The table '{path}' begins with '{','.join(head):.80}'. {_FORMS}.")

@@ -263,7 +263,7 @@ def _described(loader: Any) -> str:
 def _say_worst(evaluator: Any) -> None:
     """A line of the worst classes of each metric that knows them; the log file has more of them."""
     for classes in (metric.classes for metric in evaluator.metrics if getattr(metric, "classes", ())):
-        shown = ", ".join(f"{found.name:.40} {found.value:.3g} (of {found.count})" for found in worst(classes, 5))
+        shown = ", ".join(f"{found.name:.40} {found.value:.3g} (of {found.samples})" for found in worst(classes, 5))
         say(f"  worst of {len(classes)} classes: {shown}")
 
 

@@ -301,13 +301,13 @@ class EarlyStoppingHook(Hook):
 
     Args:
         monitor: the metric, such as ``"top1"``; default the one that CheckpointHook keeps the best checkpoint of.
-        rule: ``"greater"`` or ``"less"``, what is better; default the CheckpointHook's, or ``"greater"``.
+        rule: ``"greater"`` or ``"less"``, what is better; default the CheckpointHook's, or mmengine's for this name.
         patience: validations in a row without a better value, after which the training stops.
         min_delta: a value must be better by more than this to count.
         stopping_threshold: stop as soon as a value is better than this.
 
     Raises:
-        HypvisionError: validation gives no such metric.
+        HypvisionError: no validation, a metric that it does not give, or nobody says what is better.
     """
 
     priority = "LOWEST"  # after CheckpointHook, whose best checkpoint the message names
@@ -325,31 +325,40 @@ class EarlyStoppingHook(Hook):
         one_of(("greater", "less", None), rule=rule)
         self.monitor, self.rule, self.patience, self.min_delta = monitor, rule, patience, min_delta
         self.threshold = stopping_threshold
+        self.kept: CheckpointHook | None = None
 
     def before_train(self, runner: Runner) -> None:
         loop, done = runner.train_loop, _steps(runner)
         if runner.val_loop is None:
             raise HypvisionError("Early stopping needs a validation: add val_dataloader, val_cfg and val_evaluator.")
-        saving = next((hook for hook in runner.hooks if isinstance(hook, CheckpointHook)), None)
-        best = [name for name in getattr(saving, "save_best", None) or () if name != "auto"]
-        self.kept = None if self.monitor not in (None, *best[:1]) else saving
+        self.kept = None
+        for saving in (hook for hook in runner.hooks if isinstance(hook, CheckpointHook)):
+            best = (saving.save_best or ["auto"])[0]
+            if best != "auto" and self.monitor in (None, best):
+                self.kept, self.monitor, self.rule = saving, best, self.rule or saving.rules[0]
         if self.monitor is None:
-            if not best:
-                raise HypvisionError(
-                    "Early stopping does not know which metric to look at. Set monitor='top1', or what your "
-                    "validation is to be judged by, in the EarlyStoppingHook."
-                )
-            self.monitor, self.rule = best[0], self.rule or saving.rules[0]
+            raise HypvisionError(
+                "Early stopping does not know which metric to look at. Set monitor='top1', or what your validation is "
+                "to be judged by, in the EarlyStoppingHook."
+            )
+        try:
+            self.rule = self.rule or CheckpointHook(save_best=self.monitor).rules[0]  # by mmengine's list of names
+        except ValueError as error:
+            raise HypvisionError(
+                f"Early stopping does not know whether a greater or a smaller '{self.monitor}' is better. Set "
+                "rule='greater' or rule='less' in the EarlyStoppingHook."
+            ) from error
         self.state = runner.message_hub.get_info("early_stopping", None) or dict(best=None, at=0, waited=0, seen=0)
         due = done and done >= loop.val_begin and done % loop.val_interval == 0
         if due and self.state["seen"] < done:
             runner.val_loop.run()
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        if self.monitor not in (metrics or {}):
+        metrics = metrics or {}
+        if self.monitor not in metrics:
             raise HypvisionError(
                 f"Early stopping looks at the metric '{self.monitor}', but validation gives "
-                f"{', '.join(metrics or {}) or 'none'}. Set monitor of the EarlyStoppingHook to one of these."
+                f"{', '.join(metrics) or 'none'}. Set monitor of the EarlyStoppingHook to one of these."
             )
         value, state, done, sign = metrics[self.monitor], self.state, _steps(runner), 1 if self.rule != "less" else -1
         better = not math.isnan(value) and (state["best"] is None or sign * (value - state["best"]) > self.min_delta)
@@ -397,7 +406,7 @@ class ClassTableHook(Hook):
     def _log(runner: Runner, evaluator: Any) -> None:
         for metric in evaluator.metrics:
             classes = getattr(metric, "classes", ())
-            lines = [f"{found.value:7.2f}  {found.name} ({found.count})" for found in worst(classes, _LOGGED)]
+            lines = [f"{found.value:7.2f}  {found.name} ({found.samples})" for found in worst(classes, _LOGGED)]
             if len(classes) > _LOGGED:
                 lines.append(f"    and {len(classes) - _LOGGED} better classes")
             if lines:

@@ -41,12 +41,12 @@ class OfClass(NamedTuple):
 
     name: str
     value: float
-    count: int
+    samples: int
 
 
 def worst(classes: Sequence[OfClass], limit: int) -> list[OfClass]:
     """The classes of lowest values, the worst first; of equal ones those with more samples."""
-    return sorted(classes, key=lambda found: (found.value, -found.count))[:limit]
+    return sorted(classes, key=lambda found: (found.value, -found.samples))[:limit]
 
 
 class Metric(BaseMetric):

@@ -25,14 +25,11 @@ from hypvision.errors import HypvisionError, did_you_mean, one_line
 from hypvision.inference.results import Classes, Result, Tags
 from hypvision.plugins import plugin
 from hypvision.shipped import find_config, shipped_configs
-from hypvision.zoo.loading import TimmModel, load, load_trained, timm_model
+from hypvision.zoo.loading import SEVERAL_LABELS, TimmModel, load, load_trained, timm_model
 from hypvision.zoo.loading import classifier as classifier_of
 
 if TYPE_CHECKING:
     from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
-
-
-LABEL_SCORE = 0.5  # of the worst label that is shown of several
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ def load_predictor(request: Request) -> Predictor:
         overlay = {} if request.weights is None else dict(pretrained_cfg_overlay=_overlay(request))
         network = _published(name, {**request.arguments, **overlay})
         _refuse_new_head(network, request)
-    return _timm_predictor(network, request.device)
+    return _timm_predictor(network, request)
 
 
 def _plugin(role: str) -> Callable[..., Predictor]:
@@ -180,17 +177,24 @@ def _of_the_zoo(request: Request) -> Predictor:
     if record.task == "classification":
         network = classifier_of(index, record, request.arguments)
         _refuse_new_head(network, request)
-        return _timm_predictor(network, request.device, record.classes)
+        return _timm_predictor(network, request, record.classes)
     return _plugin(record.task)(load(name, device=request.device), request)
 
 
 # What predictors are made of
 
 
-def _timm_predictor(network: TimmModel, device: str, names: Sequence[str] = ()) -> Predictor:
+def _timm_predictor(network: TimmModel, request: Request, names: Sequence[str] = ()) -> Predictor:
     transform = create_transform(**resolve_model_data_config(network))
     names = names or network.pretrained_cfg.get("label_names") or _imagenet(network)
-    return classifier(network.to(device).eval(), transform, tuple(names), device)
+    several = SEVERAL_LABELS in (network.pretrained_cfg.get("notes") or ())
+    shown, device = label_score(request) if several else None, request.device
+    return classifier(network.to(device).eval(), transform, tuple(names), device, shown)
+
+
+def label_score(request: Request) -> float:
+    """The score of the worst label that is shown of several."""
+    return 0.5 if request.score is None else request.score
 
 
 def _imagenet(network: TimmModel) -> list[str]:

@@ -104,8 +104,8 @@ def _pipeline(config: Config) -> list[dict[str, Any]]:
 def _give_boxes(model: BaseModel, count: int | None) -> None:
     """Let a detector give as many boxes of an image, where its config says fewer."""
     for name, part in model.named_modules():
-        limits = getattr(part, "test_cfg", None)
-        if count is not None and "rpn" not in name and "max_per_img" in (limits or {}):
+        limits = getattr(part, "test_cfg", None) or {}
+        if count is not None and "rpn" not in name and "max_per_img" in limits:
             limits["max_per_img"] = max(count, limits["max_per_img"])
 
 

@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,7 @@ from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, RUN_HO
 from hypvision.engine.metrics import Metric, OfClass
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import below, read_json, replacing, write_json
-from hypvision.inference.predictors import LABEL_SCORE, Predictor, Request, classifier
+from hypvision.inference.predictors import Predictor, Request, classifier, label_score
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
 from hypvision.tasks.class_weights import ClassWeights
@@ -338,7 +337,8 @@ class TopKAccuracy(ScoreMetric):
         return metrics
 
     def _per_class(self, known: list[tuple]) -> list[OfClass]:
-        names, hits = (self.dataset_meta or {}).get("classes"), {}
+        names = (self.dataset_meta or {}).get("classes")
+        hits: dict[int, list[bool]] = {}
         for _, label, classes, _ in known:
             hits.setdefault(label, []).append(classes[0] == label)
         return [OfClass(str(names[c] if names else c), 100.0 * fmean(h), len(h)) for c, h in sorted(hits.items())]
@@ -500,6 +500,8 @@ class ImageInputHook(Hook):
         dataset = (runner.cfg.get("test_dataloader") or {}).get("dataset") or {}
         if isinstance(dataset, dict) and "transform" in dataset and "backbone" in runner.cfg.model:
             checkpoint["meta"]["input"] = image_input(runner.cfg)
+            if runner.cfg.model.get("multi_label"):
+                checkpoint["meta"]["input"]["multi_label"] = True
 
 
 def _flip(config: Config) -> None:
@@ -522,9 +524,8 @@ def _predictor(model: ImageClassifier, config: Config, request: Request) -> Pred
     dataset = config.get("test_dataloader", config.get("val_dataloader"))["dataset"]
     names = (model.dataset_meta or {}).get("classes") or [str(i) for i in range(model.num_classes)]
     transform = build_transform(dict(dataset["transform"]))
-    score = LABEL_SCORE if request.score is None else request.score
-    names, logits = tuple(map(str, names)), partial(model, mode="tensor")
-    return classifier(logits, transform, names, request.device, score if model.multi_label else None)
+    shown = label_score(request) if model.multi_label else None
+    return classifier(lambda x: model(x, mode="tensor"), transform, tuple(names), request.device, shown)
 
 
 PREDICTORS.update(ImageClassifier=_predictor, HierarchyClassifier=_predictor)

@@ -57,6 +57,7 @@ def test_another_part_has_the_classes_of_the_training(folder):
         ("image\na.png\n", "begins with 'image'"),
         ("image,cat\n", "has no images"),
         ("image,labels\na.png,\n", "has no labels"),
+        (f"image,labels\na.png,{140_000 * 'x'}\n", "is not CSV"),
         ("image,cat,cat\na.png,1,0\n", "'cat' more than once"),
         ("image,cat,\na.png,1,0\n", "not a name"),
         ("image,cat\na.png,2\n", "line 2: '2' is neither 1 nor 0"),

@@ -69,10 +69,10 @@ def test_when_it_stops(options, values, stopped):
         message_hub=SimpleNamespace(get_info=lambda *_: None, update_info=lambda *_: None),
         logger=SimpleNamespace(warning=said.append),
     )  # fmt: skip
-    hook = EarlyStoppingHook("loss", **options)
+    hook = EarlyStoppingHook("top1", **options)
     hook.before_train(runner)
     for runner.iter, value in enumerate(values, 1):
-        hook.after_val_epoch(runner, {"loss": value})
+        hook.after_val_epoch(runner, {"top1": value})
         if runner.train_loop.stop_training:
             break
     assert (runner.iter if runner.train_loop.stop_training else None) == stopped
@@ -80,9 +80,10 @@ def test_when_it_stops(options, values, stopped):
 
 
 def test_without_a_metric_or_a_validation_it_asks():
-    for runner, said in (
-        (SimpleNamespace(train_loop=None, val_loop=None, iter=0), "needs a validation"),
-        (SimpleNamespace(train_loop=None, val_loop=True, iter=0, hooks=[]), "which metric"),
+    for monitor, loop, said in (
+        (None, None, "needs a validation"),
+        (None, True, "which metric"),
+        ("perplexity", True, "whether a greater or a smaller 'perplexity' is better"),
     ):
         with pytest.raises(HypvisionError, match=said):
-            EarlyStoppingHook().before_train(runner)
+            EarlyStoppingHook(monitor).before_train(SimpleNamespace(train_loop=None, val_loop=loop, iter=0, hooks=[]))

@@ -294,10 +294,10 @@ def test_boxes_are_files_that_coco_reads(tmp_path, folder, capsys):
 def test_the_best_boxes_of_a_changed_config(tmp_path, folder):
     """More than the config lets through, too; the best ones either way."""
     config, counts = "configs/demo/detection.py", {}
-    options = {"model.test_cfg.rcnn.score_thr": 0.0}
+    options = {"model.test_cfg.rcnn.score_thr": 0.0, "model.test_cfg.rcnn.max_per_img": 20}
     given = dict(score=0, cfg_options=options)
-    every = hypvision.predict(folder / "s0.png", config, f"zoo:{DETECTOR}", max_boxes=150, **given)[0].result
-    assert len(every.boxes) == 150, "the config gives 100"
+    every = hypvision.predict(folder / "s0.png", config, f"zoo:{DETECTOR}", max_boxes=30, **given)[0].result
+    assert len(every.boxes) == 30, "the config gives 20"
     options["model.test_cfg.rcnn.max_per_img"] = 5
     for most in (1, 7):
         [found] = hypvision.predict(folder / "s0.png", config, f"zoo:{DETECTOR}", max_boxes=most, **given)
@@ -305,8 +305,8 @@ def test_the_best_boxes_of_a_changed_config(tmp_path, folder):
         np.testing.assert_array_equal(found.result.boxes, every.boxes[:most])
     assert counts == {1: 1, 7: 7}
     words = ["predict", str(folder), "--model", config, "--weights", f"zoo:{DETECTOR}", "--score", "0"]
-    assert main([*words, "--out", str(tmp_path), "--cfg-options", "model.test_cfg.rcnn.max_per_img=5"]) == 0
-    assert len(read(tmp_path)["annotations"]) == 15
+    assert main([*words, "--out", str(tmp_path), "--cfg-options", "model.test_cfg.rcnn.max_per_img=3"]) == 0
+    assert len(read(tmp_path)["annotations"]) == 9
 
 
 def test_labels_and_choice_of_files(tmp_path, folder):

@@ -96,6 +96,9 @@ def test_from_a_table_to_labels(trained, tmp_path, capsys):
     assert result.result.names == ("blue", "green", "red") and result.result.scores.argmax() == 2
     logits = runner.model.eval()(runner.val_dataloader.dataset[48]["inputs"][None])
     np.testing.assert_allclose(result.result.scores, logits.detach()[0].sigmoid(), rtol=1e-3)
+    # The weights alone know it, too.
+    [again] = hypvision.predict(folder / "val/red/0.png", "test_vit", weights, expect=Tags, img_size=32)
+    np.testing.assert_allclose(again.result.scores, result.result.scores, rtol=1e-5)
 
 
 def test_one_label_is_not_taken_for_several_nor_the_other_way_round():
