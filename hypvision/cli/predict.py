@@ -7,10 +7,12 @@ segmentations, ``NAME_labels.png``; see :mod:`hypvision.inference.writers`.
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hypvision.cli.arguments import Parser, add_device_argument, add_model_args, device_of, number, whole
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, one_line
 
 WRITES = ("json", "csv", "overlay", "labels")  # those of hypvision.inference.writers, whose import brings PyTorch
 
@@ -82,11 +84,16 @@ def run_predict(args: Namespace) -> None:
     request = Request(
         args.model, args.weights, arguments, classes, things, args.score, device_of(args), args.max_boxes, options
     )
-    predictor = load_predictor(request)
+    with _blaming(args.cfg_options):
+        predictor = load_predictor(request)
     info = dict(model=str(args.model), weights=args.weights, hypvision=__version__)
     begin, count = time.perf_counter(), 0
     failed: list[str] = []
-    with protecting(*sources.files), Writer(args.out, args.write, info, args.every) as writer:
+    with (
+        _blaming(args.cfg_options),
+        protecting(*sources.files),
+        Writer(args.out, args.write, info, args.every) as writer,
+    ):
         for frame, image, result in progress(results(predictor, sources, args.batch, failed), len(sources), "image"):
             writer.add(frame, image, result)
             count += 1
@@ -103,3 +110,17 @@ def run_predict(args: Namespace) -> None:
         print(f"  and {len(shown) - 6} more in {args.out}")
     if failed:
         raise HypvisionError(f"{len(failed)} of {len(failed) + count} images are left out. {' '.join(failed[:3])}")
+
+
+@contextmanager
+def _blaming(options: list[str]) -> Iterator[None]:
+    """What a library says about a value that it did not expect, as an error of the options that changed its config."""
+    try:
+        yield
+    except Exception as error:
+        if not options or isinstance(error, HypvisionError | OSError):
+            raise
+        raise HypvisionError(
+            f"The model does not work with --cfg-options {' '.join(options)}: {type(error).__name__}, "
+            f"{one_line(error).rstrip('.')}. Correct the values, or leave them out."
+        ) from error

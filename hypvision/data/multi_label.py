@@ -110,28 +110,27 @@ def read_table(path: str | Path) -> tuple[dict[str, list[str]], list[str]]:
 
 def _of_csv(path: str | Path, lines: list[str]) -> tuple[list[tuple[int, str, list[str]]], list[str]]:
     try:
-        head, *rows = csv.reader(lines) if any(lines) else [[]]
+        rows = [[cell.strip() for cell in row] for row in csv.reader(lines)]
     except csv.Error as error:
         raise HypvisionError(f"The table '{path}' is not CSV ({error}). {_FORMS}.") from error
-    names = [cell.strip() for cell in head if cell.strip() != "image"]
+    head = rows[0] if rows else []
+    names = [cell for cell in head if cell != "image"]
     if len(names) != len(head) - 1 or not names:
         raise HypvisionError(f"The table '{path}' begins with '{','.join(head):.80}'. {_FORMS}.")
-    place, pairs = [cell.strip() for cell in head].index("image"), []
-    for number, row in enumerate(rows, start=2):
-        if not row:
-            continue
-        cells = [cell.strip() for cell in row]
-        image = cells.pop(place) if len(cells) == len(head) else ""
-        if names == ["labels"]:
-            found = [name.strip() for name in cells[0].split(";") if name.strip()] if image else []
-        else:
-            found = [name for name, cell in zip(names, cells) if cell == "1"]
-        wrong = [cell for cell in cells if cell not in ("0", "1")] if names != ["labels"] else []
-        if not image or wrong:
-            fault = f"'{wrong[0]:.40}' is neither 1 nor 0" if image else f"there are {len(row)} cells, not {len(head)}"
+    listed, pairs = names == ["labels"], []
+    for number, row in enumerate(rows[1:], start=2):
+        cells = dict(zip(head, row))
+        image = cells.pop("image", "")
+        wrong = [] if listed else [cell for cell in cells.values() if cell not in ("0", "1")]
+        fault = "no image is named" if not image else f"'{wrong[0]:.40}' is neither 1 nor 0" if wrong else ""
+        if len(row) != len(head):
+            fault = f"the number of cells is {len(row)}, not {len(head)}"
+        if row and fault:
             raise HypvisionError(f"'{path}', line {number}: {fault}. {_FORMS}.")
-        pairs.append((number, image, found))
-    return pairs, [] if names == ["labels"] else names
+        if row:
+            found = cells["labels"].split(";") if listed else [name for name in names if cells[name] == "1"]
+            pairs.append((number, image, [name.strip() for name in found if name.strip()]))
+    return pairs, [] if listed else names
 
 
 def _of_json(path: str | Path, lines: list[str]) -> tuple[list[tuple[int, str, list[str]]], list[str]]:

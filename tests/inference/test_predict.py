@@ -392,6 +392,14 @@ def test_threads_keep_the_order_and_hand_errors_on():
         (["--model", DETECTOR, "--max-boxes", "0"], "--max-boxes"),
         (["--model", CLASSIFIER, "--cfg-options", "model.x=1"], "change a config, but"),
         (["--model", "demo/detection", "--weights", DETECTOR, "--cfg-options", "model.tset_cfg.x=1"], "test_cfg"),
+        *(
+            (["--model", "demo/detection", "--weights", f"zoo:{DETECTOR}", "--cfg-options", option], said)
+            for option, said in (
+                ("model.test_cfg.rcnn.score_thr=high", "does not work with --cfg-options model.test_cfg.rcnn.score"),
+                ("test_dataloader.dataset=3", "does not work with --cfg-options test_dataloader.dataset=3"),
+                ("model.test_cfg", "takes KEY=VALUE"),
+            )
+        ),
     ],
 )
 def test_mistakes(capsys, folder, tmp_path, words, said):
