@@ -120,11 +120,25 @@ def test_class_folders(tmp_path):
     assert (loaded.img_size // loaded.patch_size, loaded.locality) == (16, 2) and "Muon" in str(runner.optim_wrapper)
 
 
+def test_several_labels(tmp_path):
+    data = make_images(tmp_path / "data", 2, CLASSES)
+    for split in ("train", "val"):
+        rows = [f"{path.relative_to(data)},sheep;{path.parent.name}" for path in sorted(data.glob(f"{split}/*/*"))]
+        (data / f"{split}.csv").write_text("\n".join(["image,labels", *rows]))
+    [block] = blocks("Classification: several labels an image")
+    runner = run(block, data, tmp_path, **small("classifier"))
+    assert 0 < runner.message_hub.get_scalar("val/mAP").current() <= 100
+    assert runner.val_dataloader.dataset.metainfo["classes"] == CLASSES
+    assert [path.name for path in (tmp_path / "work").glob("best_*")] == ["best_mAP_epoch_1.pth"]
+
+
 def test_clip_on_class_folders(tmp_path, monkeypatch):
     make_images(tmp_path / "data/mine", 2, CLASSES)
     (tmp_path / "data/mine/val").rename(tmp_path / "data/mine/test")
+    (tmp_path / "data/mine/train/cat/0.png").unlink()
     monkeypatch.chdir(tmp_path)
     [block] = blocks("CLIP: class folders, few images each")
+    block = block.replace("images=64", 'images=64, balanced=True, class_weights="balanced"')
     (tmp_path / "mine.py").write_text(block)
     config = load_config("mine.py")
     config.model.clip = dict(name="shapes-s8")
@@ -135,7 +149,9 @@ def test_clip_on_class_folders(tmp_path, monkeypatch):
     config.train_dataloader.batch_size = 4
     config.train_cfg.max_epochs = 1
     runner = train(config, tmp_path / "work")
-    assert runner.iter == 2 and runner.message_hub.get_scalar("train/loss").current() > 0
+    assert runner.iter == 1 and runner.message_hub.get_scalar("train/loss").current() > 0  # seven images, four a batch
+    assert runner.model.class_weights().tolist() == pytest.approx([7 / 4, 7 / 8, 7 / 8, 7 / 8])
+    assert type(runner.train_dataloader.sampler).__name__ == "BalancedSampler"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 # What every classification run shares: logging, checkpoints, seed.
 custom_imports = dict(
-    imports=["hypvision.tasks", "hypvision.data.image_folder", "hypvision.data.samplers"],
+    imports=["hypvision.tasks", "hypvision.data.image_folder", "hypvision.data.multi_label", "hypvision.data.samplers"],
     allow_failed_imports=False,
 )
 default_scope = "mmengine"

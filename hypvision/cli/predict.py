@@ -7,9 +7,12 @@ segmentations, ``NAME_labels.png``; see :mod:`hypvision.inference.writers`.
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from hypvision.cli.arguments import Parser, add_device_argument, add_model_args, device_of, number, whole
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, one_line
 
 WRITES = ("json", "csv", "overlay", "labels")  # those of hypvision.inference.writers, whose import brings PyTorch
 
@@ -39,8 +42,12 @@ def add_predict_arguments(parser: Parser) -> None:
     parser.add_argument("--classes", metavar="LIST", help=text)
     text = "of the classes those that a panoptic model counts (default: all)"
     parser.add_argument("--things", metavar="LIST", help=text)
-    text = "leave out boxes of lower scores (default: 0.3)"
-    parser.add_argument("--score", type=number, default=0.3, metavar="X", help=text)
+    text = "leave out boxes and labels of lower scores (default: 0.3 for boxes, 0.5 for labels)"
+    parser.add_argument("--score", type=number, metavar="X", help=text)
+    text = "boxes of an image at most, the best ones (default: as many as the model gives)"
+    parser.add_argument("--max-boxes", type=whole(1), metavar="N", help=text)
+    text = "changes of the config that --model names, e.g. model.test_cfg.nms.iou_threshold=0.6"
+    parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help=text)
     text = f"what to write: {', '.join(WRITES)} (default: all)"
     parser.add_argument("--write", nargs="+", choices=WRITES, default=list(WRITES), metavar="KIND", help=text)
     text = "images at a time, of a classifier (default: 8)"
@@ -64,17 +71,29 @@ def run_predict(args: Namespace) -> None:
     from hypvision.version import __version__
     from hypvision.zoo.loading import parse_arguments
 
-    if not 0 <= args.score <= 1:
+    if args.score is not None and not 0 <= args.score <= 1:
         raise HypvisionError(f"--score is a probability from 0 to 1, got {args.score:g}.")
     classes, things = (None if text is None else parse_classes(text) for text in (args.classes, args.things))
     sources = find_sources(args.images, args.every)
     arguments = parse_arguments(args.model_args)
-    request = Request(args.model, args.weights, arguments, classes, things, args.score, device_of(args))
-    predictor = load_predictor(request)
+    options: dict[str, Any] = {}
+    if args.cfg_options:  # whose reader needs mmengine
+        from hypvision.engine.config import parse_options
+
+        options = parse_options(args.cfg_options)
+    request = Request(
+        args.model, args.weights, arguments, classes, things, args.score, device_of(args), args.max_boxes, options
+    )
+    with _blaming(args.cfg_options):
+        predictor = load_predictor(request)
     info = dict(model=str(args.model), weights=args.weights, hypvision=__version__)
     begin, count = time.perf_counter(), 0
     failed: list[str] = []
-    with protecting(*sources.files), Writer(args.out, args.write, info, args.every) as writer:
+    with (
+        _blaming(args.cfg_options),
+        protecting(*sources.files),
+        Writer(args.out, args.write, info, args.every) as writer,
+    ):
         for frame, image, result in progress(results(predictor, sources, args.batch, failed), len(sources), "image"):
             with leaving_out(frame, failed):
                 writer.add(frame, image, result)
@@ -92,3 +111,17 @@ def run_predict(args: Namespace) -> None:
         print(f"  and {len(shown) - 6} more in {args.out}")
     if failed:
         raise HypvisionError(f"{len(failed)} of {len(failed) + count} images are left out. {' '.join(failed[:3])}")
+
+
+@contextmanager
+def _blaming(options: list[str]) -> Iterator[None]:
+    """What a library says about a value that it did not expect, as an error of the options that changed its config."""
+    try:
+        yield
+    except Exception as error:
+        if not options or isinstance(error, HypvisionError | OSError):
+            raise
+        raise HypvisionError(
+            f"The model does not work with --cfg-options {' '.join(options)}: {type(error).__name__}, "
+            f"{one_line(error).rstrip('.')}. Correct the values, or leave them out."
+        ) from error

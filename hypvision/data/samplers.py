@@ -1,4 +1,4 @@
-"""Samplers for mmengine: batches with several images of each class, and repeated augmentation."""
+"""Samplers for mmengine: several images of a class in a batch, all classes alike often, repeated augmentation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hypvision.checks import one_of
+from hypvision.checks import at_least, between, one_of
 from hypvision.errors import HypvisionError, require
 
 require("mmengine", "mm")
@@ -54,11 +54,8 @@ class MPerClassBatchSampler:
                 "multiple of train_dataloader.batch_sampler.m."
             )
         one_of(("error", "repeat", "drop"), short_classes=short_classes)
-        labels = np.asarray(sampler.dataset.labels)
         names = (getattr(sampler.dataset, "metainfo", None) or {}).get("classes")
-        order = np.argsort(labels, kind="stable")
-        numbers, starts = np.unique(labels[order], return_index=True)
-        members = dict(zip(numbers.tolist(), np.split(order, starts[1:])))
+        members = _members(sampler.dataset)
         short = [label for label, indices in members.items() if len(indices) < m]
         if short and short_classes == "error":
             name = names[short[0]] if names is not None else short[0]
@@ -94,6 +91,92 @@ class MPerClassBatchSampler:
 
     def _draw(self, indices: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         return generator.choice(indices, self.m, replace=self.replace or len(indices) < self.m)
+
+
+@DATA_SAMPLERS.register_module()
+class BalancedSampler:
+    """Samples of rare classes more often: an epoch draws each class alike often, whatever its number of images.
+
+    All processes draw one order, by seed and epoch, and take every so-many-th sample of it. The images of a class come
+    in a random order, each as often as any other of its class, or once more.
+
+    Config: ``train_dataloader = dict(sampler=dict(type="BalancedSampler"))``.
+
+    Args:
+        dataset: the data set, which has ``labels``; mmengine gives it.
+        power: 1 for classes alike often, 0 for the counts of the data, between them shares by ``count ** (1 - power)``;
+            0.5 is usual where some classes have a hundred times more images than others.
+        length: samples of an epoch, over all processes; default as many as the data. Rounded up to a multiple of the
+            processes.
+        shuffle: False: class after class.
+        round_up: another sampler's option, that a config may still have; each process draws alike many in any case.
+        seed: of the orders; mmengine gives its own.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        power: float = 1.0,
+        length: int | None = None,
+        shuffle: bool = True,
+        round_up: bool = True,
+        seed: int | None = None,
+    ):
+        between(0, 1, power=power)
+        self.rank, self.world_size = get_dist_info()
+        self.members = list(_members(dataset).values())
+        total = sum(map(len, self.members)) if length is None else length
+        at_least(1, integer=True, length=total)
+        self.length = -(-total // self.world_size) * self.world_size
+        shares = np.array([len(indices) for indices in self.members]) ** (1.0 - power)
+        self.wanted = self.length * shares / shares.sum()
+        self.shuffle, self.epoch = shuffle, 0
+        self.seed = sync_random_seed() if seed is None else seed
+
+    def __len__(self) -> int:
+        return self.length // self.world_size
+
+    def __iter__(self) -> Iterator[int]:
+        generator = np.random.default_rng([self.seed, self.epoch])
+        # Rounded up or down by chance, so that over the epochs each class has its share.
+        ends = np.floor(np.cumsum(self.wanted) + generator.random()).astype(int)
+        ends[-1] = self.length
+        drawn = []
+        for indices, count in zip(self.members, np.diff(ends, prepend=0)):
+            turns = [generator.permutation(indices) for _ in range(-(-count // len(indices)))]
+            drawn.append(np.concatenate([*turns, indices[:0]])[:count])
+        order = np.concatenate(drawn)
+        if self.shuffle:
+            generator.shuffle(order)
+        return iter(order[self.rank :: self.world_size].tolist())
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of an epoch; mmengine's hook calls this."""
+        self.epoch = epoch
+
+
+def class_numbers(dataset: Any) -> np.ndarray:
+    """The label of each sample, int (N,).
+
+    Raises:
+        HypvisionError: the data set has none, or several a sample.
+    """
+    labels = np.asarray(getattr(dataset, "labels", ()))
+    if labels.ndim != 1 or not len(labels):
+        raise HypvisionError(
+            f"Classes are counted and balanced by the labels of the training data, one an image, which "
+            f"{type(dataset).__name__} has not. Leave out class_weights='balanced' and the sampler, or use a data set "
+            "such as ImageFolderDataset."
+        )
+    return labels
+
+
+def _members(dataset: Any) -> dict[int, np.ndarray]:
+    """The numbers of the samples of each class."""
+    labels = class_numbers(dataset)
+    order = np.argsort(labels, kind="stable")
+    numbers, starts = np.unique(labels[order], return_index=True)
+    return dict(zip(numbers.tolist(), np.split(order, starts[1:])))
 
 
 @DATA_SAMPLERS.register_module()

@@ -25,6 +25,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from tqdm import tqdm
 
 from hypvision.engine.hooks import unwrapped
+from hypvision.engine.metrics import worst
 from hypvision.zoo.cards import count_text
 
 _OWN = str(Path(__file__).resolve().parents[1])
@@ -227,12 +228,14 @@ class ConsoleHook(Hook):
             if list(row) != self.heads or self.rows % _ROWS == 0:
                 self.rows, self.heads = 0, list(row)
             say(_table(row, head=self.rows == 0))
+            _say_worst(runner.val_evaluator)
             self.rows += 1
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         if is_main_process():
             self._end()
             say(_table(_rounded(metrics)))
+            _say_worst(runner.test_evaluator)
 
     def _end(self) -> None:
         if self.other_bar is not None:
@@ -255,6 +258,13 @@ def _described(loader: Any) -> str:
     classes = (getattr(dataset, "metainfo", None) or {}).get("classes") or ()
     words = f", {len(classes)} classes" if classes else ""
     return f"{len(dataset)} samples of {type(dataset).__name__}{words}"
+
+
+def _say_worst(evaluator: Any) -> None:
+    """A line of the worst classes of each metric that knows them; the log file has more of them."""
+    for classes in (metric.classes for metric in evaluator.metrics if getattr(metric, "classes", ())):
+        shown = ", ".join(f"{found.name:.40} {found.value:.3g} (of {found.samples})" for found in worst(classes, 5))
+        say(f"  worst of {len(classes)} classes: {shown}")
 
 
 def _rounded(metrics: Mapping[str, Any] | None) -> dict[str, str]:

@@ -54,6 +54,7 @@ RUN_HOOKS = [
     "StopOnNaNHook",
     "CheckClassesHook",
     "DataUsageHook",
+    "ClassTableHook",
     "InterruptHook",
     "AccumulationHook",
     "EngineNamesHook",

@@ -19,13 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.dist import all_reduce, get_rank, get_world_size, is_main_process
-from mmengine.hooks import Hook
+from mmengine.hooks import CheckpointHook, Hook
 from mmengine.model import is_model_wrapper
 from mmengine.registry import FUNCTIONS, HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
+from hypvision.checks import at_least, one_of
 from hypvision.data.usage import usages
 from hypvision.engine.checkpoint import diverged_weights, find_resume_checkpoint
+from hypvision.engine.metrics import worst
 from hypvision.errors import HypvisionError
 from hypvision.files import write_text
 from hypvision.geometry import CurvatureParameter
@@ -303,6 +305,131 @@ class InterruptHook(Hook):
         if checkpoint is None:
             return "Interrupted before the first checkpoint: start again with the same command."
         return f"Interrupted. '{checkpoint}' is complete: run the same command with --resume to go on from it."
+
+
+@HOOKS.register_module(force=True)
+class EarlyStoppingHook(Hook):
+    """Stops a training whose metric no longer gets better, and says why.
+
+    It takes the place of mmengine's, which counts from the beginning again when a training is resumed. Here the count
+    is part of the checkpoints. Those are written before the validation of their epoch, so a resumed training repeats
+    that validation first.
+
+    Args:
+        monitor: the metric, such as ``"top1"``; default the one that CheckpointHook keeps the best checkpoint of.
+        rule: ``"greater"`` or ``"less"``, what is better; default the CheckpointHook's, or mmengine's for this name.
+        patience: validations in a row without a better value, after which the training stops.
+        min_delta: a value must be better by more than this to count.
+        stopping_threshold: stop as soon as a value is better than this.
+
+    Raises:
+        HypvisionError: no validation, a metric that it does not give, or nobody says what is better.
+    """
+
+    priority = "LOWEST"  # after CheckpointHook, whose best checkpoint the message names
+
+    def __init__(
+        self,
+        monitor: str | None = None,
+        rule: str | None = None,
+        patience: int = 5,
+        min_delta: float = 0.0,
+        stopping_threshold: float | None = None,
+    ):
+        at_least(1, integer=True, patience=patience)
+        at_least(0, min_delta=min_delta)
+        one_of(("greater", "less", None), rule=rule)
+        self.monitor, self.rule, self.patience, self.min_delta = monitor, rule, patience, min_delta
+        self.threshold = stopping_threshold
+        self.kept: CheckpointHook | None = None
+
+    def before_train(self, runner: Runner) -> None:
+        loop, done = runner.train_loop, _steps(runner)
+        if runner.val_loop is None:
+            raise HypvisionError("Early stopping needs a validation: add val_dataloader, val_cfg and val_evaluator.")
+        self.kept = None
+        for saving in (hook for hook in runner.hooks if isinstance(hook, CheckpointHook)):
+            best = (saving.save_best or ["auto"])[0]
+            if best != "auto" and self.monitor in (None, best):
+                self.kept, self.monitor, self.rule = saving, best, self.rule or saving.rules[0]
+        if self.monitor is None:
+            raise HypvisionError(
+                "Early stopping does not know which metric to look at. Set monitor='top1', or what your validation is "
+                "to be judged by, in the EarlyStoppingHook."
+            )
+        try:
+            self.rule = self.rule or CheckpointHook(save_best=self.monitor).rules[0]  # by mmengine's list of names
+        except ValueError as error:
+            raise HypvisionError(
+                f"Early stopping does not know whether a greater or a smaller '{self.monitor}' is better. Set "
+                "rule='greater' or rule='less' in the EarlyStoppingHook."
+            ) from error
+        self.state = runner.message_hub.get_info("early_stopping", None) or dict(best=None, at=0, waited=0, seen=0)
+        due = done and done >= loop.val_begin and done % loop.val_interval == 0
+        if due and self.state["seen"] < done:
+            runner.val_loop.run()
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        metrics = metrics or {}
+        if self.monitor not in metrics:
+            raise HypvisionError(
+                f"Early stopping looks at the metric '{self.monitor}', but validation gives "
+                f"{', '.join(metrics) or 'none'}. Set monitor of the EarlyStoppingHook to one of these."
+            )
+        value, state, done, sign = metrics[self.monitor], self.state, _steps(runner), 1 if self.rule != "less" else -1
+        better = not math.isnan(value) and (state["best"] is None or sign * (value - state["best"]) > self.min_delta)
+        state = dict(state, seen=done, waited=0 if better else state["waited"] + 1)
+        if better:
+            state.update(best=float(value), at=done)
+        self.state = state
+        runner.message_hub.update_info("early_stopping", state)
+        reached = self.threshold is not None and sign * (value - self.threshold) > 0
+        if reached or state["waited"] >= self.patience:
+            runner.train_loop.stop_training = True
+            runner.logger.warning(self._reason(runner, value, reached))
+
+    def _reason(self, runner: Runner, value: float, reached: bool) -> str:
+        unit = "epoch" if isinstance(runner.train_loop, EpochBasedTrainLoop) else "iteration"
+        begin = f"Stopped early, after {unit} {self.state['seen']}: {self.monitor} is {value:.4g}"
+        if reached:
+            return f"{begin}, better than the threshold of {self.threshold:g}."
+        best, by = self.state["best"], f" by more than {self.min_delta:g}" if self.min_delta else ""
+        since = "never was a number" if best is None else f"was best with {best:.4g} after {unit} {self.state['at']}"
+        path = getattr(self.kept, "best_ckpt_path", None)
+        return (
+            f"{begin}, {since} and did not get better{by} in {self.state['waited']} validations (patience "
+            f"{self.patience}).{f' The best weights are in {path}.' if path else ''} To go on, give a larger patience "
+            "and --resume."
+        )
+
+
+def _steps(runner: Runner) -> int:
+    """What is behind the training: epochs, or iterations where it counts these."""
+    return runner.epoch if isinstance(runner.train_loop, EpochBasedTrainLoop) else runner.iter
+
+
+@HOOKS.register_module()
+class ClassTableHook(Hook):
+    """Logs what the metrics found of each class, the worst first."""
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        self._log(runner, runner.val_evaluator)
+
+    def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        self._log(runner, runner.test_evaluator)
+
+    @staticmethod
+    def _log(runner: Runner, evaluator: Any) -> None:
+        for metric in evaluator.metrics:
+            classes = getattr(metric, "classes", ())
+            lines = [f"{found.value:7.2f}  {found.name} ({found.samples})" for found in worst(classes, _LOGGED)]
+            if len(classes) > _LOGGED:
+                lines.append(f"    and {len(classes) - _LOGGED} better classes")
+            if lines:
+                runner.logger.info("\n".join([f"{type(metric).__name__} of each class (samples):", *lines]))
+
+
+_LOGGED = 50  # classes
 
 
 @HOOKS.register_module()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmengine.dist import all_gather_object, is_main_process
 from mmengine.evaluator import BaseMetric
@@ -36,16 +36,31 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
+class OfClass(NamedTuple):
+    """What a metric found of one class, better the higher, and on how many samples."""
+
+    name: str
+    value: float
+    samples: int
+
+
+def worst(classes: Sequence[OfClass], limit: int) -> list[OfClass]:
+    """The classes of lowest values, the worst first; of equal ones those with more samples."""
+    return sorted(classes, key=lambda found: (found.value, -found.samples))[:limit]
+
+
 class Metric(BaseMetric):
     """Base of metrics: subclasses call :meth:`check` in ``process``, and ``compute_metrics([])`` returns NaN for all
     names.
 
     Attributes:
         allow_nonfinite: set all metrics to NaN for predictions that are not finite, instead of raising an error.
+        classes: what was found of each class, if the metric says it; of the last ``compute_metrics``.
         without_truth: names of classes without truth, or how many images have none; of the last ``compute_metrics``.
     """
 
     allow_nonfinite = False
+    classes: Sequence[OfClass] = ()
     without_truth: Sequence[str] = ()
     _spoilt = ""
     _told: tuple[str, tuple[str, ...], tuple[str, ...]] = ("", (), ())
@@ -78,7 +93,7 @@ class Metric(BaseMetric):
 
     def evaluate(self, size: int) -> dict[str, float]:
         """As mmengine's, with a warning of metrics that are NaN, which is not repeated while it is the same."""
-        self.without_truth = ()
+        self.without_truth = self.classes = ()
         spoilt = next(filter(None, all_gather_object(self._spoilt)), "")
         if spoilt:
             self.results.clear()

@@ -27,7 +27,7 @@ def predictor_of(request: Request) -> Predictor:
     Raises:
         HypvisionError: no checkpoint is given, it does not fit, or no predictor exists for the model.
     """
-    config = load_config(request.model)
+    config = load_config(request.model, dict(request.options))
     import_extensions(config)
     kind, scope = config.model.get("type"), config.get("default_scope")
     build = PREDICTORS.get(kind) or PREDICTORS.get(scope)

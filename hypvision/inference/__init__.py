@@ -6,7 +6,7 @@ loads models for them; :mod:`~hypvision.inference.results` holds what they find,
 """
 
 from hypvision.inference.predictors import load_predictor
-from hypvision.inference.results import Boxes, Classes, Embedding, Labels, Segments
+from hypvision.inference.results import Boxes, Classes, Embedding, Labels, Segments, Tags
 from hypvision.inference.running import predict
 from hypvision.inference.writers import Prediction, Writer
 
@@ -17,6 +17,7 @@ __all__ = [
     "Labels",
     "Prediction",
     "Segments",
+    "Tags",
     "Writer",
     "load_predictor",
     "predict",

@@ -22,10 +22,10 @@ from hypvision.checkpoints.pretrained import record_overlay
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.errors import HypvisionError, did_you_mean, one_line
 from hypvision.images import check_normalisation
-from hypvision.inference.results import Classes, Result
+from hypvision.inference.results import Classes, Result, Tags
 from hypvision.plugins import plugin
 from hypvision.shipped import find_config, shipped_configs
-from hypvision.zoo.loading import TimmModel, load, load_trained, timm_model
+from hypvision.zoo.loading import SEVERAL_LABELS, TimmModel, load, load_trained, timm_model
 from hypvision.zoo.loading import classifier as classifier_of
 
 if TYPE_CHECKING:
@@ -60,8 +60,10 @@ class Request:
         arguments: of a timm model.
         classes: what an open-vocabulary model looks for.
         things: those of the classes whose objects a panoptic model counts one by one.
-        score: boxes of lower scores are left out.
+        score: boxes and labels of lower scores are left out; None: 0.3 of boxes, 0.5 of labels.
         device: where to compute.
+        max_boxes: of an image, the best ones; None: as many as the model gives.
+        options: changes of the config, see :func:`hypvision.engine.config.load_config`.
     """
 
     model: str | Path
@@ -69,8 +71,10 @@ class Request:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     classes: str | Path | Sequence[str] | None = None
     things: str | Path | Sequence[str] | None = None
-    score: float = 0.3
+    score: float | None = None
     device: str = "cpu"
+    max_boxes: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load_predictor(request: Request) -> Predictor:
@@ -82,6 +86,11 @@ def load_predictor(request: Request) -> Predictor:
     name = str(request.model)
     if name.endswith((".py", ".json")) or (not timm.is_model(name) and find_config(name) is not None):
         return _plugin("a config")(request)
+    if request.options:
+        raise HypvisionError(
+            f"--cfg-options change a config, but '{name}' is the name of a model. Give --model CONFIG --weights "
+            f"{name}, or arguments of the network with --model-args."
+        )
     local = name.startswith("local-dir:")
     if not local and (is_address(name) or "/" in name or name in builtin_index().records):
         if request.weights is not None:
@@ -100,7 +109,7 @@ def load_predictor(request: Request) -> Predictor:
         overlay = {} if request.weights is None else dict(pretrained_cfg_overlay=_overlay(request))
         network = _published(name, {**request.arguments, **overlay})
         _refuse_new_head(network, request)
-    return _timm_predictor(network, request.device)
+    return _timm_predictor(network, request)
 
 
 def _plugin(role: str) -> Callable[..., Predictor]:
@@ -170,19 +179,25 @@ def _of_the_zoo(request: Request) -> Predictor:
     if record.task == "classification":
         network = classifier_of(index, record, request.arguments)
         _refuse_new_head(network, request)
-        return _timm_predictor(network, request.device, record.classes)
+        return _timm_predictor(network, request, record.classes)
     return _plugin(record.task)(load(name, device=request.device), request)
 
 
 # What predictors are made of
 
 
-def _timm_predictor(network: TimmModel, device: str, names: Sequence[str] = ()) -> Predictor:
+def _timm_predictor(network: TimmModel, request: Request, names: Sequence[str] = ()) -> Predictor:
     data = resolve_model_data_config(network)
     check_normalisation(data, channels := getattr(network, "in_chans", 3))
-    transform = create_transform(**data)
     names = names or network.pretrained_cfg.get("label_names") or _imagenet(network)
-    return classifier(network.to(device).eval(), transform, tuple(names), device, channels)
+    several = SEVERAL_LABELS in (network.pretrained_cfg.get("notes") or ())
+    shown, device = label_score(request) if several else None, request.device
+    return classifier(network.to(device).eval(), create_transform(**data), tuple(names), device, shown, channels)
+
+
+def label_score(request: Request) -> float:
+    """The score of the worst label that is shown of several."""
+    return 0.5 if request.score is None else request.score
 
 
 def _imagenet(network: TimmModel) -> list[str]:
@@ -195,9 +210,13 @@ def _imagenet(network: TimmModel) -> list[str]:
 
 
 def classifier(
-    logits: Callable[[Tensor], Tensor], transform: Callable[[Image.Image], Tensor], names: Sequence[str], device: str,
+    logits: Callable[[Tensor], Tensor],
+    transform: Callable[[Image.Image], Tensor],
+    names: Sequence[str],
+    device: str,
+    score: float | None = None,
     channels: int = 3,
-) -> Predictor:  # fmt: skip
+) -> Predictor:
     """A predictor of classes.
 
     Args:
@@ -205,14 +224,16 @@ def classifier(
         transform: turns an image into ``(C, H, W)``.
         names: of the classes.
         device: where to compute.
+        score: of an image with any number of labels, those that are shown have at least this; None: an image has one.
         channels: C.
     """
 
     def find(images: list[Tensor]) -> list[Classes]:
-        scores = logits(torch.stack(images).to(device, non_blocking=True)).float().softmax(-1).cpu().numpy()
+        found = logits(torch.stack(images).to(device, non_blocking=True)).float()
+        scores = (found.softmax(-1) if score is None else found.sigmoid()).cpu().numpy()
         if scores.shape[-1] != len(names):
             raise HypvisionError(f"The model has {scores.shape[-1]} outputs, but {len(names)} class names are known.")
-        return [Classes(score, tuple(names)) for score in scores]
+        return [Classes(row, tuple(names)) if score is None else Tags(row, tuple(names), score) for row in scores]
 
     return Predictor(transform, find, channels=channels)
 

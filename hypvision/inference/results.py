@@ -80,8 +80,11 @@ class Classes(Result):
 
     def annotations(self) -> list[dict[str, Any]]:
         """The five most probable classes, the best first."""
-        order = np.argsort(-self.scores, kind="stable")[:_TOP]
+        order = np.argsort(-self.scores, kind="stable")[: self._shown()]
         return [dict(category_id=int(i), name=self.names[i], score=_rounded(self.scores[i])) for i in order]
+
+    def _shown(self) -> int:
+        return _TOP
 
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image:
         """The image above a line for each of the best classes."""
@@ -89,6 +92,26 @@ class Classes(Result):
         return add_legend(
             to_rgb(image), [(line, None) for line in lines], 1, width=None if legend else max(image.width, 160)
         )
+
+
+@dataclass(frozen=True)
+class Tags(Classes):
+    """The labels of an image that has any number of them.
+
+    Attributes:
+        scores: float (C,), the probability of each label by itself.
+        threshold: labels of at least this score are in the image.
+    """
+
+    task = "multi-label classification"
+    threshold: float
+
+    def _shown(self) -> int:
+        return int((self.scores >= self.threshold).sum())
+
+    def draw(self, image: Image.Image, legend: bool = True) -> Image.Image:
+        """The image above a line for each label; of a video, whose frames are of one size, for the best classes."""
+        return super().draw(image) if legend else Classes(self.scores, self.names).draw(image, legend)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -86,11 +86,13 @@ def predict(
     *,
     classes: str | Path | Sequence[str] | None = None,
     things: str | Path | Sequence[str] | None = None,
-    score: float = 0.3,
+    score: float | None = None,
+    max_boxes: int | None = None,
     every: int = 1,
     batch: int = 8,
     device: str = "cpu",
     expect: type[_R] | None = None,
+    cfg_options: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> list[Prediction[_R]]:
     """What a model finds in images: classes, boxes, masks, label maps, segments or embeddings.
@@ -105,12 +107,14 @@ def predict(
         classes: what an open-vocabulary model looks for: names, or anything that
             :func:`hypvision.clip.classes.load_classes` takes.
         things: those of the classes whose objects a panoptic model counts one by one; None: all.
-        score: leave out boxes of lower scores.
+        score: leave out boxes and labels of lower scores; default 0.3 for boxes, 0.5 for labels.
+        max_boxes: of an image at most, the best ones.
         every: take every so-many-th frame of a video.
         batch: images at a time, of a classifier.
         device: where to compute.
         expect: the kind of result that the model must give, e.g. :class:`~hypvision.inference.Boxes`; a type checker
             then knows what ``result`` has. None: any kind.
+        cfg_options: changes of the config, with dotted keys.
         **arguments: of the timm model, as ``model.backbone`` of a config has them.
 
     Returns:
@@ -126,7 +130,8 @@ def predict(
     sources = find_sources(source, every)
     kind = cast(type[_R], expect or Result)
     if not isinstance(model, Predictor):
-        model = load_predictor(Request(model, weights, arguments, classes, things, score, device))
+        options = cfg_options or {}
+        model = load_predictor(Request(model, weights, arguments, classes, things, score, device, max_boxes, options))
     found = []
     for frame, image, result in results(model, sources, batch):
         if not isinstance(result, kind):

@@ -19,6 +19,7 @@ from hypvision.errors import HypvisionError
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Boxes, Labels, Result, Segments
 
+BOX_SCORE = 0.3  # of the worst box that is shown
 _OFFSET = 1000  # mmdet's panoptic maps are class + 1000 * number of the object
 
 
@@ -29,6 +30,7 @@ def predictor_of_model(model: BaseModel, request: Request) -> Predictor:
 
 def _predictor(model: BaseModel, config: Config, request: Request) -> Predictor:
     names = _classes(model, config, request)
+    _give_boxes(model, request.max_boxes)
     pipeline, scope = _pipeline(config), config.get("default_scope", "mmengine")
     with DefaultScope.overwrite_default_scope(scope):
         steps = Compose(pipeline)
@@ -40,7 +42,7 @@ def _predictor(model: BaseModel, config: Config, request: Request) -> Predictor:
     def find(prepared: list[dict[str, Any]]) -> list[Result]:
         with DefaultScope.overwrite_default_scope(scope):
             batch = {key: [item[key] for item in prepared] for key in ("inputs", "data_samples")}
-            return [_result(sample, names, request.score) for sample in model.test_step(batch)]
+            return [_result(sample, names, request) for sample in model.test_step(batch)]
 
     return Predictor(prepare, find, batch=False)
 
@@ -99,6 +101,14 @@ def _pipeline(config: Config) -> list[dict[str, Any]]:
     return kept
 
 
+def _give_boxes(model: BaseModel, count: int | None) -> None:
+    """Let a detector give as many boxes of an image, where its config says fewer."""
+    for name, part in model.named_modules():
+        limits = getattr(part, "test_cfg", None) or {}
+        if count is not None and "rpn" not in name and "max_per_img" in limits:
+            limits["max_per_img"] = max(count, limits["max_per_img"])
+
+
 def _loaded(pixels: np.ndarray) -> dict[str, Any]:
     """What LoadImageFromFile makes of a file."""
     size = pixels.shape[:2]
@@ -106,13 +116,14 @@ def _loaded(pixels: np.ndarray) -> dict[str, Any]:
     return dict(found, img_fields=["img"], seg_fields=[])
 
 
-def _result(sample: Any, names: Sequence[str], score: float) -> Result:
+def _result(sample: Any, names: Sequence[str], request: Request) -> Result:
     if "pred_panoptic_seg" in sample:
         return _segments(_numpy(sample.pred_panoptic_seg.sem_seg[0]), tuple(names))
     if "pred_instances" in sample:
         found = sample.pred_instances
         order = found.scores.argsort(descending=True, stable=True)
-        found = found[order[found.scores[order] >= score]]
+        score = BOX_SCORE if request.score is None else request.score
+        found = found[order[found.scores[order] >= score][: request.max_boxes]]
         masks = _numpy(found.masks).astype(bool) if "masks" in found else None
         return Boxes(_numpy(found.bboxes), _numpy(found.scores), _numpy(found.labels), tuple(names), masks)
     return Labels(_numpy(sample.pred_sem_seg.data[0]), tuple(names))

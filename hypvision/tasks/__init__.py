@@ -12,12 +12,14 @@ from hypvision.tasks.classification import (
     TopKAccuracy,
 )
 from hypvision.tasks.hierarchy import HierarchyClassifier
+from hypvision.tasks.multi_label import MultiLabelAP
 
 __all__ = [
     "CalibrationError",
     "GroupAccuracy",
     "HierarchyClassifier",
     "ImageClassifier",
+    "MultiLabelAP",
     "PredictionPainterHook",
     "TopKAccuracy",
 ]

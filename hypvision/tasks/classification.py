@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import timm
@@ -29,13 +30,14 @@ from torch import Tensor, nn
 from hypvision.checks import at_least, between, one_of
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
-from hypvision.engine.metrics import Metric
+from hypvision.engine.metrics import Metric, OfClass
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import below, replacing, write_json
-from hypvision.inference.predictors import Predictor, Request, classifier
+from hypvision.inference.predictors import Predictor, Request, classifier, label_score
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
 from hypvision.records import read_record
+from hypvision.tasks.class_weights import ClassWeights
 from hypvision.tasks.metric_learning_metrics import lca_heights
 from hypvision.tasks.publishing import image_input
 
@@ -184,6 +186,9 @@ class ImageClassifier(BackboneModel):
             ...); None for none. Its random numbers come from NumPy's global generator, which
             :class:`~hypvision.engine.hooks.RepeatableSeedHook` seeds.
         test_flip: predict from the mean logits of an image and its mirror image (``hypvision test --tta``).
+        multi_label: an image has any number of labels: ``label`` is (B, C) of zeros and ones, the loss the binary
+            cross-entropy of each class, and scores are independent probabilities.
+        class_weights: see :class:`~hypvision.tasks.class_weights.ClassWeights`.
         **kwargs: see :class:`BackboneModel`.
     """
 
@@ -193,9 +198,13 @@ class ImageClassifier(BackboneModel):
         label_smoothing: float = 0.0,
         mixup: dict[str, Any] | None = None,
         test_flip: bool = False,
+        class_weights: str | Sequence[float] | None = None,
+        multi_label: bool = False,
         **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
+        self.multi_label = multi_label
+        self.class_weights = ClassWeights(class_weights)
         self.num_classes: int = self.backbone.num_classes
         if not self.num_classes:
             raise HypvisionError("A classifier needs classes: set model.backbone.num_classes in the config.")
@@ -203,6 +212,8 @@ class ImageClassifier(BackboneModel):
         self.label_smoothing, self.test_flip = label_smoothing, test_flip
         self.mixup: Mixup | None = None
         if mixup is not None:
+            if multi_label:
+                raise HypvisionError("Mixup mixes images of one class each: leave it out with multi_label=True.")
             self.mixup = Mixup(**mixup, label_smoothing=label_smoothing, num_classes=self.num_classes)
         self.soft_target_loss = SoftTargetCrossEntropy()
 
@@ -230,12 +241,22 @@ class ImageClassifier(BackboneModel):
             return logits
         if self.test_flip:
             logits = (logits + self.backbone(inputs.flip(-1))) / 2
-        return per_image(label, index, scores=logits.float().softmax(-1).cpu())
+        return per_image(label, index, scores=self.scores(logits).cpu())
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """Probabilities of the classes, in float32: of one of them, or of each by itself."""
+        return logits.float().sigmoid() if self.multi_label else logits.float().softmax(-1)
 
     def mix(self, inputs: Tensor, label: Tensor | None) -> tuple[Tensor, Tensor]:
         """Images and targets of a training step: class numbers, or shares of the classes where ``mixup`` is on."""
         if label is None:
             raise HypvisionError("The loss of a classifier needs the labels of the images.")
+        if (label.ndim == 2) != self.multi_label:
+            several = "several labels an image" if label.ndim == 2 else "one label an image"
+            raise HypvisionError(
+                f"The training data has {several}, but model.multi_label is {self.multi_label}. Set multi_label=True "
+                "in model for a MultiLabelDataset, and leave it out for other data."
+            )
         if self.mixup is None or not self.training or len(inputs) < 2:
             return inputs, label
         even = len(inputs) // 2 * 2  # timm mixes an image with its mirror in the batch: an odd one out has no partner
@@ -243,9 +264,13 @@ class ImageClassifier(BackboneModel):
 
     def class_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """Mean cross-entropy with targets of :meth:`mix`, in float32."""
-        if target.is_floating_point():
+        if self.multi_label:
+            target = target * (1 - self.label_smoothing) + self.label_smoothing / 2
+            return F.binary_cross_entropy_with_logits(logits.float(), target, pos_weight=self.class_weights())
+        weights, mixed = self.class_weights(), target.is_floating_point()
+        if mixed and weights is None:
             return self.soft_target_loss(logits.float(), target)
-        return F.cross_entropy(logits.float(), target, label_smoothing=self.label_smoothing)
+        return F.cross_entropy(logits.float(), target, weights, label_smoothing=0.0 if mixed else self.label_smoothing)
 
 
 class ScoreMetric(Metric):
@@ -255,9 +280,17 @@ class ScoreMetric(Metric):
     """
 
     default_prefix = ""
+    multi_label = False
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
         """Keep what the metric needs of each image; a score that is not finite is an error that names it."""
+        labels = [sample["label"] for sample in data_samples if sample["label"] is not None]
+        if any(isinstance(label, list) != self.multi_label for label in labels):
+            raise HypvisionError(
+                f"{type(self).__name__} measures {'several labels' if self.multi_label else 'one label'} an image, "
+                "which is not what the data has. Set val_evaluator and test_evaluator to dict(type='MultiLabelAP') for "
+                "a MultiLabelDataset, and to dict(type='TopKAccuracy') for other data."
+            )
         scores = torch.stack([sample["scores"] for sample in data_samples])
         if self.check(scores, "A score", data_samples):
             self.results += self.of_scores(scores, data_samples)
@@ -278,15 +311,18 @@ class ScoreMetric(Metric):
 class TopKAccuracy(ScoreMetric):
     """Share of images, in percent, whose class is among the k of highest score: ``top1``, ``top5``, ...
 
+    The log has the accuracy of each class, the worst first.
+
     Args:
         topk: the values of k; one above the number of classes is left out.
+        macro: add ``macro``, the mean over the classes of their ``top1``, in which rare classes count as the others.
         out_file: write the metrics, the accuracy of each class and every prediction there, as JSON.
         **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
-    def __init__(self, topk: tuple[int, ...] = (1, 5), out_file: str | None = None, **kwargs: Any):
+    def __init__(self, topk: tuple[int, ...] = (1, 5), out_file: str | None = None, macro: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
-        self.topk, self.out_file = tuple(topk), out_file
+        self.topk, self.out_file, self.macro = tuple(topk), out_file, macro
         for k in self.topk:
             at_least(1, integer=True, topk=k)
 
@@ -304,19 +340,26 @@ class TopKAccuracy(ScoreMetric):
         if known:
             for k in (k for k in self.topk if k <= depth):
                 metrics[f"top{k}"] = 100.0 * sum(label in best[:k] for _, label, best, _ in known) / len(known)
+        self.classes = self._per_class(known)
+        if self.macro:
+            metrics["macro"] = fmean(found.value for found in self.classes) if known else math.nan
         if self.out_file is not None:
             write_json(self.out_file, self._report(results, metrics), indent=None)
         return metrics
 
-    def _report(self, results: list[tuple], metrics: dict[str, float]) -> dict[str, Any]:
+    def _per_class(self, known: list[tuple]) -> list[OfClass]:
         names = (self.dataset_meta or {}).get("classes")
         hits: dict[int, list[bool]] = {}
-        for _, label, classes, _ in self.labelled(results, 1):
+        for _, label, classes, _ in known:
             hits.setdefault(label, []).append(classes[0] == label)
+        return [OfClass(str(names[c] if names else c), 100.0 * fmean(h), len(h)) for c, h in sorted(hits.items())]
+
+    def _report(self, results: list[tuple], metrics: dict[str, float]) -> dict[str, Any]:
+        names = (self.dataset_meta or {}).get("classes")
         return dict(
             metrics=metrics,
             classes=None if names is None else list(names),
-            top1_per_class={str(names[c] if names else c): 100.0 * sum(h) / len(h) for c, h in sorted(hits.items())},
+            top1_per_class={found.name: found.value for found in self.classes},
             predictions=[dict(index=i, label=y, classes=c, scores=s) for i, y, c, s in results],
         )
 
@@ -435,11 +478,15 @@ class PredictionPainterHook(Hook):
         for output in outputs or ():  # each process paints its own share
             if output["index"] not in self.chosen:
                 continue
-            best, label = int(output["scores"].argmax()), output["label"]
-            text = [f"{names[best]}  {100 * float(output['scores'][best]):.0f}%", f"true: {names[label]}"]
-            verdict = "right" if best == label else "wrong"
-            painted = self._paint(dataset.read(output["index"]), text, right=best == label)
-            name = re.sub(r"[/\\]", "-", str(names[label]))  # a class may be called "yes/no"
+            scores, label = output["scores"], output["label"]
+            several = isinstance(label, list)
+            found = [int(scores.argmax())] if not several else (scores >= 0.5).nonzero().flatten().tolist()
+            wanted = [label] if not several else [c for c, is_there in enumerate(label) if is_there]
+            shown = ", ".join(f"{names[c]}  {100 * float(scores[c]):.0f}%" for c in found)
+            true = ", ".join(str(names[c]) for c in wanted)
+            verdict = "right" if found == wanted else "wrong"
+            painted = self._paint(dataset.read(output["index"]), [shown, f"true: {true}"], right=found == wanted)
+            name = re.sub(r"[/\\]", "-", true)[:80]  # a class may be called "yes/no"
             with replacing(below(self.out_dir, f"{verdict}_{output['index']:06d}_{name}.png")) as temporary:
                 painted.save(temporary)
 
@@ -464,6 +511,8 @@ class ImageInputHook(Hook):
         dataset = (runner.cfg.get("test_dataloader") or {}).get("dataset") or {}
         if isinstance(dataset, dict) and "transform" in dataset and "backbone" in runner.cfg.model:
             checkpoint["meta"]["input"] = image_input(runner.cfg)
+            if runner.cfg.model.get("multi_label"):
+                checkpoint["meta"]["input"]["multi_label"] = True
 
 
 def _flip(config: Config) -> None:
@@ -486,8 +535,8 @@ def _predictor(model: ImageClassifier, config: Config, request: Request) -> Pred
     dataset = config.get("test_dataloader", config.get("val_dataloader"))["dataset"]
     names = (model.dataset_meta or {}).get("classes") or [str(i) for i in range(model.num_classes)]
     transform = build_transform(dict(dataset["transform"]))
-    channels = dataset.get("channels", 3)
-    return classifier(lambda x: model(x, mode="tensor"), transform, tuple(names), request.device, channels)
+    shown, channels = label_score(request) if model.multi_label else None, dataset.get("channels", 3)
+    return classifier(lambda x: model(x, mode="tensor"), transform, tuple(names), request.device, shown, channels)
 
 
 PREDICTORS.update(ImageClassifier=_predictor, HierarchyClassifier=_predictor)

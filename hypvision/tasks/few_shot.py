@@ -43,6 +43,7 @@ from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import unwrapped
 from hypvision.errors import HypvisionError, require_finite
 from hypvision.inference.predictors import Predictor, Request, classifier
+from hypvision.tasks.class_weights import ClassWeights
 from hypvision.tasks.classification import per_image
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class FewShotCLIP(BaseModel):
         host: ``name`` and options of :func:`hypvision.clip.prompting.build_host`.
         adapter: ``dict(type="lathadapter", ...)``, see
             :class:`~hypvision.clip.adapters.lathadapter.LatHAdapterConfig`; None for none.
+        class_weights: see :class:`~hypvision.tasks.class_weights.ClassWeights`; for methods that learn from labels.
         data_preprocessor, init_cfg: of mmengine.
     """
 
@@ -75,9 +77,13 @@ class FewShotCLIP(BaseModel):
         adapter: dict[str, Any] | None = None,
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
+        class_weights: str | Sequence[float] | None = None,
     ):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         options = dict(host)
+        if class_weights is not None and options.get("name") == "promptkd":
+            raise HypvisionError("PromptKD learns from its teacher, without labels: leave out class_weights.")
+        self.class_weights = ClassWeights(class_weights)
         bundle = clip if isinstance(clip, CLIPBundle) else create_clip(**clip)
         self.host = build_host(bundle, options.pop("name", "promptsrc"), **options)
         if adapter is not None:
@@ -162,8 +168,9 @@ class FewShotCLIP(BaseModel):
         return found if out.extra is None else found + out.extra
 
     def _loss(self, out: HostOutput, label: Tensor | None) -> dict[str, Tensor]:
+        weights = self.class_weights()
         if self.hierarchy is None:
-            return dict(loss_ce=out.fit(out.logits(), label), **out.losses)
+            return dict(loss_ce=out.fit(out.logits(), label, weights), **out.losses)
         config = self.hierarchy.config
         predicted = None if out.teacher is None else out.teacher.argmax(-1)
         neighbours = label if predicted is None else predicted if config.pseudo_labels else None
@@ -171,13 +178,13 @@ class FewShotCLIP(BaseModel):
         if config.refined_consistency and out.consistency is not None:
             out.losses = out.consistency(F.normalize(found.text, dim=-1))
         cosine = found.cosine if out.extra is None else found.cosine + out.extra
-        losses = dict(loss_ecls=out.fit(cosine, label), **found.losses, **out.losses)
+        losses = dict(loss_ecls=out.fit(cosine, label, weights), **found.losses, **out.losses)
         if found.distance is not None:
             if out.teacher is not None and config.teacher_loss != "labels":
                 wanted, log_shares = out.teacher.log_softmax(-1), (-found.distance).log_softmax(-1)
                 losses["loss_hcls"] = F.kl_div(log_shares, wanted, reduction="batchmean", log_target=True)
             elif (target := label if predicted is None else predicted) is not None:
-                losses["loss_hcls"] = F.cross_entropy(-found.distance, target)
+                losses["loss_hcls"] = F.cross_entropy(-found.distance, target, weights)
         return losses
 
     def adapter_features(self, out: HostOutput) -> tuple[Tensor, Tensor]:

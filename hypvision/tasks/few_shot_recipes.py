@@ -234,6 +234,8 @@ def few_shot_config(
     skip_broken: bool = False,
     pickles: str | None = None,
     best_val: bool = False,
+    class_weights: str | Sequence[float] | None = None,
+    balanced: bool = False,
 ) -> dict[str, Any]:
     """A config that ``hypvision train`` runs; of a method that learns nothing, one epoch without an update.
 
@@ -251,6 +253,8 @@ def few_shot_config(
         views: augmented views that are stored as features, 0 for the centre crop; None: images are augmented anew.
         cache: folder of stored features: of images for methods behind the towers, PromptSRC's of texts.
         best_val: keep what is best on the test images, as PromptKD's code does: it chooses on test data.
+        class_weights: ``"balanced"``, or a number for each class, see :class:`~hypvision.tasks.few_shot.FewShotCLIP`.
+        balanced: draw each class alike often, see :class:`~hypvision.data.samplers.BalancedSampler`.
     """
     name, lath = split_method(method)
     one_of(PROTOCOLS, protocol=protocol)
@@ -274,10 +278,11 @@ def few_shot_config(
             type="FewShotCLIP",
             clip=clip or dict(name="ViT-B-16", pretrained="openai"),
             host={**found.host, **own, **(host or {})},
+            class_weights=class_weights,
             adapter=dict(type="lathadapter", classes=total_classes or classes, **(adapter or {})) if lath else None,
         ),
         train_dataloader=dict(
-            _train_loader(found, length, images),
+            _train_loader(found, length, images, balanced),
             dataset=_train_data(found, data, subset or ("all" if found.unlabelled else tested), shots, pickles),
             **loader,
         ),
@@ -298,11 +303,13 @@ def _train_data(found: Recipe, data: dict, subset: str, shots: int | None, pickl
     return train
 
 
-def _train_loader(found: Recipe, length: int | None, images: int) -> dict[str, Any]:
+def _train_loader(found: Recipe, length: int | None, images: int, balanced: bool) -> dict[str, Any]:
     """Batches of a training of ``length`` images an epoch, or of all images once."""
     sampler = dict(type="DefaultSampler", shuffle=True, round_up=False)
     if length is not None:
         sampler = dict(type="FixedLengthSampler", length=length)
+    if balanced:
+        sampler = dict(type="BalancedSampler", length=length)
     whole = length is None and images >= found.batch and found.search is None
     return dict(batch_size=found.batch, sampler=sampler, drop_last=whole)
 

@@ -177,6 +177,9 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
     return network
 
 
+SEVERAL_LABELS = "several labels an image"  # a note of timm's pretrained_cfg
+
+
 def _training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]:
     """What the checkpoint of a training says for timm's ``pretrained_cfg``: the number of classes and their names, the
     size and normalisation of the images."""
@@ -189,6 +192,8 @@ def _training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]
     if isinstance(given, Mapping):
         keys = dict(size="input_size", mean="mean", std="std", crop_pct="crop_pct", interpolation="interpolation")
         config.update(as_tuples({own: given[key] for key, own in keys.items() if key in given}))
+        if given.get("multi_label") is True:
+            config["notes"] = (SEVERAL_LABELS,)
     return config
 
 

@@ -78,6 +78,13 @@ CASES = {
         bad=[[scored(index=0), scored((NAN,) * 4, index=7)], [scored((INF, 0.0, 0.0, 0.0), index=7)]],
         named="image 7 of the data",
     ),
+    "MultiLabelAP": dict(
+        good=[scored(label=[0.0, 1.0, 1.0, 0.0], index=0)],
+        no_truth=[[scored(label=None, index=0)], [scored(label=[0.0] * 4, index=0)]],
+        partly=([scored(label=[1.0] * 4, index=0), scored(label=None, index=1)], "1 of 2 images"),
+        bad=[[scored((INF, 0.0, 0.0, 0.0), label=[1.0] * 4, index=7)]],
+        named="image 7 of the data",
+    ),
     "ZeroShotAccuracy": dict(good=[scored()], bad=[[scored(), scored((NAN,) * 4)]], named="sample 1"),
     "ImageTextRetrieval": dict(
         good=[paired()], bad=[[paired(), paired((NAN, 0.0))], [paired(), paired(text=(INF, 0.0))]], named="sample 1"

@@ -14,6 +14,7 @@ from hypvision import cli
 from hypvision.cli import main
 from hypvision.engine import console
 from hypvision.engine.console import _count, _duration, _Progress, _table, quiet
+from hypvision.engine.metrics import OfClass
 
 
 @pytest.fixture
@@ -36,7 +37,8 @@ def test_a_training_and_a_test_say_what_matters(tmp_path, config, capsys):
     [bar] = [line for line in lines if line.startswith("train 6/6")]
     assert "loss " in bar and "lr " in bar and "it/s" in bar
     assert [line.split() for line in lines].count(["epoch", "top1", "top2"]) == 1, "later rows stand alone"
-    assert lines[-1].split()[0] == "2" and len(lines[-1].split()) == 3
+    assert lines[-2].split()[0] == "2" and len(lines[-2].split()) == 3
+    assert lines[-1].startswith("  worst of 3 classes: ") and lines[-1].count("(of 8)") == 3
     [log] = work.glob("*/*.log")
     text = log.read_text()
     assert "train_dataloader = dict(" in text and "Epoch(train)" in text and len(text.splitlines()) > 200
@@ -119,12 +121,21 @@ def test_a_table_is_as_wide_as_the_terminal(monkeypatch):
 
 def test_the_head_of_a_table_comes_again(capsys):
     hook = console.ConsoleHook()
-    runner = SimpleNamespace(_train_loop=None, iter=5)
+    metric = SimpleNamespace(classes=[])
+    runner = SimpleNamespace(_train_loop=None, iter=5, val_evaluator=SimpleNamespace(metrics=[metric]))
     for _ in range(11):
         hook.after_val_epoch(runner, {"mIoU": 1.0})
     hook.after_val_epoch(runner, {"mIoU": 1.0, "aAcc": 2.0})
     lines = [line.split() for line in capsys.readouterr().err.splitlines()]
     assert lines[0] == lines[11] == ["step", "mIoU"] and lines[13] == ["step", "mIoU", "aAcc"] and len(lines) == 15
+
+
+def test_the_worst_classes_stand_below_the_table(capsys):
+    found = [OfClass(name, value, 4) for name, value in (("ant", 50.0), ("bee", 25.0), ("cow", 75.0), ("doe", 100.0))]
+    evaluator = SimpleNamespace(metrics=[SimpleNamespace(classes=2 * found)])
+    console.ConsoleHook().after_test_epoch(SimpleNamespace(test_evaluator=evaluator), {"top1": 62.5})
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.split(": ")[1] == "bee 25 (of 4), bee 25 (of 4), ant 50 (of 4), ant 50 (of 4), cow 75 (of 4)"
 
 
 def test_a_model_without_a_backbone_is_named_by_its_clip(capsys):

@@ -294,6 +294,24 @@ def test_boxes_are_files_that_coco_reads(tmp_path, folder, capsys):
     assert sorted(path.name for path in out.glob("*.png")) == ["s0_overlay.png", "s1_overlay.png", "s2_overlay.png"]
 
 
+def test_the_best_boxes_of_a_changed_config(tmp_path, folder):
+    """More than the config lets through, too; the best ones either way."""
+    config, counts = "configs/demo/detection.py", {}
+    options = {"model.test_cfg.rcnn.score_thr": 0.0, "model.test_cfg.rcnn.max_per_img": 20}
+    given = dict(score=0, cfg_options=options)
+    every = hypvision.predict(folder / "s0.png", config, f"zoo:{DETECTOR}", max_boxes=30, **given)[0].result
+    assert len(every.boxes) == 30, "the config gives 20"
+    options["model.test_cfg.rcnn.max_per_img"] = 5
+    for most in (1, 7):
+        [found] = hypvision.predict(folder / "s0.png", config, f"zoo:{DETECTOR}", max_boxes=most, **given)
+        counts[most] = len(found.result.boxes)
+        np.testing.assert_array_equal(found.result.boxes, every.boxes[:most])
+    assert counts == {1: 1, 7: 7}
+    words = ["predict", str(folder), "--model", config, "--weights", f"zoo:{DETECTOR}", "--score", "0"]
+    assert main([*words, "--out", str(tmp_path), "--cfg-options", "model.test_cfg.rcnn.max_per_img=3"]) == 0
+    assert len(read(tmp_path)["annotations"]) == 9
+
+
 def test_labels_and_choice_of_files(tmp_path, folder):
     out = tmp_path / "out"
     assert main(["predict", str(folder / "s0.png"), "--model", SEGMENTER, "--write", "labels", "--out", str(out)]) == 0
@@ -374,6 +392,17 @@ def test_threads_keep_the_order_and_hand_errors_on():
         (["--model", CLASSIFIER, "--score", "2"], "from 0 to 1"),
         (["--model", CLASSIFIER, "--write", "jsno"], "Did you mean json"),
         (["--model", DETECTOR, "--classes", "a"], "are fixed"),
+        (["--model", DETECTOR, "--max-boxes", "0"], "--max-boxes"),
+        (["--model", CLASSIFIER, "--cfg-options", "model.x=1"], "change a config, but"),
+        (["--model", "demo/detection", "--weights", DETECTOR, "--cfg-options", "model.tset_cfg.x=1"], "test_cfg"),
+        *(
+            (["--model", "demo/detection", "--weights", f"zoo:{DETECTOR}", "--cfg-options", option], said)
+            for option, said in (
+                ("model.test_cfg.rcnn.score_thr=high", "does not work with --cfg-options model.test_cfg.rcnn.score"),
+                ("test_dataloader.dataset=3", "does not work with --cfg-options test_dataloader.dataset=3"),
+                ("model.test_cfg", "takes KEY=VALUE"),
+            )
+        ),
     ],
 )
 def test_mistakes(capsys, folder, tmp_path, words, said):

@@ -83,11 +83,12 @@ class HostOutput:
             logits = self.scale * cosines
             return logits if self.extra is None else logits + self.extra
 
-    def fit(self, logits: Tensor, labels: Tensor | None) -> Tensor:
-        """The classification loss: the weighted divergence from the teacher's logits, or cross-entropy."""
+    def fit(self, logits: Tensor, labels: Tensor | None, weights: Tensor | None = None) -> Tensor:
+        """The classification loss: the weighted divergence from the teacher's logits, or cross-entropy, with weights of
+        the classes (C,)."""
         if self.teacher is None:
             assert labels is not None, "without a teacher the loss needs labels"
-            return F.cross_entropy(logits, labels)
+            return F.cross_entropy(logits, labels, weights)
         t = self.temperature
         return self.distillation * t**2 * mean_divergence(logits / t, self.teacher / t)
 

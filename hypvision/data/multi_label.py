@@ -1,0 +1,149 @@
+"""Image classification with any number of labels an image: a folder of images and a table."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.registry import DATASETS
+from PIL import Image
+
+from hypvision.clip.classes import check_classes
+from hypvision.data.image_folder import _ImageDataset
+from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.files import parse_json, read_lines
+from hypvision.images import open_image
+
+_FORMS = (
+    "Expected: a .csv with a column 'image' and either a column for each class with 1 or 0, or one column 'labels' "
+    'with names between semicolons; or a .jsonl with a line {"image": PATH, "labels": [NAME, ...]} for each image'
+)
+
+
+@DATASETS.register_module()
+class MultiLabelDataset(_ImageDataset):
+    """Images whose labels are listed in a table, see :func:`read_table`.
+
+    ``labels`` are float32 (N, C), 1 for what is in an image.
+
+    Args:
+        root: the folder that the paths of the table start from.
+        ann_file: the table.
+        transform: arguments of :func:`~hypvision.data.image_folder.build_transform`.
+        classes: class names in the order of the outputs; or, by its path, the table that the model is trained on, whose
+            names count. Default: the names of the table itself.
+
+    Raises:
+        HypvisionError: no such table, a line that is not as expected, a label that is no class, or images that are
+            missing.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        ann_file: str,
+        transform: dict[str, Any] | Callable,
+        classes: Sequence[str] | str | Path | None = None,
+    ):
+        super().__init__(transform)
+        self.root = Path(root).expanduser()
+        rows, names = read_table(ann_file)
+        if isinstance(classes, str | Path):
+            names = read_table(classes)[1]
+        elif classes is not None:
+            names = list(check_classes(enumerate(classes), "'classes' of the data set", "Correct them.").values())
+        self.paths = [str(self.root / image) for image in rows]
+        missing = [path for path in self.paths if not Path(path).is_file()]
+        if missing:
+            raise HypvisionError(
+                f"{len(missing)} of the {len(rows)} images of '{ann_file}' do not exist, such as '{missing[0]}'. Its "
+                f"paths start from '{root}': correct them, or 'root' of the data set."
+            )
+        self.labels = np.zeros((len(rows), len(names)), dtype=np.float32)
+        places = {name: place for place, name in enumerate(names)}
+        for row, (image, found) in enumerate(rows.items()):
+            for name in found:
+                if name not in places:
+                    raise HypvisionError(
+                        f"'{ann_file}' gives the image '{image}' the label '{name}', which is none of the "
+                        f"{len(names)} classes.{did_you_mean(name, names)} Classes: {', '.join(names[:10])}"
+                        f"{', ...' if len(names) > 10 else ''}. Correct the label, or 'classes' of the data set."
+                    )
+                self.labels[row, places[name]] = 1.0
+        self.metainfo = dict(classes=tuple(names))
+
+    def read(self, index: int) -> Image.Image:
+        return open_image(self.paths[index])
+
+    def name(self, index: int) -> str:
+        return self.paths[index]
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return dict(inputs=self.transform(self.read(index)), label=torch.from_numpy(self.labels[index]), index=index)
+
+
+def read_table(path: str | Path) -> tuple[dict[str, list[str]], list[str]]:
+    """The labels of each image, and all class names: the columns in their order, or the names that occur, sorted.
+
+    Args:
+        path: a ``.csv`` with a column ``image`` and either a column for each class, with 1 or 0, or a column ``labels``
+            with names between semicolons; or a ``.jsonl`` with a line ``{"image": PATH, "labels": [NAME, ...]}`` for
+            each image.
+    """
+    lines = read_lines(path, "the table of images and their labels", blank=True)
+    pairs, names = (_of_json if Path(path).suffix == ".jsonl" else _of_csv)(path, lines)
+    rows: dict[str, list[str]] = {}
+    for number, image, labels in pairs:
+        if image in rows:
+            raise HypvisionError(f"'{path}', line {number}: the image '{image}' was there before. Remove one of both.")
+        rows[image] = labels
+    names = names or sorted({name for found in rows.values() for name in found})
+    if not rows or not names:
+        raise HypvisionError(f"The table '{path}' has no {'labels' if rows else 'images'}. {_FORMS}.")
+    check_classes(enumerate(names), f"The table '{path}'", "Give every class a name of its own.")
+    return rows, names
+
+
+def _of_csv(path: str | Path, lines: list[str]) -> tuple[list[tuple[int, str, list[str]]], list[str]]:
+    try:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(lines)]
+    except csv.Error as error:
+        raise HypvisionError(f"The table '{path}' is not CSV ({error}). {_FORMS}.") from error
+    head = rows[0] if rows else []
+    names = [cell for cell in head if cell != "image"]
+    if len(names) != len(head) - 1 or not names:
+        raise HypvisionError(f"The table '{path}' begins with '{','.join(head):.80}'. {_FORMS}.")
+    listed, pairs = names == ["labels"], []
+    for number, row in enumerate(rows[1:], start=2):
+        cells = dict(zip(head, row))
+        image = cells.pop("image", "")
+        wrong = [] if listed else [cell for cell in cells.values() if cell not in ("0", "1")]
+        fault = "no image is named" if not image else f"'{wrong[0]:.40}' is neither 1 nor 0" if wrong else ""
+        if len(row) != len(head):
+            fault = f"the number of cells is {len(row)}, not {len(head)}"
+        if row and fault:
+            raise HypvisionError(f"'{path}', line {number}: {fault}. {_FORMS}.")
+        if row:
+            found = cells["labels"].split(";") if listed else [name for name in names if cells[name] == "1"]
+            pairs.append((number, image, [name.strip() for name in found if name.strip()]))
+    return pairs, [] if listed else names
+
+
+def _of_json(path: str | Path, lines: list[str]) -> tuple[list[tuple[int, str, list[str]]], list[str]]:
+    pairs = []
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            row = parse_json(line)
+        except ValueError as error:
+            raise HypvisionError(f"'{path}', line {number}: it is not JSON ({error}). {_FORMS}.") from error
+        image, labels = (row.get("image"), row.get("labels")) if isinstance(row, dict) else (None, None)
+        if not isinstance(image, str) or not isinstance(labels, list) or not all(isinstance(x, str) for x in labels):
+            raise HypvisionError(f"'{path}', line {number}: '{line:.80}' has no 'image' and 'labels'. {_FORMS}.")
+        pairs.append((number, image, labels))
+    return pairs, []

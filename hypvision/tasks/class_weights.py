@@ -1,0 +1,80 @@
+"""Weights of classes in a loss: given, or by how rare the classes are in the training data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import Tensor
+
+from hypvision.checks import at_least, one_of
+from hypvision.data.samplers import class_numbers
+from hypvision.engine.extensions import RUN_HOOKS
+from hypvision.engine.hooks import unwrapped
+from hypvision.errors import HypvisionError
+
+
+class ClassWeights:
+    """What an image of each class counts in a loss. No module: neither checkpoints nor averages of weights have it.
+
+    Args:
+        given: a number for each class; ``"balanced"``: N / (C N_c) of a class of N_c among N images, so that all
+            classes count alike; None: no weights. With several labels an image the weight is that of an image that has
+            the label against one that has not, balanced (N - N_c) / N_c.
+    """
+
+    def __init__(self, given: str | Sequence[float] | None):
+        self.given, self.values = given, None
+        if isinstance(given, str):
+            one_of(("balanced",), class_weights=given)
+        elif given is not None:
+            for value in given:
+                at_least(0, class_weights=value)
+            if not any(given):
+                raise HypvisionError(f"One of the class_weights must be above 0, got {given!r}.")
+            self.values = torch.tensor(given, dtype=torch.float32)
+
+    def fit(self, dataset: Any, device: torch.device) -> None:
+        """Count the classes of the training data, or check that there are as many as weights."""
+        names = dataset.metainfo["classes"]
+        if self.given == "balanced":
+            labels = dataset.labels if np.ndim(getattr(dataset, "labels", ())) == 2 else None
+            counts = np.bincount(class_numbers(dataset), minlength=len(names)) if labels is None else labels.sum(0)
+            shares = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+            if labels is not None:
+                shares = (len(labels) - counts) / np.maximum(counts, 1)
+            self.values = torch.from_numpy(np.where(counts > 0, shares, 1.0)).float()
+        if self.values is None:
+            return
+        if len(self.values) != len(names):
+            raise HypvisionError(
+                f"There are {len(self.values)} class_weights, but the training data has {len(names)} classes: "
+                f"{', '.join(map(str, names[:10]))}{', ...' if len(names) > 10 else ''}. Give model.class_weights a "
+                "number for each, in this order, or 'balanced'."
+            )
+        self.values = self.values.to(device)
+
+    def __call__(self) -> Tensor | None:
+        """The weights (C,); None for none."""
+        if self.given is not None and self.values is None:
+            raise HypvisionError("class_weights='balanced' counts the training data: train with `hypvision train`.")
+        return self.values
+
+
+@HOOKS.register_module()
+class ClassWeightsHook(Hook):
+    """Shows the training data to the ``class_weights`` of a model that has some."""
+
+    def before_train(self, runner: Runner) -> None:
+        model = unwrapped(runner)
+        weights = getattr(model, "class_weights", None)
+        if isinstance(weights, ClassWeights):
+            weights.fit(runner.train_dataloader.dataset, next(model.parameters()).device)
+
+
+RUN_HOOKS.append("ClassWeightsHook")

@@ -1,0 +1,82 @@
+"""How well a classifier finds all labels of an image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from mmengine.registry import METRICS
+from torch import Tensor
+
+from hypvision.checks import between
+from hypvision.engine.extensions import PREDICTION_ARGUMENTS
+from hypvision.engine.metrics import OfClass
+from hypvision.files import write_json
+from hypvision.tasks.classification import ScoreMetric
+
+
+def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
+    """The mean of the precisions at each true sample in the order of the scores, 0 to 1; samples of equal scores count
+    as found at once, as in scikit-learn.
+
+    Args:
+        scores: (N,).
+        truth: bool (N,); NaN without a true one.
+    """
+    if not truth.any():
+        return math.nan
+    order = np.argsort(-scores, kind="stable")
+    ends = np.flatnonzero(np.diff(scores[order], append=-np.inf))  # the last of each group of equal scores
+    found = np.cumsum(truth[order])[ends]
+    return float(np.sum(np.diff(found, prepend=0) * found / (ends + 1)) / truth.sum())
+
+
+@METRICS.register_module()
+class MultiLabelAP(ScoreMetric):
+    """Of a classifier with ``multi_label=True``, in percent: ``mAP``, the mean of the average precisions of the
+    classes, and ``f1``, the mean of their F1 scores at a threshold. A class that no image has does not count. The log
+    has the average precision of each class, the worst first.
+
+    Args:
+        threshold: labels with a score of at least this are predicted.
+        out_file: write the metrics, the average precision of each class and every prediction there, as JSON.
+        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
+    """
+
+    multi_label = True
+
+    def __init__(self, threshold: float = 0.5, out_file: str | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        between(0, 1, threshold=threshold)
+        self.threshold, self.out_file = threshold, out_file
+
+    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
+        """``(index, labels, scores)``."""
+        return [(sample["index"], sample["label"], row) for sample, row in zip(samples, scores.tolist())]
+
+    def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
+        known = self.labelled(results, 1)
+        metrics, f1 = dict(mAP=math.nan, f1=math.nan), []
+        if known:
+            truth, scores = np.array([row[1] for row in known]) > 0, np.array([row[2] for row in known])
+            names = (self.dataset_meta or {}).get("classes") or [str(place) for place in range(truth.shape[1])]
+            self.without_truth = [*self.without_truth, *(names[c] for c in np.flatnonzero(~truth.any(0)))]
+            self.classes = [
+                OfClass(str(names[c]), 100 * average_precision(scores[:, c], truth[:, c]), int(truth[:, c].sum()))
+                for c in np.flatnonzero(truth.any(0))
+            ]
+            for wanted, given in zip(truth.T, (scores >= self.threshold).T):
+                f1 += [200 * (wanted & given).sum() / (wanted.sum() + given.sum())] if wanted.any() else []
+        if self.classes:
+            metrics = dict(mAP=fmean(found.value for found in self.classes), f1=fmean(f1))
+        if self.out_file is not None:
+            report = dict(metrics=metrics, ap_per_class={found.name: found.value for found in self.classes})
+            predictions = [dict(index=index, labels=labels, scores=row) for index, labels, row in results]
+            write_json(self.out_file, report | dict(predictions=predictions), indent=None)
+        return metrics
+
+
+PREDICTION_ARGUMENTS["MultiLabelAP"] = "out_file"

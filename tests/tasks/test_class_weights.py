@@ -1,0 +1,91 @@
+"""Weights of classes: by hand, and counted in a training with the balanced sampler."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("mmengine")
+from helpers.engine import make_images, write_config
+from sklearn.utils.class_weight import compute_class_weight
+
+from hypvision.clip.prompting.hosts import HostOutput
+from hypvision.engine.run import train
+from hypvision.errors import HypvisionError
+from hypvision.tasks import ImageClassifier
+from hypvision.tasks.class_weights import ClassWeights
+from hypvision.tasks.few_shot_recipes import few_shot_config
+
+VIT = dict(model_name="test_vit", num_classes=3, img_size=32)
+NAMES = dict(classes=("ant", "bee", "cow"))
+
+
+def fitted(given, labels, names=NAMES):
+    weights = ClassWeights(given)
+    weights.fit(SimpleNamespace(labels=labels, metainfo=names), torch.device("cpu"))
+    return weights()
+
+
+def test_balanced_is_scikit_learns():
+    labels = np.array([0] * 7 + [1] * 2 + [2])
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
+    np.testing.assert_allclose(fitted("balanced", labels), expected, rtol=1e-6)
+    np.testing.assert_allclose(fitted("balanced", labels[:9]), [9 / 14, 9 / 4, 1.0], rtol=1e-6)  # no image of the last
+    several = np.array([[1, 0, 1], [1, 0, 0], [1, 0, 1], [0, 0, 1]], dtype=np.float32)
+    assert fitted("balanced", several).tolist() == pytest.approx([1 / 3, 1.0, 1 / 3])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_losses_by_hand(smoothing):
+    given = [1.0, 0.0, 3.0]
+    model = ImageClassifier(VIT, class_weights=given, label_smoothing=smoothing)
+    weights, logits, label = torch.tensor(given), torch.randn(4, 3), torch.tensor([0, 1, 2, 2])
+    target = torch.eye(3)[label] * (1 - smoothing) + smoothing / 3
+    loss = -(target * weights * logits.log_softmax(-1)).sum(-1)
+    torch.testing.assert_close(model.class_loss(logits, label), loss.sum() / weights[label].sum())
+    torch.testing.assert_close(model.class_loss(logits, target), loss.mean())  # targets that mixup mixed
+    fit = HostOutput.fit(SimpleNamespace(teacher=None), logits, label, weights)
+    torch.testing.assert_close(fit, -(weights * torch.eye(3)[label] * logits.log_softmax(-1)).sum() / 7)
+    model = ImageClassifier(VIT, class_weights=given, label_smoothing=smoothing, multi_label=True)
+    wanted = torch.tensor([[1.0, 0, 1]]) * (1 - smoothing) + smoothing / 2
+    p = logits[:1].sigmoid()
+    by_hand = -(weights * wanted * p.log() + (1 - wanted) * (1 - p).log()).mean()
+    torch.testing.assert_close(model.class_loss(logits[:1], torch.tensor([[1.0, 0, 1]])), by_hand)
+
+
+def test_a_training_counts_its_classes_and_draws_them_alike(tmp_path):
+    data = make_images(tmp_path / "data", 6)
+    for path in [*data.glob("train/red/*")][1:] + [*data.glob("train/blue/*")][4:]:
+        path.unlink()
+    options = {
+        "model.class_weights": "balanced", "train_dataloader.sampler.type": "BalancedSampler",
+        "train_dataloader.sampler.power": 0.5,
+    }  # fmt: skip
+    runner = train(write_config(tmp_path / "config.py", data, epochs=2), tmp_path / "work", cfg_options=options)
+    torch.testing.assert_close(runner.model.class_weights(), 11 / 3 / torch.tensor([4.0, 6.0, 1.0]))
+    assert runner.train_dataloader.sampler.epoch == 1 and len(runner.train_dataloader.sampler) == 11
+    assert not any("class_weights" in name for name in runner.model.state_dict())
+
+
+def test_few_shots_take_both():
+    config = few_shot_config("coop", "shots", class_weights="balanced", balanced=True, steps=20)
+    assert config["train_dataloader"]["sampler"] == dict(type="BalancedSampler", length=32)
+    assert config["model"]["class_weights"] == "balanced"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("balance", "one of 'balanced', got 'balance'"),
+        ([1, -1, 1], "of at least 0, got -1"),
+        ([0, 0, 0], "above 0"),
+        ([1, float("nan"), 1], "got nan"),
+        ([1, 2], "2 class_weights, but the training data has 3 classes: ant, bee, cow"),
+    ],
+)
+def test_mistakes(given, said):
+    with pytest.raises(HypvisionError, match=said):
+        fitted(given, np.array([0, 1, 2]))
+    with pytest.raises(HypvisionError, match="counts the training data"):
+        ClassWeights("balanced")()
