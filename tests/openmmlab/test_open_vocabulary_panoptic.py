@@ -176,12 +176,12 @@ def test_mistakes_in_the_data(coco, tmp_path):
         ("has 133 categories, but the class list has 150 names", dict(classes="ade150")),
         ("ignore_classes has 'unicorn'", dict(ignore_classes=["unicorn"])),
         ("There is no annotation file", dict(ann_file="annotations/none.json")),
-        ("cannot be read", dict(ann_file=str(tmp_path / "damaged.json"))),
+        ("is not valid JSON", dict(ann_file=str(tmp_path / "damaged.json"))),
     ):
         with pytest.raises(HypvisionError, match=match):
             dataset(coco, **changes)
     for match, change in (
-        ("'categories' must be a list", lambda c: c.pop("categories")),
+        ("lacks one of the lists images, annotations, categories", lambda c: c.pop("categories")),
         ("belong to the image_id 77", lambda c: c["annotations"][0].update(image_id=77)),
         ("category_id 999, which is none", lambda c: c["annotations"][0]["segments_info"][0].update(category_id=999)),
     ):
