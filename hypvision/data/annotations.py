@@ -5,7 +5,6 @@ An object that cannot be used is left out and counted; what leaves no doubt that
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -118,21 +117,19 @@ class BoxCheck:
             )
 
 
+def is_number(value: Any) -> bool:
+    """Whether this is a number that pixels can have: finite, not too large for a float of 32 bits or an index."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**31
+
+
 def is_box(values: Any) -> bool:
-    """Whether these are four finite numbers."""
-    return (
-        isinstance(values, (list, tuple))
-        and len(values) == 4
-        and all(
-            isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**31 for value in values
-        )
-    )
+    """Whether these are four such numbers."""
+    return isinstance(values, (list, tuple)) and len(values) == 4 and all(map(is_number, values))
 
 
 def whole_size(height: Any, width: Any) -> bool:
     """Whether these can be the height and width of an image."""
-    sides = (height, width)
-    return all(isinstance(side, (int, float)) and 0 < side < math.inf and side == int(side) for side in sides)
+    return all(is_number(side) and side > 0 and side == int(side) for side in (height, width))
 
 
 def mask_fault(mask: Any, height: int, width: int) -> str:

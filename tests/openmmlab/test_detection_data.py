@@ -111,11 +111,14 @@ def test_every_fault_has_an_example():
 @pytest.mark.parametrize("reader,reason", CASES)
 def test_boxes_that_are_left_out_are_counted(make, reader, reason):
     spoilt, _ = EXAMPLES[reason]
-    data = build(make(reader, [GOOD, spoilt], [GOOD]), reader)
+    one = dict(metainfo=dict(classes=("cat",)), ignored="others")
+    data = build(make(reader, [GOOD, spoilt], [GOOD]), reader, **one)
     usage = data.usage
-    assert usage.used == dict(images=2, boxes=2) and usage.left_out() == usage.left_out("boxes") == 1
+    assert usage.used == dict(images=2, boxes=2, classes=1) and usage.left_out() == usage.left_out("boxes") == 1
     place = "0.png, annotation 2" if reader == "COCO" else "0.xml, object 2"
-    assert str(usage).endswith(f"used 2 of 2 images, 2 of 3 boxes. Left out: 1 boxes ({reason}: {place}).")
+    assert str(usage).endswith(
+        f"used 2 of 2 images, 2 of 3 boxes, 1 of 1 classes. Left out: 1 boxes ({reason}: {place})."
+    ), str(usage)
     sample = data[0]
     wanted = sample["gt_bboxes"].tensor[~sample["gt_ignore_flags"]].numpy()
     np.testing.assert_array_equal(wanted, [GOOD["box"]])
@@ -164,9 +167,16 @@ def test_images_that_are_left_out_are_counted(make, reader):
     else:
         (root / "train.txt").write_text((root / "train.txt").read_text() + "\n0\n")
     data = build(root, reader)
-    assert data.usage.used == dict(images=2, boxes=3) and data.usage.left_out("images") == 3
+    assert data.usage.used == dict(images=2, boxes=3, classes=1) and data.usage.left_out("images") == 3
     reasons = {reason for _, _, reason, _ in data.usage.rows()}
-    assert reasons == {"used", "listed twice", "missing on disk", "without objects, see filter_empty_gt"}
+    assert ("classes", 1, "without boxes", "dog") in data.usage.rows()
+    assert reasons == {
+        "used",
+        "without boxes",
+        "listed twice",
+        "missing on disk",
+        "without objects, see filter_empty_gt",
+    }
     assert len(build(root, reader, filter_cfg=None)) == 3
     with pytest.raises(HypvisionError, match=r"1 of the 4 images of '.*train.*' do not exist, the first is '.*3\.\w+'"):
         build(root, reader, test_mode=True)
@@ -220,7 +230,10 @@ def test_a_size_that_is_not_in_the_xml_is_that_of_the_image(make, size):
         (dict(images=dict(id=0)), r"images\[1\] \('1\.png'\) has the id 0, which '0\.png' has too"),
         (dict(images=dict(id=[1])), r"images\[1\] has the id \[1\]"),
         (dict(annotations=dict(category_id={})), r"annotations\[1\] has the category_id {}"),
-        (dict(annotations=dict(area="large")), r"annotation 2 .* has the area 'large', which is no number"),
+        (dict(annotations=dict(area="large")), r"annotation 2 .* has the area 'large' and the iscrowd 0\. Expected"),
+        (dict(annotations=dict(area=math.nan)), "has the area nan and"),
+        (dict(annotations=dict(iscrowd="no")), "and the iscrowd 'no'. Expected: a number, and 0 or 1"),
+        (dict(images=dict(width=10**400)), r"images\[1\] .* the width 1000"),
         (dict(annotations=dict(bbox=[1, 2, True, 4])), r"has the box \[1, 2, True, 4\]"),
     ],
 )

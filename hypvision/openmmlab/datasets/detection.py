@@ -32,6 +32,7 @@ from hypvision.data.annotations import (
     BoxCheck,
     check_names,
     compare_names,
+    is_number,
     mask_fault,
     refuse_masks,
     some,
@@ -105,8 +106,11 @@ class CheckedCOCO(COCO):
             left, top, width, height = item["bbox"]
             item.setdefault("area", width * height)
             item.setdefault("iscrowd", 0)
-            if not isinstance(item["area"], (int, float)):
-                raise HypvisionError(f"{where} has the area {item['area']!r:.60}, which is no number. Correct it.")
+            if not is_number(item["area"]) or item["iscrowd"] not in (0, 1):
+                raise HypvisionError(
+                    f"{where} has the area {item['area']!r:.60} and the iscrowd {item['iscrowd']!r:.60}. Expected: a "
+                    "number, and 0 or 1. Correct them, or remove the keys."
+                )
             box = Box(
                 left, top, left + width, top + height, image["height"], image["width"], item["area"],
                 bool(item["iscrowd"]),
@@ -271,9 +275,14 @@ class CountedDataset(BaseDetDataset):
                 small = min(item["width"], item["height"]) < smallest
                 reason = f"smaller than min_size={smallest}" if small else "without objects, see filter_empty_gt"
                 self.usage.leave_out("images", reason, item["img_path"])
-        objects = sum(map(self._count, kept))
+        labels = Counter(label for item in kept for label in self._labels(item))
+        objects = sum(labels.values())
         self.usage.use("images", len(kept))
         self.usage.use(self.OBJECTS, objects)
+        self.usage.use("classes", len(labels))
+        for label, name in enumerate(self.metainfo["classes"]):
+            if label not in labels:
+                self.usage.leave_out("classes", f"without {self.OBJECTS}", name)
         if not self.test_mode and (not kept or (not objects and self.usage.left_out(self.OBJECTS))):
             raise HypvisionError(
                 f"The training data have no {'objects' if kept else 'images'} to learn from. {self.usage} Correct "
@@ -285,9 +294,9 @@ class CountedDataset(BaseDetDataset):
         return super().filter_data()
 
     @staticmethod
-    def _count(item: dict) -> int:
-        """The objects of an image that are learned from."""
-        return sum(not instance["ignore_flag"] for instance in item["instances"])
+    def _labels(item: dict) -> list[int]:
+        """Of the objects of an image that are learned from."""
+        return [instance["bbox_label"] for instance in item["instances"] if not instance["ignore_flag"]]
 
     def _on_disk(self) -> list[dict]:
         """The images that exist; those of a store elsewhere, and those that no pipeline reads, are not looked for."""

@@ -332,15 +332,16 @@ class OpenVocabPanopticDataset(CountedDataset):
                 )
             where = f"In '{self.ann_file}', a segment of '{item['file_name']}'"
             segments = []
-            for segment in item["segments_info"]:
+            for segment in item["segments_info"] if isinstance(item["segments_info"], list) else [None]:
                 if not isinstance(segment, dict) or not isinstance(segment.get("id"), int):
-                    raise HypvisionError(f"{where} has no whole number as its id: {segment!r:.100}. Correct the file.")
-                if segment.get("category_id") not in label:
+                    raise HypvisionError(f"{where} is {segment!r:.100}. Expected: a dict with an id. Correct the file.")
+                category = segment.get("category_id")
+                if not isinstance(category, (int, float, str)) or category not in label:
                     raise HypvisionError(
-                        f"{where} has the category_id {segment.get('category_id')}, which is none of the file's "
-                        "categories. Correct the number, or add the category."
+                        f"{where} has the category_id {category}, which is none of the file's categories. Correct the "
+                        "number, or add the category."
                     )
-                name, crowd = label[segment["category_id"]], int(bool(segment.get("iscrowd", 0)))
+                name, crowd = label[category], int(bool(segment.get("iscrowd", 0)))
                 if name in number:
                     segments.append(dict(id=segment["id"], category=number[name], iscrowd=crowd))
                 if crowd or name not in number:
@@ -365,11 +366,11 @@ class OpenVocabPanopticDataset(CountedDataset):
 
     def _filtered(self) -> list[dict]:
         """In training only images with a segment that has a label."""
-        return self.data_list if self.test_mode else [item for item in self.data_list if self._count(item)]
+        return self.data_list if self.test_mode else [item for item in self.data_list if self._labels(item)]
 
     @staticmethod
-    def _count(item: dict) -> int:
-        return sum(not segment["iscrowd"] for segment in item["segments_info"])
+    def _labels(item: dict) -> list[int]:
+        return [segment["category"] for segment in item["segments_info"] if not segment["iscrowd"]]
 
 
 @TRANSFORMS.register_module()
