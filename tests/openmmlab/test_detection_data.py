@@ -232,6 +232,7 @@ def test_a_size_that_is_not_in_the_xml_is_that_of_the_image(make, size):
         (dict(annotations=dict(category_id={})), r"annotations\[1\] has the category_id {}"),
         (dict(annotations=dict(area="large")), r"annotation 2 .* has the area 'large' and the iscrowd 0\. Expected"),
         (dict(annotations=dict(area=math.nan)), "has the area nan and"),
+        (dict(annotations=dict(id="two")), r"annotation two \(annotations\[1\]\) has an id that is no number"),
         (dict(annotations=dict(iscrowd="no")), "and the iscrowd 'no'. Expected: a number, and 0 or 1"),
         (dict(images=dict(width=10**400)), r"images\[1\] .* the width 1000"),
         (dict(annotations=dict(bbox=[1, 2, True, 4])), r"has the box \[1, 2, True, 4\]"),
@@ -252,9 +253,7 @@ def test_masks_are_looked_at_where_they_are_used(make):
     root = make("COCO", [dict(GOOD, segmentation=triangle), dict(GOOD, segmentation=[[1, 2, 3, 4]]), GOOD])
     assert len(build(root, "COCO")[0]["gt_bboxes"]) == 3
     CheckedCocoMetric(str(root / "train.json"), metric="bbox")
-    message = (
-        r"train\.json', annotation 2 \(.*\): its segmentation has a polygon of 4 numbers\. So have 1 more of.*Expect"
-    )
+    message = r"train\.json', annotation 2: its segmentation has a polygon of 4 numbers\. So have 1 more of.*Expect"
     with pytest.raises(HypvisionError, match=message):
         build(root, "COCO", pipeline=WITH_MASKS)
     with pytest.raises(HypvisionError, match=message):
@@ -267,3 +266,16 @@ def test_boxes_that_are_none_are_no_truth(make):
     metric = CheckedCocoMetric(str(root / "train.json"), metric="bbox")
     metric.dataset_meta = dict(classes=("cat", "dog"))
     assert len(metric._coco_api.dataset["annotations"]) == 1 + len(spoilt) - sum(fault.no_box for fault in FAULTS)
+
+
+def test_an_object_of_id_0_can_be_found(make):
+    root = make("COCO", [GOOD], [GOOD])
+    content = json.loads((root / "train.json").read_text())
+    for item in content["annotations"]:
+        item["id"] -= 1
+    (root / "train.json").write_text(json.dumps(content))
+    metric = CheckedCocoMetric(str(root / "train.json"), metric="bbox")
+    metric.dataset_meta = dict(classes=("cat", "dog"))
+    box, score, label = np.array([GOOD["box"]], float), np.ones(1), np.zeros(1, int)
+    found = [({}, dict(img_id=number, bboxes=box, scores=score, labels=label)) for number in (0, 1)]
+    assert metric.compute_metrics(found)["bbox_mAP"] == pytest.approx(1)

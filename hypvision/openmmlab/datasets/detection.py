@@ -89,7 +89,7 @@ class CheckedCOCO(COCO):
         categories = check_classes(named, f"The annotation file '{self.place}'", "Correct its categories.", twins=True)
         check, boxes, seen = BoxCheck(usage, "[left, top, width, height]"), [], set()
         for number, item in enumerate(content["annotations"]):
-            where = self._where(number)
+            where = f"In '{self.place}', annotation {item['id']} (annotations[{number}])"
             if item["category_id"] not in categories:
                 known = ", ".join(str(key) for key in sorted(categories, key=str)[:10])
                 raise HypvisionError(
@@ -98,8 +98,9 @@ class CheckedCOCO(COCO):
                 )
             if item["image_id"] not in images:
                 raise HypvisionError(f"{where} has the image_id {item['image_id']}, which the file has not. {_ADVICE}")
-            if item["id"] in seen:
-                raise HypvisionError(f"{where} has an id that an earlier one has too. Give each its own number.")
+            if item["id"] in seen or not is_number(item["id"]):
+                wrong = "that an earlier one has too" if item["id"] in seen else "that is no number"
+                raise HypvisionError(f"{where} has an id {wrong}. Give each its own number.")
             seen.add(item["id"])
             image = images[item["image_id"]]
             check.numbers(where, item["bbox"], image["height"], image["width"])
@@ -120,9 +121,9 @@ class CheckedCOCO(COCO):
                 boxes.append(item)
         check.finish()
         content["annotations"] = boxes
-
-    def _where(self, number: int) -> str:
-        return f"In '{self.place}', annotation {self.dataset['annotations'][number]['id']} (annotations[{number}])"
+        for item in boxes:
+            if item["id"] == 0:  # which pycocotools takes for an object that was not found
+                item["id"] = int(max(seen)) + 1
 
     def check_masks(self) -> None:
         """Check the masks of all objects.
@@ -140,8 +141,8 @@ class CheckedCOCO(COCO):
             )
         sizes = ((images[item["image_id"]]["height"], images[item["image_id"]]["width"]) for item in items)
         faults = (
-            (self._where(number), mask_fault(item.get("segmentation"), *size))
-            for number, (item, size) in enumerate(zip(items, sizes))
+            (f"In '{self.place}', annotation {item['id']}", mask_fault(item.get("segmentation"), *size))
+            for item, size in zip(items, sizes)
         )
         refuse_masks(faults, str(self.place))
 
