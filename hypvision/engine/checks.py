@@ -177,9 +177,8 @@ def explain(error: BaseException) -> str | None:
         )
     if isinstance(error, ValueError) and "need at least one array to concatenate" in text:
         return (
-            "A data set of the config found no samples: its folders hold no files with the suffixes expected, or all "
-            "were left out by filter_cfg. Check data_prefix, img_suffix and seg_map_suffix, or ann_file, in the config "
-            "(see docs/data.md)."
+            "A data set found no samples: its folder or its list (ann_file) holds none, no file has the ending that "
+            "img_suffix asks for, or filter_cfg leaves all of them out. Check these (see docs/data.md)."
         )
     if isinstance(error, AssertionError) and "failed to load image" in text:
         path = text.rpartition("failed to load image:")[2].strip()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from mmdet.datasets.api_wrappers import COCOeval as DetCOCOeval
@@ -88,6 +89,11 @@ class CheckedCocoMetric(Metric, CocoMetric):
 
     ``proposal_nums`` may be any numbers: the average precision is that of 100 detections all the same.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if "segm" in self.metrics and self._coco_api is not None:
+            self._coco_api.check_masks()
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """As in mmdet.

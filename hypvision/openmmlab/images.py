@@ -16,7 +16,7 @@ from mmengine.registry import TRANSFORMS
 from PIL import Image
 
 from hypvision.errors import HypvisionError
-from hypvision.images import FORMATS, image_kind, open_image
+from hypvision.images import FORMATS, image_kind, image_size, open_image
 
 
 def install() -> None:
@@ -45,6 +45,8 @@ def read_bgr(path: str | Path) -> np.ndarray:
 class LoadShownImage(LoadImageFromFile):
     """mmcv's transform with :func:`read_bgr`: 16 bits scaled to 8, transparent parts on white, nothing but images.
 
+    The size is compared with that of the annotation, where there is one.
+
     Where the config asks for other channels, or for files of a store, it is mmcv's own.
     """
 
@@ -60,4 +62,27 @@ class LoadShownImage(LoadImageFromFile):
             raise
         results["img"] = image.astype(np.float32) if self.to_float32 else image
         results["img_shape"] = results["ori_shape"] = image.shape[:2]
+        check_size(results)
         return results
+
+
+def check_size(results: dict[str, Any]) -> None:
+    """Compare an image, as it is shown, with the size that its annotation has: with another its boxes are elsewhere.
+
+    Raises:
+        HypvisionError: they differ.
+    """
+    (height, width), path = results["ori_shape"], results["img_path"]
+    given = (results.get("height", height), results.get("width", width))
+    if given == (height, width):
+        return
+    remedy = "Take the image that was annotated, or correct the size and the boxes in the annotation."
+    if given == image_size(path):
+        remedy = (
+            f"The camera stored it as {given[1]} x {given[0]} with a note to turn it (EXIF), which the annotation "
+            "leaves out. Turn its pixels for good and annotate it again, or remove the note from the file."
+        )
+    raise HypvisionError(
+        f"The image '{path}' is {width} x {height} pixels as it is shown, but its annotation says {given[1]} x "
+        f"{given[0]} (width x height), so its boxes and masks would lie elsewhere. {remedy}"
+    )

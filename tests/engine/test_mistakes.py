@@ -117,11 +117,6 @@ def test_labels_that_do_not_count_are_right(copies):
 
 def test_detection_samples(copies):
     data = copies("detection")
-    content = json.loads((data / ANNOTATIONS).read_text())
-    for item in content["annotations"]:
-        if item["image_id"] == 2:
-            item["segmentation"] = {"size": [64, 64], "counts": "@@"}
-    (data / ANNOTATIONS).write_text(json.dumps(content))
     dataset = open_training_data("detection", data)
     (data / "train2017/000000000000.jpg").write_bytes(b"no image")
     (data / "train2017/000000000001.jpg").unlink()
@@ -129,7 +124,6 @@ def test_detection_samples(copies):
         (
             r"image '.*000\.jpg' cannot be read",
             r"image '.*001\.jpg' does not exist",
-            r"annotation of the image '.*002\.jpg' cannot be used",
         )
     ):
         with pytest.raises(HypvisionError, match=message):
@@ -147,13 +141,13 @@ def changed(key: str, value) -> callable:
         (changed("category_id", 77), r"annotation 2 \(annotations\[1\]\) has the category_id 77, .*\(1, 2, 3, 4\)"),
         (changed("image_id", 77), r"has the image_id 77"),
         (changed("id", 1), r"annotation 1 \(annotations\[1\]\) has an id that an earlier one has"),
-        (changed("bbox", [1, 2, None, 3]), r"has the bbox \[1, 2, None, 3\]\. Expected: \[left, top"),
+        (changed("bbox", [1, 2, None, 3]), r"has the box \[1, 2, None, 3\]\. Expected: \[left, top"),
         (lambda content: content["annotations"][1].pop("bbox"), r"annotations\[1\] has no 'bbox'"),
         (lambda content: content["images"][0].pop("file_name"), r"images\[0\] has no 'file_name'"),
         (lambda content: content.pop("categories"), r"lacks one of the lists images, annotations, categories"),
         (
             lambda content: content["categories"][3].update(name="oval"),
-            r"lacks 'round'.*Expected: branched, .*, oval\. ",
+            r"lacks 'round' and has 'oval'.*of the config: 'branched', .*, 'round'\. Of the file: .*, 'oval'\. ",
         ),
         (lambda content: content["categories"].append(dict(id=9, name="round")), r"has a name more than once"),
         (lambda content: [c.update(name="x") for c in content["categories"]], r"lacks 'branched', 'composite'"),
@@ -169,16 +163,12 @@ def test_annotation_files(copies, spoil, message):
     assert "instances_train2017.json" in str(caught.value)
 
 
-def test_categories_in_any_order_and_without_the_last(copies):
+def test_categories_in_any_order(copies):
     data = copies("detection")
     content = json.loads((data / ANNOTATIONS).read_text())
     content["categories"].reverse()
     (data / ANNOTATIONS).write_text(json.dumps(content))
     assert open_training_data("detection", data).cat2label == {1: 0, 2: 1, 3: 2, 4: 3}
-    content["categories"] = [item for item in content["categories"] if item["id"] != 4]
-    content["annotations"] = [item for item in content["annotations"] if item["category_id"] != 4]
-    (data / ANNOTATIONS).write_text(json.dumps(content))
-    assert open_training_data("detection", data).cat2label == {1: 0, 2: 1, 3: 2}
 
 
 def test_lists_of_images_without_truth(copies):
@@ -246,7 +236,8 @@ def test_no_sample_is_left(copies, tmp_path, capsys):
     content = json.loads((data / ANNOTATIONS).read_text())
     (data / ANNOTATIONS).write_text(json.dumps({**content, "annotations": []}))
     config = tiny("detection", data, tmp_path / "detection.py")
-    assert "found no samples" in fails(capsys, "train", config, "--work-dir", tmp_path / "run")
+    said = fails(capsys, "train", config, "--work-dir", tmp_path / "run")
+    assert "no images to learn from" in said and "4 images (without objects, see filter_empty_gt" in said
 
 
 @pytest.mark.parametrize(

@@ -176,14 +176,23 @@ def test_mistakes_in_the_data(coco, tmp_path):
         ("has 133 categories, but the class list has 150 names", dict(classes="ade150")),
         ("ignore_classes has 'unicorn'", dict(ignore_classes=["unicorn"])),
         ("There is no annotation file", dict(ann_file="annotations/none.json")),
-        ("cannot be read", dict(ann_file=str(tmp_path / "damaged.json"))),
+        ("is not valid JSON", dict(ann_file=str(tmp_path / "damaged.json"))),
     ):
         with pytest.raises(HypvisionError, match=match):
             dataset(coco, **changes)
     for match, change in (
-        ("'categories' must be a list", lambda c: c.pop("categories")),
+        ("lacks one of the lists images, annotations, categories", lambda c: c.pop("categories")),
         ("belong to the image_id 77", lambda c: c["annotations"][0].update(image_id=77)),
         ("category_id 999, which is none", lambda c: c["annotations"][0]["segments_info"][0].update(category_id=999)),
+        ("category_id {}, which is none", lambda c: c["annotations"][0]["segments_info"][0].update(category_id={})),
+        ("a segment of '0.png' is {'id': '7'", lambda c: c["annotations"][0]["segments_info"][0].update(id="7")),
+        ("a segment of '0.png' is None", lambda c: c["annotations"][0].update(segments_info=5)),
+        (r"images\[1\] .* the height -1", lambda c: c["images"][1].update(height=-1)),
+        (r"images\[1\] \('1.jpg'\) has the id 0, which '0.jpg' has too", lambda c: c["images"][1].update(id=0)),
+        (
+            "no images to learn from.*4 images .without objects",
+            lambda c: [a["segments_info"].clear() for a in c["annotations"]],
+        ),
     ):
         with pytest.raises(HypvisionError, match=match):
             dataset(coco, **changed(change))
@@ -192,9 +201,30 @@ def test_mistakes_in_the_data(coco, tmp_path):
         ("The segment map .* does not exist", dict(seg_map_path=str(tmp_path / "none.png"))),
         ("cannot be read", dict(seg_map_path=str(tmp_path / "damaged.json"))),
         ("has 64 x 64 pixels, its image 32 x 64", dict(ori_shape=(32, 64))),
+        ("has none of the segments of its annotation", dict(segments_info=[dict(id=9**5, category=0, iscrowd=0)])),
     ):
         with pytest.raises(HypvisionError, match=match):
             LoadPanopticSegments()({**item, **changes})
+
+
+def test_what_is_left_out_is_counted(coco, tmp_path):
+    content = json.loads((coco / "annotations/panoptic_train2017.json").read_text())
+    content["images"].append(content["images"][0])
+    content["annotations"].pop(1)
+    content["annotations"][0]["segments_info"][0]["iscrowd"] = 1
+    content["images"][3]["file_name"] = "elsewhere.jpg"
+    (tmp_path / "part.json").write_text(json.dumps(content))
+    options = dict(ann_file=str(tmp_path / "part.json"), pipeline=[dict(type="LoadImageFromFile")])
+    usage = dataset(coco, ignore_classes="coco17", **options).usage
+    left_out = {(kind, reason): count for kind, count, reason, _ in usage.rows() if kind != "classes"}
+    segments = [segment for item in content["annotations"][:2] for segment in item["segments_info"]]
+    assert left_out.pop(("segments", "used")) + left_out.pop(("segments", "of ignored classes"), 0) >= len(segments) - 1
+    assert left_out == {
+        ("images", "used"): 2, ("images", "listed twice"): 1, ("images", "without an annotation"): 1,
+        ("images", "missing on disk"): 1, ("segments", "crowd"): 1,
+    }  # fmt: skip
+    with pytest.raises(HypvisionError, match=r"1 of the 3 images .* do not exist, the first is '.*elsewhere\.jpg'"):
+        dataset(coco, test_mode=True, **options)
 
 
 def small(options=None):

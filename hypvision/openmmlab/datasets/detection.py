@@ -1,29 +1,48 @@
-"""Detection data sets that mmdet does not have, in its registry. Importing this module imports mmdet.
+"""Detection data sets for mmdet's registry, whose annotations are checked. Importing this module imports mmdet.
 
-It also makes mmdet's CocoDataset and CocoMetric read annotation files through :class:`CheckedCOCO`, and puts
-:class:`~hypvision.openmmlab.coco_metric.CheckedCocoMetric` in the place of the latter.
+It puts :class:`CheckedCocoDataset` and :class:`CheckedVOCDataset` in the place of mmdet's own, makes CocoMetric read
+annotation files through :class:`CheckedCOCO`, and puts :class:`~hypvision.openmmlab.coco_metric.CheckedCocoMetric` in
+its place.
 """
 
 from __future__ import annotations
 
+import glob
 import logging
 import math
+import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mmdet.datasets import CocoDataset, XMLDataset
+from mmcv.transforms import LoadImageFromFile
+from mmdet.datasets import BaseDetDataset, CocoDataset, XMLDataset
+from mmdet.datasets import VOCDataset as PascalDataset
 from mmdet.datasets.api_wrappers import COCO
 from mmdet.evaluation.metrics import coco_metric
 from mmdet.registry import DATASETS
 
 import hypvision.openmmlab.coco_metric  # noqa: F401 - takes the place of mmdet's metric
 from hypvision.clip.classes import check_classes
+from hypvision.data.annotations import (
+    Box,
+    BoxCheck,
+    check_names,
+    compare_names,
+    is_number,
+    mask_fault,
+    refuse_masks,
+    some,
+    whole_size,
+)
 from hypvision.data.taxonomy import TAXONOMY
+from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import read_json
-from hypvision.images import SUFFIXES
+from hypvision.files import read_json, read_lines
+from hypvision.images import SUFFIXES, open_image
 from hypvision.viz.palette import palette
 
 _logger = logging.getLogger(__name__)
@@ -33,6 +52,7 @@ _NEEDED = {  # what mmdet reads of each entry
     "annotations": ("id", "image_id", "category_id", "bbox"),
     "categories": ("id", "name"),
 }
+_ADVICE = "Expected: COCO's format (see docs/data.md). Correct the file."
 
 
 class CheckedCOCO(COCO):
@@ -40,46 +60,36 @@ class CheckedCOCO(COCO):
 
     mmdet itself drops annotations of unknown categories without a word, and numbers the classes wrongly where a
     category is missing. Boxes without ``area`` or ``iscrowd``, which many tools leave out, get those of a plain box.
+    Boxes that are none (without size, outside the image) are no truth.
 
     Args:
         annotation_file: path of the JSON file.
+        usage: counts what is left out.
+        masks: whether the masks are needed, too.
 
     Raises:
-        HypvisionError: it is damaged, not of COCO's format, or refers to images or categories that it does not have.
+        HypvisionError: it is damaged, not of COCO's format, or refers to images or categories that it does not have; a
+            box or a mask is none.
     """
 
-    def __init__(self, annotation_file: str | None = None):
+    def __init__(self, annotation_file: str | None = None, usage: Usage | None = None, masks: bool = False):
         super().__init__(None)
         self.place = annotation_file
         if annotation_file is not None:
-            self.dataset = self._read(annotation_file)
+            self.dataset = read_annotations(annotation_file, _NEEDED)
+            self._check_content(usage or Usage(annotation_file))
+            if masks:
+                self.check_masks()
             self.createIndex()
             self.img_ann_map, self.cat_img_map = self.imgToAnns, self.catToImgs
 
-    @staticmethod
-    def _read(path: str) -> dict[str, Any]:
-        try:
-            content = read_json(path)
-        except ValueError as error:
-            raise HypvisionError(
-                f"The annotation file '{path}' is damaged: it is not valid JSON ({error}). Download or copy it again."
-            ) from error
-        advice = "Expected: COCO's format (see docs/data.md). Correct the file."
-        if isinstance(content, dict):
-            content.setdefault("annotations", [])  # as in the lists of test images that come without truth
-        if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in _NEEDED):
-            raise HypvisionError(f"The annotation file '{path}' lacks one of the lists {', '.join(_NEEDED)}. {advice}")
-        for kind, keys in _NEEDED.items():
-            for number, item in enumerate(content[kind]):
-                lacking = [key for key in keys if not isinstance(item, dict) or key not in item]
-                if lacking:
-                    raise HypvisionError(f"In '{path}', {kind}[{number}] has no '{lacking[0]}'. {advice}")
+    def _check_content(self, usage: Usage) -> None:
+        content, images = self.dataset, images_by_id(self.dataset, str(self.place), usage)
         named = ((item["id"], item["name"]) for item in content["categories"])
-        check_classes(named, f"The annotation file '{path}'", "Correct its categories.", twins=True)
-        images, categories = ({item["id"] for item in content[kind]} for kind in ("images", "categories"))
-        seen = set()
+        categories = check_classes(named, f"The annotation file '{self.place}'", "Correct its categories.", twins=True)
+        check, boxes, seen = BoxCheck(usage, "[left, top, width, height]"), [], set()
         for number, item in enumerate(content["annotations"]):
-            where = f"In '{path}', annotation {item['id']} (annotations[{number}])"
+            where = f"In '{self.place}', annotation {item['id']} (annotations[{number}])"
             if item["category_id"] not in categories:
                 known = ", ".join(str(key) for key in sorted(categories, key=str)[:10])
                 raise HypvisionError(
@@ -87,36 +97,67 @@ class CheckedCOCO(COCO):
                     f"({known}{', ...' if len(categories) > 10 else ''}). Correct the number, or add the category."
                 )
             if item["image_id"] not in images:
-                raise HypvisionError(f"{where} has the image_id {item['image_id']}, which the file has not. {advice}")
-            if item["id"] in seen:
-                raise HypvisionError(f"{where} has an id that an earlier one has too. Give each its own number.")
+                raise HypvisionError(f"{where} has the image_id {item['image_id']}, which the file has not. {_ADVICE}")
+            if item["id"] in seen or not is_number(item["id"]):
+                wrong = "that an earlier one has too" if item["id"] in seen else "that is no number"
+                raise HypvisionError(f"{where} has an id {wrong}. Give each its own number.")
             seen.add(item["id"])
-            if not _is_box(item["bbox"]):
-                raise HypvisionError(
-                    f"{where} has the bbox {item['bbox']}. Expected: [left, top, width, height], four finite numbers."
-                )
-            item.setdefault("area", item["bbox"][2] * item["bbox"][3])
+            image = images[item["image_id"]]
+            check.numbers(where, item["bbox"], image["height"], image["width"])
+            left, top, width, height = item["bbox"]
+            item.setdefault("area", width * height)
             item.setdefault("iscrowd", 0)
-        return content
+            if not is_number(item["area"]) or item["iscrowd"] not in (0, 1):
+                raise HypvisionError(
+                    f"{where} has the area {item['area']!r:.60} and the iscrowd {item['iscrowd']!r:.60}. Expected: a "
+                    "number, and 0 or 1. Correct them, or remove the keys."
+                )
+            box = Box(
+                left, top, left + width, top + height, image["height"], image["width"], item["area"],
+                bool(item["iscrowd"]),
+            )  # fmt: skip
+            fault = check.fault(f"{image['file_name']}, annotation {item['id']}", box)
+            if fault is None or not fault.no_box:
+                boxes.append(item)
+        check.finish()
+        content["annotations"] = boxes
+        for item in boxes:
+            if item["id"] == 0:  # which pycocotools takes for an object that was not found
+                item["id"] = int(max(seen)) + 1
+
+    def check_masks(self) -> None:
+        """Check the masks of all objects.
+
+        Raises:
+            HypvisionError: one is missing or is none.
+        """
+        images = {item["id"]: item for item in self.dataset["images"]}
+        items = self.dataset["annotations"]
+        if items and not any(item.get("segmentation") for item in items):
+            raise HypvisionError(
+                f"The annotation file '{self.place}' has boxes without masks (no 'segmentation' in its annotations), "
+                "but the config trains or measures masks (with_mask=True in its pipelines, 'segm' in its metric). For "
+                "boxes alone take Faster R-CNN, RetinaNet or FCOS, as docs/own-data.md shows; for masks add them."
+            )
+        sizes = ((images[item["image_id"]]["height"], images[item["image_id"]]["width"]) for item in items)
+        faults = (
+            (f"In '{self.place}', annotation {item['id']}", mask_fault(item.get("segmentation"), *size))
+            for item, size in zip(items, sizes)
+        )
+        refuse_masks(faults, str(self.place))
 
     def get_cat_ids(self, cat_names: Sequence[str] = (), sup_names: Sequence[str] = (), cat_ids: Any = ()) -> list[int]:
         """As COCO's, but in the order of the names, which mmdet numbers what it finds by; the file's may be another."""
-        if not cat_names or isinstance(cat_names, str):
+        if not cat_names:
             return super().get_cat_ids(cat_names, list(sup_names), list(cat_ids))
+        check_names(cat_names)
         numbers = {category["name"]: number for number, category in self.cats.items()}
         own = [category["name"] for category in self.cats.values()]
-        found = [name for name in cat_names if name in numbers]
-        missing = [name for name in cat_names if name not in numbers]
-        # Fewer categories than classes are right where they are the first ones, as in a small piece of a data set.
-        if found != list(cat_names)[: len(found)] or (missing and len(found) < len(own)) or len(numbers) < len(own):
-            lacking = f"lacks {', '.join(map(repr, missing[:5]))}" if missing else "has a name more than once"
-            raise HypvisionError(
-                f"The categories of the annotation file '{self.place}' are not the classes of the data set: it "
-                f"{lacking}{', ...' if len(missing) > 5 else ''}. Expected: {_some(cat_names)}. Found: "
-                f"{_some(own)}. Give the names of your categories, in any order, as metainfo=dict(classes=(...)) "
-                "of the data set in the config."
-            )
-        return [numbers[name] for name in found]
+        where = f"The annotation file '{self.place}'"
+        if twice := [name for name, count in Counter(own).items() if count > 1]:
+            raise HypvisionError(f"{where} has a name more than once in its categories: {some(twice)}. Correct it.")
+        compare_names(own, cat_names, where, ignored="others")
+        return [numbers[name] for name in cat_names]
 
     def loadRes(self, resFile: Any) -> COCO:
         """As COCO's, but no detection at all is a result, too: of it mmdet would give no metrics."""
@@ -133,43 +174,212 @@ class CheckedCOCO(COCO):
         return found
 
 
-def _some(names: Sequence[str], limit: int = 8) -> str:
-    return ", ".join(map(str, names[:limit])) + (", ..." if len(names) > limit else "")
+def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The content of a JSON file of COCO's kind.
+
+    Args:
+        path: the file.
+        needed: the lists that it must have, and the keys of their entries.
+
+    Raises:
+        HypvisionError: it is damaged, or lacks one.
+    """
+    try:
+        content = read_json(path)
+    except FileNotFoundError as error:
+        raise HypvisionError(f"There is no annotation file '{path}'. Check data_root and ann_file.") from error
+    except OSError as error:
+        raise HypvisionError(f"The annotation file '{path}' cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise HypvisionError(
+            f"The annotation file '{path}' is damaged: it is not valid JSON ({error}). Download or copy it again."
+        ) from error
+    if isinstance(content, dict):
+        content.setdefault("annotations", [])  # as in the lists of test images that come without truth
+    if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in needed):
+        raise HypvisionError(f"The annotation file '{path}' lacks one of the lists {', '.join(needed)}. {_ADVICE}")
+    for kind, keys in needed.items():
+        for number, item in enumerate(content[kind]):
+            lacking = [key for key in keys if not isinstance(item, dict) or key not in item]
+            if lacking:
+                raise HypvisionError(f"In '{path}', {kind}[{number}] has no '{lacking[0]}'. {_ADVICE}")
+            if wrong := [key for key in keys if key.endswith("id") and not isinstance(item[key], (int, float, str))]:
+                raise HypvisionError(
+                    f"In '{path}', {kind}[{number}] has the {wrong[0]} {item[wrong[0]]!r:.60}. Expected: a number. "
+                    f"{_ADVICE}"
+                )
+    return content
 
 
-def _is_box(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == 4
-        and all(isinstance(number, (int, float)) and math.isfinite(number) for number in value)
-    )
+def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, dict]:
+    """The images of a file; those that are listed twice count once.
+
+    Raises:
+        HypvisionError: an image has no name or no size, or two have one id.
+    """
+    found: dict[Any, dict] = {}
+    for number, item in enumerate(content["images"]):
+        where, name = f"In '{path}', images[{number}]", item["file_name"]
+        if not isinstance(name, str) or not whole_size(item["height"], item["width"]):
+            raise HypvisionError(
+                f"{where} has the file_name {name!r:.60}, the height {item['height']!r:.60} and the width "
+                f"{item['width']!r:.60}. Expected: a name, and two whole numbers above 0. Correct it."
+            )
+        if (first := found.setdefault(item["id"], item)) is item:
+            continue
+        if first["file_name"] != name:
+            raise HypvisionError(
+                f"{where} ('{name}') has the id {item['id']}, which '{first['file_name']}' has too, so that the "
+                "boxes of the two cannot be told apart. Give each image an id of its own."
+            )
+        usage.leave_out("images", "listed twice", name)
+    content["images"] = list(found.values())
+    return found
 
 
-CocoDataset.COCOAPI = CheckedCOCO  # the place that mmdet has for other readers
-coco_metric.COCO = CheckedCOCO  # where it has none
+CocoDataset.COCOAPI = CheckedCOCO  # also for the data sets of mmdet that derive from it
+coco_metric.COCO = CheckedCOCO
 
 
-@DATASETS.register_module()
-class CheckedVOCDataset(XMLDataset):
+class CountedDataset(BaseDetDataset):
+    """What is the same in all formats: what is left out is counted, in ``usage``.
+
+    Args:
+        ignored: names of objects in the files that shall count for nothing; ``"others"``: all that are no classes.
+    """
+
+    OBJECTS = "boxes"
+
+    def __init__(self, *args: Any, ignored: Sequence[str] | str = (), **kwargs: Any):
+        self.ignored = (ignored,) if isinstance(ignored, str) and ignored != "others" else ignored
+        super().__init__(*args, **kwargs)
+
+    def full_init(self) -> None:
+        """As mmdet's.
+
+        Raises:
+            HypvisionError: nothing is left to learn from, or images of a test are missing.
+        """
+        if not self._fully_initialized:
+            check_names(self.metainfo.get("classes"))
+            self.usage = Usage(self.ann_file)
+            super().full_init()
+
+    def filter_data(self) -> list[dict]:
+        """As mmdet's, and counts what it leaves out."""
+        found = self._on_disk()
+        self.data_list = found
+        kept = self._filtered()
+        ids, smallest = {id(item) for item in kept}, (self.filter_cfg or {}).get("min_size", 0)
+        for item in found:
+            if id(item) not in ids:
+                small = min(item["width"], item["height"]) < smallest
+                reason = f"smaller than min_size={smallest}" if small else "without objects, see filter_empty_gt"
+                self.usage.leave_out("images", reason, item["img_path"])
+        labels = Counter(label for item in kept for label in self._labels(item))
+        objects = sum(labels.values())
+        self.usage.use("images", len(kept))
+        self.usage.use(self.OBJECTS, objects)
+        self.usage.use("classes", len(labels))
+        for label, name in enumerate(self.metainfo["classes"]):
+            if label not in labels:
+                self.usage.leave_out("classes", f"without {self.OBJECTS}", name)
+        if not self.test_mode and (not kept or (not objects and self.usage.left_out(self.OBJECTS))):
+            raise HypvisionError(
+                f"The training data have no {'objects' if kept else 'images'} to learn from. {self.usage} Correct "
+                f"'{self.ann_file}', or data_prefix and filter_cfg of the data set in the config (see docs/data.md)."
+            )
+        return kept
+
+    def _filtered(self) -> list[dict]:
+        return super().filter_data()
+
+    @staticmethod
+    def _labels(item: dict) -> list[int]:
+        """Of the objects of an image that are learned from."""
+        return [instance["bbox_label"] for instance in item["instances"] if not instance["ignore_flag"]]
+
+    def _on_disk(self) -> list[dict]:
+        """The images that exist; those of a store elsewhere, and those that no pipeline reads, are not looked for."""
+        read = any(isinstance(step, LoadImageFromFile) for step in self.pipeline.transforms)
+        if self.backend_args or not read:
+            return self.data_list
+        folders: dict[str, set[str]] = {}
+        found: list[dict] = []
+        missing: list[dict] = []
+        for item in self.data_list:
+            folder, name = os.path.split(item["img_path"])
+            if folder not in folders:
+                folders[folder] = set(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else set()
+            (found if name in folders[folder] else missing).append(item)
+        for item in missing:
+            self.usage.leave_out("images", "missing on disk", item["img_path"])
+        if missing and self.test_mode:
+            raise HypvisionError(
+                f"{len(missing)} of the {len(self.data_list)} images of '{self.ann_file}' do not exist, the first is "
+                f"'{missing[0]['img_path']}'. Put them there, correct data_prefix, or take them out of the file."
+            )
+        return found
+
+
+@DATASETS.register_module(name="CocoDataset", force=True)
+class CheckedCocoDataset(CountedDataset, CocoDataset):
+    """mmdet's CocoDataset, read by :class:`CheckedCOCO`.
+
+    Args:
+        ignored: names of categories in the file that shall count for nothing; ``"others"``: all that are no classes.
+
+    Raises:
+        HypvisionError: as :class:`CheckedCOCO`; the categories of the file are not the classes of the config.
+    """
+
+    def load_data_list(self) -> list[dict]:
+        """The images with their objects."""
+        masks = any(getattr(step, "with_mask", False) for step in self.pipeline.transforms)
+        self.COCOAPI = partial(self._open, masks=masks)
+        return super().load_data_list()
+
+    def _open(self, path: str, masks: bool) -> CheckedCOCO:
+        coco = CheckedCOCO(path, self.usage, masks)
+        classes, own = self.metainfo["classes"], {number: item["name"] for number, item in coco.cats.items()}
+        compare_names(list(own.values()), classes, f"The annotation file '{path}'", self.ignored)
+        for item in coco.dataset["annotations"]:
+            if (name := own[item["category_id"]]) not in classes:
+                self.usage.leave_out("boxes", "of ignored classes", name)
+        return coco
+
+
+@DATASETS.register_module(name=["CheckedVOCDataset", "XMLDataset"], force=True)
+class CheckedVOCDataset(CountedDataset, XMLDataset):
     """Images with boxes as VOC's XML, ``JPEGImages/NAME.*`` and ``Annotations/NAME.xml``, the names in a list.
 
     mmdet's own leaves out objects of other classes without a word, and takes every image for a ``.jpg``.
 
     Args:
-        ignored: names of objects that shall count for nothing.
+        ignored: names of objects that shall count for nothing; ``"others"``: all that are no classes.
         metainfo: ``dict(classes=(...))``; the other arguments are those of mmdet's XMLDataset.
 
     Raises:
         HypvisionError: an annotation that is missing or damaged, an object of another class, a box that is none.
     """
 
-    def __init__(self, *args: Any, ignored: Sequence[str] = (), **kwargs: Any):
-        self.ignored = tuple(ignored)
-        super().__init__(*args, **kwargs)
+    def load_data_list(self) -> list[dict]:
+        """The images with their objects."""
+        self.cat2label = {name: number for number, name in enumerate(self.metainfo["classes"])}
+        self.check = BoxCheck(self.usage, "xmin, ymin, xmax and ymax in <bndbox>")
+        names = Counter(read_lines(self.ann_file, "the list of the images"))
+        found = []
+        for name, count in names.items():
+            if count > 1:
+                self.usage.leave_out("images", "listed twice", name, count - 1)
+            annotation = Path(self.sub_data_root, self.ann_subdir, f"{name}.xml")
+            found.append(self.parse_data_info(dict(img_id=name, xml_path=str(annotation))))
+        self.check.finish()
+        return found
 
     def parse_data_info(self, img_info: dict[str, Any]) -> dict[str, Any]:
         """What stands in one file: ``img_path``, ``height``, ``width``, ``instances``."""
-        path, classes = img_info["xml_path"], self.metainfo["classes"]
+        path, folder = img_info["xml_path"], Path(self.sub_data_root, self.img_subdir)
         try:
             root = ElementTree.parse(path).getroot()
         except FileNotFoundError as error:
@@ -179,27 +389,54 @@ class CheckedVOCDataset(XMLDataset):
             ) from error
         except ElementTree.ParseError as error:
             raise HypvisionError(f"The annotation '{path}' is damaged: it is not valid XML ({error}).") from error
-        for item in root.findall("object"):
-            name = item.findtext("name")
-            if name not in classes and name not in self.ignored:
-                raise HypvisionError(
-                    f"The annotation '{path}' has an object '{name}', which is no class of the data set."
-                    f"{did_you_mean(str(name), classes)} Classes: {_some(classes)}. Name your classes, in any order, "
-                    "as metainfo=dict(classes=(...)) of the data set in the config, or what shall not count as "
-                    "ignored=(...)."
-                )
-            sides = [item.findtext(f"bndbox/{side}", "") for side in ("xmin", "ymin", "xmax", "ymax")]
-            if not _is_box([_number(side) for side in sides]):
-                raise HypvisionError(
-                    f"The annotation '{path}' has an object '{name}' with the box {sides}. Expected: xmin, ymin, xmax "
-                    "and ymax in <bndbox>, four finite numbers."
-                )
-        image = Path(self.sub_data_root, img_info["file_name"])
-        if not image.is_file():  # mmdet's guess ends in .jpg
-            beside = [file for file in sorted(image.parent.glob(f"{image.stem}.*")) if file.suffix.lower() in SUFFIXES]
-            if beside:
-                img_info = dict(img_info, file_name=str(Path(self.img_subdir, beside[0].name)))
-        return super().parse_data_info(img_info)
+        image = folder / f"{img_info['img_id']}.jpg"
+        if not image.is_file():
+            beside = [
+                file
+                for file in sorted(image.parent.glob(f"{glob.escape(image.stem)}.*"))
+                if file.suffix.lower() in SUFFIXES
+            ]
+            image = beside[0] if beside else image
+        width, height = (_number(root.findtext(f"size/{side}", "")) for side in ("width", "height"))
+        if not whole_size(height, width):  # some tools write 0, others nothing
+            width, height = open_image(image).size
+        objects = enumerate(root.findall("object"), start=1)
+        instances = [self._instance(item, path, number, int(height), int(width)) for number, item in objects]
+        return dict(
+            img_info,
+            img_path=str(image),
+            height=int(height),
+            width=int(width),
+            instances=[instance for instance in instances if instance],
+        )
+
+    def _instance(self, item: ElementTree.Element, path: str, number: int, height: int, width: int) -> dict[str, Any]:
+        """An object as mmdet has it; empty if it is left out."""
+        name, where = str(item.findtext("name", "")).strip(), f"{Path(path).name}, object {number}"
+        if name not in self.cat2label:
+            if name in self.ignored or self.ignored == "others":
+                self.usage.leave_out("boxes", "of ignored classes", name)
+                return {}
+            raise HypvisionError(
+                f"The annotation '{path}' has an object '{name}', which is no class of the data set."
+                f"{did_you_mean(name, self.cat2label)} Classes: {some(list(self.cat2label))}. Name your classes, in "
+                "any order, as metainfo=dict(classes=(...)) of the data set in the config, or what shall not count as "
+                'ignored=(...), or ignored="others".'
+            )
+        sides = [_number(item.findtext(f"bndbox/{side}", "")) for side in ("xmin", "ymin", "xmax", "ymax")]
+        self.check.numbers(f"In '{path}', object {number} ('{name}')", sides, height, width)
+        left, top, right, bottom = corners = [int(side) - 1 for side in sides]  # VOC counts pixels from 1
+        difficult = _number(item.findtext("difficult", "0")) not in (0, math.nan)
+        fault = self.check.fault(where, Box(left, top, right, bottom, height, width, difficult=difficult))
+        if fault is not None and fault.no_box:
+            return {}
+        small = min(right - left, bottom - top) < (self.bbox_min_size or 0)
+        return dict(bbox=corners, bbox_label=self.cat2label[name], ignore_flag=int(difficult or small))
+
+
+@DATASETS.register_module(force=True)
+class VOCDataset(CheckedVOCDataset, PascalDataset):
+    """mmdet's VOCDataset, Pascal's 20 classes, read as :class:`CheckedVOCDataset`."""
 
 
 def _number(text: str) -> float:
@@ -210,7 +447,7 @@ def _number(text: str) -> float:
 
 
 @DATASETS.register_module()
-class ShapesCocoDataset(CocoDataset):
+class ShapesCocoDataset(CheckedCocoDataset):
     """The procedural scenes of :mod:`hypvision.data.shapes` as ``hypvision data make --layout coco`` writes them.
 
     Args:

@@ -13,6 +13,7 @@ from mmdet.registry import DATASETS
 from mmdet.structures.bbox import HorizontalBoxes
 from mmdet.structures.mask import BitmapMasks
 
+from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
 from hypvision.openmmlab.datasets.open_vocabulary_shapes import BASE, CLASSES, GROUND, NOVEL, _scene
 from hypvision.viz.palette import palette
@@ -58,6 +59,8 @@ class OpenVocabScenesDataset(BaseDetDataset):
     ):
         self.split, self.length, self.size, self.level, self.panoptic = split, length, size, level, panoptic
         names = scene_classes(level, which, panoptic)
+        self.usage = Usage(f"scenes, {split}")
+        self.usage.use("images", length)
         self._number = {name: number for number, name in enumerate(names)}
         metainfo = dict(classes=names, thing_classes=names[:-1] if panoptic else names, palette=palette(len(names)))
         super().__init__(metainfo=metainfo, data_prefix={}, serialize_data=False, **kwargs)

@@ -31,7 +31,7 @@ from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_boxes, region_logits
 from hypvision.files import write_text
 from hypvision.openmmlab.coco_metric import CheckedCOCOeval, CheckedCocoMetric
-from hypvision.openmmlab.datasets.detection import CocoDataset
+from hypvision.openmmlab.datasets.detection import CheckedCocoDataset
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
     OpenVocabMaps,
     Vocabulary,
@@ -224,7 +224,7 @@ class OpenVocabRoIHead(StandardRoIHead):
 
 
 @DATASETS.register_module()
-class OpenVocabCocoDataset(CocoDataset):
+class OpenVocabCocoDataset(CheckedCocoDataset):
     """An annotation file of COCO's format and a class list.
 
     Args:
@@ -246,7 +246,7 @@ class OpenVocabCocoDataset(CocoDataset):
     ):
         kept = held_out(classes, ignore_classes)
         metainfo = dict(classes=kept, palette=[tuple(colour) for colour in palette(1 + len(kept))[1:]])
-        super().__init__(*args, metainfo=metainfo, **kwargs)
+        super().__init__(*args, metainfo=metainfo, ignored="others", **kwargs)
 
 
 @METRICS.register_module()

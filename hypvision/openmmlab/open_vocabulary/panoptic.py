@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from mmdet.datasets.base_det_dataset import BaseDetDataset
 from mmdet.evaluation.functional import INSTANCE_OFFSET
 from mmdet.models.dense_heads import MaskFormerHead
 from mmdet.models.detectors import BaseDetector
@@ -32,8 +31,8 @@ from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks, region_logits
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
-from hypvision.files import read_json
 from hypvision.images import read_labels
+from hypvision.openmmlab.datasets.detection import CountedDataset, images_by_id, read_annotations
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
     OpenVocabMaps,
     Vocabulary,
@@ -281,7 +280,7 @@ _NEEDED = {
 
 
 @DATASETS.register_module()
-class OpenVocabPanopticDataset(BaseDetDataset):
+class OpenVocabPanopticDataset(CountedDataset):
     """COCO's panoptic format and a class list.
 
     Args:
@@ -295,6 +294,8 @@ class OpenVocabPanopticDataset(BaseDetDataset):
         HypvisionError: a wrong list, or a file that is damaged or refers to categories or images that it has not.
     """
 
+    OBJECTS = "segments"
+
     def __init__(
         self,
         ann_file: str,
@@ -307,7 +308,7 @@ class OpenVocabPanopticDataset(BaseDetDataset):
 
     def load_data_list(self) -> list[dict[str, Any]]:
         """The images with their segments."""
-        content = self._read()
+        content = read_annotations(self.ann_file, _NEEDED)
         names = load_classes([item["name"] for item in content["categories"]] if self.words is None else self.words)
         if len(names) != len(content["categories"]):
             raise HypvisionError(
@@ -321,7 +322,7 @@ class OpenVocabPanopticDataset(BaseDetDataset):
         self._metainfo.update(classes=kept, thing_classes=tuple(things), palette=palette(1 + len(kept))[1:])
         label = {item["id"]: name for item, name in zip(content["categories"], names)}
         number = {name: k for k, name in enumerate(kept)}
-        images = {item["id"]: item for item in content["images"]}
+        images = images_by_id(content, self.ann_file, self.usage)
         found = []
         for item in content["annotations"]:
             if item["image_id"] not in images:
@@ -329,18 +330,23 @@ class OpenVocabPanopticDataset(BaseDetDataset):
                     f"In '{self.ann_file}', the segments of '{item['file_name']}' belong to the image_id "
                     f"{item['image_id']}, which the file has not. Correct the file."
                 )
+            where = f"In '{self.ann_file}', a segment of '{item['file_name']}'"
             segments = []
-            for segment in item["segments_info"]:
-                if segment.get("category_id") not in label:
+            for segment in item["segments_info"] if isinstance(item["segments_info"], list) else [None]:
+                if not isinstance(segment, dict) or not isinstance(segment.get("id"), int):
+                    raise HypvisionError(f"{where} is {segment!r:.100}. Expected: a dict with an id. Correct the file.")
+                category = segment.get("category_id")
+                if not isinstance(category, (int, float, str)) or category not in label:
                     raise HypvisionError(
-                        f"In '{self.ann_file}', a segment of '{item['file_name']}' has the category_id "
-                        f"{segment.get('category_id')}, which is none of the file's categories. Correct the number, or "
-                        "add the category."
+                        f"{where} has the category_id {category}, which is none of the file's categories. Correct the "
+                        "number, or add the category."
                     )
-                name = label[segment["category_id"]]
+                name, crowd = label[category], int(bool(segment.get("iscrowd", 0)))
                 if name in number:
-                    crowd = int(segment.get("iscrowd", 0))
-                    segments.append(dict(id=int(segment["id"]), category=number[name], iscrowd=crowd))
+                    segments.append(dict(id=segment["id"], category=number[name], iscrowd=crowd))
+                if crowd or name not in number:
+                    reason = "crowd" if crowd else "of ignored classes"
+                    self.usage.leave_out("segments", reason, f"{item['file_name']}, segment {segment['id']}")
             image = images[item["image_id"]]
             found.append(
                 dict(
@@ -352,29 +358,19 @@ class OpenVocabPanopticDataset(BaseDetDataset):
                     segments_info=segments,
                 )
             )
+        annotated = {item["image_id"] for item in content["annotations"]}
+        for image in images.values():
+            if image["id"] not in annotated:
+                self.usage.leave_out("images", "without an annotation", image["file_name"])
         return found
 
-    def filter_data(self) -> list[dict]:
+    def _filtered(self) -> list[dict]:
         """In training only images with a segment that has a label."""
-        if self.test_mode:
-            return self.data_list
-        return [item for item in self.data_list if any(not s["iscrowd"] for s in item["segments_info"])]
+        return self.data_list if self.test_mode else [item for item in self.data_list if self._labels(item)]
 
-    def _read(self) -> dict[str, Any]:
-        try:
-            content = read_json(self.ann_file)
-        except FileNotFoundError as error:
-            raise HypvisionError(f"There is no annotation file '{self.ann_file}'. Check data_root.") from error
-        except (OSError, ValueError) as error:
-            raise HypvisionError(f"The annotation file '{self.ann_file}' cannot be read: {error}.") from error
-        for kind, keys in _NEEDED.items():
-            items = content.get(kind) if isinstance(content, dict) else None
-            if not isinstance(items, list) or any(not isinstance(x, dict) or set(keys) - set(x) for x in items):
-                raise HypvisionError(
-                    f"The annotation file '{self.ann_file}' is not of COCO's panoptic format: '{kind}' must be a list "
-                    f"of entries with {', '.join(keys)}. Correct the file."
-                )
-        return content
+    @staticmethod
+    def _labels(item: dict) -> list[int]:
+        return [segment["category"] for segment in item["segments_info"] if not segment["iscrowd"]]
 
 
 @TRANSFORMS.register_module()
@@ -398,6 +394,11 @@ class LoadPanopticSegments:
             )
         ids = colours[..., 0] + 256 * colours[..., 1] + 256**2 * colours[..., 2]
         ids[~np.isin(ids, [segment["id"] for segment in results["segments_info"]])] = 0
+        if results["segments_info"] and not ids.any():
+            raise HypvisionError(
+                f"The segment map '{path}' has none of the segments of its annotation. Expected: a coloured image, in "
+                "which red + 256 green + 256^2 blue is the id of a segment. Replace it by the one that belongs there."
+            )
         segments = [s for s in results["segments_info"] if not s["iscrowd"] and (ids == s["id"]).any()]
         masks = [ids == segment["id"] for segment in segments]
         boxes = np.zeros((len(masks), 4), dtype=np.float32)

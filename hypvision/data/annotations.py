@@ -1,0 +1,271 @@
+"""What can be wrong with the objects of an annotation file: one table for COCO's JSON, VOC's XML and other formats.
+
+An object that cannot be used is left out and counted; what leaves no doubt that the file is wrong is an error.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hypvision.data.usage import Usage
+from hypvision.errors import HypvisionError
+
+MAX_POINTS = 100_000  # of the polygons of one object
+MASK_FORMAT = (
+    "Expected as segmentation: polygons [[x1, y1, x2, y2, x3, y3, ...], ...] of three points or more, or run lengths "
+    '{"size": [height, width], "counts": ...} of the size of the image.'
+)
+
+
+class Box(NamedTuple):
+    """An object of an annotation, in pixels of its image."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+    height: float  # of the image
+    width: float
+    area: float = 1.0  # as the file says
+    crowd: bool = False
+    difficult: bool = False
+
+
+class Fault(NamedTuple):
+    """Why a box is not learned from.
+
+    Args:
+        reason: as it is told.
+        found: whether a box has it.
+        no_box: it is no object at all, so that it is left out of the truth of a metric, too.
+    """
+
+    reason: str
+    found: Callable[[Box], bool]
+    no_box: bool = False
+
+
+FAULTS = (
+    Fault("negative width or height", lambda box: box.right < box.left or box.bottom < box.top, no_box=True),
+    Fault("no width or no height", lambda box: box.right == box.left or box.bottom == box.top, no_box=True),
+    Fault(
+        "outside the image",
+        lambda box: box.right <= 0 or box.bottom <= 0 or box.left >= box.width or box.top >= box.height,
+        no_box=True,
+    ),
+    Fault("narrower or lower than a pixel", lambda box: box.right - box.left < 1 or box.bottom - box.top < 1),
+    Fault("area 0 or less: correct it, or remove the key", lambda box: box.area <= 0),
+    Fault("crowd", lambda box: box.crowd),
+    Fault("difficult", lambda box: box.difficult),
+)
+
+
+class BoxCheck:
+    """Looks at the boxes of one file or folder, and counts what is left out.
+
+    Args:
+        usage: the counts.
+        expected: how the four numbers of a box are called in the file.
+    """
+
+    def __init__(self, usage: Usage, expected: str):
+        self.usage = usage
+        self.expected = expected
+        self._shares: list[str] = []  # boxes between 0 and 1, as the first of them stands in the file
+        self._others = 0
+
+    def numbers(self, where: str, values: Any, height: Any, width: Any) -> None:
+        """Refuse a box that is not four finite numbers.
+
+        Args:
+            where: the object, as the subject of a sentence.
+            values: its box as the file has it. height, width: of its image.
+
+        Raises:
+            HypvisionError: it is none.
+        """
+        if not is_box(values):
+            raise HypvisionError(
+                f"{where} has the box {str(values):.200}. Expected: {self.expected}, four finite numbers. Correct it."
+            )
+        if 0 <= min(values) < max(values) <= 1 and min(height, width) > 1:
+            self._shares.append(f"{where} has the box {values}")
+        else:
+            self._others += 1
+
+    def fault(self, name: str, box: Box) -> Fault | None:
+        """Why a box is left out, which is counted under the ``name`` of the object; None if it is not."""
+        fault = next((fault for fault in FAULTS if fault.found(box)), None)
+        if fault is not None:
+            self.usage.leave_out("boxes", fault.reason, name)
+        return fault
+
+    def finish(self) -> None:
+        """After the last box.
+
+        Raises:
+            HypvisionError: all of them lie between 0 and 1.
+        """
+        if self._shares and not self._others:
+            raise HypvisionError(
+                f"{self._shares[0]}, and all boxes of '{self.usage.place}' lie between 0 and 1: they are shares of the "
+                f"image. Expected: {self.expected} in pixels. Multiply them by the width and height of the image."
+            )
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is a number that pixels can have: finite, not too large for a float of 32 bits or an index."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**31
+
+
+def is_box(values: Any) -> bool:
+    """Whether these are four such numbers."""
+    return isinstance(values, (list, tuple)) and len(values) == 4 and all(map(is_number, values))
+
+
+def whole_size(height: Any, width: Any) -> bool:
+    """Whether these can be the height and width of an image."""
+    return all(is_number(side) and side > 0 and side == int(side) for side in (height, width))
+
+
+def mask_fault(mask: Any, height: int, width: int) -> str:
+    """What is wrong with a mask of COCO's format, as the rest of the sentence "its segmentation ..."; or nothing.
+
+    pycocotools reads beyond the end of damaged run lengths, and takes a polygon of two points for a box.
+    """
+    if isinstance(mask, dict):
+        return _run_length_fault(mask, height, width)
+    if not isinstance(mask, list) or not mask:
+        return "is empty" if mask in (None, [], "") else f"is {_kind(mask)}"
+    count = 0
+    for polygon in mask:
+        if not isinstance(polygon, list):
+            return f"is a list of {_kind(polygon)}"
+        try:
+            values = np.frombuffer(array("d", polygon))
+        except (TypeError, OverflowError):
+            wrong = [value for value in polygon if type(value) not in (int, float)]
+            return f"has a polygon of {_kind(wrong[0])}" if wrong else "has a point that is not finite"
+        if len(values) < 6 or len(values) % 2:
+            return f"has a polygon of {len(values)} numbers"
+        if not np.isfinite(values).all():
+            return "has a point that is not finite"
+        x, y = values[0::2], values[1::2]
+        if x.min() < -width or x.max() > 2 * width or y.min() < -height or y.max() > 2 * height:
+            return f"has a point that lies beyond the image of {width} x {height} by more than its own size"
+        count += len(x)
+    return f"has {count:,} points, more than {MAX_POINTS:,}" if count > MAX_POINTS else ""
+
+
+def _kind(value: Any) -> str:
+    kinds = {
+        list: "lists in a list",
+        dict: "a dict",
+        str: "text",
+        float: "numbers",
+        int: "numbers",
+        bool: "true or false",
+    }
+    return kinds.get(type(value), f"{value!r:.40}")
+
+
+def _run_length_fault(mask: dict[str, Any], height: int, width: int) -> str:
+    size, counts = mask.get("size"), mask.get("counts")
+    if not isinstance(size, list) or not isinstance(counts, (list, str, bytes)):
+        return "is a dict without the lists 'size' and 'counts'"
+    if size != [height, width]:
+        return f"has the size {str(size):.60} (height, width), but its image {[height, width]}"
+    runs = counts if isinstance(counts, list) else decode_counts(counts)
+    if not all(type(run) is int and run >= 0 for run in runs):
+        return "has run lengths that are damaged"
+    if sum(runs) != height * width:
+        return f"has run lengths of {sum(runs):,} pixels in all, but its image {height * width:,}"
+    return ""
+
+
+def decode_counts(text: str | bytes) -> list[int]:
+    """The run lengths in COCO's compressed text; ``[-1]`` if it is damaged.
+
+    Six bits of a character: five of the number, the low ones first, and one that says that more follow. From the fourth
+    number on it is the difference from the last but one.
+    """
+    try:
+        codes = np.frombuffer(text.encode("ascii") if isinstance(text, str) else text, dtype=np.uint8).astype(int) - 48
+    except UnicodeEncodeError:
+        return [-1]
+    ends = np.flatnonzero((codes & 32) == 0)
+    if not len(codes) or codes.min() < 0 or codes.max() > 63 or not len(ends) or ends[-1] != len(codes) - 1:
+        return [-1]
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    lengths = ends - starts + 1
+    if lengths.max() > 7:  # more than 32 bits
+        return [-1]
+    places = np.arange(len(codes)) - np.repeat(starts, lengths)
+    numbers = np.add.reduceat((codes & 31) << (5 * places), starts)
+    numbers = numbers - np.where(codes[ends] & 16, 1 << (5 * lengths), 0)
+    for first in (1, 2):
+        numbers[first::2] = np.cumsum(numbers[first::2])
+    return numbers.tolist()
+
+
+def refuse_masks(faults: Iterable[tuple[str, str]], whole: str) -> None:
+    """Raise an error for masks that are wrong.
+
+    Args:
+        faults: object and :func:`mask_fault` of each.
+        whole: the file, as it is told.
+
+    Raises:
+        HypvisionError: there is one.
+    """
+    found = [(where, fault) for where, fault in faults if fault]
+    if found:
+        more = f" So have {len(found) - 1} more of '{whole}' a fault." if len(found) > 1 else ""
+        raise HypvisionError(
+            f"{found[0][0]}: its segmentation {found[0][1]}.{more} {MASK_FORMAT} Correct it, or remove the annotation."
+        )
+
+
+def check_names(classes: Any) -> None:
+    """Check that class names are a list, not one text.
+
+    Raises:
+        HypvisionError: they are one text, which would be taken letter by letter.
+    """
+    if isinstance(classes, str):
+        raise HypvisionError(
+            f"The classes of the data set are the text '{classes}', not a list of names. Python takes (\"{classes}\") "
+            f'for a text in brackets: write classes=("{classes}",) with a comma.'
+        )
+
+
+def compare_names(own: Sequence[str], classes: Sequence[str], where: str, ignored: Sequence[str] | str = ()) -> None:
+    """Compare the class names of a file with those of the config, in any order.
+
+    Args:
+        own: those of the file. classes: those of the config.
+        where: the file, as the subject of a sentence.
+        ignored: names of the file that shall count for nothing; ``"others"``: all that are no classes.
+
+    Raises:
+        HypvisionError: one has a name that the other has not.
+    """
+    extra = [name for name in own if name not in classes and ignored != "others" and name not in ignored]
+    missing = [name for name in classes if name not in own]
+    if extra or missing:
+        lacks = [f"lacks {some(missing, 5)}"] if missing else []
+        lacks += [f"has {some(extra, 5)}, which the config has not"] if extra else []
+        raise HypvisionError(
+            f"{where} {' and '.join(lacks)}. Classes of the config: {some(classes)}. Of the file: {some(own)}. Give "
+            "the names of the file, in any order, as metainfo=dict(classes=(...)) of the data set in the config, or "
+            'what shall not count as ignored=(...), or ignored="others".'
+        )
+
+
+def some(names: Sequence[str], limit: int = 8) -> str:
+    """The first names, for a message."""
+    return ", ".join(f"'{name}'" for name in names[:limit]) + (", ..." if len(names) > limit else "")
