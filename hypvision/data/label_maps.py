@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -258,3 +259,40 @@ def read_colours(
             "colour to the palette, or set rgb_masks='ignore', so that such pixels do not count."
         )
     return np.where(right, labels[order][places], -1)
+
+
+def labels_of(info: dict[str, Any], last_is_ignored: bool = True) -> np.ndarray:
+    """The classes of the pixels, int32 (H, W), as a data set of mmseg describes them.
+
+    Args:
+        info: ``seg_map_path`` and, if there, ``img_path``, ``ori_shape``, ``reduce_zero_label``, ``label_map`` as in
+            mmseg; ``colours``: arguments of :func:`read_colours` and ``ignore_index``.
+        last_is_ignored: 255 does not count where 0 does not; else it is a class, as in lists of more than 254.
+
+    Raises:
+        HypvisionError: as :func:`read_label_map`, :func:`read_colours` and :func:`check_size`.
+    """
+    path, image = info["seg_map_path"], info.get("img_path")
+    if image is not None and not os.path.exists(path):
+        raise HypvisionError(
+            f"The label map '{path}' of the image '{image}' does not exist. Put it there, or remove the image from the "
+            "data (see docs/data.md for the layout)."
+        )
+    ignored, unknown = 255, None
+    if colours := info.get("colours"):
+        ignored = colours["ignore_index"]
+        labels = read_colours(path, **{key: colours[key] for key in colours if key != "ignore_index"})
+        unknown = labels < 0
+    else:
+        labels = read_label_map(path).astype(np.int32)
+        if info.get("reduce_zero_label"):
+            unknown = (labels == 0) | ((labels == 255) & last_is_ignored)
+            labels = labels - 1
+    if image is not None and "ori_shape" in info:
+        check_size(path, labels.shape, image, info["ori_shape"])
+    if label_map := info.get("label_map"):
+        table = np.arange(max(label_map) + 1, dtype=np.int32)
+        table[list(label_map)] = list(label_map.values())
+        inside = (labels >= 0) & (labels < len(table))
+        labels = np.where(inside, table[labels.clip(0, len(table) - 1)], labels)
+    return labels if unknown is None else np.where(unknown, ignored, labels)

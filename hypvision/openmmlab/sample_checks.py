@@ -73,7 +73,7 @@ class CheckedPipeline:
         wrong = found[((found >= count) | (found < 0)) & (found != self.ignore_index)]
         if wrong.numel():
             label, shift = int(wrong.max()), int(reduced)
-            remedy = f"Correct the file, or name {label + 1 - count} more classes in metainfo."
+            remedy = "Correct the file, or name all classes in metainfo."
             if label == count and not reduced:
                 remedy += " If the labels begin at 1 and 0 does not count, set reduce_zero_label=True."
             raise HypvisionError(
@@ -151,8 +151,8 @@ def watch_samples(dataset: Any) -> None:
     for leaf in _leaves(dataset):
         if isinstance(leaf.pipeline, Compose):
             ignored, classes = getattr(leaf, "ignore_index", None), leaf.metainfo.get("classes")
-            labelled = ignored is not None  # a data set of mmseg
-            leaf.pipeline = CheckedPipeline(leaf.pipeline, classes if labelled else None, ignored or 255)
+            labelled = () if ignored is None else (classes, ignored)  # a data set of mmseg
+            leaf.pipeline = CheckedPipeline(leaf.pipeline, *labelled)
 
 
 def _label_loader(step: Any) -> Any:

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from functools import wraps
 from typing import Any
 
-import numpy as np
 from mmseg.datasets import BaseSegDataset
 from mmseg.datasets.transforms import LoadAnnotations
 from mmseg.registry import DATASETS, TRANSFORMS
 
 from hypvision.checks import one_of
 from hypvision.clip.classes import check_classes
-from hypvision.data.label_maps import check_size, find_pairs, read_colours, read_label_map
+from hypvision.data.label_maps import find_pairs, labels_of
 from hypvision.data.taxonomy import TAXONOMY
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean
@@ -112,7 +111,7 @@ def _load_pairs(self: Any) -> list[dict[str, Any]]:
     common = dict(reduce_zero_label=self.reduce_zero_label, label_map=self.label_map)
     if colours := _colours(self):
         common.update(colours=colours, label_map=self.label_map if self.whole_palette else None)
-        common["colours"]["unknown"] = self.ignore_index
+        common["colours"]["ignore_index"] = self.ignore_index
     found = []
     for image, label_map in pairs:
         found.append(dict(common, img_path=image, seg_fields=[]))
@@ -136,45 +135,22 @@ BaseSegDataset.full_init = _full_init_counted
 
 @TRANSFORMS.register_module(name="LoadAnnotations", force=True)
 class LoadLabelMap(LoadAnnotations):
-    """Label maps as :func:`~hypvision.data.label_maps.read_label_map` takes them, of the size of their image.
+    """Label maps as :func:`~hypvision.data.label_maps.labels_of` reads them.
 
     mmseg's own cuts numbers to 8 bits. It reads where the config asks for tifffile, or for files of a store.
     """
 
-    last_is_ignored = True  # 255, where 0 does not count; a list of more than 255 classes has such a class
+    last_is_ignored = True
 
     def _load_seg_map(self, results: dict[str, Any]) -> None:
         if self.backend_args or self.imdecode_backend == "tifffile":
             super()._load_seg_map(results)
             return
-        path, image = results["seg_map_path"], results.get("img_path")
-        if image is not None and not os.path.exists(path):
-            raise HypvisionError(
-                f"The label map '{path}' of the image '{image}' does not exist. Put it there, or remove the image from "
-                "the data (see docs/data.md for the layout)."
-            )
-        if colours := results.get("colours"):
-            options = {key: colours[key] for key in ("palette", "ignored", "strict")}
-            labels, ignored = read_colours(path, **options), colours["unknown"]
-            unknown = labels < 0
-        else:
-            labels = read_label_map(path).astype(np.int32)
-            reduce = results.get("reduce_zero_label") if self.reduce_zero_label is None else self.reduce_zero_label
-            unknown, ignored = np.zeros(labels.shape, bool), 255
-            if reduce:
-                unknown = (labels == 0) | ((labels == 255) & self.last_is_ignored)
-                labels = labels - 1
-        if "ori_shape" in results and image is not None:
-            check_size(path, labels.shape, image, results["ori_shape"])
-        if label_map := results.get("label_map"):
-            table = np.arange(max(label_map) + 1, dtype=np.int32)
-            table[list(label_map)] = list(label_map.values())
-            inside = (labels >= 0) & (labels < len(table))
-            labels = np.where(inside, table[labels.clip(0, len(table) - 1)], labels)
-        labels = np.where(unknown, ignored, labels)
+        reduce = results.get("reduce_zero_label") if self.reduce_zero_label is None else self.reduce_zero_label
+        labels = labels_of({**results, "reduce_zero_label": reduce}, self.last_is_ignored)
         # mmcv resizes with Pillow in 8 bits only, so 8 bits are kept where they hold the labels.
         narrow = labels.min(initial=0) >= 0 and labels.max(initial=0) <= 255
-        results["gt_seg_map"] = labels.astype(np.uint8) if narrow else labels
+        results["gt_seg_map"] = labels.astype("uint8") if narrow else labels
         results["seg_fields"].append("gt_seg_map")
 
 
