@@ -272,7 +272,12 @@ def labels_of(info: dict[str, Any], last_is_ignored: bool = True) -> np.ndarray:
     Raises:
         HypvisionError: as :func:`read_label_map`, :func:`read_colours` and :func:`check_size`.
     """
-    path, image = info["seg_map_path"], info.get("img_path")
+    path, image = info.get("seg_map_path"), info.get("img_path")
+    if path is None:
+        raise HypvisionError(
+            f"The image '{image}' has no label map, because its data set has no folder of them. Set data_prefix=dict("
+            "img_path=..., seg_map_path=...)."
+        )
     if image is not None and not os.path.exists(path):
         raise HypvisionError(
             f"The label map '{path}' of the image '{image}' does not exist. Put it there, or remove the image from the "

@@ -30,7 +30,7 @@ from hypvision.data.label_maps import check_size, read_label_map
 from hypvision.data.published import read_matlab
 from hypvision.errors import HypvisionError, one_line, require
 from hypvision.files import below, check_output_folder, read_json, read_lines, replacing
-from hypvision.images import image_kind, read_labels, shown_size
+from hypvision.images import image_kind, open_image, read_labels, shown_size
 
 Item = tuple[str, Path, Path, Callable[[], np.ndarray]]  # name, image, file of its labels, the labels
 
@@ -122,6 +122,11 @@ def _pc59(source: Path) -> Iterator[Item]:
                 mask = masks.merge(masks.frPyObjects(mask, item["height"], item["width"]))
             elif isinstance(mask["counts"], list):
                 mask = masks.frPyObjects(mask, item["height"], item["width"])
+            if list(mask["size"]) != list(painted.shape):
+                raise HypvisionError(
+                    f"'{file}' has a mask of {mask['size'][1]} x {mask['size'][0]} pixels for '{item['file_name']}', "
+                    f"which has {item['width']} x {item['height']}. Replace the file by an intact copy."
+                )
             painted[masks.decode(mask).astype(bool)] = annotation["category_id"]
         return table[np.where(painted < len(table), painted, 0)]
 
@@ -206,7 +211,7 @@ def _write(source_image: Path, labels: np.ndarray, image_path: Path, label_path:
     if limit is not None and short > limit:
         cv2 = require("cv2", "mm")
         size = tuple(round(side * limit / short) for side in labels.shape[::-1])
-        image = cv2.resize(read_labels(source_image, "image", mode="RGB"), size, interpolation=cv2.INTER_LINEAR)
+        image = cv2.resize(np.asarray(open_image(source_image)), size, interpolation=cv2.INTER_LINEAR)
         labels = cv2.resize(labels, size, interpolation=cv2.INTER_NEAREST)
         with replacing(image_path) as temporary:
             Image.fromarray(image).save(temporary, format="JPEG", quality=95)

@@ -170,10 +170,10 @@ def check_label_maps(dataset: Any) -> None:
         HypvisionError: none of them does where that cannot be right; the palettes in the files give the classes another
             order than that of the config.
     """
-    loader = _label_loader(dataset.pipeline)
-    if loader is None or not hasattr(dataset, "mask_palette"):
+    loader, classes = _label_loader(dataset.pipeline), dataset.metainfo.get("classes")
+    if loader is None or not classes or not hasattr(dataset, "mask_palette"):
         return
-    classes, ignored = dataset.metainfo["classes"], dataset.ignore_index
+    ignored = dataset.ignore_index
     seen: set[int] = set()
     info: dict[str, Any] = {}
     for index in np.linspace(0, len(dataset) - 1, min(len(dataset), 100)).astype(int):

@@ -254,6 +254,7 @@ BINARY = np.array([[0, 0, 0, 255]] * 3)
         (LABELS, dict(rgb_masks="yes"), r"rgb_masks must be one of False, True, 'ignore'"),
         (LABELS, dict(seg_map_suffix=".tif"), r"'.*a\.jpg' has no label map; expected '.*a\.tif'. If '.*a\.png'"),
         (LABELS, dict(img_suffix=".webp"), r"There are no images in '.*': used 0 of 3 images.*suffix \.jpg"),
+        (LABELS, dict(data_prefix=dict(img_path="images")), r"'.*a\.jpg' has no label map, because.*seg_map_path="),
         (LABELS, dict(data_root="none"), r"no images in 'none/images': there is no such folder"),
     ],
 )  # fmt: skip
