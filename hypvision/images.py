@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from hypvision.checks import one_of
 from hypvision.errors import HypvisionError, one_line
@@ -189,6 +189,20 @@ def read_labels(path: str | Path, what: str = "label map", mode: str | None = No
     return _read(path, what, lambda image: np.array(image if mode is None else image.convert(mode)))
 
 
+def label_palette(path: str | Path) -> dict[int, tuple[int, int, int]]:
+    """The colours that a label map with a palette gives to the numbers in it; of others nothing.
+
+    Raises:
+        HypvisionError: as for the files of :func:`open_image`.
+    """
+
+    def colours(image: Image.Image) -> dict[int, tuple[int, int, int]]:
+        palette = np.reshape(image.getpalette("RGB") or [], (-1, 3)).astype(int).tolist()
+        return {label: tuple(palette[label]) for label in np.unique(np.array(image)) if label < len(palette)}
+
+    return _read(path, "label map", lambda image: colours(image) if image.mode == "P" else {})
+
+
 def image_size(path: str | Path) -> tuple[int, int]:
     """Height and width as stored, from the header alone.
 
@@ -196,6 +210,20 @@ def image_size(path: str | Path) -> tuple[int, int]:
         HypvisionError: as for the files of :func:`open_image`.
     """
     return _read(path, "image", lambda image: (image.height, image.width), pixels=False)
+
+
+def shown_size(path: str | Path) -> tuple[int, int]:
+    """Height and width as :func:`open_image` shows it, turned as the camera says, from the header alone.
+
+    Raises:
+        HypvisionError: as for the files of :func:`open_image`.
+    """
+
+    def size(image: Image.Image) -> tuple[int, int]:
+        turned = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
+        return (image.width, image.height) if turned else (image.height, image.width)
+
+    return _read(path, "image", size, pixels=False)
 
 
 def image_kind(path: str | Path) -> tuple[str, str]:

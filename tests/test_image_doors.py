@@ -37,7 +37,7 @@ def captions(path):
     from hypvision.data.tag_captions import TagCaptions
 
     size = Image.open(path).size[::-1] if path.name.startswith("good") else (1, 1)
-    data = SimpleNamespace(_images={}, files=[(path,)], _labels=[np.zeros(size)])
+    data = SimpleNamespace(_images={}, files=[(path, path)], _labels=[np.zeros(size)])
     return TagCaptions._image(data, 0)
 
 

@@ -26,10 +26,11 @@ from tqdm import tqdm
 
 from hypvision.checks import one_of
 from hypvision.clip.classes import official_ids
+from hypvision.data.label_maps import check_size, read_label_map
 from hypvision.data.published import read_matlab
 from hypvision.errors import HypvisionError, one_line, require
 from hypvision.files import below, check_output_folder, read_json, read_lines, replacing
-from hypvision.images import image_size, read_labels
+from hypvision.images import image_kind, open_image, read_labels, shown_size
 
 Item = tuple[str, Path, Path, Callable[[], np.ndarray]]  # name, image, file of its labels, the labels
 
@@ -87,6 +88,11 @@ def _ade847(source: Path) -> Iterator[Item]:
     folder = _need(source / "images/ADE/validation")
 
     def labels(path: Path) -> np.ndarray:
+        if (mode := image_kind(path)[1]) not in ("RGB", "RGBA"):
+            raise HypvisionError(
+                f"'{path}' has Pillow's mode {mode}; the published *_seg.png are RGB, their colours stand for the "
+                "classes. Copy it again."
+            )
         return ade847_labels(read_labels(path, mode="RGB"), table)
 
     for path in sorted(folder.rglob("*.jpg")):
@@ -116,6 +122,11 @@ def _pc59(source: Path) -> Iterator[Item]:
                 mask = masks.merge(masks.frPyObjects(mask, item["height"], item["width"]))
             elif isinstance(mask["counts"], list):
                 mask = masks.frPyObjects(mask, item["height"], item["width"])
+            if list(mask["size"]) != list(painted.shape):
+                raise HypvisionError(
+                    f"'{file}' has a mask of {mask['size'][1]} x {mask['size'][0]} pixels for '{item['file_name']}', "
+                    f"which has {item['width']} x {item['height']}. Replace the file by an intact copy."
+                )
             painted[masks.decode(mask).astype(bool)] = annotation["category_id"]
         return table[np.where(painted < len(table), painted, 0)]
 
@@ -137,7 +148,13 @@ def _pc459(source: Path) -> Iterator[Item]:
 
 def _voc(background: bool) -> Callable[[Path], Iterator[Item]]:
     def labels(path: Path) -> np.ndarray:
-        return voc_labels(read_labels(path), background)
+        found = read_label_map(path)
+        if (wrong := found[(found < 0) | ((found > 20) & (found != 255))]).size:
+            raise HypvisionError(
+                f"'{path}' has the label {wrong[0]}; expected are 0 to 20, and 255 for the borders. Take the maps of "
+                "SegmentationClassAug."
+            )
+        return voc_labels(found, background)
 
     def items(source: Path) -> Iterator[Item]:
         for name in _names(source / "ImageSets/Segmentation/val.txt"):
@@ -183,6 +200,7 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
         if not target.exists():
             with _reading(labels_file):
                 values = labels()
+            check_size(labels_file, values.shape, source_image, shown_size(source_image))
             _write(source_image, values, image, target, limit)
     return len(found)
 
@@ -193,12 +211,11 @@ def _write(source_image: Path, labels: np.ndarray, image_path: Path, label_path:
     if limit is not None and short > limit:
         cv2 = require("cv2", "mm")
         size = tuple(round(side * limit / short) for side in labels.shape[::-1])
-        image = cv2.resize(read_labels(source_image, "image", mode="RGB"), size, interpolation=cv2.INTER_LINEAR)
+        image = cv2.resize(np.asarray(open_image(source_image)), size, interpolation=cv2.INTER_LINEAR)
         labels = cv2.resize(labels, size, interpolation=cv2.INTER_NEAREST)
         with replacing(image_path) as temporary:
             Image.fromarray(image).save(temporary, format="JPEG", quality=95)
     else:
-        image_size(source_image)  # raises an error for files that are not images
         with replacing(image_path) as temporary:
             shutil.copyfile(source_image, temporary)
     with replacing(label_path) as temporary:

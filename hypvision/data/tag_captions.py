@@ -15,8 +15,10 @@ from torch.utils.data import Dataset
 from hypvision.checks import at_least, between
 from hypvision.clip.classes import load_classes
 from hypvision.data.captions import with_article
+from hypvision.data.label_maps import check_size, find_pairs, read_label_map
+from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
-from hypvision.images import open_image, read_labels
+from hypvision.images import open_image
 
 TEMPLATES = ("a photo of {}", "A photo of {} in the scene")
 
@@ -55,7 +57,7 @@ class TagCaptions(Dataset):
         seed: of all random choices; sample i is always the same.
 
     Raises:
-        HypvisionError: no images, a missing label map, no label of the list in any of them, settings out of range.
+        HypvisionError: no images, none with a label map, no label of the list in any of them, settings out of range.
     """
 
     def __init__(
@@ -84,7 +86,9 @@ class TagCaptions(Dataset):
         self.length, self.size, self.zoom, self.share, self.most = length, size, tuple(zoom), share, most
         self.jitter, self.single, self.seed = jitter, single, seed
         self.metainfo = dict(classes=self.names)
-        self.files = _pairs(Path(data_root, data_prefix["img_path"]), Path(data_root, data_prefix["seg_map_path"]))
+        images, maps = (Path(data_root, data_prefix[key]) for key in ("img_path", "seg_map_path"))
+        self.usage = Usage(images)
+        self.files = find_pairs(images, maps, self.usage)
         self._images: dict[int, np.ndarray] = {}  # decoded when first used: a small data set fits into memory
         self._labels = [_read_labels(labels) for _, labels in self.files]
         counts = np.stack([np.bincount(labels.ravel(), minlength=256)[: len(self.names)] for labels in self._labels])
@@ -142,13 +146,9 @@ class TagCaptions(Dataset):
 
     def _image(self, number: int) -> Image.Image:
         if number not in self._images:
-            path = self.files[number][0]
+            path, label_map = self.files[number]
             pixels = np.asarray(open_image(path))
-            if pixels.shape[:2] != self._labels[number].shape:
-                raise HypvisionError(
-                    f"The image '{path}' has {pixels.shape[0]} x {pixels.shape[1]} pixels, but its label map has "
-                    f"{' x '.join(map(str, self._labels[number].shape))}. Both must be of one size."
-                )
+            check_size(label_map, self._labels[number].shape, path, pixels.shape)
             self._images[number] = pixels
         return Image.fromarray(self._images[number])
 
@@ -160,21 +160,10 @@ def _jittered(rng: np.random.Generator, pixels: np.ndarray, jitter: float) -> np
     return (((pixels - mean) * contrast + mean * brightness) * colour).clip(0, 255).astype(np.uint8)
 
 
-def _pairs(images: Path, masks: Path) -> list[tuple[Path, Path]]:
-    found = [path for path in sorted(images.glob("*")) if path.suffix.lower() in (".jpg", ".jpeg", ".png")]
-    if not found:
-        raise HypvisionError(f"There are no images (.jpg, .jpeg, .png) in '{images}'. Check data_root.")
-    pairs = [(path, masks / f"{path.stem}.png") for path in found]
-    if missing := [labels for _, labels in pairs if not labels.is_file()]:
-        raise HypvisionError(f"There is no label map '{missing[0]}'. Each image needs one of its name.")
-    return pairs
-
-
-def _read_labels(path: Path) -> np.ndarray:
-    labels = read_labels(path)
-    if labels.ndim != 2 or labels.dtype != np.uint8:
+def _read_labels(path: str | Path) -> np.ndarray:
+    labels = read_label_map(path)
+    if labels.min(initial=0) < 0 or labels.max(initial=0) > 255:
         raise HypvisionError(
-            f"The label map '{path}' has the shape {labels.shape} and the type {labels.dtype}. One number a pixel in 8 "
-            "bits is expected (mode L or P)."
+            f"The label map '{path}' has labels from {labels.min()} to {labels.max()}; 0 to 255 are expected."
         )
-    return labels
+    return labels.astype(np.uint8)

@@ -63,7 +63,8 @@ def prepare_model(config: Config) -> None:
 
 
 def _prepare_segmentation(config: Config) -> None:
-    import hypvision.openmmlab.label_maps  # noqa: F401 - mmseg's metric with files as ours; imports mmseg
+    import hypvision.openmmlab.datasets.segmentation
+    import hypvision.openmmlab.label_maps  # noqa: F401 - mmseg's data sets and metric as ours; imports mmseg
 
     prepare_model(config)
 

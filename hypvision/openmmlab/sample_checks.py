@@ -2,8 +2,7 @@
 
 The data sets of both read an image and its annotation when a batch asks for them, in a pipeline of transforms whose
 errors name no file, or that lets wrong files through. :class:`CheckSamplesHook` puts :class:`CheckedPipeline` around
-the pipeline of every data set, which says which file it was; on what is right it costs the header of the label map and
-one look at its labels.
+the pipeline of every data set, which says which file it was; on what is right it costs one look at the labels.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from mmengine.dataset import BaseDataset, Compose
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
@@ -20,7 +20,7 @@ from torch import nn
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import DatasetHook
 from hypvision.errors import HypvisionError
-from hypvision.images import image_size
+from hypvision.images import label_palette
 
 
 class CheckedPipeline:
@@ -32,8 +32,8 @@ class CheckedPipeline:
         ignore_index: the label that does not count.
 
     Raises:
-        HypvisionError: (when called) an image or its annotation cannot be read, a label map does not fit its image,
-            has several channels, or holds a label that is no class.
+        HypvisionError: (when called) an image or its annotation cannot be read, or a label map holds a label that is
+            no class.
     """
 
     def __init__(self, pipeline: Any, classes: tuple[str, ...] | None = None, ignore_index: int = 255):
@@ -62,48 +62,30 @@ class CheckedPipeline:
             raise _unreadable(loader, image, labels, error) from error
         if self.classes is not None and image and labels and isinstance(result, dict):
             for sample in _samples(result):
-                self._check_labels(sample, image, labels, reduced, len(self.classes))
+                self._check_labels(sample, labels, reduced, len(self.classes))
         return result
 
-    def _check_labels(self, sample: Any, image: str, path: str, reduced: bool, count: int) -> None:
+    def _check_labels(self, sample: Any, path: str, reduced: bool, count: int) -> None:
         truth = sample.get("gt_sem_seg")
         if truth is None:
             return
         found = truth.data
-        if found.ndim != 3 or found.shape[0] != 1:
-            raise HypvisionError(
-                f"The label map '{path}' has several channels (its labels have the shape {tuple(found.shape)}). "
-                "Expected: an image of one channel whose pixels are class numbers. Convert it, or remove it and its "
-                "image from the data."
-            )
-        size, expected = _size(path), sample.metainfo.get("ori_shape")
-        if size is not None and expected is not None and size != tuple(expected[:2]):
-            raise HypvisionError(
-                f"The label map '{path}' is {size[1]} x {size[0]} pixels, but its image '{image}' has "
-                f"{expected[1]} x {expected[0]}. Replace one of them, or remove both from the data."
-            )
         wrong = found[((found >= count) | (found < 0)) & (found != self.ignore_index)]
         if wrong.numel():
             label, shift = int(wrong.max()), int(reduced)
+            remedy = "Correct the file, or name all classes in metainfo."
+            if label == count and not reduced:
+                remedy += " If the labels begin at 1 and 0 does not count, set reduce_zero_label=True."
             raise HypvisionError(
                 f"The label map '{path}' has the label {label + shift}, which is out of range: the data set has "
                 f"{count} classes, so labels from {shift} to {count - 1 + shift} are expected"
-                f"{', or 0' if reduced else ''}, or {self.ignore_index} for what does not count. Correct the file, or "
-                "the classes of the data set in the config."
+                f"{', or 0' if reduced else ''}, or {self.ignore_index} for what does not count. {remedy}"
             )
 
 
 def _samples(result: dict[str, Any]) -> list[Any]:
     samples = result.get("data_samples")
     return samples[:1] if isinstance(samples, list) else [] if samples is None else [samples]  # a list: views
-
-
-def _size(path: str) -> tuple[int, int] | None:
-    """Height and width from the header of a local image; None where they cannot be read like that."""
-    try:
-        return image_size(path)
-    except HypvisionError:
-        return None
 
 
 def _loader_of(error: Exception) -> Any:
@@ -169,8 +151,77 @@ def watch_samples(dataset: Any) -> None:
     for leaf in _leaves(dataset):
         if isinstance(leaf.pipeline, Compose):
             ignored, classes = getattr(leaf, "ignore_index", None), leaf.metainfo.get("classes")
-            labelled = ignored is not None  # a data set of mmseg
-            leaf.pipeline = CheckedPipeline(leaf.pipeline, classes if labelled else None, ignored or 255)
+            labelled = () if ignored is None else (classes, ignored)  # a data set of mmseg
+            leaf.pipeline = CheckedPipeline(leaf.pipeline, *labelled)
+
+
+def _label_loader(step: Any) -> Any:
+    """The transform that reads label maps, in a pipeline of any depth; None: there is none."""
+    if hasattr(step, "_load_seg_map") and hasattr(step, "last_is_ignored"):
+        return step
+    inner = step if isinstance(step, (list, tuple)) else getattr(step, "transforms", getattr(step, "subroutines", ()))
+    return next((found for found in map(_label_loader, inner) if found is not None), None)
+
+
+def check_label_maps(dataset: Any) -> None:
+    """Look at up to 100 label maps of a data set of mmseg, until one tells two classes apart.
+
+    Raises:
+        HypvisionError: none of them does where that cannot be right; the palettes in the files give the classes another
+            order than that of the config.
+    """
+    loader, classes = _label_loader(dataset.pipeline), dataset.metainfo.get("classes")
+    if loader is None or not classes or not hasattr(dataset, "mask_palette"):
+        return
+    ignored = dataset.ignore_index
+    seen: set[int] = set()
+    info: dict[str, Any] = {}
+    for index in np.linspace(0, len(dataset) - 1, min(len(dataset), 100)).astype(int):
+        info = dataset.get_data_info(int(index))
+        loader.transform(info)
+        _check_palette(info["seg_map_path"], dataset)
+        seen.update(np.unique(info["gt_seg_map"]).tolist())
+        if len(seen - {ignored}) > 1:
+            return
+    where = f"The label maps of '{dataset.usage.place}' (e.g. '{info['seg_map_path']}')"
+    binary = (
+        "Masks of 0 and 255, black and white, are read as two classes with rgb_masks=True and metainfo="
+        "dict(classes=('background', 'object'), palette=[(0, 0, 0), (255, 255, 255)])."
+    )
+    if seen <= {ignored}:
+        zero = " with reduce_zero_label=True, where 0 does not count" if info.get("reduce_zero_label") else ""
+        raise HypvisionError(
+            f"{where} have no label that counts{zero}: nothing can be learned or measured. Classes are counted "
+            f"from {int(bool(zero))}: {', '.join(classes[:5])}. {binary}"
+        )
+    if len(classes) == 1:
+        raise HypvisionError(
+            f"{where} and the data set have one class, '{classes[0]}', and nothing that is none of it, so that every "
+            "network is right everywhere. Name the background as a class, too: classes=('background', "
+            f"'{classes[0]}') with the labels 0 and 1, without reduce_zero_label."
+        )
+    if seen == {0, ignored}:
+        raise HypvisionError(
+            f"{where} have no other numbers than 0, which is '{classes[0]}', and {ignored}, which does not count: a "
+            f"network that always says '{classes[0]}' would be right everywhere. {binary}"
+        )
+
+
+def _check_palette(path: str, dataset: Any) -> None:
+    """Compare the palette in a label map with the colours of the classes, where all of its colours are among them."""
+    colours, shift = [tuple(colour) for colour in dataset.mask_palette or ()], int(dataset.reduce_zero_label)
+    if not colours or dataset.rgb_masks or (dataset.label_map and not dataset.whole_palette):
+        return
+    own = label_palette(path)
+    own = {label: own[label] for label in own if label != dataset.ignore_index and label >= shift}
+    wrong = [label for label, colour in own.items() if colour not in colours[label - shift : label - shift + 1]]
+    if len(wrong) > 1 and all(colour in colours for colour in own.values()):  # one alone may be chance
+        colour = own[wrong[0]]
+        raise HypvisionError(
+            f"The label map '{path}' has the colour {colour} for its label {wrong[0]}, which the data set gives to the "
+            f"label {colours.index(colour) + shift}: its classes are in another order. Give classes and palette in the "
+            "order of the files, or set rgb_masks=True to go by the colours."
+        )
 
 
 RUN_HOOKS.append("CheckSamplesHook")
@@ -201,4 +252,6 @@ class CheckSamplesHook(DatasetHook):
                         f"{type(head).__name__} of the model predicts {head.num_classes}. Set num_classes of the head "
                         f"in the config to {len(classes)}, or the classes of the data (metainfo) to those of the model."
                     )
+            if not isinstance(leaf.pipeline, CheckedPipeline):
+                check_label_maps(leaf)
         watch_samples(dataset)

@@ -8,7 +8,7 @@ from PIL import Image
 
 from hypvision.cli import main
 from hypvision.clip.classes import load_classes, official_ids
-from hypvision.data.prepare import prepare
+from hypvision.data.prepare import PREPARED, prepare
 from hypvision.errors import HypvisionError
 
 
@@ -83,6 +83,57 @@ def test_voc(tmp_path, name, expected, capsys):
     assert main(["data", "prepare", name, str(tmp_path / "in"), str(tmp_path / "out")]) == 0
     assert label(tmp_path / "out/annotations/validation/x.png") == expected
     assert f"{name}: 1 images" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", PREPARED)
+def test_label_maps_have_the_size_of_their_images(tmp_path, name):
+    """Of every set: the labels are 4 x 2 pixels, the image 4 x 3 and then 2 x 4 with a mark that turns it."""
+    from scipy.io import savemat
+
+    from hypvision.data.export import run_length
+
+    labels, root = np.ones((2, 4), dtype=np.uint8), tmp_path / "in"
+    place = root / ("images/ADE/validation/x.jpg" if name == "ade847" else "JPEGImages/x.jpg")
+    photo(place, (4, 3))
+    for folder in ("trainval", "SegmentationClassAug", "ImageSets/Segmentation"):
+        (root / folder).mkdir(parents=True)
+    savemat(str(root / "trainval/x.mat"), dict(LabelMap=labels))
+    Image.fromarray(np.dstack([labels] * 3)).save(place.with_name("x_seg.png"))
+    Image.fromarray(labels).save(root / "SegmentationClassAug/x.png")
+    for names in ("ImageSets/Segmentation/val.txt", "pascalcontext_val.txt"):
+        (root / names).write_text("x")
+    mask = dict(image_id=1, category_id=2, segmentation=run_length(labels.astype(bool)))
+    content = dict(images=[dict(image_id=1, file_name="x.jpg", height=2, width=4)], annos=[mask])
+    (root / "trainval_merged.json").write_text(json.dumps(content))
+    for size, shown, orientation in (((4, 3), "4 x 3", 1), ((4, 2), "2 x 4", 6)):
+        image = Image.new("RGB", size)
+        exif = image.getexif()
+        exif[0x0112] = orientation
+        image.save(place, exif=exif)
+        with pytest.raises(HypvisionError, match=rf"label map '.*' is 4 x 2 pixels, but its .*x.jpg' has {shown}"):
+            prepare(name, root, tmp_path / "out")
+    photo(place, (4, 2))
+    assert prepare(name, root, tmp_path / "out") == 1
+    if name == "pc59":
+        content["images"][0]["height"] = 3
+        (root / "trainval_merged.json").write_text(json.dumps(content))
+        with pytest.raises(HypvisionError, match=r"has a mask of 4 x 2 pixels for 'x.jpg', which has 4 x 3"):
+            prepare(name, root, tmp_path / "new")
+
+
+@pytest.mark.parametrize(("value", "message"), [(21, "label 21; expected are 0 to 20"), (254, "label 254")])
+def test_numbers_that_are_none_of_vocs_are_told(tmp_path, value, message):
+    voc(tmp_path / "in", ["x"])
+    Image.fromarray(np.array([[0, 1, value, 255]], dtype=np.uint8)).save(tmp_path / "in/SegmentationClassAug/x.png")
+    with pytest.raises(HypvisionError, match=message):
+        prepare("voc20", tmp_path / "in", tmp_path / "out")
+
+
+def test_class_numbers_of_ade847_are_colours(tmp_path):
+    photo(tmp_path / "images/ADE/validation/a.jpg")
+    Image.new("L", (6, 4)).save(tmp_path / "images/ADE/validation/a_seg.png")
+    with pytest.raises(HypvisionError, match=r"a_seg.png' has Pillow's mode L; the published"):
+        prepare("ade847", tmp_path, tmp_path / "out")
 
 
 def test_mistakes_are_explained(tmp_path):

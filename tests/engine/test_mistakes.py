@@ -89,10 +89,10 @@ def label_map(value: int, shape=(64, 64)):
     [
         ("images", lambda path: path.write_bytes(b"no image"), r"image '.*000001\.jpg' cannot be read: .*Replace"),
         ("images", lambda path: path.write_bytes(b""), r"image '.*000001\.jpg' cannot be read \(it is empty\)"),
-        ("annotations", lambda path: path.write_bytes(b"no"), r"label map '.*000001\.png' cannot be read\. Replace"),
+        ("annotations", lambda path: path.write_bytes(b"no"), r"label map '.*000001\.png' cannot be read: .*Replace"),
         ("annotations", Path.unlink, r"label map '.*000001\.png' of the image '.*000001\.jpg' does not exist\. Put it"),
         ("annotations", label_map(200), r"000001\.png' has the label 200, .* 5 classes, so labels from 1 to 5 are"),
-        ("annotations", label_map(1, (64, 64, 3)), r"000001\.png' has several channels"),
+        ("annotations", label_map(1, (64, 64, 3)), r"000001\.png' is a coloured image: it has several channels"),
         ("annotations", label_map(1, (32, 48)), r"000001\.png' is 48 x 32 pixels, but its image '.*' has 64 x 64"),
     ],
 )

@@ -1,12 +1,160 @@
-"""Segmentation data sets that mmseg does not have, in its registry. Importing this module imports mmseg."""
+"""Segmentation data sets that mmseg does not have, in its registry. Importing this module imports mmseg.
+
+They and mmseg's own find images as :func:`hypvision.data.label_maps.find_pairs` does, count them, and read
+label maps with :class:`LoadLabelMap`.
+"""
 
 from __future__ import annotations
 
-from mmseg.datasets import BaseSegDataset
-from mmseg.registry import DATASETS
+import inspect
+import os
+from collections.abc import Sequence
+from functools import wraps
+from typing import Any
 
+from mmseg.datasets import BaseSegDataset
+from mmseg.datasets.transforms import LoadAnnotations
+from mmseg.registry import DATASETS, TRANSFORMS
+
+from hypvision.checks import one_of
+from hypvision.clip.classes import check_classes
+from hypvision.data.label_maps import find_pairs, labels_of
 from hypvision.data.taxonomy import TAXONOMY
+from hypvision.data.usage import Usage
+from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.files import read_lines
 from hypvision.viz.palette import palette
+
+# What mmseg's own do differently here ---------------------------------------------------------------------------------
+
+_init, _full_init, _load_data_list = BaseSegDataset.__init__, BaseSegDataset.full_init, BaseSegDataset.load_data_list
+
+
+@wraps(_init)
+def _init_with_colours(
+    self: Any, *args: Any, rgb_masks: bool | str = False, mask_palette: Sequence | None = None, **kwargs: Any
+) -> None:
+    """As in mmseg.
+
+    Args:
+        rgb_masks: the colours of the label maps stand for the classes, by the palette of ``metainfo``. True: other
+            colours are errors; ``"ignore"``: they do not count.
+        mask_palette: colours of the labels in the files, where they are not those of ``metainfo``.
+    """
+    one_of((False, True, "ignore"), rgb_masks=rgb_masks)
+    metainfo = kwargs.get("metainfo") or {}
+    _check_names(metainfo.get("classes"), type(self).METAINFO.get("classes"))
+    # The colours of the labels in the files; those given with a subset of the classes are the subset's.
+    self.mask_palette, self.rgb_masks, self.whole_palette = mask_palette, rgb_masks, True
+    if mask_palette is None:
+        self.whole_palette = metainfo.get("palette") is None
+        self.mask_palette = type(self).METAINFO.get("palette") if self.whole_palette else metainfo["palette"]
+    _init(self, *args, **kwargs)
+
+
+def _check_names(classes: Any, known: Sequence[str] | None) -> None:
+    """Class names as a config gives them; None: those of the data set."""
+    if isinstance(classes, str):
+        if os.path.isfile(classes):
+            return
+        raise HypvisionError(
+            f"classes={classes!r} of the data set is one string, no list of names, and no file that has them. Write "
+            f"classes=({classes!r},), with a comma."
+        )
+    names = check_classes(enumerate(classes or ()), "The list of classes of the data set", "Correct metainfo.")
+    if known is not None and (unknown := [name for name in names.values() if name not in known]):
+        raise HypvisionError(
+            f"The data set has no class {unknown[0]!r}.{did_you_mean(unknown[0], known)} It has: {', '.join(known)}. "
+            "Give some of these, or take type='BaseSegDataset' for classes of your own."
+        )
+
+
+def _colours(self: Any) -> dict[str, Any] | None:
+    """How :class:`LoadLabelMap` reads masks in colours; None: their numbers count."""
+    if not self.rgb_masks:
+        return None
+    colours = [tuple(colour) for colour in self.mask_palette or ()]
+    classes = self.metainfo["classes"]
+    wanted = len(self.label_map) if self.label_map and self.whole_palette else len(classes)
+    if len(colours) != wanted or len(set(colours)) < wanted:
+        raise HypvisionError(
+            f"rgb_masks needs one colour for each of the {wanted} classes, all different; the palette has "
+            f"{len(colours)}, {len(set(colours))} of them different. Set metainfo=dict(classes=(...), "
+            "palette=[(0, 0, 0), (255, 0, 0), ...]) in the data set, in the order of the classes."
+        )
+    black = [(0, 0, 0)] if self.reduce_zero_label and (0, 0, 0) not in colours else []
+    return dict(palette=colours, ignored=black, strict=self.rgb_masks is True)
+
+
+def _is_default(self: Any, option: str) -> bool:
+    """Whether an option has the value that the class gives it."""
+    for cls in type(self).__mro__:
+        init = vars(cls).get("__init__")
+        if init is not None and option in (known := inspect.signature(init).parameters):
+            return known[option].default == getattr(self, option)
+    return False
+
+
+def _load_pairs(self: Any) -> list[dict[str, Any]]:
+    """As in mmseg, but images are found whatever the case of their suffix, and with the suffixes of other formats where
+    none was given."""
+    if self.backend_args:  # files of a store
+        return _load_data_list(self)
+    images, maps = (self.data_prefix.get(key) for key in ("img_path", "seg_map_path"))
+    listed = self.ann_file and not os.path.isdir(self.ann_file)
+    self.usage = Usage(self.ann_file if listed else images)
+    pairs = find_pairs(
+        images, maps, self.usage, (self.img_suffix, self.seg_map_suffix),
+        exact=(not _is_default(self, "img_suffix"), not _is_default(self, "seg_map_suffix")),
+        names=read_lines(self.ann_file, "the list of images") if listed else None,
+    )  # fmt: skip
+    common = dict(reduce_zero_label=self.reduce_zero_label, label_map=self.label_map)
+    if colours := _colours(self):
+        common.update(colours=colours, label_map=self.label_map if self.whole_palette else None)
+        common["colours"]["ignore_index"] = self.ignore_index
+    found = []
+    for image, label_map in pairs:
+        found.append(dict(common, img_path=image, seg_fields=[]))
+        if label_map:
+            found[-1]["seg_map_path"] = label_map
+    return found
+
+
+def _full_init_counted(self: Any) -> None:
+    """As in mmseg; data sets with a list of their own are counted, too."""
+    _full_init(self)
+    if not hasattr(self, "usage"):
+        self.usage = Usage(self.data_root or type(self).__name__)
+        self.usage.use("images", len(self))
+
+
+BaseSegDataset.__init__ = _init_with_colours
+BaseSegDataset.load_data_list = _load_pairs
+BaseSegDataset.full_init = _full_init_counted
+
+
+@TRANSFORMS.register_module(name="LoadAnnotations", force=True)
+class LoadLabelMap(LoadAnnotations):
+    """Label maps as :func:`~hypvision.data.label_maps.labels_of` reads them.
+
+    mmseg's own cuts numbers to 8 bits. It reads where the config asks for tifffile, or for files of a store.
+    """
+
+    last_is_ignored = True
+
+    def _load_seg_map(self, results: dict[str, Any]) -> None:
+        if self.backend_args or self.imdecode_backend == "tifffile":
+            super()._load_seg_map(results)
+            return
+        reduce = results.get("reduce_zero_label") if self.reduce_zero_label is None else self.reduce_zero_label
+        labels = labels_of({**results, "reduce_zero_label": reduce}, self.last_is_ignored)
+        # mmcv resizes with Pillow in 8 bits only, so 8 bits are kept where they hold the labels.
+        narrow = labels.min(initial=0) >= 0 and labels.max(initial=0) <= 255
+        results["gt_seg_map"] = labels.astype("uint8") if narrow else labels
+        results["seg_fields"].append("gt_seg_map")
+
+
+# Our own --------------------------------------------------------------------------------------------------------------
 
 _CAMVID = {
     "Sky": (128, 128, 128), "Building": (128, 0, 0), "Pole": (192, 192, 128), "Road": (128, 64, 128),

@@ -15,7 +15,6 @@ from mmcv.transforms import Resize
 from mmengine.model import BaseDataPreprocessor
 from mmengine.structures import PixelData
 from mmseg.datasets import BaseSegDataset
-from mmseg.datasets.transforms import LoadAnnotations
 from mmseg.models.segmentors import BaseSegmentor
 from mmseg.registry import DATASETS, METRICS, MODELS, TRANSFORMS
 from mmseg.structures import SegDataSample
@@ -27,12 +26,10 @@ from hypvision.checks import one_of
 from hypvision.clip.classes import load_classes
 from hypvision.clip.segmentation.segmenter import SegmenterBase
 from hypvision.errors import HypvisionError
-from hypvision.images import read_labels
+from hypvision.openmmlab.datasets.segmentation import LoadLabelMap
 from hypvision.openmmlab.label_maps import LabelMapIoUMetric
 from hypvision.openmmlab.open_vocabulary.vocabulary import Vocabulary, mean_percent
-from hypvision.viz.palette import palette
-
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+from hypvision.viz.palette import palette as colours
 
 
 @MODELS.register_module()
@@ -134,29 +131,10 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
 
 
 @TRANSFORMS.register_module()
-class Load16BitAnnotations(LoadAnnotations):
-    """Label maps of any depth; mmseg's own cuts them to 8 bits, which breaks lists of more than 255 classes."""
+class Load16BitAnnotations(LoadLabelMap):
+    """Label maps of lists of any length, in which 255 may be a class."""
 
-    def _load_seg_map(self, results: dict[str, Any]) -> None:
-        path = results["seg_map_path"]
-        labels = read_labels(path)
-        if labels.ndim != 2:
-            raise HypvisionError(
-                f"The label map '{path}' has the shape {labels.shape}: it is a coloured image. A label map has one "
-                "number a pixel; save it in mode L, P or I;16."
-            )
-        labels = labels.astype(np.int32)
-        if results.get("reduce_zero_label"):
-            labels = np.where(labels == 0, 255, labels - 1)
-        if results.get("label_map"):
-            table = np.arange(max(int(labels.max()), *results["label_map"]) + 1, dtype=np.int32)
-            for old, new in results["label_map"].items():
-                table[old] = new
-            labels = np.where(labels < 0, labels, table[labels.clip(min=0)])  # a negative one is wrong, and stays so
-        # mmcv resizes with Pillow in 8 bits only, so 8 bits are kept where they hold the labels; else see Resize16Bit.
-        narrow = labels.min(initial=0) >= 0 and labels.max(initial=0) <= 255
-        results["gt_seg_map"] = labels.astype(np.uint8) if narrow else labels
-        results["seg_fields"].append("gt_seg_map")
+    last_is_ignored = False
 
 
 @TRANSFORMS.register_module()
@@ -180,20 +158,22 @@ class OpenVocabSegDataset(BaseSegDataset):
     Args:
         classes: names in the order of the labels; anything that :func:`hypvision.clip.classes.load_classes` takes.
         data_root, data_prefix: as in mmseg; ``data_prefix=dict(img_path="images", seg_map_path="masks")``.
-        seg_map_suffix: of the label maps; None: of whatever there is with the name of the image.
+        seg_map_suffix: of the label maps; others will do where it is not given.
         ignore_index: label of ignored pixels.
         ignore_classes: names whose pixels are ignored and which leave the list (held-out classes in training).
+        palette: colour of each class, for ``rgb_masks`` (docs/own-data.md).
 
     Raises:
-        HypvisionError: no classes, no images, or an image without a label map.
+        HypvisionError: no classes, no images, or none with a label map.
     """
 
     def __init__(
         self,
         classes: str | Path | Sequence[str],
-        seg_map_suffix: str | None = None,
+        seg_map_suffix: str = ".png",
         ignore_index: int = 255,
         ignore_classes: Sequence[str] = (),
+        palette: Sequence[Sequence[int]] | None = None,
         **kwargs: Any,
     ):
         names = load_classes(classes)
@@ -206,37 +186,18 @@ class OpenVocabSegDataset(BaseSegDataset):
         if unknown := [name for name in ignore_classes if name not in names]:
             raise HypvisionError(f"ignore_classes has {unknown[0]!r}, which is not in the class list.")
         kept = [name for name in names if name not in set(ignore_classes)]
-        self.suffix = seg_map_suffix
         self._map = {}
         if len(kept) < len(names):
             self._map = {i: kept.index(n) if n in kept else ignore_index for i, n in enumerate(names)}
-        metainfo = dict(classes=tuple(kept), palette=palette(len(kept)))
         super().__init__(
-            metainfo=metainfo, ignore_index=ignore_index, reduce_zero_label=False,
-            seg_map_suffix=seg_map_suffix or ".png", **kwargs,
+            metainfo=dict(classes=tuple(kept), palette=colours(len(kept))), ignore_index=ignore_index,
+            reduce_zero_label=False, seg_map_suffix=seg_map_suffix or ".png", mask_palette=palette or (), **kwargs,
         )  # fmt: skip
 
     def load_data_list(self) -> list[dict[str, Any]]:
         """Every image of the folder with the label map of the same name."""
-        folder = Path(self.data_prefix["img_path"])
-        masks = self.data_prefix.get("seg_map_path")
-        files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES) if folder.is_dir() else []
-        if not files:
-            raise HypvisionError(f"There are no images in '{folder}' ({', '.join(SUFFIXES)}). Check data_root.")
-        found = []
-        for path in files:
-            item: dict[str, Any] = dict(img_path=str(path), label_map=self._map or None, reduce_zero_label=False)
-            item["seg_fields"] = []
-            if masks is not None:
-                stem = Path(masks, path.relative_to(folder)).with_suffix("")
-                endings = [self.suffix] if self.suffix else [".png", ".tif", ".tiff", ".bmp"]
-                places = [stem.with_name(stem.name + ending) for ending in endings]
-                place = next((place for place in places if place.is_file()), None)
-                if place is None:
-                    raise HypvisionError(f"The image '{path}' has no label map; expected '{places[0]}'.")
-                item["seg_map_path"] = str(place)
-            found.append(item)
-        return found
+        self.label_map = self._map or None
+        return super().load_data_list()
 
 
 @METRICS.register_module()
