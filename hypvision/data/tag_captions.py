@@ -15,8 +15,9 @@ from torch.utils.data import Dataset
 from hypvision.checks import at_least, between
 from hypvision.clip.classes import load_classes
 from hypvision.data.captions import with_article
+from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
-from hypvision.images import open_image, read_labels
+from hypvision.images import SUFFIXES, open_image, read_labels, why_no_image
 
 TEMPLATES = ("a photo of {}", "A photo of {} in the scene")
 
@@ -84,7 +85,9 @@ class TagCaptions(Dataset):
         self.length, self.size, self.zoom, self.share, self.most = length, size, tuple(zoom), share, most
         self.jitter, self.single, self.seed = jitter, single, seed
         self.metainfo = dict(classes=self.names)
-        self.files = _pairs(Path(data_root, data_prefix["img_path"]), Path(data_root, data_prefix["seg_map_path"]))
+        images, masks = (Path(data_root, data_prefix[key]) for key in ("img_path", "seg_map_path"))
+        self.usage = Usage(images)
+        self.files = _pairs(images, masks, self.usage)
         self._images: dict[int, np.ndarray] = {}  # decoded when first used: a small data set fits into memory
         self._labels = [_read_labels(labels) for _, labels in self.files]
         counts = np.stack([np.bincount(labels.ravel(), minlength=256)[: len(self.names)] for labels in self._labels])
@@ -160,10 +163,16 @@ def _jittered(rng: np.random.Generator, pixels: np.ndarray, jitter: float) -> np
     return (((pixels - mean) * contrast + mean * brightness) * colour).clip(0, 255).astype(np.uint8)
 
 
-def _pairs(images: Path, masks: Path) -> list[tuple[Path, Path]]:
-    found = [path for path in sorted(images.glob("*")) if path.suffix.lower() in (".jpg", ".jpeg", ".png")]
+def _pairs(images: Path, masks: Path, usage: Usage) -> list[tuple[Path, Path]]:
+    found = []
+    for path in sorted(images.glob("*")):
+        if reason := why_no_image(path.name):
+            usage.leave_out("files", reason, path.name)
+        else:
+            found.append(path)
     if not found:
-        raise HypvisionError(f"There are no images (.jpg, .jpeg, .png) in '{images}'. Check data_root.")
+        raise HypvisionError(f"There are no images ({' '.join(sorted(SUFFIXES))}) in '{images}'. Check data_root.")
+    usage.use("files", len(found))
     pairs = [(path, masks / f"{path.stem}.png") for path in found]
     if missing := [labels for _, labels in pairs if not labels.is_file()]:
         raise HypvisionError(f"There is no label map '{missing[0]}'. Each image needs one of its name.")
