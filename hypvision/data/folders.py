@@ -102,6 +102,6 @@ def check_depth(root: Path, classes: Sequence[str]) -> None:
     raise HypvisionError(
         f"The data folder '{root}' has {'one class' if len(classes) == 1 else 'the classes'} "
         f"{' and '.join(repr(name) for name in classes)}, which {'holds' if len(classes) == 1 else 'hold'} folders "
-        f"and no images: the classes seem to lie one folder deeper. Give '{root / classes[0]}' as root (or data_root in "
-        "its place); if they really are the classes, name them: classes=(...)."
+        f"and no images: the classes seem to lie one folder deeper. Give '{root / classes[0]}' as root, "
+        "or correct data_root; if they really are the classes, name them: classes=(...)."
     )

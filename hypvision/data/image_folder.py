@@ -95,7 +95,7 @@ def _with_safe_posterize(transform: tv_transforms.Compose) -> tv_transforms.Comp
 
 
 class _ImageDataset(Dataset, ABC):
-    """Samples from :meth:`read`; subclasses fill ``labels``, ``metainfo`` and ``usage`` and say how an image is read."""
+    """Samples from :meth:`read`; subclasses fill ``labels``, ``metainfo``, ``usage`` and say how an image is read."""
 
     labels: np.ndarray
     metainfo: dict[str, Any]
