@@ -275,7 +275,7 @@ def test(
                 _write_predictions(config, Path(out))
         if show_dir is not None:
             check_output_folder(show_dir)
-            _check_result(config, Path(show_dir))
+            check_result(config, Path(show_dir))
             _show(config, Path(show_dir))
         console = None if verbose else ConsoleHook()
         runner = _build_runner(config, console, of_training=False)
@@ -323,7 +323,7 @@ def _write_predictions(config: Config, out: Path) -> None:
                 check_output_folder(path)
             else:
                 check_output(path)
-            _check_result(config, path)
+            check_result(config, path)
             path.parent.mkdir(parents=True, exist_ok=True)
             evaluator[argument] = str(path)
             return
@@ -333,7 +333,7 @@ def _write_predictions(config: Config, out: Path) -> None:
     )
 
 
-def _check_result(config: Config, path: Path) -> None:
+def check_result(config: Config, path: Path) -> None:
     """Raise an error for a result path among the data, where it could overwrite images or true label maps."""
     result, here = path.expanduser().resolve(), Path.cwd()
     for data in data_folders(config):

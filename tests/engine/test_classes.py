@@ -1,4 +1,4 @@
-"""The class names of training, validation, test and checkpoint are compared, for every task; labels follow the names."""
+"""The class names of training, validation, test and checkpoint are compared for every task; labels follow them."""
 
 import shutil
 from types import SimpleNamespace
