@@ -7,8 +7,10 @@ compared. The slow part reads every sample.
 from __future__ import annotations
 
 import inspect
+import io
 import logging
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -155,9 +157,10 @@ def _open(config: Config, phase: str, run: Any, hooks: list[DatasetHook], report
 
     def build() -> None:
         check_data(config, (phase,))
-        dataset = DATASETS.build(config[f"{phase}_dataloader"].dataset)
-        if hasattr(dataset, "full_init"):
-            dataset.full_init()
+        with redirect_stdout(io.StringIO()):  # pycocotools prints
+            dataset = DATASETS.build(config[f"{phase}_dataloader"].dataset)
+            if hasattr(dataset, "full_init"):
+                dataset.full_init()
         found.append(dataset)
 
     fault = _fault(build)
