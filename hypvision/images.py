@@ -20,7 +20,7 @@ from PIL import Image, ImageOps, features
 
 from hypvision.errors import HypvisionError, one_line
 
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # as Pillow calls them
+FORMATS: tuple[str, ...] = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # as Pillow calls them
 SUFFIXES = {".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 # Formats that not every Pillow reads: their endings, and what is missing where they cannot be read.
 _OPTIONAL = {

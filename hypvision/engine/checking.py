@@ -112,7 +112,7 @@ def check(
         run = SimpleNamespace(model=_model(config, report.notes), logger=_Notes(report.notes), _resume=False)
         kinds = [(HOOKS.get(hook["type"]), hook) for hook in config.custom_hooks if hook["type"] != "DataUsageHook"]
         hooks = [HOOKS.build(hook) for kind, hook in kinds if inspect.isclass(kind) and issubclass(kind, DatasetHook)]
-        parts = {}
+        parts: dict[str, Any] = {}
         for phase in PHASES:
             loader = config.get(f"{phase}_dataloader")
             same = next((p for p in parts if loader and config[f"{p}_dataloader"].dataset == loader.dataset), None)

@@ -283,11 +283,13 @@ class CheckClassesHook(DatasetHook):
 
     def _match(self, runner: Runner, dataset: Any, names: tuple[str, ...], place: str, known: KnownClasses) -> None:
         """Label the data by the names that are known; see the class."""
-        if known.numbered != getattr(dataset, "numbered", False):
-            runner.logger.warning(
-                f"{place} and {known.source} are compared by the numbers of their labels, since one of them has no "
-                "class names."
-            )
+        numbered = getattr(dataset, "numbered", False)
+        if numbered or (known.numbered and not all(map(str.isdecimal, names))):
+            if not (numbered and known.numbered):
+                runner.logger.warning(
+                    f"{place} and {known.source} are compared by the numbers of their labels, since one of them has no "
+                    "class names."
+                )
         elif set(names) <= set(known.names) and hasattr(dataset, "use_classes") and "ancestors" not in dataset.metainfo:
             lacking = [name for name in known.names if name not in names]
             dataset.use_classes(known.names)

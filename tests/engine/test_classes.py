@@ -144,6 +144,10 @@ def test_a_list_without_names_is_compared_by_numbers(tmp_path):
     hook.check(run, ImageFolderDataset(data / "train", transform))
     hook.check(run, listed)
     assert listed.labels.tolist() == [0, 2, 1] and "by the numbers" in run.logger[0]
+    hook = CheckClassesHook()
+    hook.after_load_checkpoint(run, dict(meta=dict(dataset_meta=dict(classes=("0", "1", "2")))))
+    with pytest.raises(HypvisionError, match="'3' only here"):
+        hook.check(run, dataset(("0", "1", "3"), "test", labels=[0]))
 
 
 def test_numbered_folders(tmp_path):
