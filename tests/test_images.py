@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -139,3 +140,11 @@ def test_finding(tmp_path):
             images_in(wrong)
     assert output_names([tmp_path / "a.jpg", tmp_path / "deep/a.png", tmp_path / "b.PNG"]) == ["a", "a-2", "b"]
     assert set(images.SUFFIXES) == {suffix.lower() for suffix in images.SUFFIXES}
+
+
+def test_heic_is_read_where_pillow_heif_is_installed(tmp_path):
+    (tmp_path / "pillow_heif.py").write_text("def register_heif_opener():\n    print('registered')\n")
+    code = "from hypvision.images import FORMATS, SUFFIXES; print('HEIF' in FORMATS and '.heic' in SUFFIXES)"
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", ""), os.getcwd()])
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True)
+    assert done.stdout.split() == [b"registered", b"True"], done.stderr

@@ -339,6 +339,9 @@ class RetrievalFolder(ImageFolderDataset):
                 raise HypvisionError("All classes must have equally many 'ancestors', from general to specific.")
         self.metainfo |= dict(ancestors=tuple(above), queries=queries)
 
+    def _sorted(self, names: list[str]) -> list[str]:
+        return names  # what is retrieved does not depend on the order of the labels
+
     def _thin(self, per_class: int) -> None:
         chosen: list[int] = []
         for label in np.unique(self.labels):
