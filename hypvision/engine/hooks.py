@@ -196,9 +196,6 @@ class DatasetHook(Hook, ABC):
         if runner.val_loop is not None:
             self.check(runner, runner.val_dataloader.dataset)
 
-    def before_val(self, runner: Runner) -> None:
-        self.check(runner, runner.val_dataloader.dataset)
-
     def before_test(self, runner: Runner) -> None:
         self.check(runner, runner.test_dataloader.dataset)
 
@@ -219,7 +216,9 @@ def classes_in(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
     """The class names in a checkpoint, also by the keys of earlier versions of OpenMMLab; () if there are none."""
     meta = checkpoint.get("meta")
     about = meta.get("dataset_meta", meta) if isinstance(meta, Mapping) else None
-    names = next((about[key] for key in ("classes", "CLASSES") if about.get(key)), ()) if about else ()
+    if not isinstance(about, Mapping):
+        return ()
+    names = next((about[key] for key in ("classes", "CLASSES") if about.get(key)), ())
     return tuple(names) if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names) else ()
 
 
@@ -250,7 +249,7 @@ class CheckClassesHook(DatasetHook):
     def __init__(self, by_name: bool = True) -> None:
         self.by_name = by_name
         self.known: KnownClasses | None = None
-        self._of_training = False  # whether the training data are looked at
+        self._of_training = False  # whether the training data come next
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         names, model = classes_in(checkpoint), _core(runner)
@@ -261,28 +260,29 @@ class CheckClassesHook(DatasetHook):
 
     def before_train(self, runner: Runner) -> None:
         self._of_training = True
-        self.check(runner, runner.train_dataloader.dataset)
-        self._of_training = False
         super().before_train(runner)
 
     def check(self, runner: Runner, dataset: Any) -> None:
+        of_training, self._of_training = self._of_training, False
         model, meta = _core(runner), getattr(dataset, "metainfo", None) or {}
         heads, names = list(class_heads(model)), tuple(meta.get("classes") or ())
         # Open-vocabulary models take the names at run time; a panoptic model splits the classes over its heads.
         free = getattr(model, "open_vocabulary", False) or getattr(dataset, "return_classes", False)
-        fixed = heads or self._of_training and hasattr(model, "train_classes")  # a metric learner's, in training alone
+        fixed = heads or of_training and hasattr(model, "train_classes")  # a metric learner's, in training alone
         if not fixed or not names or free or "thing_classes" in meta:
             return
         place = f"{type(dataset).__name__} in '{_place(dataset)}'"
         if self.known is None or not self.by_name:
             self.known = KnownClasses(names, place, getattr(dataset, "numbered", False))
         elif names != self.known.names:
-            self._match(runner, dataset, names, place, self.known)
+            self._match(runner, dataset, names, place, self.known, of_training and not runner._resume)
         if heads and heads[0] is model and getattr(dataset, "labels", None) is not None:
             self._count(runner, tuple(dataset.metainfo["classes"]), _place(dataset), model.num_classes)
 
-    def _match(self, runner: Runner, dataset: Any, names: tuple[str, ...], place: str, known: KnownClasses) -> None:
-        """Label the data by the names that are known; see the class."""
+    def _match(
+        self, runner: Runner, dataset: Any, names: tuple[str, ...], place: str, known: KnownClasses, starting: bool
+    ) -> None:
+        """Label the data by the names that are known; a training that starts may have others."""
         numbered = getattr(dataset, "numbered", False)
         if numbered or (known.numbered and not all(map(str.isdecimal, names))):
             if not (numbered and known.numbered):
@@ -295,7 +295,7 @@ class CheckClassesHook(DatasetHook):
             dataset.use_classes(known.names)
             about = f"; it has no images of {_quoted(lacking)}" if lacking else ""
             runner.logger.warning(f"{place}: its labels follow the names of {known.source}{about}.")
-        elif self._of_training and not runner._resume and set(names) != set(known.names):
+        elif starting and set(names) != set(known.names):
             runner.logger.warning(f"{_difference(names, place, known)} The training takes the classes of its data.")
             self.known = KnownClasses(names, place, getattr(dataset, "numbered", False))
         else:
