@@ -8,6 +8,7 @@ only as one of :data:`FORMATS`, whatever its name: Pillow would start a PostScri
 from __future__ import annotations
 
 import glob
+import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,13 +16,25 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image, ImageOps, features
 
 from hypvision.checks import one_of
 from hypvision.errors import HypvisionError, one_line
 
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # as Pillow calls them
-SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+FORMATS: tuple[str, ...] = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # as Pillow calls them
+SUFFIXES = {".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+# Formats that not every Pillow reads: their endings, and what is missing where they cannot be read.
+_OPTIONAL = {
+    "AVIF": ((".avif", ".avifs"), "Pillow was built without AVIF here; install pillow>=11.3"),
+    "HEIF": ((".heic", ".heif"), "install pillow-heif to read HEIC"),
+}
+if "avif" in features.modules and features.check("avif"):  # older ones warn of an unknown name
+    FORMATS += ("AVIF",)
+if importlib.util.find_spec("pillow_heif"):
+    importlib.import_module("pillow_heif").register_heif_opener()
+    FORMATS += ("HEIF",)
+SUFFIXES.update(*(suffixes for name, (suffixes, _) in _OPTIONAL.items() if name in FORMATS))
+_MISSING = {suffix: text for name, (suffixes, text) in _OPTIONAL.items() if name not in FORMATS for suffix in suffixes}
 MAX_PIXELS = 178_956_970  # half a GiB as RGB; Pillow's own limit
 
 _Result = TypeVar("_Result")
@@ -31,12 +44,33 @@ _Result = TypeVar("_Result")
 
 
 def is_image(path: Path) -> bool:
-    """Whether a path is a file with the ending of an image."""
-    return path.suffix.lower() in SUFFIXES and path.is_file()
+    """Whether a path is a file with the ending of an image, and not hidden."""
+    return why_no_image(path.name) is None and path.is_file()
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder is one that programs make for themselves, such as ``.ipynb_checkpoints``."""
+    return name.startswith(".") or name in {
+        "__MACOSX",
+        "__pycache__",
+        "@eaDir",
+        "lost+found",
+        "System Volume Information",
+    }
+
+
+def why_no_image(name: str) -> str | None:
+    """The reason why a file is not read as an image, by its name; None: it is."""
+    suffix = os.path.splitext(name)[1].lower()
+    if is_hidden(name):
+        return "hidden file"
+    if suffix in SUFFIXES:
+        return None
+    return f"suffix {suffix or 'missing'}" + (f": {_MISSING[suffix]}" if suffix in _MISSING else "")
 
 
 def images_in(folder: str | Path) -> list[Path]:
-    """The images of a folder and of those below it, sorted.
+    """The images of a folder and of those below it that are not hidden, sorted.
 
     Raises:
         HypvisionError: there is no such folder, or no image in it.
@@ -44,7 +78,9 @@ def images_in(folder: str | Path) -> list[Path]:
     root = Path(folder).expanduser()
     if not root.is_dir():
         raise HypvisionError(f"There is no folder '{folder}'. Give a folder of images.")
-    found = sorted(path for path in root.rglob("*") if is_image(path))
+    found = sorted(
+        path for path in root.rglob("*") if is_image(path) and not any(map(is_hidden, path.relative_to(root).parts))
+    )
     if not found:
         raise HypvisionError(f"The folder '{folder}' has no images ({' '.join(sorted(SUFFIXES))}), also not below it.")
     return found

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -147,3 +148,11 @@ def test_names_of_results_are_unique_short_and_found_in_linear_time():
     assert len(set(names)) == 20_002 and names[:2] == ["a", "a-2"] and names[-2:] == ["a-2-2", "a-20000-2"]
     long = output_names([Path("é" * 125 + ".png"), Path("é" * 124 + "x.png")])
     assert long == ["é" * 100, "é" * 100 + "-2"] and output_names([Path("\udcff.png")]) == ["\udcff"]
+
+
+def test_heic_is_read_where_pillow_heif_is_installed(tmp_path):
+    (tmp_path / "pillow_heif.py").write_text("def register_heif_opener():\n    print('registered')\n")
+    code = "from hypvision.images import FORMATS, SUFFIXES; print('HEIF' in FORMATS and '.heic' in SUFFIXES)"
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", ""), os.getcwd()])
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True)
+    assert done.stdout.split() == [b"registered", b"True"], done.stderr

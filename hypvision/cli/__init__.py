@@ -79,6 +79,7 @@ COMMANDS = {
     "predict": Command("predict", "run any model on images, folders and videos"),
     "explain": Command("explain", "draw what a model clusters, or its tree of parts, in an image"),
     "export": Command("export", "write a model for ONNX or torch.export"),
+    "check": Command("check", "look at the data of a config before a training"),
     "configs": Command("configs", "list the configs that ship", light=True),
     "exec": Command("configs", "run another project's script with our models registered"),
     "zoo list": Command("zoo", "list the trained weights of the zoo"),
@@ -123,6 +124,9 @@ def main(argv: Sequence[str] | None = None, load: Callable[[], None] | None = No
 
     Returns:
         The exit status, see :func:`hypvision.errors.guard`.
+
+    Raises:
+        SystemExit: after help; with the status 1 after faults that ``hypvision check`` found.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     return guard(_run, argv, load)

@@ -25,6 +25,7 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 
+from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.images import open_image
 from hypvision.records import Name, read_record
@@ -154,6 +155,7 @@ class EmojiCaptions(Dataset):
         self.metainfo = dict(classes=classes, ancestors=class_groups(root))
         self.groups = sorted({item.group for item in self.emoji})
         self.items: list[tuple[int, Path]] = []
+        self.usage = Usage(root)
         for style in self.styles:
             folder = Path(root).expanduser() / "images" / style
             paths = [(number, folder / f"{item.id}.png") for number, item in enumerate(self.emoji)]
@@ -161,6 +163,8 @@ class EmojiCaptions(Dataset):
             if not there:
                 raise HypvisionError(f"The style '{style}' has no image of the split '{split}' in '{folder}'.")
             self.items += there
+            for _, path in paths:
+                self.usage.use("images") if path.is_file() else self.usage.leave_out("images", "no file", path.name)
         self.length = length if split == "train" else len(self.items)
         # resize() returns a copy of an image that has the size already
         images = (open_image(path).resize((size, size), Image.Resampling.BICUBIC) for _, path in self.items)

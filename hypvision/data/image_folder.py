@@ -7,6 +7,7 @@ the config by its keyword arguments.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,9 +22,11 @@ from torchvision import transforms as tv_transforms
 
 from hypvision.checks import one_of
 from hypvision.clip.classes import check_classes
+from hypvision.data.folders import check_depth, class_images, class_names, natural
+from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, require
 from hypvision.files import read_lines
-from hypvision.images import SUFFIXES, check_normalisation, open_channels
+from hypvision.images import check_normalisation, open_channels
 
 require("mmengine", "mm")
 
@@ -77,10 +80,6 @@ def check_root(root: str | Path) -> None:
         )
 
 
-def _sub_folders(root: Path) -> list[str]:
-    return sorted(entry.name for entry in root.iterdir() if entry.is_dir())
-
-
 def _posterize(image: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:
     return auto_augment.posterize(image, max(1, bits_to_keep))
 
@@ -96,10 +95,12 @@ def _with_safe_posterize(transform: tv_transforms.Compose) -> tv_transforms.Comp
 
 
 class _ImageDataset(Dataset, ABC):
-    """Samples from :meth:`read`; subclasses fill ``labels`` and ``metainfo`` and say how an image is read."""
+    """Samples from :meth:`read`; subclasses fill ``labels``, ``metainfo``, ``usage`` and say how an image is read."""
 
     labels: np.ndarray
     metainfo: dict[str, Any]
+    usage: Usage
+    numbered = False  # whether classes have numbers alone
 
     def __init__(self, transform: dict[str, Any] | Callable):
         self.transform = build_transform(transform)
@@ -111,6 +112,13 @@ class _ImageDataset(Dataset, ABC):
     @abstractmethod
     def name(self, index: int) -> str:
         """What to call image ``index`` in reports: its path, or its place."""
+
+    def use_classes(self, names: Sequence[str]) -> None:
+        """Label the images by another list of class names, which has all of their own."""
+        labels = {name: label for label, name in enumerate(names)}
+        order = np.array([labels[name] for name in self.metainfo["classes"]], dtype=np.int64)
+        self.labels = order[self.labels]
+        self.metainfo["classes"] = tuple(names)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -133,6 +141,8 @@ class ImageFolderDataset(_ImageDataset):
         channels: 1 (grey), 3 (RGB) or 4 (such as red, green, blue, infrared); the transform's ``mean`` and ``std`` have
             a value for each, and augmentations of colours are for RGB alone.
         cache: keep all decoded images in memory. For small images (CIFAR): decoding costs more than everything else.
+        sort: the order of the sub-folders: ``"name"``, as timm and torchvision have it (0, 1, 10, 2), or
+            ``"natural"`` (0, 1, 2, 10).
     """
 
     def __init__(
@@ -144,32 +154,54 @@ class ImageFolderDataset(_ImageDataset):
         indices: Sequence[int] | None = None,
         cache: bool = False,
         channels: int = 3,
+        sort: str = "name",
     ):
         super().__init__(transform)
-        self.channels = channels
+        one_of(("name", "natural"), sort=sort)
+        self.channels, self.sort = channels, sort
         check_normalisation(transform, channels)
         self.root = Path(root).expanduser()
         check_root(self.root)
+        self.usage = Usage(self.root if ann_file is None else ann_file)
         names, partial = None if classes is None or isinstance(classes, str | Path) else list(classes), False
         if isinstance(classes, str | Path):
             check_root(classes)
-            names, partial = _sub_folders(Path(classes).expanduser()), True
+            names, partial = self._sorted(class_names(Path(classes).expanduser(), Usage(classes))), True
         if names is not None:
             check_classes(enumerate(names), "'classes' of the data set", "Give every class a name of its own.")
         if ann_file is None:
             samples, found = self._scan_folders(names, partial)
         else:
             samples, found = self._scan_list(Path(ann_file), names)
+            self.numbered = names is None
         if indices is not None:
+            chosen = set(indices)
+            for i in range(len(samples)):
+                if i not in chosen:
+                    self.usage.leave_out("files", "not among the indices", Path(samples[i][0]).name)
             samples = [samples[i] for i in indices]
         self.paths = [path for path, _ in samples]
         self.labels = np.array([label for _, label in samples], dtype=np.int64)
         self.metainfo = dict(classes=tuple(found))
+        self.usage.use("files", len(samples))
         self._cache = [self._decode(i) for i in range(len(self.paths))] if cache else None
 
+    def _sorted(self, names: list[str]) -> list[str]:
+        in_order = sorted(names, key=natural)
+        if self.sort == "natural":
+            return in_order
+        if names != in_order and all(map(str.isdecimal, names)):
+            label = next(i for i, name in enumerate(names) if name != in_order[i])
+            warnings.warn(
+                f"The class folders are numbers in the order of text, as timm sorts them: label {label} is the folder "
+                f"'{names[label]}'. With sort='natural' in the data sets of the config it is '{in_order[label]}'.",
+                stacklevel=4,
+            )
+        return names
+
     def _scan_folders(self, classes: Sequence[str] | None, partial: bool) -> tuple[list[tuple[str, int]], list[str]]:
-        found = _sub_folders(self.root)
-        wanted = found if classes is None else list(classes)
+        found = class_names(self.root, self.usage, None if partial else classes)
+        wanted = self._sorted(found) if classes is None else list(classes)
         if partial and (unknown := sorted(set(found) - set(wanted))):
             raise HypvisionError(
                 f"The data folder '{self.root}' has folders that are none of the {len(wanted)} classes: "
@@ -182,15 +214,17 @@ class ImageFolderDataset(_ImageDataset):
                 f"The data folder '{self.root}' {reason}. Expected: one folder a class with its images, e.g. "
                 f"'{self.root}/cat/0001.jpg'. Found: {_abridged(sorted(p.name for p in self.root.iterdir()))}."
             )
-        try:
-            labels = {name: i for i, name in enumerate(wanted) if name in found}
-            samples = tv_datasets.folder.make_dataset(str(self.root), labels, tuple(sorted(SUFFIXES)))
-        except FileNotFoundError as error:
+        if classes is None:
+            check_depth(self.root, wanted)
+        images = class_images(self.root, sorted(found), self.usage)
+        if empty := [name for name, paths in images.items() if not paths]:
             raise HypvisionError(
-                f"The data folder '{self.root}' has a class without images: {error}. Expected: files such as "
-                f"'{self.root}/{wanted[0]}/0001.jpg'. Remove empty folders, or check that unpacking has finished."
-            ) from error
-        return samples, wanted
+                f"The data folder '{self.root}' has a class without images: {_abridged(empty)}. Expected: files such "
+                f"as '{self.root}/{empty[0]}/0001.jpg'. Remove empty folders, or check that unpacking has finished. "
+                f"{self.usage if self.usage.left_out() else ''}"
+            )
+        labels = {name: label for label, name in enumerate(wanted)}
+        return [(path, labels[name]) for name, paths in images.items() for path in paths], wanted
 
     def _scan_list(self, path: Path, classes: Sequence[str] | None) -> tuple[list[tuple[str, int]], list[str]]:
         if not path.is_file():
@@ -261,6 +295,11 @@ class CIFARDataset(_ImageDataset):
         self.images = data.data[self._numbers]
         self.labels = np.array(data.targets, dtype=np.int64)[self._numbers]
         self.metainfo = dict(classes=tuple(data.classes))
+        self.usage = Usage(self.place)
+        self.usage.use("images", len(self.labels))
+        if len(self.labels) < len(data):
+            others = len(data) - len(self.labels)
+            self.usage.leave_out("images", "not among the indices", f"of {len(data)}", others)
 
     def read(self, index: int) -> Image.Image:
         return Image.fromarray(self.images[index])

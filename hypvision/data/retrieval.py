@@ -26,9 +26,11 @@ from hypvision.errors import HypvisionError, did_you_mean, require
 from hypvision.images import open_image
 from hypvision.records import parse, read_record
 
+from .folders import class_names
 from .image_folder import ImageFolderDataset, _ImageDataset
 from .published import read_label, read_matlab, read_rows
 from .taxonomy import KIND_OF, TAXONOMY
+from .usage import Usage
 
 require("mmengine", "mm")
 
@@ -81,6 +83,8 @@ class _RetrievalDataset(_ImageDataset):
                 stacklevel=2,
             )
         self.metainfo = dict(classes=tuple(classes), ancestors=tuple(ancestors), queries=queries)
+        self.usage = Usage(self.root)
+        self.usage.use("images", len(self.paths))
 
     @abstractmethod
     def _load(self) -> _Loaded:
@@ -247,7 +251,7 @@ def _matching(root: str, classes: Sequence[str] | None) -> Sequence[str] | None:
     """Class names with patterns replaced by the folders that match them, sorted."""
     if classes is None or not any("*" in name for name in classes):
         return classes
-    folders = sorted(path.name for path in Path(root).glob("*/")) if Path(root).is_dir() else []
+    folders = class_names(Path(root), Usage(root)) if Path(root).is_dir() else []
     found: list[str] = []
     for name in classes:
         matches = fnmatch.filter(folders, name) if "*" in name else [name]
@@ -318,6 +322,7 @@ class RetrievalFolder(ImageFolderDataset):
         if gallery is not None:
             others = RetrievalFolder(gallery, transform, classes=self.metainfo["classes"], per_class=per_class)
             queries, self.paths = len(self.paths), self.paths + others.paths
+            self.usage.add(others.usage)
             self.labels = np.concatenate([self.labels, others.labels])
         if cache:
             self._cache = [self._decode(i) for i in range(len(self.paths))]
@@ -332,10 +337,16 @@ class RetrievalFolder(ImageFolderDataset):
                 raise HypvisionError("All classes must have equally many 'ancestors', from general to specific.")
         self.metainfo |= dict(ancestors=tuple(above), queries=queries)
 
+    def _sorted(self, names: list[str]) -> list[str]:
+        return names  # what is retrieved does not depend on the order of the labels
+
     def _thin(self, per_class: int) -> None:
         chosen: list[int] = []
         for label in np.unique(self.labels):
             members = np.flatnonzero(self.labels == label)
             chosen += members[np.linspace(0, len(members) - 1, min(per_class, len(members))).astype(int)].tolist()
+        self.usage.use("files", len(chosen) - len(self.paths))
+        for i in sorted(set(range(len(self.paths))) - set(chosen)):
+            self.usage.leave_out("files", f"per_class={per_class}", Path(self.paths[i]).name)
         self.paths = [self.paths[i] for i in chosen]
         self.labels = self.labels[chosen]

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from hypvision.clip.radial.measure import find_image_files
 from hypvision.clip.views import first_view
 from hypvision.data.chains import Chain, emoji_chains, read_chains, shape_chains, with_negatives
+from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
 from hypvision.images import open_image
 
@@ -68,6 +69,10 @@ class TextChains(Dataset):
         self.chains: list[Chain] = chains[first:last]
         if not self.chains:
             raise HypvisionError(f"share={tuple(share)} leaves none of the {len(chains)} chains of '{source}'.")
+        self.usage = Usage(source)
+        self.usage.use("chains", len(self.chains))
+        if others := len(chains) - len(self.chains):
+            self.usage.leave_out("chains", f"share={tuple(share)}", f"of {len(chains)}", others)
         self.metainfo = dict(classes=())
         self.size, self.view, self.files = size, first_view(size), []
         if images is not None:

@@ -38,6 +38,13 @@ class Usage:
         if len(examples) < self.EXAMPLES:
             examples.append(str(name))
 
+    def add(self, other: Usage) -> None:
+        """Count also what another place has."""
+        self.used.update(other.used)
+        self._left_out.update(other._left_out)
+        for key, names in other._examples.items():
+            self._examples[key] = (self._examples.get(key, []) + names)[: self.EXAMPLES]
+
     def left_out(self, kind: str | None = None) -> int:
         """How many are left out: of one kind, or of all."""
         return sum(count for (of, _), count in self._left_out.items() if kind in (None, of))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, wraps
@@ -27,7 +28,7 @@ from mmengine.hooks import Hook
 from mmengine.logging import HistoryBuffer, MMLogger
 from mmengine.optim import OptimWrapperDict
 from mmengine.registry import HOOKS
-from mmengine.runner import CheckpointLoader
+from mmengine.runner import CheckpointLoader, EpochBasedTrainLoop
 from mmengine.runner import checkpoint as mmengine_checkpoint
 from torch import Tensor
 
@@ -307,6 +308,7 @@ def readable_resume(runner: Any) -> Iterator[None]:
     resume = runner.load_or_resume
 
     def checked() -> None:
+        schedule = _Schedule(runner)
         try:
             resume()
         except (HypvisionError, OSError, KeyboardInterrupt):
@@ -322,12 +324,73 @@ def readable_resume(runner: Any) -> Iterator[None]:
                     if isinstance(value, Tensor) and value.dim() and value.shape[:1] != parameter.shape[:1]:
                         shapes = f"{tuple(value.shape)} for a parameter of {tuple(parameter.shape)}"
                         raise _not_resumed(runner, f"'{name}' in its optimizer has the shape {shapes}")
+        schedule.follow()
 
     runner.load_or_resume = checked
     try:
         yield
     finally:
         del runner.load_or_resume
+
+
+class _Schedule:
+    """The schedule of rates as the config has it, which a resumed training follows where the checkpoint has another.
+
+    mmengine goes on with the checkpoint's: with another length of epochs or of the training, or another rate, that is
+    not the config's, and may have ended already.
+
+    Args:
+        runner: before it resumes.
+    """
+
+    def __init__(self, runner: Any):
+        found = runner.param_schedulers or []
+        self.runner = runner
+        self.schedulers = [s for part in (found.values() if isinstance(found, dict) else [found]) for s in part]
+        self.states = [dict(scheduler.state_dict()) for scheduler in self.schedulers]
+        self.rates = [
+            [self._rates(scheduler, g) for g in scheduler.optimizer.param_groups] for scheduler in self.schedulers
+        ]
+
+    @staticmethod
+    def _rates(scheduler: Any, group: dict[str, Any]) -> dict[str, Any]:
+        name = scheduler.param_name
+        return {key: value for key, value in group.items() if key == name or key.endswith(f"_{name}")}
+
+    def follow(self) -> None:
+        """Compute the rates anew at the position of the resumed runner, if they are not those of its checkpoint."""
+        loop, length = self.runner.train_loop, None
+        if isinstance(loop, EpochBasedTrainLoop):
+            length = len(self.runner.train_dataloader)
+            epochs, steps = (self.runner.message_hub.get_info(name) for name in ("max_epochs", "max_iters"))
+            before = steps / epochs if epochs and steps else loop._iter / max(loop._epoch, 1)
+            if before and before != length:
+                loop._iter = round(loop._iter * length / before)
+        changes = [
+            f"{type(scheduler).__name__}.{key} was {scheduler.__dict__[key]}, is {value}"
+            for scheduler, state in zip(self.schedulers, self.states)
+            for key, value in state.items()
+            if key not in ("last_step", "_global_step", "_last_value") and scheduler.__dict__[key] != value
+        ]
+        steps = {False: loop._iter, True: loop._epoch if length else 0}
+        moved = any(scheduler._global_step != steps[scheduler.by_epoch] for scheduler in self.schedulers)
+        if not (changes or moved) or any(getattr(scheduler, "need_val_args", False) for scheduler in self.schedulers):
+            return
+        for scheduler, state, rates in zip(self.schedulers, self.states, self.rates):
+            scheduler.load_state_dict(state)
+            for group, values in zip(scheduler.optimizer.param_groups, rates):
+                group.update(values)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the optimizer does not step with them
+            for step in range(1, loop._iter + 1):
+                for scheduler in self.schedulers:
+                    if not scheduler.by_epoch or (length and step % length == 0):
+                        scheduler.step()
+        self.runner.logger.warning(
+            f"The schedule of the config is not that of '{self.runner._load_from}' "
+            f"({'; '.join(changes[:3]) or 'its epochs have another length'}): from iteration {loop._iter} on the rates "
+            "are those of the config."
+        )
 
 
 def _not_resumed(runner: Any, reason: str) -> HypvisionError:

@@ -13,8 +13,9 @@ import re
 import signal
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -190,13 +191,12 @@ class StopOnNaNHook(Hook):
 
 
 class DatasetHook(Hook, ABC):
-    """Checks each data set before its first batch."""
+    """Checks each data set before its first batch, that of the validation before the training begins."""
 
     def before_train(self, runner: Runner) -> None:
         self.check(runner, runner.train_dataloader.dataset)
-
-    def before_val(self, runner: Runner) -> None:
-        self.check(runner, runner.val_dataloader.dataset)
+        if runner.val_loop is not None:
+            self.check(runner, runner.val_dataloader.dataset)
 
     def before_test(self, runner: Runner) -> None:
         self.check(runner, runner.test_dataloader.dataset)
@@ -206,21 +206,109 @@ class DatasetHook(Hook, ABC):
         """Raise HypvisionError for data that does not fit the model."""
 
 
+class KnownClasses(NamedTuple):
+    """The names of the labels that a model predicts, where they come from, and whether they are numbers alone."""
+
+    names: tuple[str, ...]
+    source: str
+    numbered: bool
+
+
+def classes_in(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
+    """The class names in a checkpoint, also by the keys of earlier versions of OpenMMLab; () if there are none."""
+    meta = checkpoint.get("meta")
+    about = meta.get("dataset_meta", meta) if isinstance(meta, Mapping) else None
+    if not isinstance(about, Mapping):
+        return ()
+    names = next((about[key] for key in ("classes", "CLASSES") if about.get(key)), ())
+    return tuple(names) if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names) else ()
+
+
+def class_heads(model: Any) -> Iterator[Any]:
+    """The parts of a model that know a number of classes: a classifier itself, the heads of a segmenter or detector."""
+    decode = getattr(model, "decode_head", None)
+    boxes = getattr(getattr(model, "roi_head", None), "bbox_head", None) or getattr(model, "bbox_head", None)
+    for part in (model, decode, boxes):
+        for single in part if isinstance(part, (list, tuple, torch.nn.ModuleList)) else [part]:
+            if isinstance(getattr(single, "num_classes", None), int):
+                yield single
+
+
 @HOOKS.register_module()
 class CheckClassesHook(DatasetHook):
-    """Compares the classes of the data with those of a classifier before the first batch.
+    """Compares the class names of training, validation and test data and of the checkpoint, before the first batch.
+
+    The labels are those of the checkpoint, else those of the training data. Class folders get their labels by these
+    names; a part may lack classes. A training that starts from the weights of other classes takes those of its data.
+
+    Args:
+        by_name: False: compare the numbers of classes alone.
 
     Raises:
-        HypvisionError: the data has labels that the model cannot predict.
+        HypvisionError: the names differ, or the data has labels that the model cannot predict.
     """
 
+    def __init__(self, by_name: bool = True) -> None:
+        self.by_name = by_name
+        self.known: KnownClasses | None = None
+        self._of_training = False  # whether the training data come next
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        names, model = classes_in(checkpoint), _core(runner)
+        counts = [getattr(model, "train_classes", None), *(head.num_classes for head in class_heads(model))]
+        if names and len(names) in counts:
+            numbered = names == tuple(map(str, range(len(names))))
+            self.known = KnownClasses(names, f"the checkpoint '{runner._load_from}'", numbered)
+
+    def before_train(self, runner: Runner) -> None:
+        self._of_training = True
+        super().before_train(runner)
+
     def check(self, runner: Runner, dataset: Any) -> None:
-        model = unwrapped(runner)
-        known = getattr(model, "num_classes", None)
-        labels, classes = getattr(dataset, "labels", None), (getattr(dataset, "metainfo", None) or {}).get("classes")
-        if known is None or labels is None or classes is None:
-            return  # not a classification run
-        where = getattr(dataset, "root", None) or getattr(dataset, "place", type(dataset).__name__)
+        of_training, self._of_training = self._of_training, False
+        model, meta = _core(runner), getattr(dataset, "metainfo", None) or {}
+        heads, names = list(class_heads(model)), tuple(meta.get("classes") or ())
+        # Open-vocabulary models take the names at run time; a panoptic model splits the classes over its heads.
+        free = getattr(model, "open_vocabulary", False) or getattr(dataset, "return_classes", False)
+        fixed = heads or of_training and hasattr(model, "train_classes")  # a metric learner's, in training alone
+        if not fixed or not names or free or "thing_classes" in meta:
+            return
+        place = f"{type(dataset).__name__} in '{_place(dataset)}'"
+        if self.known is None or not self.by_name:
+            self.known = KnownClasses(names, place, getattr(dataset, "numbered", False))
+        elif names != self.known.names:
+            self._match(runner, dataset, names, place, self.known, of_training and not runner._resume)
+        if heads and heads[0] is model and getattr(dataset, "labels", None) is not None:
+            self._count(runner, tuple(dataset.metainfo["classes"]), _place(dataset), model.num_classes)
+
+    def _match(
+        self, runner: Runner, dataset: Any, names: tuple[str, ...], place: str, known: KnownClasses, starting: bool
+    ) -> None:
+        """Label the data by the names that are known; a training that starts may have others."""
+        numbered = getattr(dataset, "numbered", False)
+        if numbered or (known.numbered and not all(map(str.isdecimal, names))):
+            if not (numbered and known.numbered):
+                runner.logger.warning(
+                    f"{place} and {known.source} are compared by the numbers of their labels, since one of them has no "
+                    "class names."
+                )
+        elif set(names) <= set(known.names) and hasattr(dataset, "use_classes") and "ancestors" not in dataset.metainfo:
+            lacking = [name for name in known.names if name not in names]
+            dataset.use_classes(known.names)
+            about = f"; it has no images of {_quoted(lacking)}" if lacking else ""
+            runner.logger.warning(f"{place}: its labels follow the names of {known.source}{about}.")
+        elif starting and set(names) != set(known.names):
+            runner.logger.warning(f"{_difference(names, place, known)} The training takes the classes of its data.")
+            self.known = KnownClasses(names, place, getattr(dataset, "numbered", False))
+        else:
+            raise HypvisionError(
+                f"{_difference(names, place, known)} Give the same classes the same names (the order of class folders "
+                "does not matter, and some may be missing). If only the names differ, custom_hooks=["
+                "dict(type='CheckClassesHook', by_name=False)] in the config compares the numbers alone."
+            )
+
+    @staticmethod
+    def _count(runner: Runner, classes: tuple[str, ...], where: str, known: int) -> None:
         if len(classes) > known:
             raise HypvisionError(
                 f"The data in '{where}' has {len(classes)} classes, but the model predicts {known}: label "
@@ -229,6 +317,43 @@ class CheckClassesHook(DatasetHook):
             )
         if len(classes) < known:
             runner.logger.warning(f"The data in '{where}' has {len(classes)} classes, the model predicts {known}.")
+
+
+def _core(runner: Runner) -> Any:
+    """The model without the wrappers of processes and of test-time augmentation."""
+    model = getattr(runner.model, "module", runner.model)
+    return getattr(model, "module", model)
+
+
+def _place(dataset: Any) -> str:
+    """Where a data set lies."""
+    found = (str(getattr(dataset, name, None) or "") for name in ("root", "place", "data_root", "ann_file"))
+    return next(filter(None, found), type(dataset).__name__)
+
+
+def _quoted(names: Sequence[str], limit: int = 20) -> str:
+    return ", ".join(f"'{name}'" for name in names[:limit]) + (", ..." if len(names) > limit else "")
+
+
+def _difference(names: tuple[str, ...], place: str, known: KnownClasses) -> str:
+    """Which class names one side has alone, and what may be meant."""
+    mine, others = (
+        [n for n in one if n not in set(other)] for one, other in ((names, known.names), (known.names, names))
+    )
+    if not mine and not others:
+        label = next(i for i, name in enumerate(names) if name != known.names[i])
+        return (
+            f"{place} has the classes of {known.source} in another order: label {label} is '{names[label]}' here and "
+            f"'{known.names[label]}' there."
+        )
+    said = f"The class names differ. {place}: {len(names)} classes"
+    said += f", of which {_quoted(mine)} only here. " if mine else ". "
+    said += f"{known.source[0].upper()}{known.source[1:]}: {len(known.names)} classes"
+    said += f", of which {_quoted(others)} only there." if others else "."
+    plain = {re.sub(r"[\W_]+", "", name).casefold(): name for name in others}
+    close = [(name, plain.get(re.sub(r"[\W_]+", "", name).casefold())) for name in mine]
+    twins = [f"'{name}' is called '{other}' there" for name, other in close if other]
+    return f"{said} {'; '.join(twins)}." if twins else said
 
 
 @HOOKS.register_module()

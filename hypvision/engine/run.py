@@ -6,6 +6,7 @@ is added to a config.
 
 from __future__ import annotations
 
+import logging
 from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from mmengine.config import Config
     from mmengine.runner import Runner
 
+_logger = logging.getLogger(__name__)
 _RUNS = count()
 # mmengine needs all settings of a loop or none.
 _LOOPS = (
@@ -130,12 +132,55 @@ def _check_training(config: Config, resume: str | Path | None) -> None:
         config.resume, config.load_from = newest is not None, None if newest is None else newest[0]
         if newest is not None:
             hand_over(*newest)
+            _end_with_training(config, newest[1])
     elif resume is not None:
         if not Path(resume).exists():
             raise HypvisionError(f"There is no checkpoint '{resume}' to resume. Give the path of a .pth file.")
         config.resume, config.load_from = True, str(resume)
+        checkpoint = load(str(resume))
+        if resume_problem(checkpoint) is None:
+            _end_with_training(config, checkpoint)
+        hand_over(str(resume), checkpoint)
+    _check_schedule(config)
     if config.get("resume"):
         leave_out_pretrained(config.model)
+
+
+def _schedulers(config: Config) -> tuple[list[dict[str, Any]], str, int]:
+    """The parts of the schedule that count as the training does, the key of its length, and that length."""
+    key = "max_epochs" if "max_epochs" in config.train_cfg else "max_iters"
+    found = config.get("param_scheduler") or []
+    parts = [found] if isinstance(found, dict) and "type" in found else found
+    parts = [p for part in (parts.values() if isinstance(parts, dict) else [parts]) for p in part]
+    parts = [part for part in parts if isinstance(part, dict) and part.get("by_epoch", True) == (key == "max_epochs")]
+    return parts, key, config.train_cfg.get(key) or 0
+
+
+def _end_with_training(config: Config, checkpoint: dict[str, Any]) -> None:
+    """Let the parts of the schedule that ended with the training of a checkpoint end with this one."""
+    parts, key, length = _schedulers(config)
+    old = checkpoint.get("message_hub", {}).get("runtime_info", {}).get(key)
+    ending = [part for part in parts if old and old != length and part.get("end") == old]
+    for part in ending:
+        if part.get("T_max") == old - part.get("begin", 0):
+            part["T_max"] += length - old
+        part["end"] = length
+    if ending:
+        _logger.warning(
+            "The training has %s=%s, that of the checkpoint had %s: %s now ends there as well, as it did before.",
+            key, length, old, " and ".join(str(part["type"]) for part in ending),
+        )  # fmt: skip
+
+
+def _check_schedule(config: Config) -> None:
+    """Warn of a falling rate that arrives long before the end of the training."""
+    parts, key, length = _schedulers(config)
+    ends = [part.get("end", length) for part in parts]
+    if parts and str(parts[-1].get("type")).startswith(("Cosine", "Poly")) and max(ends) < 0.9 * length:
+        _logger.warning(
+            "The schedule ends at %s of %s=%s, and the rate stays at its last value from there on. To use the whole "
+            "training, set 'end' of the last param_scheduler in the config to %s.", max(ends), key, length, length,
+        )  # fmt: skip
 
 
 def _train(config: Config, console: ConsoleHook | None) -> Runner:
@@ -232,7 +277,7 @@ def test(
                 _write_predictions(config, Path(out))
         if show_dir is not None:
             check_output_folder(show_dir)
-            _check_result(config, Path(show_dir))
+            check_result(config, Path(show_dir))
             _show(config, Path(show_dir))
         console = None if verbose else ConsoleHook()
         runner = _build_runner(config, console, of_training=False)
@@ -280,7 +325,7 @@ def _write_predictions(config: Config, out: Path) -> None:
                 check_output_folder(path)
             else:
                 check_output(path)
-            _check_result(config, path)
+            check_result(config, path)
             path.parent.mkdir(parents=True, exist_ok=True)
             evaluator[argument] = str(path)
             return
@@ -290,7 +335,7 @@ def _write_predictions(config: Config, out: Path) -> None:
     )
 
 
-def _check_result(config: Config, path: Path) -> None:
+def check_result(config: Config, path: Path) -> None:
     """Raise an error for a result path among the data, where it could overwrite images or true label maps."""
     result, here = path.expanduser().resolve(), Path.cwd()
     for data in data_folders(config):

@@ -15,10 +15,9 @@ import numpy as np
 from mmengine.dataset import BaseDataset, Compose
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from torch import nn
 
 from hypvision.engine.extensions import RUN_HOOKS
-from hypvision.engine.hooks import DatasetHook
+from hypvision.engine.hooks import DatasetHook, class_heads
 from hypvision.errors import HypvisionError
 from hypvision.images import label_palette
 
@@ -136,16 +135,6 @@ def _leaves(dataset: Any) -> Iterator[BaseDataset]:
             yield from _leaves(inner)
 
 
-def _heads(model: Any) -> Iterator[Any]:
-    """The heads of a segmenter or detector that know a number of classes."""
-    decode = getattr(model, "decode_head", None)
-    boxes = getattr(getattr(model, "roi_head", None), "bbox_head", None) or getattr(model, "bbox_head", None)
-    for head in (decode, boxes):
-        for single in head if isinstance(head, (list, tuple, nn.ModuleList)) else [head]:
-            if isinstance(getattr(single, "num_classes", None), int):
-                yield single
-
-
 def watch_samples(dataset: Any) -> None:
     """Put a :class:`CheckedPipeline` around the pipelines of a data set of mmseg or mmdet, also inside wrappers."""
     for leaf in _leaves(dataset):
@@ -244,7 +233,7 @@ class CheckSamplesHook(DatasetHook):
             # Open-vocabulary detectors take the names at run time; a panoptic model splits the classes over its heads.
             free = getattr(leaf, "return_classes", False) or "thing_classes" in leaf.metainfo
             free = free or getattr(model, "open_vocabulary", False)
-            for head in _heads(model) if classes is not None and not free else ():
+            for head in class_heads(model) if classes is not None and not free else ():
                 if head.num_classes != len(classes):
                     place = getattr(leaf, "data_root", None) or getattr(leaf, "ann_file", "")
                     raise HypvisionError(

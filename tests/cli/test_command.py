@@ -156,6 +156,7 @@ NEEDED = {
     "metric hierarchy": ["--config", "in.py", "--weights", "in.pth"],
     "data prepare": ["voc20", "folder"],
     "data make": [],
+    "check": ["in.py"],
     "zoo list": [],
     "zoo get": ["zoo:none"],
     "zoo card": ["none"],

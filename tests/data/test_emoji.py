@@ -77,6 +77,7 @@ def test_captions_say_what_is_shown(root):
 def test_other_splits_are_shown_once_as_they_are(root):
     data = EmojiCaptions(root, "val", styles=["noto", "fxemoji"])
     assert len(data) == 6 + 4  # fxemoji lacks one emoji of each class
+    assert "used 10 of 12 images. Left out: 2 images (no file: val-0-0.png, val-1-0.png)" in str(data.usage)
     assert data[0]["caption"] == data.emoji[0].name
     colours = {tuple(colour) for colour in data[0]["inputs"].flatten(1).T.tolist()}
     assert len(colours) == 2 and (255, 255, 255) in colours

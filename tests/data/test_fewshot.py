@@ -336,6 +336,7 @@ def test_broken_images_are_named_and_left_out_on_request(tmp_path):
         [data[i] for i in range(len(data))]
     with pytest.warns(UserWarning, match="Left out.*bird/test1.png"):
         data = FewShotDataset(str(tmp_path), "caltech101", part="test", skip_broken=True)
+    assert "9 of 10 files. Left out: 1 files (cannot be read" in str(data.usage)
     assert len(data) == 9 and [data[i]["label"] for i in range(9)].count(1) == 1
 
 

@@ -40,6 +40,7 @@ def test_splits_have_the_images_and_classes_of_their_lists(name, tmp_path):
     test = KINDS[name][0](tmp_path, EVAL, "test")
     for data, classes in ((train, 4), (test, 3)):
         assert Counter(data.labels.tolist()) == dict.fromkeys(range(classes), 4)
+        assert data.usage.used == {"images": 4 * classes} and not data.usage.left_out()
         named = 98 if name == "cars" else classes  # its names are in one table, whether there are images or not
         assert len(data.metainfo["classes"]) == len(data.metainfo["ancestors"]) == named
     assert not set(train.metainfo["classes"]) & set(test.metainfo["classes"])

@@ -204,6 +204,7 @@ def test_images_are_a_level_more(clip, tmp_path):
 
 def test_levels_may_be_left_out():
     data = TextChains("shapes", length=2, levels=(0, 1, 3))
+    assert data.usage.used == {"chains": 2}
     full = shape_chains(2)[1]
     assert data[1] == dict(positive=[full.texts[i] for i in (0, 1, 3)], negative=[full.negatives[i] for i in (0, 1, 3)])
 

@@ -16,10 +16,11 @@ from torchvision.transforms import InterpolationMode
 
 from hypvision.checks import one_of
 from hypvision.clip.views import View, first_view
-from hypvision.data.fewshot.layouts import layout_of, load_split
+from hypvision.data.fewshot.layouts import LAYOUTS, layout_of, load_split
 from hypvision.data.fewshot.pickles import read_pickled_shots
 from hypvision.data.fewshot.shots import draw_shots, take_subset
-from hypvision.data.fewshot.splits import PARTS, Item, Split, check_split, class_names
+from hypvision.data.fewshot.splits import PARTS, Item, Split, check_split, class_folders, class_names
+from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, require
 from hypvision.images import open_image
 
@@ -44,6 +45,7 @@ def load_cell(
     subset: str = "all",
     pickles: str | None = None,
     repeat: bool = False,
+    whole: Split | None = None,
 ) -> Split:
     """The images of a cell of the benchmark, :class:`~hypvision.data.fewshot.splits.Split`.
 
@@ -57,8 +59,9 @@ def load_cell(
         pickles: folder of official shots (``shot_K-seed_S.pkl``), read instead of drawing: below the data set's own
             (``"split_fewshot"``), or a path, in which ``{dataset}`` stands for the name.
         repeat: see :func:`.shots.draw_shots`.
+        whole: all images of the data set, where they are known already.
     """
-    split, layout = load_split(name, root), layout_of(name, root)
+    split, layout = load_split(name, root) if whole is None else whole, layout_of(name, root)
     if shots is not None and pickles is not None:
         folder = Path(root).expanduser() / layout.folder
         images, named = folder / layout.images, Path(pickles.replace("{dataset}", name)).expanduser()
@@ -83,6 +86,19 @@ def intact(items: Sequence[Item]) -> list[Item]:
         except HypvisionError as error:
             warnings.warn(f"Left out: {error}", stacklevel=3)
     return found
+
+
+def _usage_of(name: str, root: str, part: str, whole: int, drawn: int, used: int) -> Usage:
+    folder = Path(root).expanduser() / layout_of(name, root).folder
+    usage = Usage(folder / part if (folder / part).is_dir() else folder)
+    usage.use("files", used)
+    if drawn > used:
+        usage.leave_out("files", "cannot be read", "see the warnings", drawn - used)
+    if whole > drawn:
+        usage.leave_out("files", "not drawn, or of other classes", f"of '{part}'", whole - drawn)
+    if name not in LAYOUTS and (folder / part).is_dir():
+        class_folders(folder / part, usage=usage)
+    return usage
 
 
 @DATASETS.register_module()
@@ -121,10 +137,12 @@ class FewShotDataset(Dataset):
         repeat: bool = False,
     ):
         one_of(PARTS, part=part)
-        split = load_cell(root, name, shots, seed, subset, pickles, repeat)
+        whole = load_split(name, root)
+        split = load_cell(root, name, shots, seed, subset, pickles, repeat, whole)
         self.cell: dict[str, Any] = dict(root=root, name=name, seed=seed, subset=subset)
         self.skip_broken = skip_broken
         self.items = intact(split.part(part)) if skip_broken else split.part(part)
+        self.usage = _usage_of(name, root, part, len(whole.part(part)), len(split.part(part)), len(self.items))
         if not self.items:
             raise HypvisionError(f"The data set '{name}' has no images for '{part}' ({subset} classes).")
         augment = part == "train" if augment is None else augment

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hypvision.clip.classes import check_classes, whole_label
+from hypvision.data import folders
+from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
 from hypvision.files import read_json, read_lines, write_json
-from hypvision.images import SUFFIXES
 
 PARTS = ("train", "val", "test")
 
@@ -139,15 +140,15 @@ def folder_names(sheet: Path, what: str, folders: Sequence[str] = ()) -> dict[st
     return found
 
 
-def class_folders(folder: Path, ignored: Sequence[str] = ()) -> dict[str, list[str]]:
-    """The images of each sub-folder, of which none is empty, both sorted."""
+def class_folders(folder: Path, ignored: Sequence[str] = (), usage: Usage | None = None) -> dict[str, list[str]]:
+    """The images of each sub-folder, of which none is empty, both sorted; ``usage`` counts what is left out."""
     if not folder.is_dir():
         raise HypvisionError(f"There is no folder '{folder}'. Expected: one folder a class with its images.")
-    found = {}
-    for entry in sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in ignored):
-        found[entry.name] = sorted(str(path) for path in entry.iterdir() if path.suffix.lower() in SUFFIXES)
-        if not found[entry.name]:
-            raise HypvisionError(f"The class folder '{entry}' has no images. Add some, or remove the folder.")
+    usage = usage or Usage(folder)
+    names = [name for name in folders.class_names(folder, usage) if name not in ignored]
+    found = folders.class_images(folder, names, usage)
+    if empty := [name for name in names if not found[name]]:
+        raise HypvisionError(f"The class folder '{folder / empty[0]}' has no images. Add some, or remove the folder.")
     if not found:
         raise HypvisionError(f"The folder '{folder}' has no class folders. Expected: one folder a class.")
     return found

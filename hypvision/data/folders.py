@@ -1,0 +1,107 @@
+"""The images in class folders, each file once, with a count of what is left out."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from hypvision.data.usage import Usage
+from hypvision.errors import HypvisionError
+from hypvision.images import is_hidden, why_no_image
+
+_PARTS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts the numbers in names as numbers: 2 before 10."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
+
+
+def class_names(root: Path, usage: Usage, wanted: Collection[str] | None = None) -> list[str]:
+    """The folders in ``root``, sorted, without hidden ones.
+
+    Args:
+        root: an existing folder.
+        usage: where folders that are left out are counted.
+        wanted: the classes, as far as they are known; other folders are left out.
+    """
+    found = []
+    for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
+        if wanted is not None and entry.name in wanted:
+            reason = None
+        elif entry.is_dir():
+            reason = "hidden" if is_hidden(entry.name) else None if wanted is None else "none of the classes"
+        else:
+            reason = None if why_no_image(entry.name) else "an image beside the class folders"
+        if reason is not None:
+            usage.leave_out("folders" if entry.is_dir() else "files", reason, entry.name)
+        elif entry.is_dir():
+            found.append(entry.name)
+    return found
+
+
+def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, list[str]]:
+    """The images in the folder of each class and below it, sorted; no folder is read twice, whatever links there are.
+
+    Raises:
+        HypvisionError: two classes are the same folder, by a link.
+    """
+    places: dict[str, str] = {os.path.realpath(root): ""}
+    for name in classes:
+        if (other := places.setdefault(os.path.realpath(root / name), name)) != name:
+            raise HypvisionError(
+                f"'{root / name}' is a link to '{root / other}': its images would have two labels. Remove the link."
+            )
+    seen = set(places)
+    return {name: _images_below(root, name, seen, usage) for name in classes}
+
+
+def _images_below(root: Path, name: str, seen: set[str], usage: Usage) -> list[str]:
+    found: list[tuple[str, list[str]]] = []
+    for folder, inner, files in os.walk(root / name, followlinks=True):
+        kept, below = [], []
+        for file in sorted(files):
+            path = os.path.join(folder, file)
+            reason = why_no_image(file)
+            if reason is None and os.path.islink(path) and not os.path.exists(path):
+                reason = "link to nothing"
+            if reason is None:
+                kept.append(path)
+            else:
+                usage.leave_out("files", reason, os.path.relpath(path, root))
+        for sub in inner:
+            path = os.path.join(folder, sub)
+            place = os.path.realpath(path)
+            if is_hidden(sub) or place in seen:
+                reason = "hidden" if is_hidden(sub) else "link to a folder that is read already"
+                usage.leave_out("folders", reason, os.path.relpath(path, root))
+            else:
+                seen.add(place)
+                below.append(sub)
+        inner[:] = below
+        found.append((folder, kept))
+    return [path for _, files in sorted(found) for path in files]
+
+
+def check_depth(root: Path, classes: Sequence[str]) -> None:
+    """Refuse a root that lies one folder above or below that of the classes.
+
+    Raises:
+        HypvisionError: the only class holds folders alone, or all classes are called as parts of a data set are.
+    """
+    if len(classes) > 1 and not {name.lower() for name in classes} <= _PARTS:
+        return
+    for name in classes:
+        entries = [entry for entry in os.scandir(root / name) if not is_hidden(entry.name)]
+        if not any(entry.is_dir() for entry in entries) or any(
+            entry.is_file() and why_no_image(entry.name) is None for entry in entries
+        ):
+            return
+    raise HypvisionError(
+        f"The data folder '{root}' has {'one class' if len(classes) == 1 else 'the classes'} "
+        f"{' and '.join(repr(name) for name in classes)}, which {'holds' if len(classes) == 1 else 'hold'} folders "
+        f"and no images: the classes seem to lie one folder deeper. Give '{root / classes[0]}' as root, "
+        "or correct data_root; if they really are the classes, name them: classes=(...)."
+    )

@@ -1,0 +1,254 @@
+"""Look at the data of a config before a training, for ``hypvision check``: what is used and left out, and the faults.
+
+The fast part is what a training does before its first batch: the data sets are built, and class names and numbers are
+compared. The slow part reads every sample.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import logging
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from mmengine.registry import DATASETS, HOOKS, MODELS, DefaultScope
+from PIL import Image, ImageDraw
+from torch.utils.data import DataLoader, Dataset
+
+from hypvision.data.usage import usages
+from hypvision.engine.checks import check_data, datasets_of, explain
+from hypvision.engine.config import PHASES, leave_out_pretrained, load_config, prepare
+from hypvision.engine.extensions import import_extensions
+from hypvision.engine.hooks import DatasetHook
+from hypvision.engine.run import check_result
+from hypvision.errors import one_line, require
+from hypvision.images import open_image, read_labels
+from hypvision.inference.progress import progress
+from hypvision.viz.overlay import add_legend, draw_boxes, paint
+from hypvision.viz.palette import label_colours
+from hypvision.viz.segmentation import draw_segmentation
+from hypvision.viz.sheet import save_image
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
+
+PICTURES = 5
+"""How many samples of each part are drawn."""
+
+
+class Report(NamedTuple):
+    """What was found.
+
+    Attributes:
+        rows: of each part (train, val, test): what is counted, the number, ``"used"`` or the reason why not, examples.
+        notes: what a user should know, such as labels that follow other class names.
+        faults: what a training would stop at, each with the part and the remedy.
+        samples: how many were read.
+        pictures: the files that were written.
+    """
+
+    rows: list[tuple[str, str, int, str, str]]
+    notes: list[str]
+    faults: list[str]
+    samples: int
+    pictures: list[Path]
+
+
+class _Tried(Dataset):
+    """What is wrong with each sample of a data set; None: nothing."""
+
+    def __init__(self, dataset: Any):
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> str | None:
+        return _fault(lambda: self.dataset[index])
+
+
+def _fault(work: Any) -> str | None:
+    try:
+        work()
+    except Exception as error:  # libraries raise errors of every kind for bad content
+        return explain(error) or f"{type(error).__name__}: {one_line(error)}"
+    return None
+
+
+def check(
+    config: str | Path | Config,
+    options: dict[str, Any] | None = None,
+    everything: bool = False,
+    workers: int = 0,
+    out: str | Path | None = None,
+) -> Report:
+    """Look at the training, validation and test data of a config.
+
+    Args:
+        config: path of a config file, the name of one that ships, or a config.
+        options: changes of the config, see :func:`~hypvision.engine.config.load_config`.
+        everything: read every sample, too.
+        workers: processes that read them.
+        out: folder of pictures of some samples; None: none.
+
+    Raises:
+        HypvisionError: a mistake in the config itself.
+    """
+    config = load_config(config, options)
+    if out is not None:
+        check_result(config, Path(out))
+    import_extensions(config)
+    config = prepare(config)
+    for dataset in (one for phase in PHASES for one in datasets_of(config.get(f"{phase}_dataloader"))):
+        dataset.pop("cache", None)  # an image that cannot be read would end it all
+    report = Report([], [], [], 0, [])
+    with DefaultScope.overwrite_default_scope(config.get("default_scope") or "mmengine"):
+        run = SimpleNamespace(model=_model(config, report.notes), logger=_Notes(report.notes), _resume=False)
+        kinds = [(HOOKS.get(hook["type"]), hook) for hook in config.custom_hooks if hook["type"] != "DataUsageHook"]
+        hooks = [HOOKS.build(hook) for kind, hook in kinds if inspect.isclass(kind) and issubclass(kind, DatasetHook)]
+        parts: dict[str, Any] = {}
+        for phase in PHASES:
+            loader = config.get(f"{phase}_dataloader")
+            same = next((p for p in parts if loader and config[f"{p}_dataloader"].dataset == loader.dataset), None)
+            if same:
+                report.notes.append(f"{phase}: the data of {same}.")
+            elif loader:
+                parts[phase] = _open(config, phase, run, hooks, report)
+        for phase, dataset in parts.items():
+            if dataset is not None and everything:
+                report = report._replace(samples=report.samples + len(dataset))
+                report.faults.extend(f"{phase}: {fault}" for fault in _read_all(dataset, phase, workers))
+            if dataset is not None and out is not None:
+                _draw(dataset, phase, Path(out), report)
+    return report._replace(faults=list(dict.fromkeys(report.faults)))
+
+
+class _Notes(logging.Logger):
+    """A logger that writes warnings into a list."""
+
+    def __init__(self, notes: list[str]):
+        super().__init__("check", logging.WARNING)
+        handler = logging.Handler()
+        handler.emit = lambda record: notes.append(record.getMessage())  # type: ignore[method-assign]
+        self.addHandler(handler)
+
+
+def _model(config: Config, notes: list[str]) -> Any:
+    """The model without weights, for its number of classes; None where it cannot be built."""
+    leave_out_pretrained(config.model)
+    try:
+        return MODELS.build(config.model)
+    except Exception as error:
+        notes.append(
+            f"The model cannot be built, so its classes were not compared: {explain(error) or one_line(error)}"
+        )
+        return None
+
+
+def _open(config: Config, phase: str, run: Any, hooks: list[DatasetHook], report: Report) -> Any:
+    """A data set that has passed the fast checks, or None."""
+    found: list[Any] = []
+
+    def build() -> None:
+        check_data(config, (phase,))
+        with redirect_stdout(io.StringIO()):  # pycocotools prints
+            dataset = DATASETS.build(config[f"{phase}_dataloader"].dataset)
+            if hasattr(dataset, "full_init"):
+                dataset.full_init()
+        found.append(dataset)
+
+    fault = _fault(build)
+    if fault is None:
+        counts = [row for usage in usages(found[0]) for row in usage.rows()]
+        report.rows.extend((phase, *row) for row in counts or [("samples", len(found[0]), "used", "")])
+        for hook in hooks:
+            fault = fault or _fault(lambda hook=hook: hook.check(run, found[0]))
+    if fault is not None:
+        report.faults.append(f"{phase}: {fault}")
+    return found[0] if found else None
+
+
+def _read_all(dataset: Any, phase: str, workers: int) -> Iterator[str]:
+    loader = DataLoader(_Tried(dataset), batch_size=None, num_workers=workers)
+    for index, fault in enumerate(progress(loader, len(dataset), f"{phase} sample")):
+        if fault is not None:
+            yield f"sample {index}: {fault}"
+
+
+def _draw(dataset: Any, phase: str, out: Path, report: Report) -> None:
+    for number in range(min(PICTURES, len(dataset))):
+        index = number * len(dataset) // min(PICTURES, len(dataset))
+
+        def draw(index: int = index) -> None:
+            if (picture := picture_of(dataset, index)) is not None:
+                report.pictures.append(save_image(picture, out / f"{phase}_{index}.png"))
+
+        if (fault := _fault(draw)) is not None:
+            report.faults.append(f"{phase}: sample {index}: {fault}")
+
+
+def picture_of(dataset: Any, index: int) -> Image.Image | None:
+    """A sample with its label, boxes, masks or label map drawn in; None if it has no image."""
+    classes = [str(name) for name in (getattr(dataset, "metainfo", None) or {}).get("classes") or ()]
+    info = dataset.get_data_info(index) if hasattr(dataset, "get_data_info") else {}
+    if "img_path" in info:
+        return _annotated(info, classes)
+    sample = {} if hasattr(dataset, "read") else dataset[index]
+    image, label = dataset.read(index) if hasattr(dataset, "read") else _shown(sample.get("inputs")), None
+    if image is None:
+        return None
+    if hasattr(dataset, "labels"):
+        label = int(dataset.labels[index])
+    text = sample.get("caption") or (classes[label] if label is not None and label < len(classes) else f"label {label}")
+    factor = -(-160 // min(image.size)) if min(image.size) < 160 else 1
+    enlarged = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+    return add_legend(enlarged, [(str(text), None)])
+
+
+def _shown(pixels: Any) -> Image.Image | None:
+    """A tensor (3, H, W) as an image, normalised ones stretched to what can be seen."""
+    if not isinstance(pixels, torch.Tensor) or pixels.ndim != 3 or pixels.shape[0] != 3:
+        return None
+    if pixels.dtype != torch.uint8:
+        low, high = pixels.min(), pixels.max()
+        pixels = ((pixels - low) / (high - low).clamp_min(1e-6) * 255).to(torch.uint8)
+    return Image.fromarray(pixels.permute(1, 2, 0).numpy())
+
+
+def _annotated(info: dict[str, Any], classes: list[str]) -> Image.Image:
+    """An image of mmdet or mmseg with its annotation, both as they are in the files."""
+    image = open_image(info["img_path"])
+    if info.get("seg_map_path"):
+        labels = read_labels(info["seg_map_path"]).astype(int)
+        for old, new in (info.get("label_map") or {}).items():
+            labels[labels == old] = new
+        labels = labels - 1 if info.get("reduce_zero_label") else labels
+        labels[labels >= len(classes)] = -1
+        return draw_segmentation(image, labels, [*classes, "no class"])
+    items = info.get("instances") or []
+    names = [classes[item["bbox_label"]] for item in items]
+    colours = label_colours(len(classes))[[item["bbox_label"] for item in items]] if items else np.zeros((0, 3))
+    masks = np.full((image.height, image.width), -1)
+    for number, item in enumerate(items):
+        if item.get("mask"):
+            masks[_mask(item["mask"], image.size)] = number
+    painted = paint(image, masks, colours, 0.5)
+    return draw_boxes(painted, np.array([item["bbox"] for item in items]).reshape(-1, 4), names, colours)
+
+
+def _mask(given: Any, size: tuple[int, int]) -> np.ndarray:
+    """The pixels (H, W) of a mask that is a list of polygons or COCO's RLE."""
+    if isinstance(given, list):
+        drawn = Image.new("1", size)
+        for polygon in given:
+            ImageDraw.Draw(drawn).polygon(list(map(float, polygon)), fill=1)
+        return np.array(drawn)
+    coco = require("pycocotools.mask", "mm")
+    packed = coco.frPyObjects(given, *given["size"]) if isinstance(given["counts"], list) else given
+    return coco.decode(packed).astype(bool)

@@ -1,0 +1,75 @@
+"""A resumed training has the rates of its config at each point, also where the config has changed."""
+
+import shutil
+
+import pytest
+
+pytest.importorskip("mmengine")
+from helpers.engine import make_images, scalars, write_config
+
+from hypvision.engine.run import train
+
+CHANGES = {
+    "another batch size": {"train_dataloader.batch_size": 4},
+    "a longer training": {"train_cfg.max_epochs": 6},
+    "a shorter training": {"train_cfg.max_epochs": 3},
+    "a longer training and schedule": {"train_cfg.max_epochs": 6, "param_scheduler.1.end": 6},
+    "another rate": {"optim_wrapper.optimizer.lr": 1e-4},
+    "all of it": {"train_dataloader.batch_size": 12, "train_cfg.max_epochs": 5, "optim_wrapper.optimizer.lr": 1e-2},
+    "a schedule by epochs": {"param_scheduler.1.convert_to_iter_based": False, "train_dataloader.batch_size": 4},
+    "a schedule without warming up": {
+        "param_scheduler": [dict(type="PolyLR", eta_min=0.0, begin=0, end=4, convert_to_iter_based=True)]
+    },
+    "nothing": {},
+}
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """Two of four epochs, warming up in the first."""
+    folder = tmp_path_factory.mktemp("begun")
+    data = make_images(folder / "data", per_class=8)
+    config = write_config(folder / "config.py", data, epochs=4)
+    with config.open("a") as file:
+        file.write(
+            "param_scheduler.insert(0, dict(type='LinearLR', start_factor=0.1, begin=0, end=1, "
+            "convert_to_iter_based=True))\n"
+            "param_scheduler[1]['begin'] = 1\n"
+            "val_dataloader = val_cfg = val_evaluator = test_dataloader = test_cfg = test_evaluator = None\n"
+        )
+    train(config, folder / "run", cfg_options={"default_hooks.checkpoint.max_keep_ckpts": -1})
+    for path in (folder / "run/epoch_3.pth", folder / "run/epoch_4.pth", folder / "run/last_checkpoint"):
+        path.unlink(missing_ok=True)
+    return folder, config
+
+
+QUICK = {"another batch size": "auto", "a longer training": "path", "nothing": "auto"}
+CASES = [
+    pytest.param(change, QUICK.get(change, "auto"), marks=() if change in QUICK else pytest.mark.slow, id=change)
+    for change in CHANGES
+]
+
+
+@pytest.mark.parametrize(("change", "how"), CASES)
+def test_rates_after_a_change(begun, tmp_path, change, how):
+    folder, config = begun
+    options = CHANGES[change]
+    whole = {**options}
+    if "train_cfg.max_epochs" in options:  # what ended with the training does so again
+        whole["param_scheduler.1.end"] = options["train_cfg.max_epochs"]
+    expected = train(config, tmp_path / "whole", cfg_options=whole)
+    shutil.copytree(folder / "run", tmp_path / "run", ignore=shutil.ignore_patterns("2*"))
+    resume = "auto" if how == "auto" else tmp_path / "run/epoch_2.pth"
+    runner = train(config, tmp_path / "run", resume, cfg_options=options)
+    rates = scalars(tmp_path / "whole", "lr")
+    found = scalars(tmp_path / "run", "lr")
+    assert runner.iter == expected.iter == len(rates)
+    assert found == pytest.approx(rates[len(rates) // expected.max_epochs * 2 :], rel=1e-9)
+    log = next((tmp_path / "run").glob("*/*.log")).read_text()
+    assert ("The schedule of the config is not that of" in log) == (change != "nothing")
+
+
+def test_a_schedule_that_ends_early_is_told(begun, tmp_path, caplog):
+    folder, config = begun
+    train(config, tmp_path / "run", cfg_options={"train_cfg.max_epochs": 5})
+    assert "The schedule ends at 4 of max_epochs=5" in caplog.text
