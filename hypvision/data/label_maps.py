@@ -11,7 +11,7 @@ import numpy as np
 
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
-from hypvision.images import SUFFIXES, image_kind, image_size, is_image, read_labels
+from hypvision.images import SUFFIXES, image_kind, image_size, is_hidden, is_image, read_labels, why_no_image
 
 LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".gif", ".pgm", ".ppm")
 """Endings of label maps; the others change numbers."""
@@ -38,7 +38,7 @@ def files_below(root: str | Path, usage: Usage, kind: str) -> list[Path]:
         seen.add(real)
         for entry in os.scandir(folder):
             path = folder / entry.name
-            if entry.name.startswith("."):
+            if is_hidden(entry.name):
                 hidden = sum(map(is_image, path.rglob("*"))) if entry.is_dir() else int(is_image(path))
                 if hidden:
                     usage.leave_out(kind, "hidden", path, hidden)
@@ -146,7 +146,8 @@ def _count_rest(usage: Usage, pictures: _Named, labels: _Named, used: Collection
     for path in pictures.rest:
         if str(path) not in used and (is_image(path) or not flat):
             known = path.suffix.lower() in pictures.endings
-            usage.leave_out("images", f"not *{pictures.suffix}" if known else f"suffix {path.suffix}", path)
+            reason = why_no_image(path.name) or f"suffix {path.suffix}"
+            usage.leave_out("images", f"not *{pictures.suffix}" if known else reason, path)
     if not flat:
         for paths in labels.found.values():
             for path in paths:

@@ -21,6 +21,7 @@ from mmengine.registry import DATASETS, HOOKS, MODELS, DefaultScope
 from PIL import Image, ImageDraw
 from torch.utils.data import DataLoader, Dataset
 
+from hypvision.data.label_maps import labels_of
 from hypvision.data.usage import usages
 from hypvision.engine.checks import check_data, datasets_of, explain
 from hypvision.engine.config import PHASES, leave_out_pretrained, load_config, prepare
@@ -28,7 +29,7 @@ from hypvision.engine.extensions import import_extensions
 from hypvision.engine.hooks import DatasetHook
 from hypvision.engine.run import check_result
 from hypvision.errors import one_line, require
-from hypvision.images import open_image, read_labels
+from hypvision.images import open_image
 from hypvision.inference.progress import progress
 from hypvision.viz.overlay import add_legend, draw_boxes, paint
 from hypvision.viz.palette import label_colours
@@ -225,10 +226,7 @@ def _annotated(info: dict[str, Any], classes: list[str]) -> Image.Image:
     """An image of mmdet or mmseg with its annotation, both as they are in the files."""
     image = open_image(info["img_path"])
     if info.get("seg_map_path"):
-        labels = read_labels(info["seg_map_path"]).astype(int)
-        for old, new in (info.get("label_map") or {}).items():
-            labels[labels == old] = new
-        labels = labels - 1 if info.get("reduce_zero_label") else labels
+        labels = labels_of(info)
         labels[labels >= len(classes)] = -1
         return draw_segmentation(image, labels, [*classes, "no class"])
     items = info.get("instances") or []

@@ -542,11 +542,12 @@ def _cfg(backbone: str, **kwargs: Any) -> dict[str, Any]:
 
 default_cfgs = generate_default_cfgs(
     {
-        f"{name}.{tag}": _cfg(f"{backbone}.{tag}")
-        for backbone, tag in BACKBONES.items()
-        for name in (f"himapper_{backbone}", f"{backbone}_himapper")
-    }
-    | {  # of whole networks, in the zoo; tests/zoo compares these with its index
+        **{
+            f"{name}.{tag}": _cfg(f"{backbone}.{tag}")
+            for backbone, tag in BACKBONES.items()
+            for name in (f"himapper_{backbone}", f"{backbone}_himapper")
+        },
+        # Of whole networks, in the zoo; tests/zoo compares these with its index.
         "himapper_tf_efficientnet_lite0.grocery": _cfg("tf_efficientnet_lite0.in1k")
         | dict(
             url="zoo:himapper_tf_efficientnet_lite0.grocery",
