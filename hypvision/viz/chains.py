@@ -35,7 +35,7 @@ def draw_walks(
     else:
         axes[0].imshow(image)
     axes[0].axis("off")
-    largest = max(radius for walk in walks.values() for _, radius, _ in walk)
+    largest = max(radius for walk in walks.values() for _, radius, _ in walk) or 1.0  # 0: the root alone
     for axis, (name, walk) in zip(axes[1:], walks.items()):
         rows = range(len(walk))
         axis.barh(rows, [radius for _, radius, _ in walk], color="#cfe3f7")

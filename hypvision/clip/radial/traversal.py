@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +12,6 @@ from torch import Tensor
 
 from hypvision.clip.radial.metrics import walk
 from hypvision.clip.spaces import Space
-
-_OUTSIDE = -1e12  # similarity of a text whose cone does not contain the point
 
 
 class Step(NamedTuple):
@@ -44,29 +43,33 @@ def hierarcaps_traversal(
 def meru_traversal(
     image: Tensor, texts: Tensor, words: Sequence[str], space: Space, steps: int = 50, cones: bool = True
 ) -> list[Step]:
-    """The most similar text to each of ``steps`` points from the image to the root, whenever it changes; from
-    specific to general.
+    """The most similar text to each of ``steps`` points from the image to the root, each once; from specific to
+    general.
 
     Desai et al., "Hyperbolic Image-Text Representations" (ICML 2023). On the hyperboloid the points are evenly spaced
     in the tangent space at the origin, for CLIP on the straight line, made unit length.
 
     Arguments as of :func:`hierarcaps_traversal`. ``cones`` leaves out texts whose entailment cone does not hold the
-    point, unless that is all of them.
+    point, and lets the root, whose cone holds every point, be one of the texts: "[ROOT]".
     """
     points = space.towards_root(image, steps)
     similarity = space.similarity(points, texts)
     if cones:
         aperture = space.half_aperture(texts)
         outside = torch.stack([space.exterior_angle(texts, p.expand_as(texts)) > aperture for p in points])
-        similarity = similarity.masked_fill(outside, _OUTSIDE)
-    found = similarity.argmax(1).tolist()
+        root = points[-1:]
+        similarity = torch.cat([similarity.masked_fill(outside, -math.inf), space.similarity(points, root)], dim=1)
+        texts, words = torch.cat([texts, root]), [*words, "[ROOT]"]
+    first: dict[int, float] = {}
+    for number, share in zip(similarity.argmax(1).tolist(), np.linspace(0, 1, steps)):
+        first.setdefault(number, share)
     return _changes(
-        found, np.linspace(0, 1, steps), space.similarity(image[None], texts)[0], space.radius(texts), words
+        list(first), list(first.values()), space.similarity(image[None], texts)[0], space.radius(texts), words
     )
 
 
 def _changes(
-    nearest: Sequence[int], thresholds: np.ndarray, similarity: Tensor, radii: Tensor, words: Sequence[str]
+    nearest: Sequence[int], thresholds: Iterable[float], similarity: Tensor, radii: Tensor, words: Sequence[str]
 ) -> list[Step]:
     path: list[Step] = []
     for number, threshold in zip(nearest, thresholds):

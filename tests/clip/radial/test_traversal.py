@@ -53,7 +53,7 @@ def test_meru_walk_goes_down_the_ray():
     image = lorentz.expmap0(torch.tensor([2.2, 0.0]), 1.0)
     space = Hyperboloid(1.0, min_radius=0.05)
     found = meru_traversal(image, texts, words, space, 50)
-    assert [step.text for step in found] == ["a brown dog", "dog", "animal"]
+    assert [step.text for step in found] == ["a brown dog", "dog", "animal", "[ROOT]"]
     assert [step.threshold for step in found] == sorted(step.threshold for step in found)
     # Without cones nearer texts win, not those that hold the point: "dog" stays only while it is nearest.
     near = meru_traversal(image, texts, words, space, 50, cones=False)
