@@ -14,8 +14,8 @@ from hypvision.clip.radial.traversal import meru_traversal
 from hypvision.clip.spaces import Hyperboloid, Sphere
 from hypvision.tasks.contrastive import CLIPContrast
 
-CAPTIONS = [f"a photo of a {word}" for word in ("dog", "cat", "bird", "boat", "tree")] + ["a long story " * 40]
-BOX_CAPTIONS = [f"{word} there" for word in ("house", "lamp", "chair", "road", "river", "cloud")]
+CAPTIONS = [f"a photo of a {word}" for word in ("dog", "cat", "bird")] + ["a long story " * 40]
+BOX_CAPTIONS = [f"{word} there" for word in ("house", "lamp", "chair", "road")]
 TINY = dict(width=192, depth=12, patch=16, grid=2, text_width=32, text_depth=2, embedding=24)
 REAL = dict(width=384, depth=12, patch=16, grid=14, text_width=512, text_depth=12, embedding=512)
 HEADS = dict(visual=3, textual=2)
@@ -122,10 +122,7 @@ def check_embeddings(case):
 
 
 # Features at the first step, MERU's cones with an aperture of a right angle, and where the lift is cut.
-LENGTHS = [(1.0, 1.0), (1.0, 0.1), (14.0, 14.0), (60.0, 60.0)]
-
-
-@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("lengths", [(1.0, 1.0), (1.0, 0.1), (14.0, 60.0)])
 def test_embeddings_losses_and_gradients(build, lengths):
     case = build(lengths)
     check_embeddings(case)
