@@ -182,7 +182,11 @@ def test_walks(seed):
     image, texts = reference.lift(image[None], c)[0], reference.lift(share * (image + noise / 4), c)
     truth = reference.traversal({"curv": c.log()}, image, texts)
     point, *points = (torch.cat([reference.time(x[None], c), x]) for x in (image, *texts))
-    found = meru_traversal(point, torch.stack(points), list(map(str, range(40))), Hyperboloid(c))
+    points, space = torch.stack(points), Hyperboloid(c)
+    assert torch.allclose(space.half_aperture(points), reference.aperture(texts, c))
+    angles = space.exterior_angle(points, point.expand_as(points))
+    assert torch.allclose(angles, reference.angle(texts, image.expand_as(texts), c))
+    found = meru_traversal(point, points, list(map(str, range(40))), space)
     assert [step.text for step in found] == [str(row) if row < 40 else "[ROOT]" for row in truth]
     assert len(truth) > 2 and truth[-1] == 40
 
