@@ -195,7 +195,7 @@ def json_readers(path):
     """Everything that reads JSON which others have written, as (name in the message, call)."""
     from hypvision.clip.classes import load_classes
     from hypvision.clip.radial.retrieval import read_tree
-    from hypvision.data.emoji import _json
+    from hypvision.data.emoji import class_groups
     from hypvision.data.fewshot import load_split  # noqa: F401 - its package
     from hypvision.data.fewshot.splits import read_split
     from hypvision.openmmlab.datasets.detection import CheckedCOCO
@@ -207,9 +207,12 @@ def json_readers(path):
         copy.write_bytes(path.read_bytes())
     path.with_name("points").mkdir()
     path.with_name("points").joinpath("a.json").write_text("{}")  # else settings have nothing to belong to
+    emoji = path.with_name("emoji")
+    (emoji / "splits").mkdir(parents=True)
+    (emoji / "splits/classes.json").write_bytes(path.read_bytes())
     yield lambda: load_classes(path)
     yield lambda: read_tree(path)
-    yield lambda: _json(path)
+    yield lambda: class_groups(emoji)
     yield lambda: read_split(path, path.parent)
     yield lambda: CheckedCOCO(str(path))
     yield lambda: open_results(path.parent, Settings())

@@ -26,7 +26,7 @@ from torch import Tensor
 from hypvision.clip.classes import TEMPLATES, prompts
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.radial.measure import embed_images, find_image_files, measure_chains
-from hypvision.clip.radial.spaces import Sphere
+from hypvision.clip.spaces import Sphere
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.radial.traversal import hierarcaps_traversal
 from hypvision.clip.radial.weights import merge_tower

@@ -65,7 +65,9 @@ def from_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 )
         elif name != "textual.attn_mask":
             old = next((old for old in _RENAMED if name.startswith(old)), "")
-            found[_RENAMED.get(old, "") + name.removeprefix(old)] = value.T if name == "textual_proj.weight" else value
+            found[_RENAMED.get(old, "") + name.removeprefix(old)] = (
+                value.T.contiguous() if name == "textual_proj.weight" else value
+            )
     return found
 
 

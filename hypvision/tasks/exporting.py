@@ -47,7 +47,7 @@ def export_trained(
         )
     shape = input_size(loaded, size)
     known = scope in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None
-    about: dict[str, Any] = image_input(loaded) if known else {}
+    about: dict[str, Any] = image_input(loaded, size) if known else {}
     about |= getattr(model, "dataset_meta", None) or {}
     output: str | tuple[str, ...]
     network, output = model, "embeddings"

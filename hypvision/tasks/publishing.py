@@ -89,16 +89,17 @@ def describe_config(config: Any) -> dict[str, Any]:
     return found
 
 
-def image_input(config: Any) -> dict[str, Any]:
+def image_input(config: Any, side: int | None = None) -> dict[str, Any]:
     """The images that the model of a config is tested on, as records of the zoo say it: by the transform of the test
-    data, or the preprocessor of mmseg's and mmdet's models."""
+    data, or the preprocessor of mmseg's and mmdet's models; ``side`` as for :func:`input_size`."""
+    size = list(input_size(config, side))
     if config.get("default_scope") in ("mmseg", "mmdet"):
         given = config.model.data_preprocessor
         numbers = {key: [round(value / 255, 6) for value in given[key]] for key in ("mean", "std") if given.get(key)}
-        return dict(size=list(input_size(config)), **numbers, crop_pct=1.0, interpolation="bilinear")
+        return dict(size=size, **numbers, crop_pct=1.0, interpolation="bilinear")
     transform = config.test_dataloader["dataset"].get("transform") or {}
     return dict(
-        size=list(input_size(config)),
+        size=size,
         mean=list(transform.get("mean", IMAGENET_DEFAULT_MEAN)),
         std=list(transform.get("std", IMAGENET_DEFAULT_STD)),
         crop_pct=transform.get("crop_pct", 0.875),

@@ -220,6 +220,12 @@ def load_clip(whole, path):
     return create_clip(CLIP["name"], path).model.state_dict()
 
 
+def load_meru(whole, path):
+    from hypvision.clip.models import create_clip
+
+    return create_clip("meru-vit-s-16", path).model.state_dict()
+
+
 def load_language_model(whole, path):
     pytest.importorskip("transformers")
     from hypvision.helm.huggingface import HelmForCausalLM
@@ -268,6 +274,10 @@ WHOLES = {
         dict(type="CLIPContrast", clip=CLIP),
         "hypvision.tasks.contrastive", "clip", CONVERTERS["hf-clip"].to_official, load_clip,
     ),
+    "meru": Whole(
+        dict(type="CLIPContrast", clip=dict(name="meru-vit-s-16")),
+        "hypvision.tasks.contrastive", "clip", CONVERTERS["meru"].to_official, load_meru,
+    ),
     **{method: few_shot(method) for method in FEW_SHOT},
 }  # fmt: skip
 
@@ -280,6 +290,9 @@ def small_clip():
     text = dict(context_length=77, vocab_size=49408, heads=2, **size)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(ARCHITECTURES, CLIP["name"], dict(embed_dim=32, vision_cfg=vision, text_cfg=text))
+        vision = dict(image_size=32, timm_model_name="vit_tiny_patch16_224", timm_pool="token", timm_proj="linear")
+        small = dict(embed_dim=32, vision_cfg=vision, text_cfg=text, geometry="lorentz", vision_heads=3)
+        patch.setitem(ARCHITECTURES, "meru-vit-s-16", small)
         yield
 
 

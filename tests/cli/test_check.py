@@ -111,7 +111,7 @@ def test_boxes_are_drawn_where_the_file_says(case, capsys, tmp_path):
     path = data / "annotations/instances_train2017.json"
     content = json.loads(path.read_text())
     first = content["images"][0]
-    box = dict(content["annotations"][0], bbox=[10, 20, 30, 40], segmentation=[])
+    box = dict(content["annotations"][0], bbox=[10, 20, 30, 40], segmentation=[[10, 20, 12, 20, 10, 22]])
     content["annotations"] = [{**box, "image_id": image["id"], "id": image["id"]} for image in content["images"]]
     path.write_text(json.dumps(content))
     Image.new("RGB", (64, 64)).save(data / "train2017" / first["file_name"])

@@ -55,19 +55,23 @@ def test_points_and_similarities_against_mpmath(length):
     c, space = 1.7, Hyperboloid(1.7, scales={"image": torch.tensor(0.5)})
     features = F.normalize(torch.randn(2, 24, generator=torch.Generator().manual_seed(0)), dim=-1) * length / 0.5
     points = space.embed(features, "image")
-    mpmath.mp.dps = 30
-    truth = []
-    for row in features.double():
-        v = [mpmath.mpf(float(value)) / 2 for value in row]
-        norm = mpmath.sqrt(sum(value**2 for value in v))
-        root = mpmath.sqrt(mpmath.mpf(c)) * norm
-        x = [mpmath.sinh(min(root, mpmath.asinh(2**15))) * value / root for value in v]
-        truth.append([mpmath.sqrt(1 / mpmath.mpf(c) + sum(value**2 for value in x)), *x])
-    assert torch.allclose(points.double(), torch.tensor([[float(v) for v in row] for row in truth]).double(), rtol=2e-5)
-    inner = -truth[0][0] * truth[1][0] + sum(a * b for a, b in zip(truth[0][1:], truth[1][1:]))
-    assert float(space.similarity(points, points)[0, 1]) == pytest.approx(float(inner), rel=2e-5)
-    logits = space.logits(points, points, torch.tensor(2.0))
-    assert float(logits[0, 1]) == pytest.approx(-2 * float(mpmath.acosh(max(1, -c * inner)) / mpmath.sqrt(c)), abs=2e-3)
+    with mpmath.workdps(30):
+        truth = []
+        for row in features.double():
+            v = [mpmath.mpf(float(value)) / 2 for value in row]
+            norm = mpmath.sqrt(sum(value**2 for value in v))
+            root = mpmath.sqrt(mpmath.mpf(c)) * norm
+            x = [mpmath.sinh(min(root, mpmath.asinh(2**15))) * value / root for value in v]
+            truth.append([mpmath.sqrt(1 / mpmath.mpf(c) + sum(value**2 for value in x)), *x])
+        assert torch.allclose(
+            points.double(), torch.tensor([[float(v) for v in row] for row in truth]).double(), rtol=2e-5
+        )
+        inner = -truth[0][0] * truth[1][0] + sum(a * b for a, b in zip(truth[0][1:], truth[1][1:]))
+        assert float(space.similarity(points, points)[0, 1]) == pytest.approx(float(inner), rel=2e-5)
+        logits = space.logits(points, points, torch.tensor(2.0))
+        assert float(logits[0, 1]) == pytest.approx(
+            -2 * float(mpmath.acosh(max(1, -c * inner)) / mpmath.sqrt(c)), abs=2e-3
+        )
 
 
 def test_templates_are_averaged_before_the_lift():

@@ -59,7 +59,7 @@ def test_sentences():
 def test_words_are_what_the_crop_shows(folder):
     (folder / "img/train/2.xcf").write_bytes(b"x")
     data = TagCaptions(folder, PREFIX, NAMES, size=48, zoom=(0.2, 0.9), share=0.1, most=2)
-    assert str(data.usage).endswith("used 2 of 3 files. Left out: 1 files (suffix .xcf: 2.xcf).")
+    assert str(data.usage).endswith(f"used 2 of 3 images. Left out: 1 images (suffix .xcf: {folder}/img/train/2.xcf).")
     seen = set()
     for i in range(80):
         item = data[i]

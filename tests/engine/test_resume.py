@@ -2,16 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 pytest.importorskip("mmengine")
-from helpers.engine import make_images, scalars, write_config
-from helpers.processes import forked
-from mmengine.hooks import Hook
-from mmengine.registry import HOOKS
+from helpers.engine import ROOT, make_images, scalars, write_config
 
 from hypvision.cli import main
 from hypvision.engine.checkpoint import load_checkpoint_file
@@ -25,20 +24,35 @@ RANDOM = dict(
 )  # fmt: skip
 
 
+SIGNAL_HOOK = """
+import os, signal, sys
+import helpers.engine
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from hypvision.cli import main
+
+name, at, config, folder = sys.argv[1:]
+
+@HOOKS.register_module()
+class SignalHook(Hook):
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if runner.iter == int(at):
+            os.kill(os.getpid(), getattr(signal, name))
+
+sys.exit(main(["train", config, "--work-dir", folder]))
+"""
+
+
 def run_until(signal_name, at, folder, config):
     """Train in a process that sends itself a signal before iteration ``at``; the finished process."""
-
-    class SignalHook(Hook):
-        def before_train_iter(self, runner, batch_idx, data_batch=None):
-            if runner.iter == at:
-                os.kill(os.getpid(), getattr(signal, signal_name))
-
-    def work():
-        HOOKS.register_module(name="SignalHook", module=SignalHook)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        return main(["train", str(config), "--work-dir", str(folder / "broken")])
-
-    return forked(work)
+    script = folder / "signal_hook.py"
+    script.write_text(SIGNAL_HOOK)
+    command = [sys.executable, str(script), signal_name, str(at), str(config), str(folder / "broken")]
+    paths = [str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(paths))
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(command, env=environment, text=True, timeout=300, **pipes)
+    return SimpleNamespace(returncode=done.returncode, output=done.stdout)
 
 
 def with_signal_hook(options):

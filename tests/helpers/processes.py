@@ -13,7 +13,8 @@ from types import SimpleNamespace
 def forked(work):
     """Run a function in a fork of this process; its ``returncode`` (minus a signal that ended it) and ``output``.
 
-    A new interpreter would spend seconds on importing PyTorch: take one only where starting or importing is tested.
+    A new interpreter would spend seconds on importing PyTorch: take one only where starting or importing is tested, or
+    where the function trains, which PyTorch refuses in a fork of a process that has trained.
     """
     with tempfile.TemporaryFile() as said:
         child = os.fork()
