@@ -95,6 +95,34 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
+def load_unpacked(path: str | Path, device: str = "cpu") -> dict[str, Tensor]:
+    """What :func:`unpack` gives for a safetensors file.
+
+    The pages of a mapped file count as memory until it is closed: one of halves or bytes is read in parts, so that it
+    never lies as a whole beside its float32 weights.
+
+    Raises:
+        SafetensorError: it is damaged.
+        HypvisionError: as :func:`unpack`.
+    """
+    from safetensors import safe_open
+
+    with safe_open(path, "pt", device) as file:
+        kinds = {name: file.get_slice(name).get_dtype() for name in tuple(file.keys())}
+        if not {"F16", "BF16", "I8"}.intersection(kinds.values()):
+            return unpack({name: file.get_tensor(name) for name in kinds})
+    names = [name for name in kinds if not (name.endswith(_SCALE) and name.removesuffix(_SCALE) in kinds)]
+    step = len(names) // 32 + 1
+    out: dict[str, Tensor] = {}
+    for start in range(0, len(names), step):
+        with safe_open(path, "pt", device) as file:
+            asked = (name + end for name in names[start : start + step] for end in ("", _SCALE))
+            part = {name: file.get_tensor(name) for name in asked if name in kinds}
+        for name, value in unpack(part).items():
+            out[name] = value.clone() if value is part[name] else value  # an uncopied one would hold the file open
+    return out
+
+
 DAMAGED = "damaged"
 
 
