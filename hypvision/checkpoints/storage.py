@@ -88,7 +88,7 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 raise HypvisionError(
                     f"The scales of '{name}' do not fit it: {tuple(scale.shape)}, {tuple(value.shape)}."
                 )
-            value = value.float() * scale.reshape(-1, *[1] * (value.dim() - 1))
+            value = value.float().mul_(scale.reshape(-1, *[1] * (value.dim() - 1)))
         elif value.dtype in (torch.float16, torch.bfloat16):
             value = value.float()
         out[name] = value

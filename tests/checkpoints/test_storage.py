@@ -50,7 +50,7 @@ def test_the_file_does_not_lie_in_the_memory_beside_its_weights(tmp_path, dtype,
     Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is in use
     before = peak()
     weights = load_unpacked(path)
-    assert peak() - before < (times + 0.3) * size
+    assert peak() - before < (times + 0.5) * size
     assert {*weights} == {*(f"w{i}" for i in range(40)), "norm"}
     assert all(value.dtype == torch.float32 and value.eq(1).all() for value in weights.values())
 
