@@ -11,6 +11,7 @@ The header of a file holds what a process needs to use it without this repositor
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -24,6 +25,8 @@ from torch import Tensor
 from hypvision.checkpoints.kinds import kind_of
 from hypvision.errors import HypvisionError
 from hypvision.files import parse_json, replacing
+
+_logger = logging.getLogger(__name__)
 
 STORAGES = ("float32", "float16", "bfloat16", "int8")
 _SCALE = ".int8_scale"
@@ -273,5 +276,8 @@ def kept_tensor(path: str | Path, make: Callable[[], Tensor], rows: int | None =
         if len(found) == 1 and (rows is None or len(found[0]) == rows):
             return found[0]
     made = make()
-    write_tensors({"kept": made}, path)
+    try:
+        write_tensors({"kept": made}, path)
+    except HypvisionError as error:  # the result is worth more than its copy
+        _logger.warning("%s It will be computed again.", error)
     return made

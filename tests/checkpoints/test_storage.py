@@ -176,3 +176,9 @@ def test_what_is_kept_is_made_again_where_the_file_is_not_whole(tmp_path, conten
     path.write_bytes(content) if isinstance(content, bytes) else save_file(content, path)
     assert torch.equal(kept_tensor(path, lambda: torch.ones(3), rows=3), torch.ones(3))
     assert torch.equal(kept_tensor(path, pytest.fail), torch.ones(3))
+
+
+def test_a_tensor_is_given_where_it_cannot_be_kept(tmp_path, caplog):
+    (tmp_path / "cache").write_text("no folder")
+    made = kept_tensor(tmp_path / "cache" / "x.safetensors", lambda: torch.ones(3))
+    assert torch.equal(made, torch.ones(3)) and "was not written" in caplog.text
