@@ -5,7 +5,7 @@ Importing the package registers its backbones and optimisers in timm, so that ``
 segmentation, detection and CLIP are imported when they are used.
 """
 
-from . import geometry, models, nn, optim
+from . import errors, geometry, models, nn, optim  # noqa: F401 - errors first: it names the user for PyTorch
 from .inference import predict
 from .plugins import PLUGINS
 from .version import __version__

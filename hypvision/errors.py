@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import getpass
 import importlib
 import io
 import os
@@ -27,6 +28,11 @@ _OF_PLACES = {
     for name in ("EFBIG", "EROFS", "EISDIR", "ENOTDIR", "EEXIST", "ENAMETOOLONG", "EIO", "ENOTEMPTY", "ELOOP", "ESTALE")
     if hasattr(errno, name)
 }
+
+try:
+    getpass.getuser()
+except (KeyError, OSError):  # a number alone, as in containers; PyTorch cannot be imported by a user without a name
+    os.environ["LOGNAME"] = str(os.getuid())
 
 
 class HypvisionError(Exception):
@@ -159,7 +165,10 @@ def explain_machine(error: BaseException) -> str | None:
     if isinstance(error, FileNotFoundError):
         return f"A file is missing: {text}. Check the paths, those of the config too (see docs/data.md)."
     if isinstance(error, PermissionError):
-        return f"No permission: {text}. Choose a file or folder that you have the rights to, e.g. with --work-dir."
+        return (
+            f"No permission: {text}. Choose a file or folder that you have the rights to, e.g. with --work-dir; for a "
+            "cache by HYPVISION_HOME, HF_HOME or TORCH_HOME."
+        )
     if error.errno in _OF_PLACES:
         return f"The file system refused{place}: {error.strerror}. Correct the path, or choose another place."
     return None

@@ -29,7 +29,7 @@ from torch import Tensor
 from hypvision.checkpoints import torchscript
 from hypvision.checkpoints.kinds import kind_of
 from hypvision.checkpoints.sources import fetch
-from hypvision.checkpoints.storage import DAMAGED, check_format, format_problem, safetensors_size, unpack
+from hypvision.checkpoints.storage import DAMAGED, check_format, format_problem, load_unpacked, safetensors_size, unpack
 from hypvision.errors import HypvisionError
 
 # Stand-ins for what trainings pickle
@@ -215,10 +215,7 @@ def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, lone:
         if problem is not None:
             _check_kind(path, problem)
         if problem is None:
-            from safetensors.torch import load_file
-
-            place = device if isinstance(device, (str, torch.device)) else "cpu"
-            return unpack(load_file(path, device=str(place)))
+            return load_unpacked(path, str(device) if isinstance(device, (str, torch.device)) else "cpu")
         _check_archive(path)
         content = _unpickle(path, device, mapped)
     except HypvisionError:

@@ -49,11 +49,20 @@ _logger = logging.getLogger(__name__)
 
 
 def home() -> Path:
-    """The folder of everything that hypvision keeps between runs."""
-    if given := os.environ.get("HYPVISION_HOME"):
-        return Path(given).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or ""
-    return (Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()) / "hypvision"
+    """The folder of everything that hypvision keeps between runs.
+
+    Raises:
+        HypvisionError: the user has no home directory.
+    """
+    given, base = os.environ.get("HYPVISION_HOME"), os.environ.get("XDG_CACHE_HOME") or ""
+    try:
+        if given:
+            return Path(given).expanduser().absolute()
+        return (Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()) / "hypvision"
+    except RuntimeError as error:
+        raise HypvisionError(
+            "This user has no home directory. Set HYPVISION_HOME to a folder that you may write to."
+        ) from error
 
 
 def cache_folder() -> Path:
@@ -333,7 +342,6 @@ def fetch_first(address: str) -> Path:
         return _fetch_address(f"{address}#sha256={kept.read_text().strip()}")
     path = _download_verified(address, "")
     digest = file_sha256(path)
-    kept.parent.mkdir(parents=True, exist_ok=True)
     write_text(kept, digest)
     _logger.warning(
         "No sum of '%s' is published. The sha256 of this first download is kept and every later one must have it. To "

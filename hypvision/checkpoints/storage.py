@@ -11,6 +11,7 @@ The header of a file holds what a process needs to use it without this repositor
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -24,6 +25,8 @@ from torch import Tensor
 from hypvision.checkpoints.kinds import kind_of
 from hypvision.errors import HypvisionError
 from hypvision.files import parse_json, replacing
+
+_logger = logging.getLogger(__name__)
 
 STORAGES = ("float32", "float16", "bfloat16", "int8")
 _SCALE = ".int8_scale"
@@ -88,10 +91,38 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 raise HypvisionError(
                     f"The scales of '{name}' do not fit it: {tuple(scale.shape)}, {tuple(value.shape)}."
                 )
-            value = value.float() * scale.reshape(-1, *[1] * (value.dim() - 1))
+            value = value.float().mul_(scale.reshape(-1, *[1] * (value.dim() - 1)))
         elif value.dtype in (torch.float16, torch.bfloat16):
             value = value.float()
         out[name] = value
+    return out
+
+
+def load_unpacked(path: str | Path, device: str = "cpu") -> dict[str, Tensor]:
+    """What :func:`unpack` gives for a safetensors file.
+
+    The pages of a mapped file count as memory until it is closed: one of halves or bytes is read in parts, so that it
+    never lies as a whole beside its float32 weights.
+
+    Raises:
+        SafetensorError: it is damaged.
+        HypvisionError: as :func:`unpack`.
+    """
+    from safetensors import safe_open
+
+    with safe_open(path, "pt", device) as file:
+        kinds = {name: file.get_slice(name).get_dtype() for name in tuple(file.keys())}
+        if not {"F16", "BF16", "I8"}.intersection(kinds.values()):
+            return unpack({name: file.get_tensor(name) for name in kinds})
+    names = [name for name in kinds if not (name.endswith(_SCALE) and name.removesuffix(_SCALE) in kinds)]
+    step = len(names) // 32 + 1
+    out: dict[str, Tensor] = {}
+    for start in range(0, len(names), step):
+        with safe_open(path, "pt", device) as file:
+            asked = (name + end for name in names[start : start + step] for end in ("", _SCALE))
+            part = {name: file.get_tensor(name) for name in asked if name in kinds}
+        for name, value in unpack(part).items():
+            out[name] = value.clone() if value is part[name] else value  # an uncopied one would hold the file open
     return out
 
 
@@ -245,5 +276,8 @@ def kept_tensor(path: str | Path, make: Callable[[], Tensor], rows: int | None =
         if len(found) == 1 and (rows is None or len(found[0]) == rows):
             return found[0]
     made = make()
-    write_tensors({"kept": made}, path)
+    try:
+        write_tensors({"kept": made}, path)
+    except HypvisionError as error:  # the result is worth more than its copy
+        _logger.warning("%s It will be computed again.", error)
     return made

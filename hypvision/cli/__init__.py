@@ -189,7 +189,7 @@ def _command(argv: list[str]) -> str:
         raise HypvisionError(f"hypvision: there is no command '{first}'. Did you mean {' or '.join(grouped)}?")
     parser.add_argument(
         "command",
-        choices=[*_words(""), *(group for group in GROUPS if group not in COMMANDS)],
+        choices=[*_words(""), *(group for group in GROUPS if group and group not in COMMANDS)],
         nargs="?",
         metavar="COMMAND",
     )

@@ -1,13 +1,22 @@
 """Storage of weights: error bounds, what is refused, what a header holds."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from hypvision.checkpoints.read import read_weights
-from hypvision.checkpoints.storage import STORAGES, kept_tensor, pack, read_header, unpack, write_weights
+from hypvision.checkpoints.storage import (
+    STORAGES,
+    kept_tensor,
+    load_unpacked,
+    pack,
+    read_header,
+    unpack,
+    write_weights,
+)
 from hypvision.errors import HypvisionError
 
 
@@ -22,6 +31,28 @@ def weights():
         "count": torch.tensor(12345678901),
         "columns": torch.randn(64, 48).t(),
     }
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak is read from Linux")
+@pytest.mark.parametrize(("dtype", "times"), [("bfloat16", 2), ("float16", 2), ("int8", 4)])
+def test_the_file_does_not_lie_in_the_memory_beside_its_weights(tmp_path, dtype, times):
+    path = tmp_path / "w.safetensors"
+    stored = {f"w{i}": torch.ones(512, 1024, dtype=getattr(torch, dtype)) for i in range(40)}
+    scales = {f"{name}.int8_scale": torch.ones(len(value)) for name, value in stored.items() if dtype == "int8"}
+    save_file({**stored, **scales, "norm": torch.ones(64)}, path)
+    size = path.stat().st_size
+    del stored, scales
+
+    def peak():
+        line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is in use
+    before = peak()
+    weights = load_unpacked(path)
+    assert peak() - before < (times + 0.5) * size
+    assert {*weights} == {*(f"w{i}" for i in range(40)), "norm"}
+    assert all(value.dtype == torch.float32 and value.eq(1).all() for value in weights.values())
 
 
 @pytest.mark.parametrize("storage", STORAGES)
@@ -145,3 +176,9 @@ def test_what_is_kept_is_made_again_where_the_file_is_not_whole(tmp_path, conten
     path.write_bytes(content) if isinstance(content, bytes) else save_file(content, path)
     assert torch.equal(kept_tensor(path, lambda: torch.ones(3), rows=3), torch.ones(3))
     assert torch.equal(kept_tensor(path, pytest.fail), torch.ones(3))
+
+
+def test_a_tensor_is_given_where_it_cannot_be_kept(tmp_path, caplog):
+    (tmp_path / "cache").write_text("no folder")
+    made = kept_tensor(tmp_path / "cache" / "x.safetensors", lambda: torch.ones(3))
+    assert torch.equal(made, torch.ones(3)) and "was not written" in caplog.text
