@@ -361,7 +361,7 @@ def test_models_of_the_engine_load_every_file(whole):
 
 @pytest.mark.parametrize("kind", ["official", "converted", "training"])
 def test_functions_of_a_family_load_every_file(whole, kind):
-    expected = whole.part if whole.family.door in (load_clip, load_language_model) else whole.state
+    expected = whole.part if whole.family.door in (load_clip, load_meru, load_language_model) else whole.state
     found = whole.family.door(whole.family, file_of(whole, kind))
     same({name: found[name] for name in expected}, expected)
 
