@@ -24,8 +24,8 @@ from bench.common import add_run_arguments, in_turns, report, start
 from hypvision.clip.models import create_clip
 from hypvision.clip.radial.metrics import chain_metrics
 from hypvision.clip.radial.reference import FrozenTexts
-from hypvision.clip.spaces import Sphere
 from hypvision.clip.radial.texts import distinct, embed_texts
+from hypvision.clip.spaces import Sphere
 from hypvision.tasks.radial import RadialTuning
 
 MARKS = ("<!-- radial:begin -->", "<!-- radial:end -->")
