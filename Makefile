@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
+FULL_STAMP := $(VENV)/.installed-full
 # processes for the tests: one a core, up to four
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -lt 4 ] && echo $$n || echo 4)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -34,7 +35,7 @@ demo: $(RUN_STAMP)  ## set up, then train and test four tasks on images drawn on
 test: $(DEV_STAMP)  ## set up, then run the tests (a few minutes)
 	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist worksteal
 
-test-all: $(DEV_STAMP)  ## the tests, the slow ones too
+test-all: $(FULL_STAMP)  ## the tests, the slow ones too: notebooks, and the app in a browser
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 lint: $(DEV_STAMP)  ## ruff, codespell, layers of packages, types of the package and of the documentation's examples
@@ -60,6 +61,7 @@ lines:  ## count the lines of Python, package by package
 lock:  ## resolve requirements/ anew for Linux and every Python from constraints.txt and pyproject.toml (needs uv)
 	uv pip compile $(LOCK) --extra dev -c constraints.txt -o requirements/dev.txt
 	uv pip compile $(LOCK) $(foreach extra,$(subst $(comma), ,$(RUN_EXTRAS)),--extra $(extra)) -c requirements/dev.txt -o requirements/run.txt
+	uv pip compile $(subst 3.10,3.11,$(LOCK)) --extra full -c requirements/dev.txt -o requirements/full.txt
 
 clean:  ## remove what was built and trained, and the environment
 	rm -rf $(VENV) work_dirs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .cache
@@ -77,3 +79,7 @@ $(DEV_STAMP): pyproject.toml requirements/dev.txt Makefile | $(BIN)/python
 	@echo "Installing into $(VENV): a few minutes and 6 GB at the first call ..."
 	@$(call install,dev,dev)
 	@touch $@ $(RUN_STAMP)
+
+$(FULL_STAMP): pyproject.toml requirements/full.txt Makefile | $(BIN)/python
+	@$(call install,full,full)
+	@touch $@ $(DEV_STAMP) $(RUN_STAMP)
