@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from . import lorentz
+from .geoopt_names import GeooptNames
 from .lorentz.frame import _perpendicular
 from .lorentz.means import _normalised
 from .lorentz.normal import _check_std
@@ -15,7 +16,7 @@ from .manifolds import Manifold, check_numbers
 from .numerics import one_each, safe_sqrt, square_norm
 
 
-class Euclidean(Manifold):
+class Euclidean(GeooptNames, Manifold):
     """Flat space with points ``(..., n)``: lets code that is written for a manifold run without one."""
 
     name = "Euclidean"
@@ -31,14 +32,14 @@ class Euclidean(Manifold):
     def extra_repr(self) -> str:
         return ""
 
-    def dist(self, x: Tensor, y: Tensor) -> Tensor:
+    def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
         """Euclidean distance ``(...)``."""
-        length: Tensor = torch.linalg.vector_norm(x - y, dim=-1)
+        length: Tensor = torch.linalg.vector_norm(x - y, dim=-1, keepdim=keepdim)
         return length
 
-    def dist0(self, x: Tensor) -> Tensor:
+    def dist0(self, x: Tensor, *, keepdim: bool = False) -> Tensor:
         """Euclidean norm ``(...)``."""
-        length: Tensor = torch.linalg.vector_norm(x, dim=-1)
+        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=keepdim)
         return length
 
     def cdist(self, x: Tensor, y: Tensor) -> Tensor:
@@ -79,13 +80,13 @@ class Euclidean(Manifold):
         """``v``."""
         return v
 
-    def inner(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    def inner(self, x: Tensor, u: Tensor, v: Tensor, *, keepdim: bool = False) -> Tensor:
         """``u . v``, shape ``(...)``."""
-        return (u * v).sum(-1)
+        return (u * v).sum(-1, keepdim=keepdim)
 
-    def norm(self, x: Tensor, u: Tensor) -> Tensor:
+    def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
         """``|u|``, shape ``(...)``."""
-        length: Tensor = torch.linalg.vector_norm(u, dim=-1)
+        length: Tensor = torch.linalg.vector_norm(u, dim=-1, keepdim=keepdim)
         return length
 
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -120,9 +121,10 @@ class Euclidean(Manifold):
         """``R x``; ``x`` ``(..., n)``, ``matrix`` ``(m, n)``."""
         return self.matvec(matrix, x)
 
-    def sqdist(self, x: Tensor, y: Tensor) -> Tensor:
+    def sqdist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
         """``|x - y|^2``, shape ``(...)``."""
-        return square_norm(x - y).squeeze(-1)
+        square = square_norm(x - y)
+        return square if keepdim else square.squeeze(-1)
 
     def centroid(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Weighted mean ``(..., n)`` of ``x`` ``(..., N, n)``; the origin where all weights are 0."""

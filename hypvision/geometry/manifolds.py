@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from . import lorentz, maps, poincare
 from ._typing import Curvature
+from .geoopt_names import GeooptNames
 from .numerics import positive, widen
 
 
@@ -105,10 +106,10 @@ class Manifold(nn.Module):
     extra = 0
     # Methods of every manifold of this package. They are only declared here: a manifold of your own may lack some, and
     # optimisers see by that what it can do.
-    dist: Callable[[Tensor, Tensor], Tensor]
-    dist0: Callable[[Tensor], Tensor]
+    dist: Callable[..., Tensor]
+    dist0: Callable[..., Tensor]
     cdist: Callable[[Tensor, Tensor], Tensor]
-    sqdist: Callable[[Tensor, Tensor], Tensor]
+    sqdist: Callable[..., Tensor]
     expmap: Callable[[Tensor, Tensor], Tensor]
     logmap: Callable[[Tensor, Tensor], Tensor]
     expmap0: Callable[[Tensor], Tensor]
@@ -118,8 +119,8 @@ class Manifold(nn.Module):
     projx: Callable[[Tensor], Tensor]
     proju: Callable[[Tensor, Tensor], Tensor]
     egrad2rgrad: Callable[[Tensor, Tensor], Tensor]
-    inner: Callable[[Tensor, Tensor, Tensor], Tensor]
-    norm: Callable[[Tensor, Tensor], Tensor]
+    inner: Callable[..., Tensor]
+    norm: Callable[..., Tensor]
     transp: Callable[[Tensor, Tensor, Tensor], Tensor]
     transp0: Callable[[Tensor, Tensor], Tensor]
     transp0back: Callable[[Tensor, Tensor], Tensor]
@@ -246,8 +247,16 @@ class Manifold(nn.Module):
         return self.from_tangent0(u * std)
 
 
-class Common(Manifold):
-    """The methods that have the same arguments on the hyperboloid, in the ball and on products."""
+def kept(values: Tensor, keepdim: bool) -> Tensor:
+    """Numbers ``(...)`` as ``(..., 1)`` where the last dimension is kept."""
+    return values.unsqueeze(-1) if keepdim else values
+
+
+class Common(GeooptNames, Manifold):
+    """The methods that have the same arguments on the hyperboloid, in the ball and on products.
+
+    With ``keepdim`` numbers ``(...)`` keep the last dimension, ``(..., 1)``.
+    """
 
     def _check(self, **points: object) -> None:
         """With ``check=True``: refuse points that are not on the manifold; functions refuse what is no tensor."""
@@ -259,21 +268,21 @@ class Common(Manifold):
         """The function of this name for this curvature."""
         raise NotImplementedError
 
-    def dist(self, x: Tensor, y: Tensor) -> Tensor:
+    def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
         """Geodesic distance ``(...)``."""
-        return self._call("dist", x=x, y=y)
+        return kept(self._call("dist", x=x, y=y), keepdim)
 
-    def dist0(self, x: Tensor) -> Tensor:
+    def dist0(self, x: Tensor, *, keepdim: bool = False) -> Tensor:
         """Distance ``(...)`` from the origin."""
-        return self._call("dist0", x=x)
+        return kept(self._call("dist0", x=x), keepdim)
 
     def cdist(self, x: Tensor, y: Tensor) -> Tensor:
         """Pairwise distances ``(..., N, M)``."""
         return self._call("cdist", x=x, y=y)
 
-    def sqdist(self, x: Tensor, y: Tensor) -> Tensor:
+    def sqdist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
         """Squared Lorentz distance ``(...)``: the squared chord on the hyperboloid."""
-        return self._call("sqdist", x=x, y=y)
+        return kept(self._call("sqdist", x=x, y=y), keepdim)
 
     def expmap(self, x: Tensor, u: Tensor) -> Tensor:
         """Exponential map at ``x``."""
@@ -307,13 +316,13 @@ class Common(Manifold):
         """Riemannian gradient from the Euclidean gradient ``v`` at ``x``."""
         return self._call("egrad2rgrad", x=x, v=v)
 
-    def inner(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    def inner(self, x: Tensor, u: Tensor, v: Tensor, *, keepdim: bool = False) -> Tensor:
         """Inner product ``(...)`` of tangent vectors at ``x``."""
-        return self._call("inner", x=x, u=u, v=v)
+        return kept(self._call("inner", x=x, u=u, v=v), keepdim)
 
-    def norm(self, x: Tensor, u: Tensor) -> Tensor:
+    def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
         """Length ``(...)`` of tangent vectors at ``x``."""
-        return self._call("norm", x=x, u=u)
+        return kept(self._call("norm", x=x, u=u), keepdim)
 
     def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """Parallel transport of ``v`` from ``x`` to ``y``."""
@@ -438,12 +447,28 @@ class Lorentz(Hyperbolic):
     """The hyperboloid with points ``(..., n + 1)``, time first; tangent vectors at the origin are ``(..., n)``.
 
     The methods are the functions of :mod:`hypvision.geometry.lorentz` without their curvature. For the arguments see
-    :class:`Manifold`.
+    :class:`Manifold`; ``k``, instead of ``c``, is geoopt's: ``1 / c``.
     """
 
     name = "Lorentz"
     extra = 1
     _functions: ClassVar[ModuleType] = lorentz
+
+    def __init__(
+        self,
+        c: float = 1.0,
+        learnable: bool = False,
+        bounds: tuple[float, float] = (0.1, 10.0),
+        check: bool = False,
+        *,
+        k: float | None = None,
+    ):
+        super().__init__(c if k is None else 1 / k, learnable, bounds, check)
+
+    @property
+    def k(self) -> Curvature:
+        """What geoopt calls the curvature of its hyperboloid: the square ``1 / c`` of its radius."""
+        return 1 / self.c
 
     def projx(self, x: Tensor) -> Tensor:
         """Points with the space parts of ``x``, which may have left the hyperboloid."""
@@ -531,6 +556,7 @@ class PoincareBall(Hyperbolic):
         eps: distance that points keep from the boundary, as a fraction of the radius: 1e-5 in float32 and 1e-10 in
             float64 if None, a largest radius of 12.2 and 23.7; geoopt's is 4e-3 (6.2) in float32.
         exact: whether :meth:`retr` is the exponential map instead of ``project(x + u)``.
+        k: the sectional curvature ``-c``, as geoopt's stereographic model takes it, instead of ``c``.
 
     For the other arguments see :class:`Manifold`.
     """
@@ -558,8 +584,10 @@ class PoincareBall(Hyperbolic):
         check: bool = False,
         eps: float | None = None,
         exact: bool = False,
+        *,
+        k: float | None = None,
     ):
-        super().__init__(c, learnable, bounds, check)
+        super().__init__(c if k is None else -k, learnable, bounds, check)
         if eps is not None and not 0 < eps < 1:
             raise ValueError(f"eps must lie between 0 and 1, got {eps}.")
         self.eps = eps
@@ -598,6 +626,16 @@ class PoincareBall(Hyperbolic):
     def conformal_factor(self, x: Tensor) -> Tensor:
         """``2 / (1 - c |x|^2)``, shape ``(..., 1)``."""
         return self._call("conformal_factor", x=x)
+
+    def lambda_x(self, x: Tensor, *, keepdim: bool = False) -> Tensor:
+        """:meth:`conformal_factor` as geoopt gives it, shape ``(...)``."""
+        factor = self.conformal_factor(x)
+        return factor if keepdim else factor.squeeze(-1)
+
+    @property
+    def k(self) -> Curvature:
+        """The sectional curvature ``-c``, as geoopt names it."""
+        return -self.c
 
     def gyration(self, u: Tensor, v: Tensor, w: Tensor) -> Tensor:
         """The rotation ``gyr[u, v]`` of ``w``."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ._typing import Curvature
-from .manifolds import Common, Manifold, whose
+from .manifolds import Common, Manifold, kept, whose
 from .numerics import one_each, safe_sqrt
 
 
@@ -103,29 +103,29 @@ class Product(Common):
         one_each("wrapped_normal", "std", std, sum(self.dims), "dimensions")
         return torch.split(std, self.dims, -1)
 
-    def dist(self, x: Tensor, y: Tensor) -> Tensor:
+    def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
         """Distance ``(...)``: the root of the sum of the squared distances."""
-        return self._length("dist", x=x, y=y)
+        return kept(self._length("dist", x=x, y=y), keepdim)
 
-    def dist0(self, x: Tensor) -> Tensor:
+    def dist0(self, x: Tensor, *, keepdim: bool = False) -> Tensor:
         """Distance ``(...)`` from the origin."""
-        return self._length("dist0", x=x)
+        return kept(self._length("dist0", x=x), keepdim)
 
     def cdist(self, x: Tensor, y: Tensor) -> Tensor:
         """Pairwise distances ``(..., N, M)``."""
         return self._length("cdist", x=x, y=y)
 
-    def inner(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    def inner(self, x: Tensor, u: Tensor, v: Tensor, *, keepdim: bool = False) -> Tensor:
         """Inner product ``(...)``: the sum of the factors'."""
-        return self._total("inner", x=x, u=u, v=v)
+        return kept(self._total("inner", x=x, u=u, v=v), keepdim)
 
-    def norm(self, x: Tensor, u: Tensor) -> Tensor:
+    def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
         """Length ``(...)``."""
-        return safe_sqrt(self.inner(x, u, u))
+        return safe_sqrt(self.inner(x, u, u, keepdim=keepdim))
 
-    def sqdist(self, x: Tensor, y: Tensor) -> Tensor:
+    def sqdist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
         """Sum ``(...)`` of the factors' squared Lorentz (or Euclidean) distances."""
-        return self._total("sqdist", x=x, y=y)
+        return kept(self._total("sqdist", x=x, y=y), keepdim)
 
     def projx(self, x: Tensor) -> Tensor:
         """``projx`` of every factor."""

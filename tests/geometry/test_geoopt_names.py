@@ -1,0 +1,106 @@
+"""Methods under geoopt's names, against geoopt's own in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hypvision.geometry import Euclidean, Lorentz, PoincareBall, Product
+
+geoopt = pytest.importorskip("geoopt")
+C = 0.7
+BALLS = PoincareBall(C), geoopt.PoincareBallExact(c=C).double()
+SPACES = Lorentz(C), geoopt.Lorentz(k=1 / C).double()
+KINDS = (Lorentz(C), PoincareBall(C), Euclidean(), Product((Lorentz(C), 2), (PoincareBall(C), 1)))
+
+
+def draw(manifold, *shape):
+    """Points ``x``, ``y`` up to a radius of about 2, beyond which geoopt loses digits, and tangent vectors ``u``, ``v`` at ``x``."""
+    generator = torch.Generator().manual_seed(0)
+    a, b, s, r = (torch.randn(*shape, 3, dtype=torch.float64, generator=generator) for _ in range(4))
+    x, y = manifold.from_tangent0(a / 2), manifold.from_tangent0(b / 2)
+    return x, y, manifold.transp0(x, s), manifold.transp0(x, r)
+
+
+CALLS = {
+    "dist2": lambda m, x, y, u, v: m.dist2(x, y),
+    "dist2 kept": lambda m, x, y, u, v: m.dist2(x, y, keepdim=True),
+    "transp_follow_expmap": lambda m, x, y, u, v: m.transp_follow_expmap(x, u, v),
+    "lambda_x": lambda m, x, y, u, v: m.lambda_x(x),
+    "lambda_x kept": lambda m, x, y, u, v: m.lambda_x(x, keepdim=True),
+    "mobius_coadd": lambda m, x, y, u, v: m.mobius_coadd(x, y),
+    "mobius_cosub": lambda m, x, y, u, v: m.mobius_cosub(x, y),
+    "mobius_fn_apply": lambda m, x, y, u, v: m.mobius_fn_apply(torch.nn.functional.softplus, x),
+    "mobius_pointwise_mul": lambda m, x, y, u, v: m.mobius_pointwise_mul(y[0] + 2, x),
+    "midpoint of all": lambda m, x, y, u, v: m.weighted_midpoint(x),
+    "midpoint": lambda m, x, y, u, v: m.weighted_midpoint(x, u.square().sum(-1), reducedim=[0]),
+    "linear combination": lambda m, x, y, u, v: m.weighted_midpoint(
+        x, u.square().sum(-1) / 40, reducedim=[-2], lincomb=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_values_are_those_of_geoopt(name):
+    shared = ("dist2", "transp_follow_expmap")
+    for ours, theirs in (BALLS, SPACES) if name in shared else (BALLS,):
+        given = draw(ours, 4, 6)
+        torch.testing.assert_close(CALLS[name](ours, *given), CALLS[name](theirs, *given), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("manifold", KINDS, ids=lambda manifold: manifold.name)
+def test_numbers_keep_the_last_dimension(manifold):
+    x, y, u, v = draw(manifold, 5)
+    for method, given in (
+        ("dist", (x, y)),
+        ("sqdist", (x, y)),
+        ("dist0", (x,)),
+        ("inner", (x, u, v)),
+        ("norm", (x, u)),
+    ):
+        call = getattr(manifold, method)
+        assert torch.equal(call(*given, keepdim=True), call(*given).unsqueeze(-1)), method
+    torch.testing.assert_close(manifold.transp_follow_retr(x, u, v), manifold.transp(x, manifold.retr(x, u), v))
+
+
+@pytest.mark.parametrize("manifold", KINDS, ids=lambda manifold: manifold.name)
+def test_coaddition_commutes_and_is_undone_by_an_addition(manifold):
+    x, y, *_ = draw(manifold, 5)
+    torch.testing.assert_close(manifold.mobius_coadd(x, y), manifold.mobius_coadd(y, x), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(manifold.mobius_add(manifold.mobius_cosub(x, y), y), x, rtol=1e-6, atol=1e-6)
+
+
+def test_curvatures_as_geoopt_names_them():
+    assert Lorentz(k=4.0).c == 1 / geoopt.Lorentz(k=4.0).k == 0.25
+    assert PoincareBall(k=-0.5).c == 0.5 and PoincareBall(0.5).k == pytest.approx(geoopt.PoincareBall(c=0.5).k.item())
+    assert Lorentz(0.25).k == 4.0
+    for kind, k in ((Lorentz, -1.0), (PoincareBall, 1.0)):
+        with pytest.raises(ValueError, match="curvature c must be positive"):
+            kind(k=k)
+
+
+def test_normal_points_have_the_length_std():
+    """Of their tangent vectors, on average; on the ball as geoopt's, whose hyperboloid draws others."""
+    torch.manual_seed(0)
+    ball, theirs = BALLS
+    for manifold in (ball, SPACES[0]):
+        length = manifold.logmap0(manifold.random_normal(20000, 3, std=0.5, dtype=torch.float64)).square().sum(-1)
+        assert length.mean().sqrt().item() == pytest.approx(0.5, rel=0.02)
+    length = ball.logmap0(theirs.random_normal(20000, 3, std=0.5).detach()).square().sum(-1)
+    assert length.mean().sqrt().item() == pytest.approx(0.5, rel=0.02)
+    torch.manual_seed(0)
+    moved = ball.logmap0(ball.random_normal(2000, 3, mean=torch.tensor([1.0, 0.0, 0.0]), std=0.01))
+    torch.testing.assert_close(moved.mean(0), torch.tensor([1.0, 0.0, 0.0]), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("manifold", KINDS, ids=lambda manifold: manifold.name)
+def test_points_and_vectors_are_checked(manifold):
+    x, _, u, _ = draw(manifold, 5)
+    manifold.assert_check_point_on_manifold(x)
+    assert manifold.check_point_on_manifold(x) and manifold.check_vector_on_tangent(x, u)
+    assert not manifold.check_point_on_manifold(torch.full_like(x, torch.nan))
+    assert not manifold.check_vector_on_tangent(x, torch.full_like(u, torch.nan))
+    with pytest.raises(ValueError, match="x "):
+        manifold.assert_check_point_on_manifold(torch.full_like(x, torch.nan))
+    if isinstance(manifold, Lorentz):
+        assert not manifold.check_vector_on_tangent(x, u + x)
