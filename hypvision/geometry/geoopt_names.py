@@ -34,7 +34,7 @@ class GeooptNames(_Base):
         return self.mobius_coadd(x, self.scalar_mul(-1.0, y))
 
     def mobius_fn_apply(self, fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """``expmap0(fn(logmap0(x)))``: ``fn`` in the tangent space at the origin (Ganea et al., NeurIPS 2018, eq. 26)."""
+        """``expmap0(fn(logmap0(x)))``: ``fn`` in the tangent space at the origin (Ganea et al., NeurIPS 2018)."""
         return self.expmap0(fn(self.logmap0(x)))
 
     def mobius_pointwise_mul(self, w: Tensor, x: Tensor) -> Tensor:

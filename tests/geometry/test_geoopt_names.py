@@ -15,7 +15,7 @@ KINDS = (Lorentz(C), PoincareBall(C), Euclidean(), Product((Lorentz(C), 2), (Poi
 
 
 def draw(manifold, *shape):
-    """Points ``x``, ``y`` up to a radius of about 2, beyond which geoopt loses digits, and tangent vectors ``u``, ``v`` at ``x``."""
+    """Points ``x``, ``y`` within a radius of about 2, where geoopt keeps its digits; tangent vectors at ``x``."""
     generator = torch.Generator().manual_seed(0)
     a, b, s, r = (torch.randn(*shape, 3, dtype=torch.float64, generator=generator) for _ in range(4))
     x, y = manifold.from_tangent0(a / 2), manifold.from_tangent0(b / 2)
@@ -45,7 +45,7 @@ def test_values_are_those_of_geoopt(name):
     shared = ("dist2", "transp_follow_expmap")
     for ours, theirs in (BALLS, SPACES) if name in shared else (BALLS,):
         given = draw(ours, 4, 6)
-        torch.testing.assert_close(CALLS[name](ours, *given), CALLS[name](theirs, *given), rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(CALLS[name](ours, *given), CALLS[name](theirs, *given), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("manifold", KINDS, ids=lambda manifold: manifold.name)
