@@ -25,7 +25,8 @@ class SeekingIterTrainLoop(IterBasedTrainLoop):
     data workers anew, with seeds made from (seed, rank, iteration), after each ``restart_interval`` iterations; with
     the interval of the checkpoints, which the engine takes, a resumed run repeats the uninterrupted one exactly.
 
-    It needs mmengine's ``InfiniteSampler`` and no special batch sampler; with others it does as mmengine.
+    It needs mmengine's ``InfiniteSampler`` and no special batch sampler, or an iterable data set that has ``seek``
+    (:mod:`hypvision.data.shards`); with others it does as mmengine.
 
     Args:
         restart_interval: iterations between two restarts of the workers; none by default.
@@ -34,7 +35,8 @@ class SeekingIterTrainLoop(IterBasedTrainLoop):
 
     def __init__(self, *args: Any, restart_interval: int = 0, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        if isinstance(self.dataloader.sampler, InfiniteSampler) and type(self.dataloader.batch_sampler) is BatchSampler:
+        sampled = isinstance(self.dataloader.sampler, InfiniteSampler)
+        if hasattr(self.dataloader.dataset, "seek") or sampled and type(self.dataloader.batch_sampler) is BatchSampler:
             self.dataloader_iterator = _SeekingIterator(self, restart_interval)
 
 
@@ -59,6 +61,10 @@ class _SeekingIterator:
 
     def _open(self) -> Iterator[Any]:
         loader, seed = self.loop.dataloader, self.loop.runner.seed
-        loader.sampler.indices = islice(loader.sampler._indices_of_rank(), self.position * loader.batch_size, None)
+        if hasattr(loader.dataset, "seek"):
+            loader.dataset.seek(self.position, loader.batch_size)
+            loader._iterator = None  # persistent workers have the data set as it was
+        else:
+            loader.sampler.indices = islice(loader.sampler._indices_of_rank(), self.position * loader.batch_size, None)
         seed_everything(int(np.random.SeedSequence([seed, get_rank(), self.position]).generate_state(1)[0]))
         return iter(loader)

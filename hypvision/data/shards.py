@@ -1,0 +1,341 @@
+"""Images with captions or labels in tar files (webdataset), for data that is too large for a folder.
+
+The files of a sample share their name up to the first dot and follow each other in the tar file:
+
+- captions: ``KEY.jpg`` with ``KEY.txt``, or with ``KEY.json`` that has a ``caption`` (RedCaps);
+- captions and boxes: ``KEY.child.jpg``, ``KEY.child.txt`` and ``KEY.parent000.jpg``, ``KEY.parent000.txt``, ... (GRIT
+  as HyCoCLIP prepares it, where a parent is a box of the image);
+- labels: ``KEY.jpg`` with ``KEY.cls``, a number from 0.
+
+>>> data = CaptionShards("data/redcaps/shards/{000000..000999}.tar", transform=dict(input_size=224, is_training=True))
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import IterableDataset, get_worker_info
+from torchvision.transforms.v2 import functional
+from tqdm import tqdm
+
+from hypvision.checks import at_least
+from hypvision.data.image_folder import build_transform
+from hypvision.data.usage import Usage
+from hypvision.errors import HypvisionError, require
+from hypvision.files import read_json, read_lines, write_json
+from hypvision.images import FORMATS, MAX_PIXELS, to_rgb
+from hypvision.records import parse
+
+require("webdataset", "shards")
+require("mmengine", "mm")
+
+import braceexpand  # noqa: E402 - after the checks that say how to install them
+from mmengine.dist import get_dist_info  # noqa: E402
+from mmengine.registry import DATASETS  # noqa: E402
+from webdataset.tariterators import group_by_keys  # noqa: E402
+
+INDEX = "shards.json"  # beside the shards: what was counted in them
+_IMAGES = ("jpg", "jpeg", "png", "webp")
+
+
+class Counted(NamedTuple):
+    """What was counted in a shard, of this size in bytes: its samples, and [reason, sample] of those left out."""
+
+    bytes: int
+    modified: int
+    samples: int
+    left_out: list[list[str]]
+
+
+def find_shards(shards: str | Path | Sequence[str | Path]) -> list[Path]:
+    """The files that a pattern with braces, a list of paths or patterns, or a folder names, in its order.
+
+    Raises:
+        HypvisionError: one is missing or named twice, or there is none.
+    """
+    names = [shards] if isinstance(shards, (str, Path)) else list(shards)
+    found: list[Path] = []
+    for name in names:
+        path = Path(name).expanduser()
+        found += sorted(path.glob("*.tar")) if path.is_dir() else map(Path, braceexpand.braceexpand(str(path)))
+    if not found:
+        raise HypvisionError(f"There are no shards in '{shards}'. Give a folder with .tar files, a pattern or a list.")
+    for path in found:
+        if not path.is_file():
+            raise HypvisionError(
+                f"The shard '{path}' does not exist. Correct 'shards': a folder, a list, or a pattern such as "
+                "'shards/{000000..000099}.tar'."
+            )
+    if len(set(found)) < len(found):
+        twice = next(path for path in found if found.count(path) > 1)
+        raise HypvisionError(f"The shard '{twice}' is named twice. Remove one from 'shards'.")
+    return found
+
+
+class _Shards(IterableDataset):
+    """Shards for every process and worker, each sample once an epoch; subclasses say what a sample must have.
+
+    In a training (``shuffle > 0``) the stream has no end: epoch after epoch, each with its own order of shards, which
+    the processes and their workers share out; the samples of a shard are mixed within a buffer. Where a resumed
+    training goes on follows from its iteration and the counts of the shards: those already seen are not opened.
+    """
+
+    def __init__(self, shards: Any, transform: Any, shuffle: int, seed: int):
+        super().__init__()
+        at_least(0, shuffle=shuffle, seed=seed)
+        self.paths = find_shards(shards)
+        self.transform = None if transform is None else build_transform(transform)
+        self.shuffle, self.seed, self.place = shuffle, seed, str(self.paths[0].parent)
+        self.usage, self._start = Usage(self.place), (0, 1)
+        self.counts = self._count()
+        if not sum(self.counts):
+            raise HypvisionError(f"The shards have no sample that can be used. {self.usage}")
+
+    def _problem(self, sample: dict[str, Any]) -> str | None:
+        """Why a sample is left out; images need not be read."""
+        raise NotImplementedError
+
+    def _sample(self, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _count(self) -> list[int]:
+        """Samples of each shard: from the index beside it if it is as it was then, else counted."""
+        tables: dict[Path, dict[str, Counted]] = {path.parent: {} for path in self.paths}
+        kind = f"{type(self).__name__}{' with boxes' if getattr(self, 'boxes', False) else ''}"
+        known = dict[str, dict[str, Counted]]
+        for folder in tables:
+            if (folder / INDEX).is_file():
+                content = parse(known, read_json(folder / INDEX), f"'{folder / INDEX}'", advice="Remove it.")
+                tables[folder] = content.get(kind, {})
+        counts, new = [], False
+        for path in tqdm(self.paths, unit="shard", disable=None if len(self.paths) > 1 else True):
+            status, table = path.stat(), tables[path.parent]
+            found = table.get(path.name)
+            if found is None or (found.bytes, found.modified) != (status.st_size, status.st_mtime_ns):
+                left_out: list[list[str]] = []
+                samples = sum(1 for _ in self._read(path, left_out, images=False))
+                found = table[path.name] = Counted(status.st_size, status.st_mtime_ns, samples, left_out)
+                new = True
+            counts.append(found.samples)
+            self.usage.use("samples", found.samples)
+            for reason, key in found.left_out:
+                self.usage.leave_out("samples", reason, f"{path.name}, {key}")
+        for folder, table in tables.items() if new and get_dist_info()[0] == 0 else ():
+            if os.access(folder, os.W_OK):
+                others = read_json(folder / INDEX) if (folder / INDEX).is_file() else {}
+                plain = {name: found._asdict() for name, found in table.items()}
+                write_json(folder / INDEX, {**others, kind: plain})
+        return counts
+
+    def _read(self, path: Path, left_out: list[list[str]], images: bool = True) -> Iterator[dict[str, Any]]:
+        """The samples of a shard that can be used, as bytes."""
+        ended: list[list[str]] = []
+        try:
+            for sample in group_by_keys(_files(path, ended, images)):
+                if (problem := self._problem(sample)) is None:
+                    yield sample
+                else:
+                    left_out.append([problem, str(sample["__key__"])])
+        except ValueError as error:
+            raise HypvisionError(f"The shard '{path}' has a file twice ({error}). Write it again.") from error
+        left_out += ended
+
+    def seek(self, batches: int, batch_size: int) -> None:
+        """Go on as after so many batches of each process."""
+        self._start = (batches, batch_size)
+
+    def __len__(self) -> int:
+        return sum(self.counts)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        rank, world = get_dist_info()
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        batches, size = self._start
+        worker = (worker + batches) % workers  # a loader that goes on takes its first batch from the first worker
+        own, readers = rank * workers + worker, world * workers
+        if self.shuffle and readers > len(self.paths):
+            raise HypvisionError(
+                f"{len(self.paths)} shards cannot be shared out to {world} processes with {workers} workers each. "
+                "Write more, smaller shards, or set train_dataloader.num_workers lower."
+            )
+        if not self.shuffle and world > 1:
+            raise HypvisionError("Shards are tested in one process. Run the test without a launcher.")
+        skip = -(-max(0, batches - worker) // workers) * size  # the loader takes its batches from the workers in turn
+        for epoch in count():
+            order = np.arange(len(self.paths))
+            if self.shuffle:
+                order = np.random.default_rng([self.seed, epoch]).permutation(order)
+            for number in order[own::readers]:
+                if skip >= self.counts[number]:
+                    skip -= self.counts[number]
+                    continue
+                yield from self._shard(int(number), epoch, skip)
+                skip = 0
+            if not self.shuffle:
+                return
+
+    def _shard(self, number: int, epoch: int, skip: int) -> Iterator[dict[str, Any]]:
+        rng = np.random.default_rng([self.seed, epoch, number])
+        samples, path = self._read(self.paths[number], []), self.paths[number]
+        for place, sample in enumerate(_mixed(samples, self.shuffle, rng)):
+            own = np.random.default_rng([self.seed, epoch, number, place])
+            if place >= skip:
+                try:
+                    yield self._sample(sample, own)
+                except HypvisionError:
+                    raise
+                except Exception as error:
+                    raise HypvisionError(
+                        f"The sample '{sample['__key__']}' of the shard '{path}' cannot be read: {error}. Write the "
+                        "shard again without it."
+                    ) from error
+
+    def _image(self, data: bytes) -> Image.Image:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS:,} in all")
+            return to_rgb(image)
+
+    def _inputs(self, data: bytes) -> torch.Tensor:
+        image = self._image(data)
+        return functional.pil_to_tensor(image) if self.transform is None else self.transform(image)
+
+
+@DATASETS.register_module()
+class CaptionShards(_Shards):
+    """Images with a caption each: ``inputs`` (3, H, W), ``caption``, and with boxes ``box_inputs``, ``box_caption``.
+
+    Args:
+        shards: a folder, a pattern such as ``"shards/{000000..000999}.tar"``, or a list of them.
+        transform: of the image and of its box, as for :class:`~hypvision.data.image_folder.ImageFolderDataset`;
+            ``normalize=False`` leaves bytes, as :class:`~hypvision.tasks.contrastive.CLIPContrast` takes them.
+            None: pixels as they are, uint8.
+        boxes: give one box of each image with its words, drawn at random; samples without any are left out.
+        shuffle: samples that are mixed; 0: one pass in the order of the files, for tests.
+        seed: of the orders of shards and samples, and of the boxes.
+    """
+
+    def __init__(self, shards: Any, transform: Any = None, boxes: bool = False, shuffle: int = 1000, seed: int = 0):
+        self.boxes = boxes
+        super().__init__(shards, transform, shuffle, seed)
+
+    def _problem(self, sample: dict[str, Any]) -> str | None:
+        try:
+            if _image_of(sample) is None and _image_of(sample, "child.") is None:
+                return "no image"
+            if not _caption(sample):
+                return "no caption"
+            if self.boxes and not all(_caption(sample, f"{name}.") for name in _parents(sample)):
+                return "a box without words"
+        except UnicodeDecodeError:
+            return "text that is not UTF-8"
+        except ValueError:
+            return "damaged JSON"
+        return "no box" if self.boxes and not _parents(sample) else None
+
+    def _sample(self, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        data: Any = _image_of(sample, "child.") or _image_of(sample)
+        found = dict(inputs=self._inputs(data), caption=_caption(sample))
+        if self.boxes:
+            names = _parents(sample)
+            name = f"{names[int(rng.integers(len(names)))]}."
+            box: Any = _image_of(sample, name)
+            found |= dict(box_inputs=self._inputs(box), box_caption=_caption(sample, name))
+        return found
+
+
+@DATASETS.register_module()
+class ImageShards(_Shards):
+    """Images with a label each: ``inputs`` (3, H, W) and ``label``.
+
+    Args:
+        shards, shuffle, seed: as for :class:`CaptionShards`.
+        transform: as for :class:`~hypvision.data.image_folder.ImageFolderDataset`.
+        classes: names in the order of the labels, or a text file with one a line; None: ``classes.txt`` beside the
+            shards.
+    """
+
+    def __init__(
+        self,
+        shards: Any,
+        transform: Any,
+        classes: Sequence[str] | str | Path | None = None,
+        shuffle: int = 1000,
+        seed: int = 0,
+    ):
+        if classes is None:
+            classes = find_shards(shards)[0].parent / "classes.txt"
+        if isinstance(classes, (str, Path)):
+            classes = read_lines(classes, "the list of classes")
+        self.metainfo = dict(classes=tuple(classes))
+        super().__init__(shards, transform, shuffle, seed)
+
+    def _problem(self, sample: dict[str, Any]) -> str | None:
+        if _image_of(sample) is None:
+            return "no image"
+        label = sample.get("cls", b"").strip()
+        if not label.isdigit():
+            return "no label"
+        return None if int(label) < len(self.metainfo["classes"]) else "a label beyond the classes"
+
+    def _sample(self, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        data: Any = _image_of(sample)
+        return dict(inputs=self._inputs(data), label=int(sample["cls"]))
+
+
+def _files(path: Path, ended: list[list[str]], images: bool) -> Iterator[dict[str, Any]]:
+    """The files of a tar file for webdataset; of images the bytes only if asked for."""
+    size, name = path.stat().st_size, "the first"
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                if not member.isreg():
+                    continue
+                name = member.name
+                if member.offset_data + member.size > size:
+                    raise tarfile.ReadError("unexpected end of data")
+                picture = name.lower().endswith(_IMAGES)
+                content: Any = tar.extractfile(member)
+                yield dict(fname=name, data=content.read() if images or not picture else b"x", __url__=str(path))
+                tar.members = []  # type: ignore[misc]
+    except tarfile.TarError:
+        ended.append(["the tar file is cut off or damaged: fetch or write it again", name])
+
+
+def _mixed(samples: Iterator[Any], size: int, rng: np.random.Generator) -> Iterator[Any]:
+    buffer: list[Any] = []
+    for sample in samples:
+        buffer.append(sample)
+        if len(buffer) > size:
+            yield buffer.pop(int(rng.integers(len(buffer))) if size else 0)
+    rng.shuffle(buffer)  # type: ignore[arg-type]
+    yield from buffer
+
+
+def _image_of(sample: dict[str, Any], prefix: str = "") -> bytes | None:
+    return next((sample[prefix + suffix] for suffix in _IMAGES if sample.get(prefix + suffix)), None)
+
+
+def _parents(sample: dict[str, Any]) -> list[str]:
+    names = sorted({key.partition(".")[0] for key in sample if key.startswith("parent")})
+    return [name for name in names if _image_of(sample, f"{name}.")]
+
+
+def _caption(sample: dict[str, Any], prefix: str = "") -> str:
+    for name in (prefix,) if prefix else ("child.", ""):
+        if (text := sample.get(f"{name}txt")) is not None:
+            return text.decode("utf-8").strip()
+    content = json.loads(sample["json"].decode("utf-8")) if "json" in sample and not prefix else {}
+    caption = content.get("caption") if isinstance(content, dict) else None
+    return caption.strip() if isinstance(caption, str) else ""
