@@ -115,7 +115,7 @@ def _run(args: Namespace) -> None:
 def settings_of(args: Namespace):
     """The :class:`~hypvision.tasks.few_shot_benchmark.Settings` of parsed arguments."""
     from hypvision.clip.models import image_size
-    from hypvision.clip.segmentation.segment import clip_options
+    from hypvision.clip.names import clip_options
     from hypvision.engine.config import parse_options
     from hypvision.tasks.few_shot_benchmark import Settings
 

@@ -16,12 +16,12 @@ from safetensors.torch import save_file
 import hypvision
 from hypvision.clip import load_segmenter
 from hypvision.clip.models import create_clip
+from hypvision.clip.names import clip_options
 from hypvision.clip.prompting import build_host
 from hypvision.clip.prompting.features import FeatureCache, cached_texts
 from hypvision.clip.radial.measure import embed_images
 from hypvision.clip.radial.reference import frozen_images, frozen_texts
 from hypvision.clip.radius import image_radii, measure_radii
-from hypvision.clip.segmentation.segment import clip_options
 from hypvision.clip.views import View, view_of
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.data.text_chains import TextChains
