@@ -2,8 +2,8 @@ r"""How far from the origin CLIP's embeddings lie on the ball, before and after 
 
 An embedding z is a tangent vector at the origin; :math:`\mathrm{Rad}(\exp_0(z)) = (2/\sqrt c)\,\mathrm{artanh}(\sqrt c
 |\exp_0(z)|) = 2 |z|`, whatever c is. The paper's Fig. 2 and 5 do not say which convention they plot:
-``convention="half"`` leaves out the factor 2. Hyperbolic models (MERU, HyCoCLIP) have points of their own; their radius is
-the distance from the origin.
+``convention="half"`` leaves out the factor 2. Hyperbolic models (MERU, HyCoCLIP) have points of their own; their
+radius is the distance from the origin.
 """
 
 from __future__ import annotations
