@@ -394,7 +394,7 @@ def read_clip(path: Path) -> dict[str, Tensor]:
     return clip_names(network_weights(read_file(path), _CLIP))
 
 
-def _load(model: nn.Module, path: Path, resize: bool) -> None:
+def _load(model: Any, path: Path, resize: bool) -> None:
     """Load weights of any origin, renamed by open_clip's own steps; ``resize``: and resized."""
     from open_clip import convert
     from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed

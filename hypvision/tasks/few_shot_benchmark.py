@@ -332,7 +332,7 @@ def check_methods(specs: Sequence[CellSpec], settings: Settings) -> None:
         FewShotCLIP(deepcopy(clip), model["host"], model["adapter"])
 
 
-def _options(spec: CellSpec, settings: Settings, teacher: dict[str, Any] | None, **sizes: int) -> dict[str, Any]:
+def _options(spec: CellSpec, settings: Settings, teacher: dict[str, Any] | None, **sizes: Any) -> dict[str, Any]:
     """The config of a cell for data of these sizes."""
     taken = host_options(spec.method)
     host = {option: value for option, value in (settings.host or {}).items() if option in taken}

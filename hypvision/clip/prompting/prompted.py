@@ -151,11 +151,10 @@ class IVLP(PromptedHost):
         vision_depth: int | None = None,
     ):
         super().__init__(clip, text_chunk)
-        if text_depth is None or vision_depth is None:
-            towers = [name for name, count in (("text", text), ("vision", vision)) if count]
-            depth = depth_for(clip.model, depth, self.usual_depth, *towers)
-        text_depth, vision_depth = (depth if own is None else own for own in (text_depth, vision_depth))
-        self.learner = PromptLearner(clip, text, vision, text_depth, vision_depth, words, emulate_half)
+        towers = [name for name, count in (("text", text), ("vision", vision)) if count]
+        deep = 0 if text_depth and vision_depth else depth_for(clip.model, depth, self.usual_depth, *towers)
+        depths = text_depth or deep, vision_depth or deep
+        self.learner = PromptLearner(clip, text, vision, *depths, words, emulate_half)
 
 
 @register_host("deep-vision")
