@@ -354,10 +354,14 @@ def _fetch_address(text: str) -> Path:
     return _download_verified(*_address_and_sum(text))
 
 
+def kept_path(url: str) -> Path:
+    """Where the file of an address is kept, in PyTorch's cache; it need not exist."""
+    return Path(torch.hub.get_dir(), "checkpoints", Path(urlsplit(url).path).name)
+
+
 def _download_verified(url: str, sha256: str) -> Path:
     """Downloads once into PyTorch's cache, verified by the first digits of the sum."""
-    place = _web_place(url)
-    path = Path(torch.hub.get_dir(), "checkpoints", Path(urlsplit(url).path).name)
+    place, path = _web_place(url), kept_path(url)
 
     def there() -> bool:
         try:
@@ -405,28 +409,24 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
     """
     from huggingface_hub import constants, try_to_load_from_cache
 
-    kept = try_to_load_from_cache(repository, name)
-    if isinstance(kept, str):
-        return Path(kept)
-    folder = home() / "hub" / repository
-    versions = sorted(folder.glob(f"*/{glob.escape(name)}"), key=os.path.getmtime)
-    if offline():
-        return versions[-1] if versions else None
+    kept = kept_from_hub(repository, name)
+    if offline() or isinstance(try_to_load_from_cache(repository, name), str):
+        return kept
     place = _hub_place(f"hf-hub:{repository}/{name}")
     try:
         table = f"{constants.ENDPOINT}/api/models/{repository}/tree/main/{name.rpartition('/')[0]}".rstrip("/")
         try:
             listed = parse_json(download_text(table, place.headers))
         except SourceError as error:
-            if not versions:
+            if kept is None:
                 raise
             _logger.warning("%s: %s; using the file of an earlier visit.", place.address, error)
-            return versions[-1]
+            return kept
         entry = next((entry for entry in listed if entry["path"] == name), None)
         if entry is None:
             return None
         size, sha256 = entry["size"], (entry.get("lfs") or {}).get("oid")
-        path = folder / (sha256 or entry["oid"])[:16] / name
+        path = home() / "hub" / repository / (sha256 or entry["oid"])[:16] / name
         # Small files are listed by the sum of git, which only their transport vouches for.
         verify = partial(verify_sum, sha256=sha256 or "")
         return _download_once(place, path, f"{path.parent.name}-{path.name}", place.address, path.is_file, verify, size)
@@ -437,6 +437,26 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
         ) from error
     except (ValueError, TypeError, KeyError) as error:
         raise HypvisionError(f"The hub's list of the files of '{repository}' cannot be read: {error!r}.") from error
+
+
+def kept_from_hub(repository: str, name: str) -> Path | None:
+    """A file of a repository in the hub's own cache, or of the last visit in ours; None if it is in neither."""
+    from huggingface_hub import try_to_load_from_cache
+
+    kept = try_to_load_from_cache(repository, name)
+    if isinstance(kept, str):
+        return Path(kept)
+    versions = (home() / "hub" / repository).glob(f"*/{glob.escape(name)}")
+    return max(versions, key=os.path.getmtime, default=None)
+
+
+def repositories_with(name: str) -> list[str]:
+    """The repositories ``USER/REPO`` of which a file of this name is in the hub's own cache or in ours."""
+    from huggingface_hub import constants
+
+    theirs = (path.parts[-4] for path in Path(constants.HF_HUB_CACHE).glob(f"models--*/snapshots/*/{name}"))
+    ours = ("/".join(path.parts[-4:-2]) for path in (home() / "hub").glob(f"*/*/*/{name}"))
+    return sorted({*(folder.removeprefix("models--").replace("--", "/") for folder in theirs), *ours})
 
 
 # Addresses of whole releases

@@ -8,10 +8,13 @@ import sys
 from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import check_output, check_output_folder
+
+if TYPE_CHECKING:
+    from hypvision.clip.models import CLIPBundle
 
 
 class Parser(ArgumentParser):
@@ -121,15 +124,52 @@ def add_model_args(parser: ArgumentParser) -> None:
 
 
 CLIP_HELP = (
-    "NAME: a model of open_clip, shapes-s8, ..., hf-hub:USER/REPO or local-dir:PATH; WEIGHTS: a tag of open_clip, a "
-    "file, zoo:NAME, or none for random ones (default: those of the repository or folder)"
+    "NAME: a model of open_clip (ViT-B-16), a hyperbolic one (meru-vit-s-16, hycoclip-vit-b-16), weights of `hypvision "
+    "zoo list --task zero-shot` (shapes-s8.captions and emoji-s16.captions ship), hf-hub:USER/REPO, local-dir:PATH, or "
+    "a file; WEIGHTS: a tag (openai, redcaps, grit), a file, zoo:NAME, or none for random ones; not needed where NAME "
+    "has only one"
 )
 
 
-def add_clip_argument(parser: _ActionsContainer, what: str, default: str | None) -> None:
-    """``--clip NAME[:WEIGHTS]``, which means the same in all commands; see
-    :func:`hypvision.clip.segmentation.segment.clip_options`."""
+def add_clip_argument(parser: _ActionsContainer, what: str, default: str | None = None) -> None:
+    """``--clip NAME[:WEIGHTS]``, the same in all commands; see :func:`hypvision.clip.names.clip_options`."""
     parser.add_argument("--clip", default=default, metavar="NAME[:WEIGHTS]", help=f"{what}. {CLIP_HELP}")
+
+
+def clip_of(args: Namespace) -> CLIPBundle:
+    """The model that ``--clip`` means, on the device that ``--device`` means."""
+    from hypvision.clip.models import create_clip
+    from hypvision.clip.names import clip_options
+
+    device = device_of(args)
+    clip = create_clip(**clip_options(args.clip))
+    clip.model.to(device)
+    return clip
+
+
+def add_texts_argument(parser: _ActionsContainer, what: str, required: bool = False) -> None:
+    """``--texts``: texts, or a file of them; see :func:`texts_of`."""
+    text = f"{what}: texts in quotes, or a .txt file with one a line"
+    parser.add_argument("--texts", nargs="+", default=[], required=required, metavar="TEXT|FILE", help=text)
+
+
+def texts_of(args: Namespace) -> list[str]:
+    """The texts that ``--texts`` means, each once.
+
+    Raises:
+        HypvisionError: a file that is not there, or without texts.
+    """
+    from hypvision.files import read_lines
+
+    every = [
+        text.strip()
+        for given in args.texts
+        for text in (read_lines(given, "the list of texts") if given.lower().endswith(".txt") else [given])
+    ]
+    found = list(dict.fromkeys(text for text in every if text))
+    if args.texts and not found:
+        raise HypvisionError("--texts has no text. Give texts in quotes, or a .txt file with one a line.")
+    return found
 
 
 def add_device_argument(parser: ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from hypvision.cli.arguments import Parser, add_clip_argument, add_device_argument, device_of, whole
+from hypvision.cli.arguments import Parser, add_clip_argument, add_device_argument, clip_of, whole
 
 
 def add_clip_chains_arguments(parser: Parser) -> None:
@@ -81,15 +81,12 @@ def run_clip_chains(args: Namespace) -> None:
 
 def _measure(args: Namespace, texts, images, files) -> dict:
     """Measurements of a CLIP before and after tuning."""
-    from hypvision.clip.models import create_clip
     from hypvision.clip.radial.measure import measure_clip, measure_hyperlex, measure_tree
     from hypvision.clip.radial.retrieval import read_tree
     from hypvision.clip.radial.weights import merge_tower
-    from hypvision.clip.segmentation.segment import clip_options
     from hypvision.errors import HypvisionError
 
-    clip = create_clip(**clip_options(args.clip))
-    clip.model.to(device_of(args))
+    clip = clip_of(args)
     found, walks, root = {}, {}, None
     for name in ("before", "after") if args.tuned else ("model",):
         if name == "after":

@@ -1,26 +1,36 @@
 """``hypvision metric embed``, ``search`` and ``hierarchy``: embeddings of images.
 
 All take a metric learner, by its config and checkpoint; ``embed`` and ``search`` also any timm model, whose features
-compare by cosine.
+compare by cosine, and any CLIP, which embeds texts, too.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hypvision.cli.arguments import Parser, add_device_argument, device_of, whole
+from hypvision.cli.arguments import (
+    Parser,
+    add_clip_argument,
+    add_device_argument,
+    add_texts_argument,
+    clip_of,
+    device_of,
+    texts_of,
+    whole,
+)
 from hypvision.cli.predict import add_sources_arguments
 from hypvision.errors import HypvisionError, require
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from PIL import Image
 
-    from hypvision.inference.sources import Frame, Sources
+    from hypvision.inference.sources import Frame
 
 
 def _add_model_arguments(parser: Parser, timm: bool = True) -> None:
@@ -35,13 +45,27 @@ def _add_model_arguments(parser: Parser, timm: bool = True) -> None:
             "weights are those of --weights, else the published ones of that name (timm's default for it), which are "
             "fetched once",
         )
+        add_clip_argument(parser, "a CLIP instead, for images and texts")
     parser.add_argument("--batch", type=whole(1), default=32, metavar="N", help="images at a time (default: 32)")
     add_device_argument(parser)
 
 
-def _embedder(args: Namespace, device: str):
-    from hypvision.tasks.embedding import load_embedder
+def _texts_of(args: Namespace) -> list[str]:
+    """The texts in the place of images, if they are given."""
+    if bool(args.images) == bool(args.texts):
+        raise HypvisionError("Give either images or --texts, not both and not neither.")
+    if args.texts and args.clip is None:
+        raise HypvisionError("--texts need a model that reads: give --clip NAME.")
+    return texts_of(args)
 
+
+def _embedder(args: Namespace, device: str):
+    from hypvision.tasks.embedding import clip_embedder, load_embedder
+
+    if args.clip is not None:
+        if args.config or args.weights or args.model:
+            raise HypvisionError("--clip stands alone: leave out --config, --weights and --model.")
+        return clip_embedder(clip_of(args), args.clip)
     if args.config is not None:
         import hypvision.openmmlab  # noqa: F401 - lets mmengine load weights by the addresses of the zoo
     return load_embedder(args.config, args.weights, args.model, device)
@@ -49,7 +73,8 @@ def _embedder(args: Namespace, device: str):
 
 def add_metric_embed_arguments(parser: Parser) -> None:
     """The arguments of ``metric embed``."""
-    add_sources_arguments(parser, "IMAGE")
+    add_sources_arguments(parser, "IMAGE", needed=False)
+    add_texts_argument(parser, "instead of images")
     _add_model_arguments(parser)
     text = "NumPy archive to write (default: embeddings.npz)"
     parser.add_output("--save", default="embeddings.npz", metavar="FILE", help=text)
@@ -57,7 +82,7 @@ def add_metric_embed_arguments(parser: Parser) -> None:
 
 def run_metric_embed(args: Namespace) -> None:
     """``metric embed`` from parsed arguments: a NumPy archive of ``embeddings``, ``paths``, ``frames`` (numbers in a
-    video; -1 of images), ``space``, ``weights``."""
+    video; -1 of images), ``space``, its curvature ``c``, ``weights``; of texts ``texts`` in place of the paths."""
     import numpy as np
 
     from hypvision.files import check_output, protecting, replacing
@@ -67,32 +92,35 @@ def run_metric_embed(args: Namespace) -> None:
     device = device_of(args)
     out = Path(args.save)
     out = check_output(out.with_name(out.name if out.suffix == ".npz" else out.name + ".npz"))
-    embedder = _embedder(args, device)
-    sources = find_sources(args.images, args.every)
-    frames, vectors = embed_sources(embedder, sources, args.batch, device)
-    about = dict(
-        paths=np.array([frame.file for frame in frames]),
-        frames=np.array([-1 if frame.number is None else frame.number for frame in frames]),
-        space=embedder.space,
-        weights=embedder.weights,
-    )
-    with protecting(*sources.files), replacing(out) as temporary:
+    texts, embedder = _texts_of(args), _embedder(args, device)
+    about: dict[str, Any] = dict(space=embedder.space, c=embedder.c, weights=embedder.weights)
+    files: list[Path] = []
+    if texts:
+        vectors, about["texts"] = embedder.embed_texts(texts).float().cpu(), np.array(texts)
+    else:
+        sources = find_sources(args.images, args.every)
+        files = sources.files
+        frames, vectors = embed_sources(embedder, sources, args.batch, device)
+        about["paths"] = np.array([frame.file for frame in frames])
+        about["frames"] = np.array([-1 if frame.number is None else frame.number for frame in frames])
+    with protecting(*files), replacing(out) as temporary:
         np.savez(temporary, embeddings=vectors.numpy(), **about)
     print(
-        f"{len(frames)} embeddings of {vectors.shape[1]} numbers ({embedder.space}) in {out}; weights "
+        f"{len(vectors)} embeddings of {vectors.shape[1]} numbers ({embedder.space}) in {out}; weights "
         f"{embedder.weights}"
     )
 
 
 def add_metric_search_arguments(parser: Parser) -> None:
     """The arguments of ``metric search``."""
-    add_sources_arguments(parser, "IMAGE")
+    add_sources_arguments(parser, "IMAGE", needed=False)
+    add_texts_argument(parser, "what to look for instead of images")
     text = "where to search: a folder, with its sub-folders, or what IMAGE can be"
     parser.add_argument("--gallery", required=True, metavar="DIR", help=text)
     _add_model_arguments(parser)
     parser.add_argument("-k", type=whole(1), default=9, metavar="N", help="neighbours (default: 9)")
     text = (
-        "image to write, .png, .jpg, .jpeg or .webp (default: search.png; of several images to look for "
+        "image to write, .png, .jpg, .jpeg or .webp (default: search.png; of several to look for "
         "search_NAME.png); the neighbours stand beside it in .json and .csv"
     )
     parser.add_output("--save", default="search.png", metavar="FILE", help=text)
@@ -111,36 +139,41 @@ def run_metric_search(args: Namespace) -> None:
 
     device, out = device_of(args), Path(args.save)
     image_format(out)  # refuses a wrong one before the work
-    looked_for = find_sources(args.images, args.every)
+    texts = _texts_of(args)
+    sources = None if texts else find_sources(args.images, args.every)
     folder = Path(args.gallery).expanduser().is_dir()
     searched = find_sources(images_in(args.gallery) if folder else args.gallery, args.every)
-    with protecting(*looked_for.files, *searched.files):
+    with protecting(*(sources.files if sources else []), *searched.files):
         for ending in (out.suffix, ".json", ".csv"):
             check_output(out.with_suffix(ending))
         embedder = _embedder(args, device)
-        queries, points = embed_sources(embedder, looked_for, args.batch, device)
+        if sources is None:
+            queries, points = _frames(texts), embedder.embed_texts(texts).float().cpu()
+        else:
+            queries, points = embed_sources(embedder, sources, args.batch, device)
         frames, gallery = embed_sources(embedder, searched, args.batch, device)
         places = {_identity(frame): number for number, frame in enumerate(frames)}
-        own = torch.tensor([places.get(_identity(query), -1) for query in queries])
+        own = torch.tensor([-1 if texts else places.get(_identity(query), -1) for query in queries])
         exclude = own if (own >= 0).any() else None
         if exclude is not None and len(frames) == 1:
             raise HypvisionError(f"In '{args.gallery}' there is no other image than the one to look for.")
         blocks = nearest(points, gallery, args.k, embedder.space, exclude)
         neighbours = torch.cat([numbers for _, numbers in blocks]).tolist()
         shown = _thumbnails(searched, {number for row in neighbours for number in row})
-        asked = _thumbnails(looked_for, range(len(queries)))
+        asked = _thumbnails(sources or queries, range(len(queries)))
         content, rows = [], []
         for i, (query, numbers) in enumerate(zip(queries, neighbours)):
             if len(queries) > 1:
                 print(_caption(query))
             found, tiles = [], []
-            for number, distance in zip(numbers, distances(points[i], gallery[numbers], embedder.space).tolist()):
+            far = distances(points[i], gallery[numbers], embedder.space, embedder.c)
+            for number, distance in zip(numbers, far.tolist()):
                 frame = frames[number]
                 print(f"{distance:.4f}  {_caption(frame)}")
                 found.append({**_entry(frame), "distance": distance})
                 rows.append({"query": query.file, "query_frame": query.number, "rank": len(found), **found[-1]})
                 tiles.append((shown[number], f"{distance:.3f}  {Path(frame.file).parent.name}/{frame.name}"))
-            content.append({**_entry(query), "neighbours": found})
+            content.append({**(dict(text=query.file) if texts else _entry(query)), "neighbours": found})
             name = query.name if query.number is None else f"{query.name}_{query.number:06d}"
             path = out if len(queries) == 1 else out.with_stem(f"{out.stem}_{name}")
             save_image(search_sheet(asked[i], tiles), path)
@@ -148,6 +181,15 @@ def run_metric_search(args: Namespace) -> None:
         write_json(out.with_suffix(".json"), dict(info=info, queries=content))
         write_table(out.with_suffix(".csv"), rows)
     print(f"Drawn in {path}; weights {embedder.weights}")
+
+
+def _frames(texts: list[str]) -> list[Frame]:
+    """Texts as images that show them."""
+    from hypvision.inference.sources import Frame
+    from hypvision.viz.sheet import text_tile
+
+    names = [f"{number:02d}_{re.sub(r'[^0-9A-Za-z]+', '-', text)[:40].strip('-')}" for number, text in enumerate(texts)]
+    return [Frame(text, name, None, text_tile(text)) for text, name in zip(texts, names)]
 
 
 def _identity(frame: Frame) -> tuple[Path, int | None]:
@@ -162,7 +204,7 @@ def _caption(frame: Frame) -> str:
     return frame.file if frame.number is None else f"{frame.file}, frame {frame.number}"
 
 
-def _thumbnails(sources: Sources, numbers: Collection[int]) -> dict[int, Image.Image]:
+def _thumbnails(sources: Iterable[Frame], numbers: Collection[int]) -> dict[int, Image.Image]:
     """Small copies of these frames, for a sheet."""
     found = {}
     for number, frame in enumerate(sources):

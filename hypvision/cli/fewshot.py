@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os.path
+import warnings
 from argparse import Namespace
 from typing import Any
 
@@ -87,7 +88,7 @@ def run_fewshot(args: Namespace) -> None:
 
 def _run(args: Namespace) -> None:
     from hypvision.engine.checks import readable_errors
-    from hypvision.tasks.few_shot_benchmark import check_settings, is_finished, plan
+    from hypvision.tasks.few_shot_benchmark import check_methods, check_settings, is_finished, plan
     from hypvision.tasks.few_shot_recipes import check_options
     from hypvision.tasks.few_shot_tables import write_tables
 
@@ -102,6 +103,12 @@ def _run(args: Namespace) -> None:
             "shots of its own. Give split_fewshot, which is looked for in the folder of each, or a path with {dataset}."
         )
     with readable_errors():
+        if left := [spec for spec in specs if not is_finished(out, spec)]:
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                check_methods(left, settings)
+            for text in dict.fromkeys(str(each.message) for each in told if each.category is UserWarning):
+                print(text)
         check_settings(out, settings)
         cells = [Cell(spec.key, run_one, (spec, settings, out)) for spec in specs]
         outcome = run_cells(
@@ -115,7 +122,7 @@ def _run(args: Namespace) -> None:
 def settings_of(args: Namespace):
     """The :class:`~hypvision.tasks.few_shot_benchmark.Settings` of parsed arguments."""
     from hypvision.clip.models import image_size
-    from hypvision.clip.segmentation.segment import clip_options
+    from hypvision.clip.names import clip_options
     from hypvision.engine.config import parse_options
     from hypvision.tasks.few_shot_benchmark import Settings
 
@@ -143,7 +150,8 @@ def run_one(spec, settings, out) -> dict[str, float]:
     from hypvision.engine.checks import readable_errors
     from hypvision.tasks.few_shot_benchmark import run_cell
 
-    with readable_errors():
+    with readable_errors(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The prompts have ")  # told once, before the first cell
         found = run_cell(spec, settings, out)
     print(json.dumps({"cell": spec.key, **{name: round(value, 2) for name, value in found.items()}}), flush=True)
     return found

@@ -11,16 +11,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hypvision.cli.arguments import Parser, add_device_argument, add_model_args, device_of, number, whole
+from hypvision.cli.arguments import (
+    Parser,
+    add_clip_argument,
+    add_device_argument,
+    add_model_args,
+    device_of,
+    number,
+    whole,
+)
 from hypvision.errors import HypvisionError, one_line
 
 WRITES = ("json", "csv", "overlay", "labels")  # those of hypvision.inference.writers, whose import brings PyTorch
 
 
-def add_sources_arguments(parser: Parser, metavar: str = "SOURCE") -> None:
+def add_sources_arguments(parser: Parser, metavar: str = "SOURCE", needed: bool = True) -> None:
     """What is looked at, shared by the commands that look at images."""
     text = "image, folder of images, glob pattern, list of paths (.txt), or video"
-    parser.add_argument("images", nargs="+", metavar=metavar, help=text)
+    parser.add_argument("images", nargs="+" if needed else "*", metavar=metavar, help=text)
     parser.add_argument(
         "--every", type=whole(1), default=1, metavar="N", help="take every N-th frame of a video (default 1)"
     )
@@ -29,12 +37,13 @@ def add_sources_arguments(parser: Parser, metavar: str = "SOURCE") -> None:
 def add_predict_arguments(parser: Parser) -> None:
     """The arguments of ``predict``."""
     add_sources_arguments(parser)
-    parser.add_argument(
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument(
         "--model",
-        required=True,
         metavar="NAME|CONFIG",
         help="a timm model, a name of `hypvision zoo list`, a release (hf-hub:USER/REPO), or the config of a training",
     )
+    add_clip_argument(model, "a CLIP instead, which compares images with --classes")
     text = "checkpoint of the training; without, a timm model has its published weights"
     parser.add_argument("--weights", metavar="FILE", help=text)
     add_model_args(parser)
@@ -81,12 +90,15 @@ def run_predict(args: Namespace) -> None:
         from hypvision.engine.config import parse_options
 
         options = parse_options(args.cfg_options)
-    request = Request(
-        args.model, args.weights, arguments, classes, things, args.score, device_of(args), args.max_boxes, options
-    )
+    name, device = args.model, device_of(args)
+    if args.clip is not None:
+        from hypvision.clip.names import clip_options
+
+        name = clip_options(args.clip)
+    request = Request(name, args.weights, arguments, classes, things, args.score, device, args.max_boxes, options)
     with _blaming(args.cfg_options):
         predictor = load_predictor(request)
-    info = dict(model=str(args.model), weights=args.weights, hypvision=__version__)
+    info = dict(model=str(args.clip or args.model), weights=args.weights, hypvision=__version__)
     begin, count = time.perf_counter(), 0
     failed: list[str] = []
     with (

@@ -6,7 +6,7 @@ import math
 from argparse import Namespace
 from pathlib import Path
 
-from hypvision.cli.arguments import Parser, add_clip_argument, number
+from hypvision.cli.arguments import Parser, add_clip_argument, add_device_argument, clip_of, number
 
 
 def add_clip_radius_arguments(parser: Parser) -> None:
@@ -19,6 +19,7 @@ def add_clip_radius_arguments(parser: Parser) -> None:
     parser.add_argument("--images", nargs="+", default=[], metavar="IMAGE", help="images, whose patches are measured")
     parser.add_argument("--convention", choices=["metric2", "half"], default="metric2", help="with the factor 2 or not")
     parser.add_argument("--sweep", nargs="+", type=number, default=[], metavar="S", help="scale the adapter by these")
+    add_device_argument(parser)
     text = "folder of radius.json and radius.png (default: radius)"
     parser.add_output("--out", what="folder", default="radius", metavar="DIR", help=text)
 
@@ -27,15 +28,14 @@ def run_clip_radius(args: Namespace) -> None:
     """``clip radius`` from parsed arguments: prints statistics, writes them and a drawing."""
     from hypvision.clip import adapters
     from hypvision.clip.classes import load_classes
-    from hypvision.clip.models import create_clip
     from hypvision.clip.radius import measure_radii, radius_statistics, scale_sweep
-    from hypvision.clip.segmentation.segment import clip_options, parse_classes
+    from hypvision.clip.segmentation.segment import parse_classes
     from hypvision.clip.towers import find_towers
     from hypvision.files import protecting, write_json
     from hypvision.images import find_images
     from hypvision.viz.radii import draw_radii
 
-    clip = create_clip(**clip_options(args.clip))
+    clip = clip_of(args)
     lists = {str(source): load_classes(parse_classes(source)) for source in args.classes}
     images = find_images(args.images)
     how = dict(convention=args.convention)

@@ -26,7 +26,7 @@ def add_clip_segment_arguments(parser: Parser) -> None:
     parser.add_argument("--classes", required=True, help=f'"cat, dog, grass", a .txt or .json file, or one of {known}')
     parser.add_argument("--weights", metavar="FILE", help="checkpoint of a segmenter; without: zero-shot CLIP")
     parser.add_argument("--config", metavar="FILE", help="the config that the weights were trained with")
-    add_clip_argument(parser, "zero-shot with this CLIP (default: ViT-B-16:openai)", None)
+    add_clip_argument(parser, "zero-shot with this CLIP (default: ViT-B-16:openai)")
     add_device_argument(parser)
     text = "folder of the results (default: segmented)"
     parser.add_output("--out", what="folder", default="segmented", metavar="DIR", help=text)

@@ -37,6 +37,8 @@ class HyperbolicCLIP(CLIP):
         others: of :class:`open_clip.model.CLIP`, like the first three.
     """
 
+    root: Tensor | None
+
     def __init__(
         self,
         embed_dim: int,
@@ -50,6 +52,7 @@ class HyperbolicCLIP(CLIP):
         super().__init__(embed_dim, vision_cfg, text_cfg, **others)
         one_of(("lorentz", "sphere"), geometry=geometry)
         self.geometry = geometry
+        self.register_buffer("root", None, persistent=False)  # of traversals, which files of baselines may hold
         if (trunk := getattr(self.visual, "trunk", None)) is not None:
             self._as_moco_v3(trunk, vision_heads, vision_cfg["image_size"])
         if geometry == "lorentz":
@@ -75,7 +78,7 @@ class HyperbolicCLIP(CLIP):
     def space(self) -> Space:
         """Where the embeddings lie, with the curvature and the factors of the moment."""
         if self.geometry == "sphere":
-            return Sphere()
+            return Sphere(self.root)
         factors: dict[Modality, Tensor] = {
             "image": self.visual_alpha.float().exp(),
             "text": self.textual_alpha.float().exp(),

@@ -113,6 +113,21 @@ def check_scalars(weights: Mapping[str, Tensor], geometry: str, source: Any) -> 
         )
 
 
+def root_of(content: Mapping[str, Any], width: int, source: Any) -> Tensor | None:
+    """The root of traversals in the file of a CLIP baseline, ``(width,)`` of unit length; None if it has none.
+
+    Raises:
+        HypvisionError: it is no such vector.
+    """
+    root = content.get("root")
+    if root is None:
+        return None
+    length = float(torch.linalg.vector_norm(root.float())) if isinstance(root, Tensor) else 0.0
+    if length == 0 or not math.isfinite(length) or root.shape != (width,):
+        raise HypvisionError(f"'{source}': 'root' is no vector of {width} numbers. Take an intact copy.")
+    return root.float() / length
+
+
 def variant(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
     """The CLIP model of a state dict by our names. A HyCoCLIP is a MERU that was trained otherwise."""
     width, family = len(weights["visual.trunk.norm.weight"]), "meru" if "curv" in weights else "clip"

@@ -35,18 +35,19 @@ from hypvision.checkpoints.sources import hub_switch
 from hypvision.checkpoints.torchscript import class_names, is_torchscript
 from hypvision.checks import one_of
 from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face
-from hypvision.clip.hyperbolic_checkpoint import PUBLISHED, check_scalars, from_official, is_official
+from hypvision.clip.hyperbolic_checkpoint import PUBLISHED, check_scalars, from_official, is_official, root_of
 from hypvision.clip.places import (
     config_folder,
     fetch_published,
     fetch_weights,
     is_repository,
+    offering,
     repository_config,
     repository_weights,
     weights_file,
 )
 from hypvision.clip.spaces import Space, space_of
-from hypvision.clip.towers import encode_image, encode_text
+from hypvision.clip.towers import embedding_size, encode_image, encode_text
 from hypvision.errors import HypvisionError, did_you_mean, require
 
 MEAN = (122.7709383, 116.7460125, 104.09373615)
@@ -172,7 +173,7 @@ def create_clip(
     else:
         path = None if tag or pretrained is None else weights_file(name, pretrained, load_weights, tags)
     options = _with_needs(name, tag, path, options)
-    config = _architecture(name, folder, options)
+    config = architecture(name, folder, options)
     whole = tag is not None or folder is not None or path is not None or not load_weights
     _check_options(name, config, options, towers=not whole)
     if load_weights and tag is not None:
@@ -212,12 +213,13 @@ def image_size(name: str, **options: Any) -> int | tuple[int, int]:
     """Side, or height and width, of the images that a CLIP model takes; it is not made. Arguments as of
     :func:`create_clip`, of which only the name and ``force_image_size`` count."""
     folder = config_folder(name) if is_repository(name) else None
-    size = _architecture(name, folder, options)["vision_cfg"]["image_size"]
+    size = architecture(name, folder, options)["vision_cfg"]["image_size"]
     return size if isinstance(size, int) else tuple(size)
 
 
-def _architecture(name: str, folder: Path | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of the classes of :mod:`open_clip.model`, with the options in them."""
+def architecture(name: str, folder: Path | None = None, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Arguments of the classes of :mod:`open_clip.model`, with the options of :func:`create_clip` in them."""
+    options = options or {}
     if folder is not None:
         config = repository_config(folder)["model_cfg"]
     elif name in ARCHITECTURES:
@@ -286,7 +288,7 @@ def _with_needs(name: str, tag: str | None, path: Path | None, options: Mapping[
         found.setdefault("force_quick_gelu", about.pop("quick_gelu", False))
         found["force_preprocess_cfg"] = {**about, **(found.get("force_preprocess_cfg") or {})}
     elif path is not None and not path.is_file() and "force_quick_gelu" not in found and name not in ARCHITECTURES:
-        if not _architecture(name, None, found).get("quick_gelu"):
+        if not architecture(name, None, found).get("quick_gelu"):
             warnings.warn(
                 f"The CLIP weights '{path}' are not here, so they cannot say whether they need QuickGELU, and GELU is "
                 f"taken. OpenAI's need it: name the model '{name}-quickgelu'.",
@@ -300,14 +302,15 @@ def _with_needs(name: str, tag: str | None, path: Path | None, options: Mapping[
 @contextmanager
 def _errors_explained(name: str) -> Iterator[None]:
     """Turn open_clip's errors about a model or its tokenizer into one sentence."""
-    try:
-        yield
-    except (OSError, RuntimeError, ImportError, TypeError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise HypvisionError(
-            f"The CLIP model '{name}' or its tokenizer cannot be made: {reason}. If a file was to be fetched: with a "
-            "network it is downloaded once and kept; without one, 'shapes-s8' ships."
-        ) from error
+    with offering():
+        try:
+            yield
+        except (OSError, RuntimeError, ImportError, TypeError, ValueError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+            raise HypvisionError(
+                f"The CLIP model '{name}' or its tokenizer cannot be made: {reason}. If a file was to be fetched: with "
+                "a network it is downloaded once and kept."
+            ) from error
 
 
 def _text_length(config: Mapping[str, Any]) -> int:
@@ -386,14 +389,22 @@ def clip_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return from_hugging_face(weights) if is_hugging_face(weights) else weights
 
 
-def _load(model: nn.Module, path: Path, resize: bool) -> None:
+def read_clip(path: Path) -> dict[str, Tensor]:
+    """The weights of a file of any origin, by the names of open_clip's ``CLIP``."""
+    return clip_names(network_weights(read_file(path), _CLIP))
+
+
+def _load(model: Any, path: Path, resize: bool) -> None:
     """Load weights of any origin, renamed by open_clip's own steps; ``resize``: and resized."""
     from open_clip import convert
     from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
 
-    weights = clip_names(network_weights(read_file(path), _CLIP))
+    content = read_file(path)
+    weights = clip_names(network_weights(content, _CLIP))
     if (geometry := getattr(model, "geometry", None)) is not None:
         check_scalars(weights, geometry, path)
+        if geometry == "sphere":
+            model.root = root_of(content, embedding_size(model), path)
     weights = convert.convert_state_dict(model, weights)
     if "positional_embedding" in weights and not hasattr(model, "positional_embedding"):
         weights = convert_to_custom_text_state_dict(weights)

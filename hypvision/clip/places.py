@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hypvision.checkpoints.sources import fetch, fetch_first, fetch_from_hub, find, is_address, offline, resolve
-from hypvision.errors import HypvisionError
+from hypvision.checkpoints.index import builtin_index
+from hypvision.checkpoints.sources import (
+    fetch,
+    fetch_first,
+    fetch_from_hub,
+    find,
+    is_address,
+    kept_from_hub,
+    kept_path,
+    locate,
+    offline,
+    repositories_with,
+    resolve,
+)
+from hypvision.clip.hyperbolic_checkpoint import PUBLISHED
+from hypvision.errors import HypvisionError, require
 from hypvision.records import parse, read_record
 
 _CONFIG = "open_clip_config.json"
@@ -25,15 +40,6 @@ _FOLDER_WEIGHTS = (
 def is_repository(name: str) -> bool:
     """Whether a model name is a repository or folder with config and weights."""
     return name.startswith(("hf-hub:", "local-dir:"))
-
-
-def parse_name(text: str) -> tuple[str, str | None]:
-    """Split ``NAME[:WEIGHTS]`` of a command line into model name and weights."""
-    if text.startswith("local-dir:") and Path(text.removeprefix("local-dir:")).expanduser().is_dir():
-        return text, None  # whatever is in its path
-    scheme = next((scheme for scheme in ("hf-hub:", "local-dir:") if text.startswith(scheme)), "")
-    name, _, weights = text.removeprefix(scheme).partition(":")
-    return scheme + name, weights or None
 
 
 def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence[str]) -> Path:
@@ -74,8 +80,9 @@ def config_folder(name: str) -> Path:
         return folder
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", place):
         raise HypvisionError(f"'{name}' is not hf-hub:USER/REPO.")
-    if (found := fetch_from_hub(place, _CONFIG)) is None:
-        raise HypvisionError(_not_there(name, place, [_CONFIG]))
+    with offering():
+        if (found := fetch_from_hub(place, _CONFIG)) is None:
+            raise HypvisionError(_not_there(name, place, [_CONFIG]))
     return found.parent
 
 
@@ -112,22 +119,66 @@ def fetch_weights(place: str, name: str) -> Path:
 
     ``name`` is the model's, for error messages.
     """
-    repository, _, file = place.rpartition("/")
-    files = [f"{file.rpartition('.')[0]}.safetensors", file] if file else [*_WEIGHTS]
-    found = next((path for each in files if (path := fetch_from_hub(repository, each)) is not None), None)
-    if found is None:
-        raise HypvisionError(_not_there(name, repository, files))
+    repository, files = _files(place)
+    with offering():
+        found = next((path for each in files if (path := fetch_from_hub(repository, each)) is not None), None)
+        if found is None:
+            raise HypvisionError(_not_there(name, repository, files))
     return found
+
+
+def _files(place: str) -> tuple[str, list[str]]:
+    """``USER/REPO`` and the files, best first, that ``USER/REPO/FILE`` may mean."""
+    repository, _, file = place.rpartition("/")
+    return repository, [f"{file.rpartition('.')[0]}.safetensors", file] if file else [*_WEIGHTS]
 
 
 def fetch_published(place: str, name: str, needed: bool) -> Path:
     """The file at an address without a known sum, or ``hf-hub:USER/REPO#FILE``; its name alone if it is not needed."""
     if not needed:
         return Path(place.rpartition("/")[2].rpartition("#")[2])
-    if not place.startswith("hf-hub:"):
+    if place.startswith("hf-hub:"):
+        return fetch_weights(_in_hub(place), name)
+    with offering():
         return fetch_first(place)
-    repository, _, file = place.removeprefix("hf-hub:").partition("#")
-    return fetch_weights(f"{repository}/{file}", name)
+
+
+def _in_hub(place: str) -> str:
+    """``USER/REPO/FILE`` of ``hf-hub:USER/REPO#FILE``."""
+    return place.removeprefix("hf-hub:").replace("#", "/")
+
+
+def clips_here() -> list[str]:
+    """The CLIP models with weights on this machine, as ``--clip`` takes them: first those that ship or were fetched
+    from the zoo, then open_clip's and the hyperbolic ones that were fetched."""
+    open_clip, index = require("open_clip", "clip"), builtin_index()
+    records = [record.name for record in index.select(task="zero-shot") if locate(index, record) is not None]
+    places = {
+        f"{name}:{tag}": open_clip.get_pretrained_cfg(name, tag).get("hf_hub")
+        for name, tag in open_clip.list_pretrained()
+    }
+    places |= {f"{name}:{tag}": place for name, tags in PUBLISHED.items() for tag, place in tags.items()}
+    return [
+        *records,
+        *(name for name, place in places.items() if place and _is_kept(place)),
+        *(f"hf-hub:{repository}" for repository in repositories_with(_CONFIG)),
+    ]
+
+
+def _is_kept(place: str) -> bool:
+    if place.startswith("https://"):
+        return kept_path(place).is_file()
+    repository, files = _files(_in_hub(place))
+    return any(kept_from_hub(repository, file) is not None for file in files)
+
+
+@contextmanager
+def offering() -> Iterator[None]:
+    """Add to an error of fetching the CLIP models that need no network."""
+    try:
+        yield
+    except HypvisionError as error:
+        raise HypvisionError(f"{error} CLIP models on this machine: {', '.join(clips_here()) or 'none'}.") from error
 
 
 def _not_there(name: str, repository: str, files: list[str]) -> str:
@@ -137,7 +188,7 @@ def _not_there(name: str, repository: str, files: list[str]) -> str:
             f"The CLIP model '{name}' cannot be fetched: {listed} of '{repository}' is not on this machine, and "
             f"HYPVISION_OFFLINE or HF_HUB_OFFLINE is set. With a network it is downloaded once and kept. Without one, "
             f"bring the repository here (hf download {repository} --local-dir DIR) and give local-dir:DIR or the path "
-            "of a file, or use 'shapes-s8', which ships."
+            "of a file."
         )
     return f"The CLIP model '{name}' cannot be fetched: the repository '{repository}' has no {listed}."
 

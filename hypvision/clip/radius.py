@@ -2,7 +2,8 @@ r"""How far from the origin CLIP's embeddings lie on the ball, before and after 
 
 An embedding z is a tangent vector at the origin; :math:`\mathrm{Rad}(\exp_0(z)) = (2/\sqrt c)\,\mathrm{artanh}(\sqrt c
 |\exp_0(z)|) = 2 |z|`, whatever c is. The paper's Fig. 2 and 5 do not say which convention they plot:
-``convention="half"`` leaves out the factor 2.
+``convention="half"`` leaves out the factor 2. Hyperbolic models (MERU, HyCoCLIP) have points of their own; their
+radius is the distance from the origin.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 from hypvision.checks import more_than, one_of
 from hypvision.clip.classes import TEMPLATES, prompts
 from hypvision.clip.models import CLIPBundle
+from hypvision.clip.spaces import Modality, Sphere
 from hypvision.clip.towers import encode_dense, encode_image, encode_text
 from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError
@@ -52,7 +54,7 @@ def text_radii(
     sentences = [text for name in classes for synonym in prompts(name, templates) for text in synonym]
     tokens = clip.tokenizer(sentences).to(clip.device)
     text = torch.cat([encode_text(clip.model, chunk) for chunk in tokens.split(256)])
-    return hyperbolic_radius(text, **how).unflatten(0, (len(classes), -1)).mean(1)
+    return _radii(clip, text, "text", **how).unflatten(0, (len(classes), -1)).mean(1)
 
 
 @torch.no_grad()
@@ -61,7 +63,16 @@ def image_radii(clip: CLIPBundle, images: Tensor, patches: bool = False, **how) 
     x = clip.normalised(images)
     if patches:
         return hyperbolic_radius(encode_dense(clip.model, x)[0].permute(0, 2, 3, 1), **how)
-    return hyperbolic_radius(encode_image(clip.model, x), **how)
+    return _radii(clip, encode_image(clip.model, x), "image", **how)
+
+
+def _radii(clip: CLIPBundle, features: Tensor, modality: Modality, **how) -> Tensor:
+    """Radii (...) of features (..., E); those of a hyperbolic CLIP are the distances of its own points."""
+    if isinstance(clip.space, Sphere):
+        return hyperbolic_radius(features, **how)
+    if how.get("convention", "metric2") != "metric2":
+        raise HypvisionError("A hyperbolic CLIP (MERU, HyCoCLIP) has a metric of its own: leave out the convention.")
+    return clip.space.radius(clip.space.embed(features, modality))
 
 
 def radius_statistics(radii: Tensor) -> dict[str, float]:
@@ -111,5 +122,6 @@ def measure_radii(
         view = view_of(clip.model)
         batch = torch.stack([view(open_image(path)) for path in images])
         radii["images"] = image_radii(clip, batch, **how)
-        radii["patches"] = image_radii(clip, batch, patches=True, **how)
+        if isinstance(clip.space, Sphere):  # a patch has no point on the hyperboloid
+            radii["patches"] = image_radii(clip, batch, patches=True, **how)
     return radii

@@ -73,6 +73,11 @@ class Sphere:
         self._root, self.measure, self.epsilon = root, measure, epsilon
 
     @property
+    def has_root(self) -> bool:
+        """Whether the root is known."""
+        return self._root is not None
+
+    @property
     def root(self) -> Tensor:
         """The root of the hierarchy."""
         if self._root is None:

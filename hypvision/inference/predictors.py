@@ -55,7 +55,7 @@ class Request:
     """Which model, and what to look for.
 
     Attributes:
-        model: see :func:`hypvision.predict`.
+        model: see :func:`hypvision.predict`; a CLIP by the arguments of :func:`hypvision.clip.create_clip`.
         weights: checkpoint file, or an address.
         arguments: of a timm model.
         classes: what an open-vocabulary model looks for.
@@ -66,7 +66,7 @@ class Request:
         options: changes of the config, see :func:`hypvision.engine.config.load_config`.
     """
 
-    model: str | Path
+    model: str | Path | Mapping[str, Any]
     weights: str | Path | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     classes: str | Path | Sequence[str] | None = None
@@ -83,6 +83,8 @@ def load_predictor(request: Request) -> Predictor:
     Raises:
         HypvisionError: no such model, weights that are missing or do not fit, or options that it does not take.
     """
+    if isinstance(request.model, Mapping):
+        return _clip(request, request.model)
     name = str(request.model)
     if name.endswith((".py", ".json")) or (not timm.is_model(name) and find_config(name) is not None):
         return _plugin("a config")(request)
@@ -168,19 +170,24 @@ def _of_the_zoo(request: Request) -> Predictor:
             "local-dir:DIR."
         ) from error
     if record.task == "zero-shot":
-        from hypvision.clip.models import create_clip
-        from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
-
-        model = OpenVocabularyCLIP()
-        address = name if is_address(name) else f"zoo:{name}"
-        model.build_clip(create_clip(record.model, address), tune="frozen", classes=request.classes, dense=False)
-        return zero_shot(model.to(request.device).eval(), request)
+        return _clip(request, dict(name=record.model, pretrained=name if is_address(name) else f"zoo:{name}"))
     _refuse_classes(request)
     if record.task == "classification":
         network = classifier_of(index, record, request.arguments)
         _refuse_new_head(network, request)
         return _timm_predictor(network, request, record.classes)
     return _plugin(record.task)(load(name, device=request.device), request)
+
+
+def _clip(request: Request, options: Mapping[str, Any]) -> Predictor:
+    """Of a CLIP by the arguments of :func:`hypvision.clip.create_clip`."""
+    from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
+
+    if unused := [name for name in ("weights", "arguments", "options", "things") if getattr(request, name)]:
+        raise HypvisionError(f"A CLIP has its weights and its settings by its name: leave out the {unused[0]}.")
+    model = OpenVocabularyCLIP()
+    model.build_clip(dict(options), tune="frozen", classes=request.classes, dense=False)
+    return zero_shot(model.to(request.device).eval(), request)
 
 
 # What predictors are made of
@@ -251,7 +258,7 @@ def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
     if request.classes is not None:
         model.set_classes(request.classes)
     if not model.classes:
-        raise HypvisionError(f"'{request.model}' compares images with words: give --classes \"cat, dog, ...\".")
+        raise HypvisionError('A CLIP compares images with words: give --classes "cat, dog, ...".')
 
     def logits(pixels: Tensor) -> Tensor:
         pixels = (pixels.float() - model.get_buffer("mean")) / model.get_buffer("std")

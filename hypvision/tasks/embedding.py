@@ -1,8 +1,10 @@
-"""Embeddings of images by a trained metric learner, or by any timm model, whose features compare by cosine."""
+"""Embeddings of images by a trained metric learner, by any timm model, whose features compare by cosine, or by a CLIP,
+which embeds texts, too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,17 +24,24 @@ from hypvision.zoo.backbones import load_weights
 if TYPE_CHECKING:
     from mmengine.config import Config
 
+    from hypvision.clip.models import CLIPBundle
     from hypvision.tasks.metric_learning import MetricLearner
+
+
+def _reads_nothing(texts: Sequence[str]) -> Tensor:
+    raise HypvisionError("This model embeds no texts. Give a CLIP.")
 
 
 class Embedder(NamedTuple):
     """A model that embeds images: tensors ``(B, 3, H, W)`` to vectors, the transform before, how vectors compare, and
-    the name or file of its weights."""
+    the name or file of its weights; the curvature of a hyperboloid, and what embeds texts."""
 
     embed: Callable[[Tensor], Tensor]
     transform: Callable[[Image.Image], Tensor]
     space: str
     weights: str
+    c: float = 1.0
+    embed_texts: Callable[[Sequence[str]], Tensor] = _reads_nothing
 
 
 def load_learner(config: str | Path, weights: str | Path) -> tuple[MetricLearner, Config]:
@@ -69,7 +78,7 @@ def load_embedder(
     A timm model without ``weights`` has its published ones, those that ``pretrained=True`` means.
     """
     if (config is None) == (model is None):
-        raise HypvisionError("Give either --config CONFIG --weights FILE, or --model NAME.")
+        raise HypvisionError("Give either --config CONFIG --weights FILE, or --model NAME, or --clip NAME.")
     if config is not None:
         if weights is None:
             raise HypvisionError("--config needs --weights, the checkpoint of its training.")
@@ -90,6 +99,18 @@ def load_embedder(
         name = ".".join(filter(None, (published.get("architecture") or str(model), published.get("tag"))))
     transform = create_transform(**resolve_data_config({}, model=network))
     return Embedder(network.to(device), transform, "cosine", name)
+
+
+def clip_embedder(clip: CLIPBundle, name: str) -> Embedder:
+    """A CLIP model: its points of images and texts, on the sphere or on the hyperboloid."""
+    from hypvision.clip.radial.texts import embed_texts
+    from hypvision.clip.spaces import Hyperboloid
+    from hypvision.clip.views import view_of
+
+    space, texts = clip.space, partial(embed_texts, clip.model, clip.tokenizer)
+    if isinstance(space, Hyperboloid):
+        return Embedder(clip.embed_images, view_of(clip.model), "lorentz", name, float(space.c), texts)
+    return Embedder(clip.embed_images, view_of(clip.model), "cosine", name, embed_texts=texts)
 
 
 def _timm_model(name: str, pretrained: bool) -> Any:
@@ -138,10 +159,10 @@ def embed_images(embedder: Embedder, paths: Sequence[Path], batch_size: int = 32
     return embed_sources(embedder, Sources(tuple(map(Path, paths))), batch_size, device)[1]
 
 
-def distances(x: Tensor, y: Tensor, space: str) -> Tensor:
-    """Distances of ``x`` ``(d,)`` from ``y`` ``(N, d)``: hyperbolic of curvature 1, or 1 - cosine."""
+def distances(x: Tensor, y: Tensor, space: str, c: float = 1.0) -> Tensor:
+    """Distances of ``x`` ``(d,)`` from ``y`` ``(N, d)``: hyperbolic of curvature ``c``, or 1 - cosine."""
     from hypvision.geometry import lorentz
 
     if space == "lorentz":
-        return lorentz.dist(x.expand_as(y), y, 1.0)
+        return lorentz.dist(x.expand_as(y), y, c)
     return (1 - torch.cosine_similarity(x[None], y)).clamp(min=0)

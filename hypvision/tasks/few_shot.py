@@ -35,6 +35,7 @@ from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.prompting import HostOutput, build_host, feature_size
 from hypvision.clip.prompting.features import FeatureCache
 from hypvision.clip.prompting.heads import TipAdapter
+from hypvision.clip.prompting.hosts import is_hyperbolic
 from hypvision.clip.prompting.official import learned_names
 from hypvision.clip.prompting.promptsrc import GaussianAverage
 from hypvision.clip.views import show_to, view_of
@@ -89,6 +90,11 @@ class FewShotCLIP(BaseModel):
         if adapter is not None:
             if adapter.get("type") != "lathadapter":
                 raise HypvisionError(f"A few-shot method takes the adapter 'lathadapter', not {adapter.get('type')!r}.")
+            if is_hyperbolic(bundle.model):
+                raise HypvisionError(
+                    "LatHAdapter (+lath) refines unit class features on a sphere, but this CLIP embeds on a "
+                    "hyperboloid: leave it out."
+                )
             size = feature_size(self.host)
             if adapter.get("dim", 0) not in (0, size):
                 raise HypvisionError(

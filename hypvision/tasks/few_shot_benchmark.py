@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -20,6 +21,7 @@ from mmengine.device import get_device
 from mmengine.registry import MODELS
 
 import hypvision
+from hypvision.clip.models import create_clip
 from hypvision.clip.prompting.features import FeatureCache
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.data.fewshot.dataset import intact, load_cell
@@ -306,13 +308,37 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
     repeat = recipe(name, spec.protocol, spec.dataset, spec.shots, 1, 1).search is not None
     seen = load_cell(settings.root, spec.dataset, spec.shots, spec.seed, subset, settings.pickles, repeat)
     every = load_cell(settings.root, spec.dataset, None, spec.seed)
-    taken = host_options(name)
-    host = {option: value for option, value in (settings.host or {}).items() if option in taken}
-    if name == "promptkd":
-        host["teacher"] = _teacher(spec, settings)
     images = every.train if name == "promptkd" else seen.train
     images = intact(images) if settings.skip_broken else images
-    options = few_shot_config(
+    sizes = dict(
+        classes=len({item.label for item in seen.train}),
+        images=len(images),
+        total_classes=len(class_names(every.train)),
+    )
+    return Config(_options(spec, settings, _teacher(spec, settings), **sizes))
+
+
+def check_methods(specs: Sequence[CellSpec], settings: Settings) -> None:
+    """Build each method once, without data: what does not fit the CLIP is an error before the first cell, and what
+    follows the CLIP is told.
+
+    Raises:
+        HypvisionError: no such CLIP or weights, or a method or its options do not fit it.
+    """
+    clip = create_clip(**settings.clip)
+    for spec in {spec.method: spec for spec in specs}.values():
+        teacher = {key: value for key, value in (_teacher(spec, settings) or {}).items() if key != "checkpoint"}
+        model = _options(spec, settings, teacher, classes=2, images=2)["model"]
+        FewShotCLIP(deepcopy(clip), model["host"], model["adapter"])
+
+
+def _options(spec: CellSpec, settings: Settings, teacher: dict[str, Any] | None, **sizes: Any) -> dict[str, Any]:
+    """The config of a cell for data of these sizes."""
+    taken = host_options(spec.method)
+    host = {option: value for option, value in (settings.host or {}).items() if option in taken}
+    if teacher:
+        host["teacher"] = teacher
+    return few_shot_config(
         spec.method,
         spec.protocol,
         settings.root,
@@ -321,16 +347,16 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
         spec.seed,
         settings.clip,
         settings.size,
-        classes=len({item.label for item in seen.train}),
-        images=len(images),
-        total_classes=len(class_names(every.train)),
         host=host,
+        **sizes,
         **{name: getattr(settings, name) for name in _PASSED_ON},
     )
-    return Config(options)
 
 
-def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any]:
+def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any] | None:
+    """PromptKD's teacher; None of other methods."""
+    if split_method(spec.method)[0] != "promptkd":
+        return None
     if settings.teacher is None:
         raise HypvisionError(
             "PromptKD needs --teacher CHECKPOINT, of a PromptSRC training on the same classes; {dataset}, {shots} and "

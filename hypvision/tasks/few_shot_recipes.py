@@ -147,17 +147,17 @@ def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes:
     few, cross_dataset = protocol == "shots", protocol in ("cross", "dg")
     coop = 50 if shots == 1 or dataset == "imagenet" else 100 if shots in (2, 4) else 200
     if method in ("maple", "promptsrc", "promptkd"):
-        depth = 3 if cross_dataset else 9
+        depth = dict(depth=3) if cross_dataset else {}  # else the methods' own: 9
         if method == "maple":
             lr, epochs = (0.0026, 2) if cross_dataset else (0.0035, 50 if few else 5)
-            return Recipe(dict(name="maple", depth=depth), lr, epochs, 4)
+            return Recipe(dict(name="maple", **depth), lr, epochs, 4)
         if method == "promptkd":
             weight = 200.0 if dataset in _LIGHT else 1000.0
-            return Recipe(dict(name="promptkd", depth=depth, weight=weight), 0.005, 20, 8, unlabelled=True)
+            return Recipe(dict(name="promptkd", **depth, weight=weight), 0.005, 20, 8, unlabelled=True)
         average = (6.0, 10.0) if cross_dataset else (15.0, 1.0)
         if few:
             average = (45.0, 5.0) if dataset in _LATE else (30.0, 30.0)
-        return Recipe(dict(name="promptsrc", depth=depth), 0.0025, 50 if few else 20, 4, average)
+        return Recipe(dict(name="promptsrc", **depth), 0.0025, 50 if few else 20, 4, average)
     if method == "linear-probe":
         return Recipe(dict(name=method, classes=classes), 10.0, coop, 32, features=True, optimizer=dict(weight_decay=0))
     if method in ("tip-adapter", "tip-adapter-f"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw
@@ -43,6 +44,14 @@ def search_sheet(
     frame = (gap - 3, gap - 3, gap + cell + 2, gap + cell + 2)
     ImageDraw.Draw(sheet).rectangle(frame, outline=(40, 90, 200), width=3)
     return sheet
+
+
+def text_tile(text: str, cell: int = 160) -> Image.Image:
+    """A square with a text, in the place of an image."""
+    tile = Image.new("RGB", (cell, cell), "white")
+    lines = wrap(text, cell // 7)[: cell // 14] or [" "]
+    ImageDraw.Draw(tile).multiline_text((cell / 2, cell / 2), "\n".join(lines), "black", anchor="mm", align="center")
+    return tile
 
 
 def _fitted(image: Image.Image, cell: int) -> Image.Image:

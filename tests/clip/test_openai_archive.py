@@ -6,7 +6,7 @@ import torch
 from helpers import clip_repository
 
 from hypvision.clip.models import create_clip
-from hypvision.clip.segmentation.segment import clip_options
+from hypvision.clip.names import clip_options
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit", "ignore::torch.jit.TracerWarning")
 

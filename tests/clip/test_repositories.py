@@ -15,9 +15,8 @@ import hypvision
 from hypvision.cli import main
 from hypvision.clip import load_segmenter
 from hypvision.clip.models import create_clip, image_size, is_clip
-from hypvision.clip.places import parse_name
+from hypvision.clip.names import clip_options, parse_name
 from hypvision.clip.radial.measure import embed_images
-from hypvision.clip.segmentation.segment import clip_options
 from hypvision.clip.views import View, view_of
 from hypvision.errors import HypvisionError
 

@@ -47,3 +47,17 @@ def prompts(count=3, length=20, seed=0):
         end = 4 + 2 * (i % 4)
         tokens[i, end], tokens[i, end + 1 :] = VOCABULARY - 1, 0
     return tokens
+
+
+def meru(seed=4):
+    """MERU's architecture; curvature and factors are not those of the start."""
+    from hypvision.clip.hyperbolic import HyperbolicCLIP
+
+    torch.manual_seed(seed)
+    vision = dict(image_size=32, timm_model_name="test_vit", timm_pool="token", timm_proj="linear")
+    model = HyperbolicCLIP(24, vision, TEXT, vision_heads=2).eval()
+    with torch.no_grad():
+        model.curv.fill_(0.4)
+        model.visual_alpha.fill_(0.3)
+        model.textual_alpha.fill_(-0.2)
+    return model

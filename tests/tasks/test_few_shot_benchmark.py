@@ -38,6 +38,7 @@ SMALL = ["--clip", "tiny:none", "--size", "64", "--steps", "2"]
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     monkeypatch.setattr("hypvision.tasks.few_shot.create_clip", lambda **options: bundle())
+    monkeypatch.setattr("hypvision.tasks.few_shot_benchmark.create_clip", lambda **options: bundle())
     monkeypatch.setattr("hypvision.clip.prompting.promptkd.create_clip", lambda **options: bundle())
 
 
@@ -49,17 +50,18 @@ def test_base_to_new_and_its_table(tmp_path, capsys):
     coop(tmp_path)
     coop(tmp_path, "dtd")
     out = tmp_path / "results"
-    command = ["base2new", "--method", "promptkd", "coop", "--datasets", "caltech101", "dtd", "--seeds", 1, 2]
+    command = ["base2new", "--method", "coop", "--datasets", "caltech101", "dtd", "none", "--seeds", 1, 2]
     command += ["--shots", 2, "--root", tmp_path, "--out", out, "--host", "text_chunk=2", *SMALL]
-    assert run(*command) == 2  # PromptKD has no teacher here: its cells fail, the others run
-    assert "4 of 8 cells failed" in capsys.readouterr().err
+    assert run(*command[:2], "promptkd", *command[2:]) == 2 and not out.exists()  # it has no teacher here
+    assert run(*command) == 2  # there is no such data: its cells fail, the others run
+    assert "2 of 6 cells failed" in capsys.readouterr().err
     cells = sorted(path.parent.relative_to(out).as_posix() for path in out.rglob("result.json"))
     assert cells == [f"base2new/coop/{d}/2shots-seed{s}" for d in ("caltech101", "dtd") for s in (1, 2)]
     result = json.loads((out / cells[0] / "result.json").read_text())
     assert set(result["accuracy"]) == {"base", "new"} and result["steps"] == 2 and not result["transductive"]
     assert all(0 <= value <= 100 for value in result["accuracy"].values())
     before = (out / cells[0] / "result.json").stat().st_mtime_ns
-    command[2:4] = ["coop"]
+    command.remove("none")
     assert run(*command) == 0 and (out / cells[0] / "result.json").stat().st_mtime_ns == before  # not again
     printed = capsys.readouterr().out
     assert "| coop | average | 2 | 2 |" in printed and "± " in printed  # two seeds, two steps
@@ -235,6 +237,18 @@ def test_promptkd_takes_the_teacher_of_its_cell(tmp_path, capsys):
     assert run(*command, "--out", tmp_path / "third", *wrong) == 2
     told = capsys.readouterr().err
     assert "PromptKD's teacher: The text prompts have a depth of 9" in told and "Set depth=" in told
+
+
+def test_settings_that_do_not_fit_are_told_once_and_those_that_follow_too(tmp_path, capsys):
+    coop(tmp_path)
+    grid = ["base2new", "--method", "maple", "maple+lath", "ivlp", "--datasets", "caltech101", "--seeds", 1, 2, 3]
+    grid += ["--root", tmp_path, "--out", tmp_path / "out", "--shots", 1, *SMALL]
+    assert run(*grid, "--host", "depth=9") == 2
+    out, err = capsys.readouterr()
+    assert (out + err).count("depth of 9; the tower allows 1 to 3") == 1 and not (tmp_path / "out").exists()
+    assert run(*grid[:3], *grid[5:8], *grid[10:]) == 0  # maple alone, one seed
+    out, err = capsys.readouterr()
+    assert out.count("The prompts have a depth of 3 instead of 9: a tower of this CLIP has 3 blocks.\n") == 1
 
 
 def test_images_of_a_cell(tmp_path):

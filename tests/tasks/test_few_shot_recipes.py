@@ -23,17 +23,17 @@ RECIPES = {
     "deep-language": {PROTOCOLS: ({}, 0.0025, 5, 5, 4)},
     "ivlp": {PROTOCOLS: ({}, 0.0025, 20, 20, 4)},
     "maple": {
-        ("base2new",): (dict(depth=9), 0.0035, 5, 5, 4),
-        ("shots",): (dict(depth=9), 0.0035, 50, 50, 4),
+        ("base2new",): ({}, 0.0035, 5, 5, 4),
+        ("shots",): ({}, 0.0035, 50, 50, 4),
         CROSS: (dict(depth=3), 0.0026, 2, 2, 4),
     },
     "promptsrc": {
-        ("base2new",): (dict(depth=9), 0.0025, 20, 20, 4),
-        ("shots",): (dict(depth=9), 0.0025, 50, 50, 4),
+        ("base2new",): ({}, 0.0025, 20, 20, 4),
+        ("shots",): ({}, 0.0025, 50, 50, 4),
         CROSS: (dict(depth=3), 0.0025, 20, 20, 4),
     },
     "promptkd": {
-        ("base2new", "shots"): (dict(depth=9), 0.005, 20, 20, 8),
+        ("base2new", "shots"): ({}, 0.005, 20, 20, 8),
         CROSS: (dict(depth=3), 0.005, 20, 20, 8),
     },
     "tip-adapter": {("shots",): (dict(tune=False, beta=1.0), None, 0, 0, None)},

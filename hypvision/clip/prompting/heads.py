@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.hosts import Host, HostOutput, mean_class_features, register_host
+from hypvision.clip.spaces import space_of
 from hypvision.clip.towers import embedding_size
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
@@ -20,10 +21,11 @@ _ROWS = 4096  # validation images whose affinities with the cache are in memory 
 
 @register_host("linear-probe")
 class LinearProbe(Host):
-    """A linear classifier of the unit image features; it distinguishes only the ``classes`` that it was trained on."""
+    """A linear classifier of the unit image features, for a hyperbolic CLIP of the images' vectors in the tangent space
+    at the origin; it distinguishes only the ``classes`` that it was trained on."""
 
     learner: nn.Linear
-    feature_inputs = True
+    feature_inputs = on_hyperboloid = True
     reads_names = False
 
     def __init__(self, clip: CLIPBundle, classes: int):
@@ -38,7 +40,8 @@ class LinearProbe(Host):
                 f"This linear probe tells {self.learner.out_features} classes, so it cannot tell {len(self.names)} "
                 "others. Methods that can take class names."
             )
-        image = self.images(images)
+        space = space_of(self.clip)
+        image = space.as_vectors(space.embed(self.features(images), "image"))
         with exact(image.device):
             return HostOutput(image, None, self.scale, direct=self.learner(image))
 
@@ -86,7 +89,8 @@ class TipAdapter(Host):
     :math:`\alpha \exp(-\beta (1 - v \cdot K))\, V` with their features :math:`K` and one-hot labels :math:`V`.
 
     :meth:`fill` makes the cache, :meth:`search` chooses alpha and beta. With ``tune`` the keys train from there
-    (Tip-Adapter-F).
+    (Tip-Adapter-F). For a hyperbolic CLIP the features are directions in the tangent space at the origin, and CLIP's
+    logits are minus its scaled distances.
 
     Args:
         clip: see :class:`.hosts.Host`.
@@ -97,7 +101,7 @@ class TipAdapter(Host):
     """
 
     learner: _Cache
-    feature_inputs = True
+    feature_inputs = on_hyperboloid = True
 
     def __init__(
         self,
@@ -164,7 +168,7 @@ class TipAdapter(Host):
             The accuracy there, in percent.
         """
         image = F.normalize(features.float(), dim=-1)
-        plain = self.scale * image @ self.texts().T if plain is None else plain
+        plain = self.plain_logits(features.float()) if plain is None else plain
         grid = [[0.1 + i * (end - 0.1) / steps for i in range(steps)] for end, steps in zip(ends, (betas, alphas))]
         right = torch.zeros(betas, alphas, dtype=torch.long, device=image.device)
         for own, known, truth in zip(image.split(_ROWS), plain.split(_ROWS), labels.split(_ROWS)):

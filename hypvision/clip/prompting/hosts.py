@@ -33,6 +33,7 @@ from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.official import learned_names
 from hypvision.clip.prompting.templates import SELECTED
+from hypvision.clip.spaces import Hyperboloid, space_of
 from hypvision.clip.towers import PromptTokens, embedding_size, encode_image, encode_text, fixed_size
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.geometry.numerics import exact
@@ -52,7 +53,8 @@ class HostOutput:
         losses: additional weighted losses.
         extra: (B, C) logits that are added to the cosines (Tip-Adapter).
         teacher: (B, C) logits of a teacher in place of labels (PromptKD).
-        direct: (B, C) logits of a classifier without class features (linear probe).
+        direct: (B, C) logits in place of the cosines: of a classifier without class features (linear probe), or minus
+            the scaled distances of a hyperbolic CLIP.
         distillation, temperature: weight of the loss against ``teacher``, and of the softmax in it.
         consistency: function that computes ``losses`` for other unit class features (PromptSRC).
         raw_image, raw_text: ``image`` and ``text`` before normalisation.
@@ -74,7 +76,7 @@ class HostOutput:
     def logits(self, text: Tensor | None = None) -> Tensor:
         """Logits (B, C) for these class features (of any length) or the host's own; computed outside autocast."""
         if text is None and self.direct is not None:
-            return self.direct
+            return self.direct if self.extra is None else self.direct + self.extra
         text = self.text if text is None else text
         assert text is not None, "the output has neither class features nor direct logits"
         with exact(self.image.device):
@@ -117,6 +119,8 @@ class Host(nn.Module):
     """Whether features of the frozen image tower, (B, d), may be given in place of images."""
     reads_names = True
     """Whether classes are recognised by the texts of their names."""
+    on_hyperboloid = False
+    """Whether the method works with a hyperbolic CLIP, in the tangent space at the origin."""
 
     def __init__(self, clip: CLIPBundle, text_chunk: int | None = None):
         super().__init__()
@@ -234,9 +238,19 @@ class Host(nn.Module):
         :attr:`feature_inputs` says so; labels (B,) for hosts whose losses use them."""
         return self.output(self.features(images), self.class_features())
 
+    def plain_logits(self, image: Tensor, text: Tensor | None = None) -> Tensor:
+        """CLIP's logits (B, C) of image features (B, d) and class features (C, d), default: the host's; neither are
+        normalised. Cosines, or on a hyperboloid minus distances, times the scale."""
+        text = self.class_features()[1] if text is None else text
+        space = space_of(self.clip)
+        with exact(image.device):
+            return space.logits(space.embed(image, "image"), space.embed(text, "text"), self.scale)
+
     def output(self, image: Tensor, classes: tuple[Tensor, Tensor], **others: Any) -> HostOutput:
         """The output for image features (not normalised) and the result of :meth:`class_features`."""
         text, raw = classes
+        if is_hyperbolic(self.clip):
+            others["direct"] = self.plain_logits(image, raw)
         return HostOutput(F.normalize(image, dim=-1), text, self.scale, raw_image=image, raw_text=raw, **others)
 
     def unsaid(self) -> dict[str, Tensor]:
@@ -333,6 +347,11 @@ def encode_sentences(
     return torch.cat(found)[order.argsort()]
 
 
+def is_hyperbolic(clip: nn.Module) -> bool:
+    """Whether a CLIP model embeds on a hyperboloid."""
+    return isinstance(space_of(clip), Hyperboloid)
+
+
 # Registry -------------------------------------------------------------------------------------------------------------
 
 HOSTS: dict[str, type[Host]] = {}
@@ -359,6 +378,12 @@ def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
         raise HypvisionError(
             f"There is no few-shot method '{name}'.{did_you_mean(name, HOSTS)} There are: {', '.join(sorted(HOSTS))}."
         )
+    if is_hyperbolic(clip.model) and not HOSTS[name].on_hyperboloid:
+        able = ", ".join(sorted(method for method, host in HOSTS.items() if host.on_hyperboloid))
+        raise HypvisionError(
+            f"The few-shot method '{name}' compares unit vectors on a sphere, but this CLIP embeds on a hyperboloid. "
+            f"Methods that work there: {able}."
+        )
     known = inspect.signature(HOSTS[name]).parameters
     if unknown := [key for key in options if key not in known or key == "clip"]:
         raise HypvisionError(
@@ -381,7 +406,7 @@ def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
 class ZeroShot(Host):
     """CLIP as it is (Radford et al., ICML 2021); ``ensemble``: with :func:`mean_class_features`."""
 
-    feature_inputs = True
+    feature_inputs = on_hyperboloid = True
 
     def __init__(self, clip: CLIPBundle, ensemble: bool = False):
         super().__init__(clip)
@@ -400,8 +425,11 @@ def sentence_features(host: Host, templates: Sequence[str]) -> Tensor:
 
 def mean_class_features(host: Host) -> Tensor:
     """Class features (C, d) over several sentences: the seven that CLIP's authors selected on ImageNet and, on other
-    data, the data set's own. The direction is that of the mean of unit features, the length the mean of theirs."""
+    data, the data set's own. The direction is that of the mean of unit features, the length the mean of theirs; for a
+    hyperbolic CLIP it is the mean of the features, before the lift."""
     sentences = sentence_features(host, host.mean_templates)
+    if is_hyperbolic(host.clip):
+        return sentences.mean(0)
     lengths = sentences.norm(dim=-1).mean(0)
     return F.normalize(F.normalize(sentences, dim=-1).mean(0), dim=-1) * lengths[:, None]
 

@@ -7,6 +7,7 @@ blocks 1 to 8; later blocks process the last set. Depth 1 is shallow prompting.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 import torch
@@ -36,6 +37,30 @@ def tower_width(clip: nn.Module, modality: str, depth: int) -> int:
             f"The {modality} prompts have a depth of {depth}; the tower allows 1 to {blocks}. Set depth={blocks}."
         )
     return tower.width
+
+
+def depth_for(clip: nn.Module, depth: int | None, usual: int, *modalities: str) -> int:
+    """The depth of prompts: as it is said, else ``usual``, or all blocks of the towers where they have fewer, which is
+    told."""
+    fewest = min([usual, *(len(tower.blocks) for tower in find_towers(clip) if tower.modality in modalities)])
+    if depth is None and fewest < usual:
+        warnings.warn(
+            f"The prompts have a depth of {fewest} instead of {usual}: a tower of this CLIP has {fewest} blocks.",
+            stacklevel=2,
+        )
+    return fewest if depth is None else depth
+
+
+def tokens_for(clip: nn.Module, tokens: int | None, usual: int) -> int:
+    """The number of text tokens: as it is said, else ``usual``, or half of the places of a shorter text, which is
+    told."""
+    most = min(usual, len(text_part(clip).positional_embedding) // 2)
+    if tokens is None and most < usual:
+        warnings.warn(
+            f"The prompts have {most} tokens instead of {usual}: texts of this CLIP have {2 * most} places.",
+            stacklevel=2,
+        )
+    return most if tokens is None else tokens
 
 
 @torch.no_grad()

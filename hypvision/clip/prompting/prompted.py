@@ -1,7 +1,8 @@
 """Hosts with learned tokens: CoOp, CoCoOp, deep prompts of one tower or both, MaPLe.
 
 Common options: ``words``: the text tokens start from these, empty: at random; ``depth``: layers with tokens of their
-own; ``emulate_half`` of :class:`.learners.PromptLearner`; ``text_chunk`` of :class:`.hosts.Host`.
+own (default: the published number, or all of a tower with fewer); ``emulate_half`` of :class:`.learners.PromptLearner`;
+``text_chunk`` of :class:`.hosts.Host`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from hypvision.checks import one_of
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.hosts import Host, HostOutput, encode_sentences, register_host
-from hypvision.clip.prompting.learners import CoCoOpLearner, MaPLeLearner, PromptLearner
+from hypvision.clip.prompting.learners import CoCoOpLearner, MaPLeLearner, PromptLearner, depth_for, tokens_for
 from hypvision.clip.towers import PromptTokens, encode_image, text_part
 from hypvision.errors import HypvisionError
 
@@ -47,7 +48,7 @@ class CoOp(PromptedHost):
 
     Args:
         clip, words, text_chunk: see :mod:`.prompted`.
-        tokens: of the context.
+        tokens: of the context; default 16, or half of the places of a CLIP with short texts.
         position: of the class name: ``"end"``, ``"middle"`` or ``"front"`` of the context.
         per_class: a context for each class; then classes cannot change after training.
         classes: their number, for ``per_class``.
@@ -58,7 +59,7 @@ class CoOp(PromptedHost):
     def __init__(
         self,
         clip: CLIPBundle,
-        tokens: int = 16,
+        tokens: int | None = None,
         words: str = "",
         position: str = "end",
         per_class: bool = False,
@@ -70,7 +71,7 @@ class CoOp(PromptedHost):
         if per_class and classes < 1:
             raise HypvisionError("CoOp with a context for each class needs their number: classes=N.")
         self.position = position
-        self.learner = PromptLearner(clip, text=tokens, words=words)
+        self.learner = PromptLearner(clip, text=tokens_for(clip.model, tokens, 16), words=words)
         if per_class:
             start = self.learner.ctx.detach()
             if not words:
@@ -135,12 +136,14 @@ class IVLP(PromptedHost):
         text_depth, vision_depth: the depth of one tower, where it is not ``depth``.
     """
 
+    usual_depth = 9
+
     def __init__(
         self,
         clip: CLIPBundle,
         text: int = 4,
         vision: int = 4,
-        depth: int = 9,
+        depth: int | None = None,
         words: str = "a photo of a",
         emulate_half: bool = False,
         text_chunk: int | None = None,
@@ -148,15 +151,19 @@ class IVLP(PromptedHost):
         vision_depth: int | None = None,
     ):
         super().__init__(clip, text_chunk)
-        text_depth, vision_depth = (depth if own is None else own for own in (text_depth, vision_depth))
-        self.learner = PromptLearner(clip, text, vision, text_depth, vision_depth, words, emulate_half)
+        towers = [name for name, count in (("text", text), ("vision", vision)) if count]
+        deep = 0 if text_depth and vision_depth else depth_for(clip.model, depth, self.usual_depth, *towers)
+        depths = text_depth or deep, vision_depth or deep
+        self.learner = PromptLearner(clip, text, vision, *depths, words, emulate_half)
 
 
 @register_host("deep-vision")
 class DeepVision(IVLP):
     """Deep prompts of the image tower alone (VPT; Jia et al., ECCV 2022), ``tokens`` a layer."""
 
-    def __init__(self, clip: CLIPBundle, tokens: int = 8, depth: int = 12, emulate_half: bool = False):
+    usual_depth = 12
+
+    def __init__(self, clip: CLIPBundle, tokens: int = 8, depth: int | None = None, emulate_half: bool = False):
         super().__init__(clip, 0, tokens, depth, emulate_half=emulate_half)
 
 
@@ -165,12 +172,13 @@ class DeepLanguage(IVLP):
     """Deep prompts of the text tower alone, ``tokens`` a layer."""
 
     feature_inputs = True
+    usual_depth = 12
 
     def __init__(
         self,
         clip: CLIPBundle,
         tokens: int = 4,
-        depth: int = 12,
+        depth: int | None = None,
         words: str = "a photo of a",
         emulate_half: bool = False,
         text_chunk: int | None = None,
@@ -188,10 +196,11 @@ class MaPLe(PromptedHost):
         self,
         clip: CLIPBundle,
         tokens: int = 2,
-        depth: int = 9,
+        depth: int | None = None,
         words: str = "a photo of a",
         emulate_half: bool = False,
         text_chunk: int | None = None,
     ):
         super().__init__(clip, text_chunk)
+        depth = depth_for(clip.model, depth, 9, "text", "vision")
         self.learner = MaPLeLearner(clip, tokens, depth, words, emulate_half)

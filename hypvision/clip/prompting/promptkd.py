@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.prompting.hosts import Host, HostOutput, build_host, feature_size, load_learned, register_host
-from hypvision.clip.prompting.learners import PromptLearner
+from hypvision.clip.prompting.learners import PromptLearner, depth_for
 from hypvision.clip.towers import PromptTokens, embedding_size, encode_image
 from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError
@@ -46,7 +46,7 @@ class PromptKD(Host):
         clip: CLIPBundle,
         teacher: Host | dict[str, Any] | None = None,
         tokens: int = 4,
-        depth: int = 9,
+        depth: int | None = None,
         weight: float = 1000.0,
         temperature: float = 1.0,
         emulate_half: bool = False,
@@ -65,6 +65,7 @@ class PromptKD(Host):
             )
         self.weight, self.temperature = weight, temperature
         self.dim = feature_size(self.teacher)
+        depth = depth_for(clip.model, depth, 9, "vision")
         prompts = PromptLearner(clip, vision=tokens, vision_depth=depth, emulate_half=emulate_half)
         projector = nn.Sequential(
             nn.Linear(embedding_size(clip.model), self.dim),

@@ -44,7 +44,7 @@ class PromptSRC(IVLP):
         clip: CLIPBundle,
         text: int = 4,
         vision: int = 4,
-        depth: int = 9,
+        depth: int | None = None,
         words: str = "a photo of a",
         emulate_half: bool = False,
         text_chunk: int | None = None,

@@ -128,6 +128,20 @@ def measure_chains(
 
 
 @torch.no_grad()
+def rooted(clip: CLIPBundle, root: Tensor | None = None) -> Space:
+    """The space of a CLIP model with a root: a hyperboloid has its origin; a sphere ``root`` ``(d,)``, or that of the
+    model's file, as baselines of MERU have one, or the embedding of the empty text."""
+    space = clip.space
+    if not isinstance(space, Sphere):
+        return space
+    if root is None and space.has_root:
+        return space
+    if root is None:
+        root = embed_texts(clip.model, clip.tokenizer, [""])[0]
+    return Sphere(F.normalize(root.to(clip.device), dim=-1))
+
+
+@torch.no_grad()
 def measure_clip(
     clip: CLIPBundle,
     chains: Sequence[Sequence[str]],
@@ -142,16 +156,14 @@ def measure_clip(
         clip: the model.
         chains, images, steps: see there.
         image_files: of the images, by their names; None: see ``embedded_images``.
-        root: ``(d,)``; default: the embedding of the empty text. A hyperbolic model's is the origin.
+        root: see :func:`rooted`.
     """
     every, rows = distinct([text for chain in chains for text in chain])
     last = [(text, row, level) for row, chain in enumerate(chains, 1) for level, text in enumerate(chain, 1)][::-1]
     where = {text: f" (row {row}, level {level})" for text, row, level in last}  # first position of each text
-    embedded = embed_texts(clip.model, clip.tokenizer, ["", *every], progress=True, where=where)
-    space: Space = clip.space
-    if isinstance(space, Sphere):
-        space = Sphere(embedded[0] if root is None else F.normalize(root.to(embedded), dim=-1))
-    texts = embedded[1:][rows].unflatten(0, (len(chains), -1))
+    embedded = embed_texts(clip.model, clip.tokenizer, every, progress=True, where=where)
+    space = rooted(clip, root)
+    texts = embedded[rows].unflatten(0, (len(chains), -1))
     found = None
     if image_files is not None:
         found = embed_images(clip, [image_files[image] for image in dict.fromkeys(images) if image is not None])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hypvision.clip.radial.metrics import walk
-from hypvision.clip.spaces import Space
+from hypvision.clip.spaces import Space, Sphere
 
 
 class Step(NamedTuple):
@@ -41,25 +41,27 @@ def hierarcaps_traversal(
 
 
 def meru_traversal(
-    image: Tensor, texts: Tensor, words: Sequence[str], space: Space, steps: int = 50, cones: bool = True
+    image: Tensor, texts: Tensor, words: Sequence[str], space: Space, steps: int = 50, cones: bool | None = None
 ) -> list[Step]:
     """The most similar text to each of ``steps`` points from the image to the root, each once; from specific to
     general.
 
     Desai et al., "Hyperbolic Image-Text Representations" (ICML 2023). On the hyperboloid the points are evenly spaced
-    in the tangent space at the origin, for CLIP on the straight line, made unit length.
+    in the tangent space at the origin, for CLIP on the straight line, made unit length. The root is one of the texts:
+    "[ROOT]".
 
     Arguments as of :func:`hierarcaps_traversal`. ``cones`` leaves out texts whose entailment cone does not hold the
-    point, and lets the root, whose cone holds every point, be one of the texts: "[ROOT]".
+    point (that of the root holds every point); default: on the hyperboloid, not for CLIP, as in the official code.
     """
     points = space.towards_root(image, steps)
     similarity = space.similarity(points, texts)
-    if cones:
+    if cones or (cones is None and not isinstance(space, Sphere)):
         aperture = space.half_aperture(texts)
         outside = torch.stack([space.exterior_angle(texts, p.expand_as(texts)) > aperture for p in points])
-        root = points[-1:]
-        similarity = torch.cat([similarity.masked_fill(outside, -math.inf), space.similarity(points, root)], dim=1)
-        texts, words = torch.cat([texts, root]), [*words, "[ROOT]"]
+        similarity = similarity.masked_fill(outside, -math.inf)
+    root = points[-1:]
+    similarity = torch.cat([similarity, space.similarity(points, root)], dim=1)
+    texts, words = torch.cat([texts, root]), [*words, "[ROOT]"]
     first: dict[int, float] = {}
     for number, share in zip(similarity.argmax(1).tolist(), np.linspace(0, 1, steps)):
         first.setdefault(number, share)

@@ -19,15 +19,13 @@ from PIL import Image
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.clip.classes import CLASS_LISTS, load_classes
-from hypvision.clip.models import create_clip, pretrained_tags
-from hypvision.clip.places import is_repository, parse_name
+from hypvision.clip.models import create_clip
+from hypvision.clip.names import clip_options
 from hypvision.clip.segmentation.official import segmenter_names, segmenter_variant
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 from hypvision.clip.towers import patch_size
 from hypvision.errors import HypvisionError
 from hypvision.images import open_image
-
-SHIPPED = "zoo:shapes-s8.captions"
 
 _OFFICIAL: dict[str, dict[str, Any]] = {
     "vitb16": dict(clip=dict(name="ViT-B-16", force_quick_gelu=True)),
@@ -50,21 +48,6 @@ class Segmentation(NamedTuple):
         return Image.fromarray(self.labels.astype(np.uint8 if len(self.classes) <= 255 else np.uint16))
 
 
-def clip_options(text: str) -> dict[str, Any]:
-    """``NAME[:WEIGHTS]`` as arguments of :func:`~hypvision.clip.models.create_clip`. ``NAME:none`` has random weights;
-    a name alone is refused where no weights ship."""
-    name, weights = parse_name(text)
-    if weights == "none":
-        return dict(name=name, load_weights=False) if is_repository(name) else dict(name=name, pretrained=None)
-    pretrained = weights or (SHIPPED if name == "shapes-s8" else None)
-    if pretrained is None and not is_repository(name):
-        tags = pretrained_tags(name)
-        if not tags:
-            raise HypvisionError(f"'{name}' has no published weights. Give a file: --clip {name}:FILE.")
-        raise HypvisionError(f"Say which weights of '{name}' to use: --clip {name}:TAG, with one of {', '.join(tags)}.")
-    return dict(name=name, pretrained=pretrained)
-
-
 def load_segmenter(
     weights: str | Path | None = None, config: Mapping[str, Any] | None = None, clip: str | None = None
 ) -> OpenVocabSegmenter:
@@ -75,8 +58,8 @@ def load_segmenter(
             no training, on a plain CLIP.
         config: ``model`` of the config that it was trained with, ``load_config(FILE).model`` of
             :mod:`hypvision.engine.config`; not needed for converted official checkpoints.
-        clip: without weights: name of a CLIP model, ``NAME`` or ``NAME:PRETRAINED``; default ``ViT-B-16:openai``.
-            ``shapes-s8`` ships with the project and knows drawn shapes only.
+        clip: without weights: a CLIP model, see :func:`~hypvision.clip.names.clip_options`; default
+            ``ViT-B-16:openai``. ``shapes-s8`` ships with the project and knows drawn shapes only.
     """
     if weights is None:
         named = clip_options(clip or "ViT-B-16:openai")

@@ -565,3 +565,19 @@ def test_a_cache_of_another_number_of_images_says_what_to_set():
     host = build_host(bundle(), "tip-adapter", keys=8, classes=4)
     with pytest.raises(HypvisionError, match=r"8 images of 4.*images=3 of few_shot_config or keys=3"):
         host.fill(torch.randn(3, host.learner.keys.shape[1]), torch.tensor([0, 1, 2]))
+
+
+def test_defaults_follow_the_clip():
+    big = bundle()._replace(model=clip_models.openai_clip(text_layers=10, vision_layers=12))
+    for name in ("maple", "promptsrc", "ivlp"):
+        assert len(build_host(big, name).learner.deep_text) == 8  # the published depth of 9
+    assert len(build_host(big, "deep-vision").learner.deep_visual) == 11
+    with pytest.warns(UserWarning, match="depth of 3 instead of 9: a tower of this CLIP has 3 blocks"):
+        host = build_host(bundle(), "maple")
+    assert len(host.learner.deep_text) == 2
+    with pytest.warns(UserWarning, match="depth of 4 instead of 12"):  # its own tower has more than that of the texts
+        assert len(build_host(bundle(), "deep-vision").learner.deep_visual) == 3
+    with pytest.warns(UserWarning, match="10 tokens instead of 16: texts of this CLIP have 20 places"):
+        assert len(build_host(bundle(), "coop").learner.ctx) == 10
+    with pytest.raises(HypvisionError, match="depth of 9; the tower allows 1 to 3. Set depth=3"):
+        build_host(bundle(), "maple", depth=9)

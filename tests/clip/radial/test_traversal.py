@@ -57,7 +57,7 @@ def test_meru_walk_goes_down_the_ray():
     assert [step.threshold for step in found] == sorted(step.threshold for step in found)
     # Without cones nearer texts win, not those that hold the point: "dog" stays only while it is nearest.
     near = meru_traversal(image, texts, words, space, 50, cones=False)
-    assert near[0].text == "a brown dog" and near[-1].text == "animal"
+    assert [near[0].text, *(step.text for step in near[-2:])] == ["a brown dog", "animal", "[ROOT]"]
 
 
 def test_points_towards_the_root():
@@ -71,9 +71,14 @@ def test_points_towards_the_root():
 def test_meru_walk_of_clip():
     root, texts, words = units(8, seed=4), units(30, 8), [f"w{i}" for i in range(30)]
     image = texts[3]
-    found = meru_traversal(image, texts, words, Sphere(root), 50, cones=False)
+    found = meru_traversal(image, texts, words, Sphere(root), 50)
     assert found[0].text == "w3" and found[0].similarity == pytest.approx(1, abs=1e-5)
-    assert found[-1].text == words[int((texts @ root).argmax())]
+    expected = []
+    for share in range(50):  # of the official code: CLIP has no cones, and the root is one of the texts
+        point = (1 - share / 49) * image + share / 49 * root
+        nearest = int((torch.cat([texts, root[None]]) @ (point / point.norm())).argmax())
+        expected.append([*words, "[ROOT]"][nearest])
+    assert [step.text for step in found] == list(dict.fromkeys(expected)) and found[-1].text == "[ROOT]"
 
 
 def test_hyperboloid_similarity_is_the_lorentzian_product():

@@ -1,0 +1,116 @@
+"""What ``--clip NAME[:WEIGHTS]`` means, the same in every command.
+
+>>> create_clip(**clip_options("ViT-B-16:openai"))        # open_clip's, with a tag or a file
+>>> create_clip(**clip_options("meru-vit-s-16:redcaps"))  # MERU, HyCoCLIP and their baselines
+>>> create_clip(**clip_options("emoji-s16.captions"))     # of the zoo; or zoo:NAME
+>>> create_clip(**clip_options("hf-hub:USER/REPO"))       # or local-dir:PATH
+>>> create_clip(**clip_options("meru_vit_s.pth"))         # a file, whose sizes tell the network
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from hypvision.checkpoints.index import builtin_index
+from hypvision.checkpoints.sources import find
+from hypvision.clip.hyperbolic_checkpoint import variant
+from hypvision.clip.models import ARCHITECTURES, architecture, pretrained_tags, read_clip
+from hypvision.clip.places import is_repository, offering
+from hypvision.errors import HypvisionError, require
+
+
+def parse_name(text: str) -> tuple[str, str | None]:
+    """Split ``NAME[:WEIGHTS]`` of a command line into model name and weights."""
+    if text.startswith("local-dir:") and Path(text.removeprefix("local-dir:")).expanduser().is_dir():
+        return text, None  # whatever is in its path
+    scheme = next((scheme for scheme in ("hf-hub:", "local-dir:") if text.startswith(scheme)), "")
+    name, _, weights = text.removeprefix(scheme).partition(":")
+    return scheme + name, weights or None
+
+
+def clip_options(text: str) -> dict[str, Any]:
+    """``NAME[:WEIGHTS]`` as arguments of :func:`~hypvision.clip.models.create_clip`.
+
+    ``NAME:none`` has random weights. A name alone has its own weights: those of a repository, folder, record or file,
+    or the only ones that are published.
+
+    Raises:
+        HypvisionError: no such model, weights that must be chosen, or a file that tells no network that we know.
+    """
+    if text.startswith(("zoo:", "file:")) or text in builtin_index().records:
+        _, record = find(text)
+        if record.task != "zero-shot":
+            raise HypvisionError(
+                f"'{text}' are weights of '{record.model}' ({record.task}), not of a CLIP model. "
+                "hypvision zoo list --task zero-shot lists those."
+            )
+        return dict(name=record.model, pretrained=text if ":" in text else f"zoo:{text}")
+    if (path := Path(text).expanduser()).suffix and path.is_file():
+        return dict(name=_network_of(path), pretrained=path)
+    name, weights = parse_name(text)
+    if weights == "none":
+        return dict(name=name, load_weights=False) if is_repository(name) else dict(name=name, pretrained=None)
+    if weights is None and not is_repository(name):
+        weights = _only_weights(name)
+    return dict(name=name, pretrained=weights)
+
+
+def _only_weights(name: str) -> str:
+    with offering():
+        tags = pretrained_tags(name)
+    known = [*(f"zoo:{record.name}" for record in builtin_index() if record.model == name), *tags]
+    if not known:
+        raise HypvisionError(f"'{name}' has no published weights. Give a file: --clip {name}:FILE.")
+    if len(known) > 1:
+        raise HypvisionError(
+            f"Say which weights of '{name}' to use: --clip {name}:TAG, with one of {', '.join(known)}."
+        )
+    return known[0]
+
+
+def _network_of(path: Path) -> str:
+    """The name of the network that the sizes in a file belong to; heads and activation are not in them."""
+    weights = read_clip(path)
+    if "visual.trunk.norm.weight" in weights and "logit_scale" in weights:
+        return variant(weights)[0]
+    found = _sizes(weights)
+    for name in (*ARCHITECTURES, *sorted(require("open_clip", "clip").list_models(), key=len)):
+        if found is not None and _expected(architecture(name)) == found:
+            return name
+    raise HypvisionError(
+        f"'{path}' does not tell which CLIP model it belongs to: its sizes are those of none of ours and of no plain "
+        "ViT of open_clip. Name it: --clip NAME:FILE."
+    )
+
+
+_TABLES = (
+    "visual.conv1.weight", "visual.positional_embedding", "token_embedding.weight", "positional_embedding",
+    "text_projection",
+)  # fmt: skip
+
+
+def _sizes(weights: Mapping[str, Tensor]) -> list[Any] | None:
+    """Sizes of the tables of a CLIP with a ViT, and numbers of blocks; None of any other model."""
+    if not all(name in weights for name in _TABLES):
+        return None
+    names = [name.partition("transformer.resblocks.") for name in weights]
+    image, text = ({rest.partition(".")[0] for start, _, rest in names if rest and start == tower}
+                   for tower in ("visual.", ""))  # fmt: skip
+    return [*(tuple(weights[name].shape) for name in _TABLES), len(image), len(text)]
+
+
+def _expected(config: Mapping[str, Any]) -> list[Any] | None:
+    """:func:`_sizes` of a model's config."""
+    vision, text = config["vision_cfg"], config["text_cfg"]
+    size, patch, layers = vision.get("image_size", 224), vision.get("patch_size", 16), vision.get("layers", 12)
+    whole = all(isinstance(number, int) for number in (size, patch, layers)) and layers and "layers" in text
+    if not whole or config.get("custom_text") or "timm_model_name" in vision or "hf_model_name" in text:
+        return None
+    width, words, length = text.get("width", 512), text.get("vocab_size", 49408), text.get("context_length", 77)
+    own = vision.get("width", 768)
+    tables = (own, 3, patch, patch), ((size // patch) ** 2 + 1, own), (words, width), (length, width)
+    return [*tables, (width, config["embed_dim"]), layers, text["layers"]]
