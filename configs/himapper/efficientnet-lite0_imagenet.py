@@ -1,5 +1,5 @@
-# The backbone of the configs *efficientnet-lite0*_grocery.py and of `make demo`, as Google trained it on ImageNet. Its test
-# takes the groceries that ImageNet has a class for, and counts a photo as right if that class is the first of the 1,000.
+# The backbone of the configs *efficientnet-lite0*_grocery.py and of `make demo`, as Google trained it on ImageNet. Its
+# test takes the groceries that ImageNet has a class for; a photo is right if that class is the first of the 1,000.
 _base_ = ["../_base_/datasets/grocery.py", "../_base_/default_runtime.py"]
 data_root = "data/grocery/images"
 folders = {

@@ -74,7 +74,7 @@ def imagenet_classes() -> list[str]:
     the second has its number in WordNet."""
     info = ImageNetInfo()
     pairs = list(zip(info.label_descriptions(), info.label_names()))
-    first = {name: number for name, number in reversed(pairs)}
+    first = dict(reversed(pairs))
     return [name if first[name] == number else f"{name} ({number})" for name, number in pairs]
 
 
