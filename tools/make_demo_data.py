@@ -22,7 +22,7 @@ EMOJI = {
     "face": (
         "grinning face with big eyes, beaming face with smiling eyes, rolling on the floor laughing, winking face, "
         "smiling face with heart-eyes, star-struck, face with tongue, thinking face, sleeping face, "
-        "face with medical mask, cold face, hot face, loudly crying face, angry face, clown face, robot"
+        "face with medical mask, cold face, hot face, loudly crying face, angry face, alien, robot"
     ),
     "animal": (
         "monkey face, wolf, cat face, tiger face, horse face, unicorn, zebra, cow face, pig face, penguin, owl, "
