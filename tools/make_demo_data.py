@@ -1,7 +1,7 @@
 """Make tools/demo_data, the photos and emoji that `make demo` trains on, from the two data sets that they are part of.
 
-python tools/make_demo_data.py GROCERY EMOJI, where GROCERY has images/{train,test}/CLASS/*.jpg and LICENSE.txt, and EMOJI
-emoji.json, images/noto/ID.png and splits/classes.json (docs/data.md). The same folders give the same files.
+python tools/make_demo_data.py GROCERY EMOJI, where GROCERY has images/{train,test}/CLASS/*.jpg and LICENSE.txt, and
+EMOJI emoji.json, images/noto/ID.png and splits/classes.json (docs/data.md). The same folders give the same files.
 """
 
 import json
@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 OUT = Path(__file__).parent / "demo_data"
 PHOTOS = {"train": 16, "test": 8}  # of each class
 SIDE, QUALITY = 128, 75
-CLASSES = (
+CLASSES = (  # noqa: SIM905
     "Aubergine Avocado Banana Brown-Cap-Mushroom Cabbage Carrots Cucumber Garlic Ginger Granny-Smith Kiwi Leek Lemon "
     "Orange Pineapple Pomegranate Red-Bell-Pepper Red-Delicious Vine-Tomato Watermelon"
 ).split()
@@ -39,11 +39,12 @@ EMOJI = {
 }
 SOURCES = """\
 photos/: 24 photos each of 20 classes of the Grocery Store Dataset (Marcus Klasson et al., 2019;
-  github.com/marcusklasson/GroceryStoreDataset), cut to their middle square and resized to {side} pixels. MIT: LICENSE-photos.
-emoji/images/: 64 pictures of Noto Emoji (Google LLC; github.com/googlefonts/noto-emoji), rendered from SVG on white at 64
-  pixels, with 64 colours. Apache License 2.0: LICENSE-emoji.
-emoji/emoji.json: names and groups of Unicode's emoji-test by unicode-emoji-json (MIT, Copyright Mu-An Chiou); the four groups
-  (face, animal, food, vehicle) are ours.
+  github.com/marcusklasson/GroceryStoreDataset), cut to their middle square and resized to {side} pixels. MIT:
+  LICENSE-photos.
+emoji/images/: 64 pictures of Noto Emoji (Google LLC; github.com/googlefonts/noto-emoji), rendered from SVG on white at
+  64 pixels, with 64 colours. Apache License 2.0: LICENSE-emoji.
+emoji/emoji.json: names and groups of Unicode's emoji-test by unicode-emoji-json (MIT, Copyright Mu-An Chiou); the four
+  groups (face, animal, food, vehicle) are ours.
 Made by tools/make_demo_data.py.
 """
 
