@@ -15,7 +15,9 @@ from hypvision.engine.run import train
 
 FOLDERS = ("hcformer", "baselines", "demo", "hecnn")
 CONFIGS = sorted(path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
-CONFIGS.remove("demo/open_vocabulary.py")  # tests/tools/test_demo.py
+# Of data of their own: tests/tools/test_demo.py
+for _name in ("open_vocabulary", "photos", "emoji_segmentation", "emoji_detection"):
+    CONFIGS.remove(f"demo/{_name}.py")
 # One of each family, task, data set and optimiser; the others differ from one of these in size, length or seed.
 QUICK = {
     "baselines/resnet10t-muon_25e_cifar10.py",

@@ -25,7 +25,10 @@ def test_names_are_unique_and_found():
     for name in ("hcformer-nano_cifar10", "hcformer-nano_cifar10.py", "hcformer/hcformer-nano_cifar10"):
         assert find_config(name) == path
     assert find_config("lhier/hcformer-nano_cifar10") is None and find_config("default_runtime") is None
-    assert set(shipped_configs("demo/*")) == {"classification", "detection", "open_vocabulary", "segmentation"}
+    assert set(shipped_configs("demo/*")) == {
+        "classification", "detection", "emoji_detection", "emoji_segmentation", "open_vocabulary", "photos",
+        "segmentation",
+    }  # fmt: skip
 
 
 def test_names_work_in_any_folder(tmp_path, monkeypatch, capsys):

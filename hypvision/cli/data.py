@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from hypvision.cli.arguments import Parser, whole
+from hypvision.cli.arguments import Parser, number, whole
 
 # Those of hypvision.data, whose import brings PyTorch.
 PREPARED = ("ade847", "pc59", "pc459", "voc20", "voc20b")
 LAYOUTS = ("imagefolder", "ade", "coco")
+EMOJI_LAYOUTS = ("masks", "coco")
 LEVELS = ("kind", "shape", "instance")
+EMOJI_LEVELS = ("name", "class", "group")
 
 
 def add_data_prepare_arguments(parser: Parser) -> None:
@@ -41,20 +45,48 @@ def add_data_make_arguments(parser: Parser) -> None:
     """The arguments of ``data make``."""
     text = "folder; each layout gets its own folder in it with --layout all"
     parser.add_output("out", what="folder", metavar="OUT", help=text)
-    parser.add_argument("--layout", choices=[*LAYOUTS, "all"], default="all", help="default: all")
+    parser.add_argument("--layout", choices=[*LAYOUTS, "masks", "all"], default="all", help="default: all")
     parser.add_argument("--train", type=whole(0), default=1000, metavar="N", help="training images (default: 1000)")
     parser.add_argument("--val", type=whole(0), default=200, metavar="N", help="validation images (default: 200)")
     parser.add_argument("--size", type=_size, default=128, metavar="S|HxW", help="pixels (default: 128)")
     parser.add_argument("--seed", type=whole(0), default=0, help="which of the many data sets (default: 0)")
-    parser.add_argument("--level", choices=LEVELS, default="shape", help="what the classes are (default: shape)")
+    text = "what the classes are (default: shape; of emoji: group)"
+    parser.add_argument("--level", choices=(*LEVELS, *EMOJI_LEVELS), help=text)
+    text = "scenes of the emoji in this folder on photos, in the layouts masks and coco, instead of drawn shapes"
+    parser.add_argument("--emoji", metavar="DIR", help=text)
+    parser.add_argument("--photos", metavar="DIR", help="with --emoji: folder of photos, with train and test in it")
+    parser.add_argument(
+        "--pale", type=number, default=0.0, help="with --emoji: share of white in the photos (default: 0)"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a data set with other parameters")
 
 
 def run_data_make(args: Namespace) -> None:
     """``data make`` from parsed arguments."""
-    from hypvision.data.export import export
+    from hypvision.checks import one_of
+    from hypvision.data.export import export, export_emoji
+    from hypvision.errors import HypvisionError
 
-    for layout in LAYOUTS if args.layout == "all" else (args.layout,):
+    if (args.emoji is None) != (args.photos is None):
+        raise HypvisionError("Scenes of emoji need both: --emoji DIR and --photos DIR.")
+    layouts: tuple[str, ...] = LAYOUTS
+    levels: tuple[str, ...] = LEVELS
+    make: Callable[..., Path] = export
+    if args.emoji is not None:
+        layouts, levels, make = (
+            EMOJI_LAYOUTS,
+            EMOJI_LEVELS,
+            partial(export_emoji, emoji=args.emoji, photos=args.photos, pale=args.pale),
+        )
+    one_of((*layouts, "all"), **{"--layout": args.layout})
+    level = args.level or ("shape" if args.emoji is None else "group")
+    one_of(levels, **{"--level": level})
+    if args.emoji is not None and not isinstance(args.size, int):
+        raise HypvisionError("Scenes of emoji are square: give --size as one number.")
+    for layout in layouts if args.layout == "all" else (args.layout,):
         out = Path(args.out, layout) if args.layout == "all" else Path(args.out)
-        export(out, layout, args.train, args.val, args.size, args.seed, args.level, args.overwrite)
+        make(
+            out, layout=layout, train=args.train, val=args.val, size=args.size, seed=args.seed, level=level,
+            overwrite=args.overwrite,
+        )  # fmt: skip
         print(f"{layout}: {out}")

@@ -7,7 +7,8 @@ interrupted export leaves nothing half done. The parameters lie in ``dataset.jso
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,106 @@ def export(
         LAYOUTS[layout](temporary, {"train": train, "val": val}, (height, width), seed, level)
         write_json(temporary / _RECORD, record)
     return out
+
+
+EMOJI_LAYOUTS = ("masks", "coco")
+PHOTO = "photo"  # what there is no emoji on
+
+
+def export_emoji(
+    out: str | Path,
+    emoji: str | Path,
+    photos: str | Path,
+    layout: str = "masks",
+    train: int = 1000,
+    val: int = 200,
+    size: int = 128,
+    seed: int = 0,
+    level: str = "group",
+    overwrite: bool = False,
+    pale: float = 0.0,
+    names: Sequence[str] = (),
+) -> Path:
+    """Write scenes of emoji on photos (:class:`~hypvision.data.emoji_scenes.EmojiScenes`) with their masks and boxes.
+
+    Args:
+        out: as for :func:`export`.
+        emoji: folder of the emoji (:mod:`hypvision.data.emoji`) with the splits ``train`` and ``val``.
+        photos: folder with ``train`` and ``test``, photos at any depth: those behind the training and validation
+            scenes.
+        layout: ``"masks"``: ``{train,val}/{images,masks}`` and ``classes.txt``, label 0 for the photo; or ``"coco"``.
+        train, val, size, seed, overwrite: as for :func:`export`; scenes are square. Only training scenes turn, mirror
+            and recolour the emoji.
+        level: what the classes are: ``"name"`` of the emoji, its ``"class"`` or its ``"group"``.
+        pale: share of white in the photos.
+        names: of the emoji that there are; default: all.
+
+    Raises:
+        HypvisionError: as :func:`export`, or a folder does not hold what it should.
+    """
+    from .emoji_scenes import EmojiScenes  # asks for mmengine
+
+    out = Path(out)
+    one_of(EMOJI_LAYOUTS, layout=layout)
+    one_of(("name", "class", "group"), level=level)
+    record = dict(
+        format=_FORMAT, layout=layout, train=train, val=val, size=size, seed=seed, level=level,
+        emoji=str(emoji), photos=str(photos), pale=pale,
+        names=list(names),
+    )  # fmt: skip
+    if _already_there(out, record, overwrite):
+        return out
+    make = partial(EmojiScenes, emoji, size=size, seed=seed, pale=pale, names=names)
+    scenes = {
+        "train": make(photos=Path(photos) / "train", split="train", length=train),
+        "val": make(photos=Path(photos) / "test", split="val", length=val, augmented=False),
+    }
+    field = {"class": "classname"}.get(level, level)
+    classes = list(dict.fromkeys(getattr(item, field) for data in scenes.values() for item in data.emoji))
+    with replacing_folder(out) as temporary:
+        for split, data in scenes.items():
+            labels = [classes.index(getattr(item, field)) for item in data.emoji]
+            found = (data.scene(i) for i in tqdm(range(len(data)), f"{layout} {split}", leave=False, disable=None))
+            (_write_masks if layout == "masks" else _write_instances)(temporary, split, found, labels, classes)
+        write_json(temporary / _RECORD, record)
+    return out
+
+
+def _write_masks(root: Path, split: str, scenes: Iterable[Any], labels: Sequence[int], classes: Sequence[str]) -> None:
+    for kind in ("images", "masks"):
+        (root / split / kind).mkdir(parents=True)
+    for i, scene in enumerate(scenes):
+        Image.fromarray(scene.image).save(root / split / "images" / f"{i:06d}.jpg", quality=95)
+        found = np.zeros(scene.image.shape[:2], np.uint8 if len(classes) < 255 else np.uint16)
+        for placed in scene.objects:
+            found[placed.mask] = labels[placed.emoji] + 1
+        Image.fromarray(found).save(root / split / "masks" / f"{i:06d}.png")
+    (root / "classes.txt").write_text("\n".join([PHOTO, *classes]) + "\n", encoding="utf-8")
+
+
+def _write_instances(
+    root: Path, split: str, scenes: Iterable[Any], labels: Sequence[int], classes: Sequence[str]
+) -> None:
+    folder = root / f"{split}2017"
+    folder.mkdir()
+    images, instances = [], []  # type: list[dict], list[dict]
+    for i, scene in enumerate(scenes):
+        name, (height, width) = f"{i:012d}.jpg", scene.image.shape[:2]
+        Image.fromarray(scene.image).save(folder / name, quality=95)
+        images.append(dict(id=i, file_name=name, width=width, height=height))
+        for placed in scene.objects:
+            rows, columns = (np.flatnonzero(placed.mask.any(axis)) for axis in (1, 0))
+            left, top = int(columns[0]), int(rows[0])  # around what is seen, as COCO has it
+            instances.append(dict(
+                id=len(instances) + 1, image_id=i, category_id=labels[placed.emoji] + 1,
+                bbox=[left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top], area=int(placed.mask.sum()),
+                segmentation=run_length(placed.mask), iscrowd=0,
+            ))  # fmt: skip
+    (root / "annotations").mkdir(exist_ok=True)
+    content = dict(images=images, annotations=instances, categories=[
+        dict(id=label, name=name) for label, name in enumerate(classes, start=1)
+    ])  # fmt: skip
+    (root / "annotations" / f"instances_{split}2017.json").write_text(json.dumps(content), encoding="utf-8")
 
 
 def _already_there(out: Path, record: dict, overwrite: bool) -> bool:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from timm.data import auto_augment, create_transform
+from timm.data import ImageNetInfo, auto_augment, create_transform
 from torch.utils.data import Dataset
 from torchvision import datasets as tv_datasets
 from torchvision import transforms as tv_transforms
@@ -24,7 +24,7 @@ from hypvision.checks import one_of
 from hypvision.clip.classes import check_classes
 from hypvision.data.folders import check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError, require
+from hypvision.errors import HypvisionError, did_you_mean, require
 from hypvision.files import read_lines
 from hypvision.images import check_normalisation, open_channels
 
@@ -67,6 +67,15 @@ def build_transform(config: dict[str, Any] | Callable) -> Callable:
         tv_transforms.RandomHorizontalFlip(config.get("hflip", 0.5)),
     ]
     return _with_safe_posterize(tv_transforms.Compose([*primary, *secondary.transforms, *final.transforms]))
+
+
+def imagenet_classes() -> list[str]:
+    """ImageNet's 1,000 classes in the order of their labels, by timm's names; of two of the same name (crane, maillot)
+    the second has its number in WordNet."""
+    info = ImageNetInfo()
+    pairs = list(zip(info.label_descriptions(), info.label_names()))
+    first = dict(reversed(pairs))
+    return [name if first[name] == number else f"{name} ({number})" for name, number in pairs]
 
 
 def check_root(root: str | Path) -> None:
@@ -136,7 +145,10 @@ class ImageFolderDataset(_ImageDataset):
         transform: arguments of :func:`build_transform`.
         ann_file: text file with a line ``path label`` for each image, the label a number from 0.
         classes: class names in the order of the labels. Default: the sub-folders, sorted. A path stands for the
-            sub-folders of that folder, e.g. the training images', of which ``root`` may lack some.
+            sub-folders of that folder, e.g. the training images', of which ``root`` may lack some; ``"imagenet"`` for
+            ImageNet's 1,000 classes as timm names them.
+        folders: the class that each sub-folder shows, e.g. ``{"Red-Bell-Pepper": "bell pepper"}``, where they are
+            called otherwise; sub-folders that it does not name are left out.
         indices: keep these images only (numbers in the sorted order), e.g. to try a config on a few.
         channels: 1 (grey), 3 (RGB) or 4 (such as red, green, blue, infrared); the transform's ``mean`` and ``std`` have
             a value for each, and augmentations of colours are for RGB alone.
@@ -155,6 +167,7 @@ class ImageFolderDataset(_ImageDataset):
         cache: bool = False,
         channels: int = 3,
         sort: str = "name",
+        folders: Mapping[str, str] | None = None,
     ):
         super().__init__(transform)
         one_of(("name", "natural"), sort=sort)
@@ -163,13 +176,17 @@ class ImageFolderDataset(_ImageDataset):
         self.root = Path(root).expanduser()
         check_root(self.root)
         self.usage = Usage(self.root if ann_file is None else ann_file)
+        if classes == "imagenet":
+            classes = imagenet_classes()
         names, partial = None if classes is None or isinstance(classes, str | Path) else list(classes), False
         if isinstance(classes, str | Path):
             check_root(classes)
             names, partial = self._sorted(class_names(Path(classes).expanduser(), Usage(classes))), True
         if names is not None:
             check_classes(enumerate(names), "'classes' of the data set", "Give every class a name of its own.")
-        if ann_file is None:
+        if folders is not None:
+            samples, found = self._scan_named(folders, names)
+        elif ann_file is None:
             samples, found = self._scan_folders(names, partial)
         else:
             samples, found = self._scan_list(Path(ann_file), names)
@@ -225,6 +242,25 @@ class ImageFolderDataset(_ImageDataset):
             )
         labels = {name: label for label, name in enumerate(wanted)}
         return [(path, labels[name]) for name, paths in images.items() for path in paths], wanted
+
+    def _scan_named(
+        self, folders: Mapping[str, str], names: Sequence[str] | None
+    ) -> tuple[list[tuple[str, int]], list]:
+        names = list(dict.fromkeys(folders.values())) if names is None else list(names)
+        labels = {name: label for label, name in enumerate(names)}
+        if unknown := [name for name in folders.values() if name not in labels]:
+            raise HypvisionError(
+                f"'folders' of the data set names the class '{unknown[0]}', which is none of the {len(names)} classes."
+                f"{did_you_mean(unknown[0], names)}"
+            )
+        there = class_names(self.root, self.usage, folders)
+        if missing := sorted(set(folders) - set(there)):
+            raise HypvisionError(
+                f"The data folder '{self.root}' has no folder '{missing[0]}', which 'folders' of the data set names. "
+                f"Found: {_abridged(sorted(path.name for path in self.root.iterdir()))}."
+            )
+        images = class_images(self.root, sorted(folders), self.usage)
+        return [(path, labels[folders[folder]]) for folder, paths in images.items() for path in paths], names
 
     def _scan_list(self, path: Path, classes: Sequence[str] | None) -> tuple[list[tuple[str, int]], list[str]]:
         if not path.is_file():

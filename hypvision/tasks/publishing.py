@@ -28,6 +28,7 @@ from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.storage import write_weights
 from hypvision.clip.models import ARCHITECTURES, MEAN, STD, expand_tokens, trim_tokens
+from hypvision.data.image_folder import imagenet_classes
 from hypvision.data.shape_captions import vocabulary
 from hypvision.engine.config import load_config
 from hypvision.errors import HypvisionError
@@ -52,6 +53,8 @@ def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
     if task != "classification":
         return weights
     outside = [name for name in weights if not name.startswith("backbone.")]
+    if len(outside) == len(weights):  # a file of timm's
+        return weights
     if outside:
         raise HypvisionError(
             f"The checkpoint has weights outside the timm model: {', '.join(outside[:3])}. Only classifiers of "
@@ -204,9 +207,12 @@ def publish(
     """
     config, folder = str(config), Path(folder)
     loaded = read(checkpoint)
-    known = describe_config(load_config(config))
+    settings = load_config(config)
+    known = describe_config(settings)
     task = known["task"]
     meta = (loaded.get("meta") or {}).get("dataset_meta") or {}
+    if settings.get("test_dataloader", {}).get("dataset", {}).get("classes") == "imagenet":
+        meta = {**meta, "classes": imagenet_classes()}
     if not meta.get("classes"):
         raise HypvisionError(f"The checkpoint '{checkpoint}' does not say what its classes are (meta.dataset_meta).")
     weights = stripped(loaded, task)

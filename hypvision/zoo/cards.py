@@ -83,7 +83,7 @@ _USAGE = {
     "classification": """\
 import hypvision, timm
 
-model = timm.create_model("{name}", pretrained=True).eval()
+model = hypvision.load("{name}")  # a timm model
 transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
 scores = model(transform(image)[None]).softmax(-1)  # image: a PIL image in RGB""",
     "zero-shot": """\
@@ -148,7 +148,8 @@ def model_card(record: Record, front_matter: bool = False) -> str:
     lines += ["", "## Use", "", "```python", _USAGE[record.task].format(name=record.name), "```"]
     lines += ["", "## Intended use", "", record.intended_use]
     lines += ["", "## Data", "", record.data]
-    lines += ["", "## Training", "", f"Config `{record.config}`.", "", "```sh", record.training, "```"]
+    lines += ["", "## Training", "", f"Config `{record.config}`.", ""]
+    lines += ["```sh", record.training, "```"] if record.training.startswith("hypvision ") else [record.training]
     results = [(metric.name, f"{metric.value:.4g}", metric.data, _by(metric)) for metric in record.metrics]
     lines += ["", "## Metrics", "", *_rows(("metric", "value", "measured on", "by"), results, right=("value",))]
     full = [(metric.name, metric.full_precision) for metric in record.metrics if metric.full_precision is not None]

@@ -3,6 +3,7 @@
 import hashlib
 import pickle
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -139,3 +140,21 @@ def test_cifar_batches(tmp_path, monkeypatch):
     assert data.labels.tolist() == [0, 3] and data.metainfo["classes"] == ("a", "b", "c", "d")
     expected = pixels[2].reshape(3, 32, 32).transpose(1, 2, 0)
     assert np.array_equal(np.asarray(data.read(0)), expected) and data.name(0).endswith("#2")
+
+
+def test_folders_of_other_names_than_the_classes(tmp_path):
+    """As photos of shops under the words of a network of ImageNet."""
+    for name in ("Red-Pepper", "Green-Pepper", "Zucchini", "Milk"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "a.png")
+    folders = {"Red-Pepper": "bell pepper", "Green-Pepper": "bell pepper", "Zucchini": "zucchini, courgette"}
+    data = ImageFolderDataset(str(tmp_path), dict(input_size=8), classes="imagenet", folders=folders)
+    labels = {Path(path).parent.name: int(label) for path, label in zip(data.paths, data.labels)}
+    assert labels == {"Red-Pepper": 945, "Green-Pepper": 945, "Zucchini": 939}  # ILSVRC's own numbers
+    names = data.metainfo["classes"]
+    assert len(set(names)) == 1000 and names[134] == "crane" and names[517] == "crane (n03126707)"
+    assert "none of the classes: Milk" in str(data.usage)
+    with pytest.raises(HypvisionError, match="'bell peper', which is none.*Did you mean bell pepper"):
+        ImageFolderDataset(str(tmp_path), dict(input_size=8), classes="imagenet", folders={"Zucchini": "bell peper"})
+    with pytest.raises(HypvisionError, match="no folder 'Leek'.*Found: 'Green-Pepper'"):
+        ImageFolderDataset(str(tmp_path), dict(input_size=8), folders={"Leek": "leek"})
