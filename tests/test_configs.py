@@ -15,7 +15,7 @@ from hypvision.engine.run import train
 
 FOLDERS = ("hcformer", "baselines", "demo", "hecnn")
 CONFIGS = sorted(path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
-# Of data of their own: tests/tools/test_demo.py
+# Of data that `hypvision data make` and tools/demo_data hold
 for _name in ("open_vocabulary", "photos", "emoji_segmentation", "emoji_detection"):
     CONFIGS.remove(f"demo/{_name}.py")
 # One of each family, task, data set and optimiser; the others differ from one of these in size, length or seed.

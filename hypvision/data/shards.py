@@ -308,7 +308,7 @@ def _files(path: Path, ended: list[list[str]], images: bool) -> Iterator[dict[st
                 picture = name.lower().endswith(_IMAGES)
                 content: Any = tar.extractfile(member)
                 yield dict(fname=name, data=content.read() if images or not picture else b"x", __url__=str(path))
-                tar.members = []  # type: ignore[misc]
+                tar.members = []  # type: ignore[attr-defined] # an iterated archive keeps all of its members
     except tarfile.TarError:
         ended.append(["the tar file is cut off or damaged: fetch or write it again", name])
 
