@@ -20,7 +20,7 @@ from hypvision.losses.graph import graph_map, mean_rank, neighbour_loss
 from hypvision.optim import RiemannianAdam
 
 LARGEST = 20_000  # names: all distances of so many take three gigabytes
-_SPREAD = 0.01  # standard deviation of the tangent vectors that a training starts from
+SPREAD = 0.01  # standard deviation of the tangent vectors that a training starts from
 
 
 def embed_closure(
@@ -54,19 +54,16 @@ def embed_closure(
     at_least(1, integer=True, dim=dim, steps=steps, batch=batch)
     more_than(0, rate=rate, temperature=temperature)
     space = space or Lorentz(1.0)
-    related = _related(closure)
+    hops = graph_of(closure)
     generator = torch.Generator().manual_seed(seed)
-    start = _SPREAD * torch.randn(len(related), dim, generator=generator)
+    start = SPREAD * torch.randn(len(hops), dim, generator=generator)
     points = ManifoldParameter(space.from_tangent0(start), space)
     optimizer = RiemannianAdam([points], lr=rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
     below = torch.from_numpy(np.unique(closure.pairs[:, 0]))
     for _ in tqdm(range(steps), desc="embed", unit="step", disable=None):
         rows = below[torch.randperm(len(below), generator=generator)[:batch]]
-        # the graph of the loss: 0 edges to itself, 1 to ancestors, more to all others
-        hops = 2 - related[rows].long()
-        hops[torch.arange(len(rows)), rows] = 0
-        loss = neighbour_loss(space.cdist(points[rows], points) / temperature, hops)
+        loss = neighbour_loss(space.cdist(points[rows], points) / temperature, hops[rows])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -78,21 +75,21 @@ def closure_ranks(points: Tensor, space: Lorentz | Euclidean, closure: Closure) 
     """How well the ancestors of all names can be read off the distances ``(mean_rank, map)``; see
     :mod:`hypvision.losses.graph`."""
     distances = torch.cat([space.dist(rows.unsqueeze(1), points.unsqueeze(0)) for rows in points.split(128)])
-    edges = _related(closure)
+    edges = graph_of(closure) == 1
     return dict(mean_rank=mean_rank(distances, edges), map=graph_map(distances, edges))
 
 
-def _related(closure: Closure) -> Tensor:
-    """Whether the column is an ancestor of the row, ``(N, N)``."""
+def graph_of(closure: Closure) -> Tensor:
+    """The graph of the loss, ``(N, N)``: 0 from a name to itself, 1 to its ancestors, 2 to all others."""
     count = len(closure.names)
     if count > LARGEST:
         raise HypvisionError(
             f"The hierarchy has {count:,} names; all pairs of them are compared, which {LARGEST:,} allow. Give a part "
             "of it, such as all names below one."
         )
-    related = torch.zeros(count, count, dtype=torch.bool)
-    related[tuple(torch.from_numpy(closure.pairs).T)] = True
-    return related
+    hops = torch.full((count, count), 2, dtype=torch.int8).fill_diagonal_(0)
+    hops[tuple(torch.from_numpy(closure.pairs).T)] = 1
+    return hops
 
 
 def draw_closure(closure: Closure, out: str | Path, title: str = "", **options: Any) -> dict[str, Any]:
