@@ -169,8 +169,8 @@ def _enlarge(level: Tensor, size: tuple[int, int]) -> np.ndarray:
 
 
 def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96, labels: bool = True) -> Image.Image:
-    """The tree under the image, its coarsest nodes on top: each node is the image, in colour where its map is strong and
-    pale elsewhere.
+    """The tree under the image, its coarsest nodes on top: each is the image, in colour where its map is strong, pale
+    elsewhere.
 
     A node is shown if it, or one below it, is the strongest of its level in some patch.
 
