@@ -20,19 +20,26 @@ from hypvision.clip.places import clips_here
 from hypvision.clip.radial.measure import walk_images
 from hypvision.clip.segmentation.segment import load_segmenter, segment
 from hypvision.data.chains import shape_chains
+from hypvision.data.closures import closure_of, read_closure
+from hypvision.data.drawing import TEXTURES
+from hypvision.data.taxonomy import KINDS
 from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.geometry import Lorentz
 from hypvision.images import open_image
 from hypvision.inference import Classes, predict
 from hypvision.inference.predictors import Request, load_predictor
 from hypvision.inference.sources import Sources, find_sources
+from hypvision.tasks.closures import closure_ranks, embed_closure
 from hypvision.tasks.embedding import embed_sources, named_embedder
 from hypvision.tasks.search import find_gallery, search
 from hypvision.viz import draw_segmentation, explain
 from hypvision.viz.chains import draw_walks
+from hypvision.viz.interactive import interactive_hierarchy
 from hypvision.zoo.backbones import build_model, explained_models, model_and_weights, side_seen
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from plotly.graph_objects import Figure as Plot
 
 KEPT = 2  # models of a kind in memory
 Captioned = tuple[Image.Image, str]
@@ -102,7 +109,7 @@ class Answers:
             count: images.
             folder: part of the gallery; "": all of it.
         """
-        if bool(words.strip()) == (photo is None or not photo):
+        if bool(words.strip()) == bool(photo):
             raise HypvisionError("Give either words or an example, not both and not neither.")
         root = self._below(folder)
         name = model.strip() if _is_model(model) else known_clip(model)
@@ -144,6 +151,25 @@ class Answers:
         name, image = known_clip(clip), _photo(photo)
         [steps] = walk_images(self._clip(name), [image], words, walk=walk)
         return draw_walks(image, {name: [step[:3] for step in steps]})
+
+    def disk(self, chains: str, file: str | None, steps: int = 1000) -> Plot:
+        """A hierarchy in the Poincare disk, trained on the spot.
+
+        Args:
+            chains: one a line, ``animal > mammal > dog``; or
+            file: of a closure, see :func:`~hypvision.data.closures.read_closure`.
+            steps: of the training.
+        """
+        if file:
+            closure, title = read_closure(file, transitive=True), Path(file).stem.replace("_", " ") + ": "
+        else:
+            lines = [[name.strip() for name in line.split(">") if name.strip()] for line in chains.splitlines()]
+            closure, title = closure_of(lines), ""
+        space = Lorentz(1.0)
+        points = embed_closure(closure, space=space, steps=int(steps))
+        ranks = closure_ranks(points, space, closure)
+        title += f"{len(closure.names)} names, mean rank {ranks['mean_rank']:.2f}, MAP {ranks['map']:.2f}"
+        return interactive_hierarchy(points, space, closure.names, closure.parents(), title=title)
 
 
 def _photo(path: str | None) -> Image.Image:
@@ -211,8 +237,17 @@ def best_clip() -> str:
     return [*fetched, *here, "ViT-B-16:openai"][0]
 
 
-def shape_texts(chains: int = 24) -> str:
-    """Texts about the drawn scenes, from general to specific, one a line."""
-    texts = [text for chain in shape_chains(chains, "test") for text in chain.texts]
-    levels = sorted(dict.fromkeys(texts), key=len)
-    return "\n".join(levels)
+def scene_texts(chains: int = 24) -> str:
+    """Texts about the drawn scenes, the general ones first, one a line."""
+    levels = zip(*(chain.texts for chain in shape_chains(chains, "test")))
+    return "\n".join(dict.fromkeys(text for level in levels for text in level))
+
+
+def shape_names() -> str:
+    """The hierarchy of the drawn shapes, a chain a line."""
+    return "\n".join(
+        f"shape > {kind} > {shape} > {texture} {shape}"
+        for kind, shapes in KINDS.items()
+        for shape in shapes
+        for texture in TEXTURES
+    )

@@ -27,16 +27,17 @@ def serving(answers: Answers, host: str = "127.0.0.1", port: int | None = None, 
     Raises:
         HypvisionError: Gradio is not installed, or the address is not free.
     """
-    gradio()
+    gr = gradio()
     before = os.environ.get("GRADIO_TEMP_DIR")
     with tempfile.TemporaryDirectory(prefix="hypvision-app-") as scratch:
         os.environ["GRADIO_TEMP_DIR"] = scratch
         page = build(answers, scratch)
         try:
+            theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
             _, address, _ = page.queue(max_size=16).launch(
                 server_name=host, server_port=port, max_file_size=upload * 2**20, share=False, inbrowser=False,
                 prevent_thread_lock=True, quiet=True, footer_links=[], run_history=False, enable_monitoring=False,
-                ssr_mode=False, pwa=False, mcp_server=False, allowed_paths=[], show_error=False,
+                ssr_mode=False, pwa=False, mcp_server=False, allowed_paths=[], show_error=False, theme=theme,
             )  # fmt: skip
         except OSError as error:
             raise HypvisionError(

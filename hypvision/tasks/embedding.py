@@ -78,8 +78,8 @@ def load_embedder(
 ) -> Embedder:
     """A metric learner (``config`` and ``weights``), or a timm ``model``, on a device.
 
-    A timm model without ``weights`` has its published ones, those that ``pretrained=True`` means. ``model`` may also name
-    a classifier of the zoo, such as ``"tf_efficientnet_lite0.imagenet"``, which has its weights.
+    A timm model without ``weights`` has its published ones, those that ``pretrained=True`` means. ``model`` may also
+    name a classifier of the zoo, such as ``"tf_efficientnet_lite0.imagenet"``, which has its weights.
     """
     if (config is None) == (model is None):
         raise HypvisionError("Give either --config CONFIG --weights FILE, or --model NAME, or --clip NAME.")
