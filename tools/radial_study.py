@@ -37,6 +37,7 @@ from hypvision.engine.run import train
 from hypvision.errors import guard
 from hypvision.files import write_json, write_text
 from hypvision.viz.chains import draw_levels, draw_walks
+from hypvision.viz.sheet import save_figure
 
 CONFIG = Path(__file__).parents[1] / "configs/hierarcaps/radial-clip-emoji_100i.py"
 LOSSES = {
@@ -91,7 +92,8 @@ class Emoji:
                 space = Sphere(space.root, "cosine")
                 found = hierarcaps_traversal(self.shown[number], texts.flatten(0, 1), words, space)
                 walks[name] = [step[:3] for step in found]
-            draw_walks(self.texts[number][2], walks, folder / f"chain_{self.images[number]}.png")
+            figure = draw_walks(self.texts[number][2], walks)
+            save_figure(figure, folder / f"chain_{self.images[number]}.png", dpi=110)
 
     def measure(self, clip: CLIPBundle, root: Tensor | None = None) -> dict[str, float]:
         """Metrics of the chains; share of chains whose name is nearer to the root than the name with keywords, texts

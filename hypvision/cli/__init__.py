@@ -78,6 +78,7 @@ COMMANDS = {
     "test": Command("train", "measure a checkpoint on test data"),
     "predict": Command("predict", "run any model on images, folders and videos"),
     "explain": Command("explain", "draw what a model clusters, or its tree of parts, in an image"),
+    "app": Command("app", "look at all that in a browser: a page on this machine"),
     "export": Command("export", "write a model for ONNX or torch.export"),
     "check": Command("check", "look at the data of a config before a training"),
     "configs": Command("configs", "list the configs that ship", light=True),

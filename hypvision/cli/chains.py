@@ -107,15 +107,14 @@ def _measure(args: Namespace, texts, images, files) -> dict:
 
 def _walks_of_clip(args: Namespace, clip, space, texts) -> list:
     """The walk of each image of ``--show`` through the candidates' texts."""
-    from hypvision.clip.radial.measure import embed_images
-    from hypvision.clip.radial.texts import embed_texts
+    from hypvision.clip.radial.measure import walk_images
     from hypvision.data.chains import read_chains
 
     if not args.show:
         return []
     chains = [chain.texts for chain in read_chains(args.candidates)] if args.candidates else texts
     words = list(dict.fromkeys(text for chain in chains for text in chain))
-    return _walks(args, embed_images(clip, args.show), embed_texts(clip.model, clip.tokenizer, words), words, space)
+    return walk_images(clip, args.show, words, space, args.steps, args.traversal)
 
 
 def _walks_of_embeddings(args: Namespace, measured, texts, images) -> list:
@@ -138,14 +137,9 @@ def _walks_of_embeddings(args: Namespace, measured, texts, images) -> list:
 
 def _walks(args: Namespace, images, candidates, words, space) -> list:
     """The walk of each embedding of an image, from general to specific."""
-    from hypvision.clip.radial.traversal import hierarcaps_traversal, meru_traversal
-    from hypvision.clip.spaces import Sphere
+    from hypvision.clip.radial.traversal import traverse
 
-    if isinstance(space, Sphere):
-        space = Sphere(space.root, "cosine")
-    walk = meru_traversal if args.traversal == "meru" else hierarcaps_traversal
-    found = [walk(image, candidates, words, space, args.steps) for image in images]
-    return [steps[::-1] for steps in found] if args.traversal == "meru" else found
+    return [traverse(image, candidates, words, space, args.steps, args.traversal) for image in images]
 
 
 def _show(args: Namespace, walks: dict) -> None:
@@ -153,6 +147,7 @@ def _show(args: Namespace, walks: dict) -> None:
     from hypvision.files import below
     from hypvision.images import open_image
     from hypvision.viz.chains import draw_walks
+    from hypvision.viz.sheet import save_figure
 
     for number, image_path in enumerate(args.show):
         print(image_path)
@@ -162,7 +157,7 @@ def _show(args: Namespace, walks: dict) -> None:
                 print(f"  {name:6}  {numbers}  {step.text}")
         path = below(args.out, f"{number:02d}_{Path(image_path).stem}.png")
         drawn = {name: [step[:3] for step in found[number]] for name, found in walks.items()}
-        draw_walks(open_image(image_path), drawn, path)
+        save_figure(draw_walks(open_image(image_path), drawn), path, dpi=110)
         print(path)
 
 

@@ -7,7 +7,6 @@ compare by cosine, and any CLIP, which embeds texts, too.
 from __future__ import annotations
 
 import json
-import re
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +25,6 @@ from hypvision.cli.predict import add_sources_arguments
 from hypvision.errors import HypvisionError, require
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from PIL import Image
-
     from hypvision.inference.sources import Frame
 
 
@@ -128,72 +123,39 @@ def add_metric_search_arguments(parser: Parser) -> None:
 
 def run_metric_search(args: Namespace) -> None:
     """``metric search`` from parsed arguments: prints the nearest images, draws and lists them."""
-    import torch
-
     from hypvision.files import check_output, protecting, write_json, write_table
-    from hypvision.images import images_in
     from hypvision.inference.sources import find_sources
-    from hypvision.tasks.embedding import distances, embed_sources
-    from hypvision.tasks.metric_learning_metrics import nearest
+    from hypvision.tasks.search import find_gallery, search
     from hypvision.viz.sheet import image_format, save_image, search_sheet
 
     device, out = device_of(args), Path(args.save)
     image_format(out)  # refuses a wrong one before the work
     texts = _texts_of(args)
     sources = None if texts else find_sources(args.images, args.every)
-    folder = Path(args.gallery).expanduser().is_dir()
-    searched = find_sources(images_in(args.gallery) if folder else args.gallery, args.every)
-    with protecting(*(sources.files if sources else []), *searched.files):
+    gallery = find_gallery(args.gallery, args.every)
+    with protecting(*(sources.files if sources else []), *gallery.files):
         for ending in (out.suffix, ".json", ".csv"):
             check_output(out.with_suffix(ending))
         embedder = _embedder(args, device)
-        if sources is None:
-            queries, points = _frames(texts), embedder.embed_texts(texts).float().cpu()
-        else:
-            queries, points = embed_sources(embedder, sources, args.batch, device)
-        frames, gallery = embed_sources(embedder, searched, args.batch, device)
-        places = {_identity(frame): number for number, frame in enumerate(frames)}
-        own = torch.tensor([-1 if texts else places.get(_identity(query), -1) for query in queries])
-        exclude = own if (own >= 0).any() else None
-        if exclude is not None and len(frames) == 1:
-            raise HypvisionError(f"In '{args.gallery}' there is no other image than the one to look for.")
-        blocks = nearest(points, gallery, args.k, embedder.space, exclude)
-        neighbours = torch.cat([numbers for _, numbers in blocks]).tolist()
-        shown = _thumbnails(searched, {number for row in neighbours for number in row})
-        asked = _thumbnails(sources or queries, range(len(queries)))
+        found = search(embedder, texts if sources is None else sources, gallery, args.k, args.batch, device)
         content, rows = [], []
-        for i, (query, numbers) in enumerate(zip(queries, neighbours)):
-            if len(queries) > 1:
+        for query, image, neighbours in found:
+            if len(found) > 1:
                 print(_caption(query))
-            found, tiles = [], []
-            far = distances(points[i], gallery[numbers], embedder.space, embedder.c)
-            for number, distance in zip(numbers, far.tolist()):
-                frame = frames[number]
+            listed, tiles = [], []
+            for frame, distance, copy in neighbours:
                 print(f"{distance:.4f}  {_caption(frame)}")
-                found.append({**_entry(frame), "distance": distance})
-                rows.append({"query": query.file, "query_frame": query.number, "rank": len(found), **found[-1]})
-                tiles.append((shown[number], f"{distance:.3f}  {Path(frame.file).parent.name}/{frame.name}"))
-            content.append({**(dict(text=query.file) if texts else _entry(query)), "neighbours": found})
+                listed.append({**_entry(frame), "distance": distance})
+                rows.append({"query": query.file, "query_frame": query.number, "rank": len(listed), **listed[-1]})
+                tiles.append((copy, f"{distance:.3f}  {Path(frame.file).parent.name}/{frame.name}"))
+            content.append({**(dict(text=query.file) if texts else _entry(query)), "neighbours": listed})
             name = query.name if query.number is None else f"{query.name}_{query.number:06d}"
-            path = out if len(queries) == 1 else out.with_stem(f"{out.stem}_{name}")
-            save_image(search_sheet(asked[i], tiles), path)
+            path = out if len(found) == 1 else out.with_stem(f"{out.stem}_{name}")
+            save_image(search_sheet(image, tiles), path)
         info = dict(weights=embedder.weights, space=embedder.space, gallery=args.gallery)
         write_json(out.with_suffix(".json"), dict(info=info, queries=content))
         write_table(out.with_suffix(".csv"), rows)
     print(f"Drawn in {path}; weights {embedder.weights}")
-
-
-def _frames(texts: list[str]) -> list[Frame]:
-    """Texts as images that show them."""
-    from hypvision.inference.sources import Frame
-    from hypvision.viz.sheet import text_tile
-
-    names = [f"{number:02d}_{re.sub(r'[^0-9A-Za-z]+', '-', text)[:40].strip('-')}" for number, text in enumerate(texts)]
-    return [Frame(text, name, None, text_tile(text)) for text, name in zip(texts, names)]
-
-
-def _identity(frame: Frame) -> tuple[Path, int | None]:
-    return Path(frame.file).resolve(), frame.number
 
 
 def _entry(frame: Frame) -> dict[str, str | int]:
@@ -202,16 +164,6 @@ def _entry(frame: Frame) -> dict[str, str | int]:
 
 def _caption(frame: Frame) -> str:
     return frame.file if frame.number is None else f"{frame.file}, frame {frame.number}"
-
-
-def _thumbnails(sources: Iterable[Frame], numbers: Collection[int]) -> dict[int, Image.Image]:
-    """Small copies of these frames, for a sheet."""
-    found = {}
-    for number, frame in enumerate(sources):
-        if number in numbers:
-            found[number] = frame.open()
-            found[number].thumbnail((320, 320))
-    return found
 
 
 def add_metric_hierarchy_arguments(parser: Parser) -> None:

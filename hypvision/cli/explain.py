@@ -51,14 +51,12 @@ def add_explain_arguments(parser: Parser) -> None:
 
 def run_explain(args: Namespace) -> None:
     """``explain`` from parsed arguments; prints the names of the files written."""
-    from hypvision.checkpoints.sources import is_address
     from hypvision.files import below, protecting
     from hypvision.inference.progress import progress
     from hypvision.inference.sources import find_sources
-    from hypvision.viz.clusters import explain_image
-    from hypvision.viz.hierarchy_tree import explain_hierarchy
+    from hypvision.viz import explain
     from hypvision.viz.sheet import save_image
-    from hypvision.zoo.backbones import build_model, model_and_weights
+    from hypvision.zoo.backbones import build_model, model_and_weights, side_seen
     from hypvision.zoo.loading import parse_arguments
 
     for name in ("mean", "std"):
@@ -68,19 +66,14 @@ def run_explain(args: Namespace) -> None:
     sources = find_sources(args.images, args.every)
     name, weights = model_and_weights(args.model, args.weights)
     model = build_model(name, weights, parse_arguments(args.model_args))
-    size = args.size
-    if size is None:
-        size = model.pretrained_cfg["input_size"][1] if is_address(str(weights)) else 224
+    size = args.size or side_seen(model, weights)
     if weights is None:
         print("No --weights given: the weights are random, and so is what they cluster.")
     with protecting(*sources.files):
         for frame in progress(sources, len(sources), "image"):
             image, name = frame.open(), frame.name if frame.number is None else f"{frame.name}_{frame.number:06d}"
-            if hasattr(model, "forward_with_hierarchy"):
-                drawings = explain_hierarchy(model, image, size, args.mean, args.std)
-            else:
-                drawings = explain_image(
-                    model, image, size, args.regions, args.mean, args.std, args.stage, args.block, args.head, args.level
-                )
+            drawings = explain(
+                model, image, size, args.regions, args.mean, args.std, args.stage, args.block, args.head, args.level
+            )
             for kind, drawing in drawings.items():
                 print(save_image(drawing, below(args.out, f"{name}_{kind}.png")))

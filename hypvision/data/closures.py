@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,6 +51,19 @@ class Closure(NamedTuple):
         return np.array(edges, dtype=np.int64).reshape(-1, 2)
 
 
+def closure_of(chains: Iterable[Sequence[str]]) -> Closure:
+    """The closure of chains of names, each from general to specific.
+
+    Raises:
+        HypvisionError: there is no pair, or names are in a circle.
+    """
+    pairs = {(name, above) for chain in chains for place, name in enumerate(chain) for above in chain[:place]}
+    pairs = {(name, above) for name, above in pairs if name != above}
+    if not pairs:
+        raise HypvisionError("The hierarchy has no name below another. Give chains such as animal > mammal > dog.")
+    return _closure(pairs, "The hierarchy", True)
+
+
 def read_closure(path: str | Path, transitive: bool = False) -> Closure:
     """Read the pairs of a file. A pair that occurs again and a name as its own ancestor do not count.
 
@@ -63,12 +77,16 @@ def read_closure(path: str | Path, transitive: bool = False) -> Closure:
     pairs = {(below, above) for below, above in _rows(path) if below != above}
     if not pairs:
         raise HypvisionError(f"'{path}' has no pair of a name and its ancestor. Expected: {_FORMS}.")
+    return _closure(pairs, f"'{path}'", transitive)
+
+
+def _closure(pairs: set[tuple[str, str]], source: str, transitive: bool) -> Closure:
     names = sorted({name for pair in pairs for name in pair})
     numbers = {name: number for number, name in enumerate(names)}
     above: list[set[int]] = [set() for _ in names]
     for name, ancestor in pairs:
         above[numbers[name]].add(numbers[ancestor])
-    for row in _from_the_top(above, names, path):
+    for row in _from_the_top(above, names, source):
         if transitive:
             above[row] |= set().union(*(above[ancestor] for ancestor in above[row]))
     found = [(row, ancestor) for row, ancestors in enumerate(above) for ancestor in sorted(ancestors)]
@@ -95,7 +113,7 @@ def _rows(path: str | Path) -> list[tuple[str, str]]:
     return pairs
 
 
-def _from_the_top(above: list[set[int]], names: list[str], path: str | Path) -> list[int]:
+def _from_the_top(above: list[set[int]], names: list[str], source: str) -> list[int]:
     """All names, ancestors first."""
     below: list[list[int]] = [[] for _ in above]
     for name, ancestors in enumerate(above):
@@ -111,7 +129,7 @@ def _from_the_top(above: list[set[int]], names: list[str], path: str | Path) -> 
     if len(order) < len(above):
         circle = [names[name] for name, count in enumerate(missing) if count]
         raise HypvisionError(
-            f"'{path}' makes names their own ancestors: {', '.join(circle[:5])} and what lies below them are in a "
+            f"{source} makes names their own ancestors: {', '.join(circle[:5])} and what lies below them are in a "
             "circle. A hierarchy has none: remove the pairs that close it."
         )
     return order

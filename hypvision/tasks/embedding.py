@@ -8,11 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import timm
 import torch
 from PIL import Image
 from torch import Tensor
 
 import hypvision.models  # noqa: F401 - registers the models
+from hypvision.checkpoints.index import builtin_index
 from hypvision.errors import HypvisionError, require, require_finite
 from hypvision.inference.predictors import Predictor
 from hypvision.inference.progress import progress
@@ -20,6 +22,7 @@ from hypvision.inference.results import Embedding
 from hypvision.inference.running import results
 from hypvision.inference.sources import Frame, Sources
 from hypvision.zoo.backbones import load_weights
+from hypvision.zoo.loading import load
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -75,7 +78,8 @@ def load_embedder(
 ) -> Embedder:
     """A metric learner (``config`` and ``weights``), or a timm ``model``, on a device.
 
-    A timm model without ``weights`` has its published ones, those that ``pretrained=True`` means.
+    A timm model without ``weights`` has its published ones, those that ``pretrained=True`` means. ``model`` may also
+    name a classifier of the zoo, such as ``"tf_efficientnet_lite0.imagenet"``, which has its weights.
     """
     if (config is None) == (model is None):
         raise HypvisionError("Give either --config CONFIG --weights FILE, or --model NAME, or --clip NAME.")
@@ -90,15 +94,35 @@ def load_embedder(
         return Embedder(lambda x: learner.comparable(learner.embed(x)), transform, learner.space, str(weights))
     from timm.data import create_transform, resolve_data_config
 
-    network = _timm_model(str(model), pretrained=weights is None).eval()
-    name = str(weights)
-    if weights is not None:
+    name = str(weights or model)
+    if weights is None and model in builtin_index().records:
+        network = _of_the_zoo(name)
+    elif weights is not None:
+        network = _timm_model(str(model), pretrained=False)
         load_weights(network, weights)
     else:
+        network = _timm_model(str(model), pretrained=True)
         published = network.pretrained_cfg
         name = ".".join(filter(None, (published.get("architecture") or str(model), published.get("tag"))))
     transform = create_transform(**resolve_data_config({}, model=network))
-    return Embedder(network.to(device), transform, "cosine", name)
+    return Embedder(network.to(device).eval(), transform, "cosine", name)
+
+
+def named_embedder(name: str, device: str = "cpu") -> Embedder:
+    """A timm model, a classifier of the zoo, or a CLIP (:mod:`hypvision.clip.names`), whichever has this name.
+
+    Raises:
+        HypvisionError: none has it, or its weights cannot be had.
+    """
+    record = builtin_index().records.get(name)
+    if timm.is_model(name) if record is None else record.task != "zero-shot":
+        return load_embedder(model=name, device=device)
+    from hypvision.clip.models import create_clip
+    from hypvision.clip.names import clip_options
+
+    clip = create_clip(**clip_options(name))
+    clip.model.to(device)
+    return clip_embedder(clip, name)
 
 
 def clip_embedder(clip: CLIPBundle, name: str) -> Embedder:
@@ -111,6 +135,19 @@ def clip_embedder(clip: CLIPBundle, name: str) -> Embedder:
     if isinstance(space, Hyperboloid):
         return Embedder(clip.embed_images, view_of(clip.model), "lorentz", name, float(space.c), texts)
     return Embedder(clip.embed_images, view_of(clip.model), "cosine", name, embed_texts=texts)
+
+
+def _of_the_zoo(name: str) -> Any:
+    """The network of a classifier of the zoo, without its head."""
+    record = builtin_index().records[name]
+    if record.task != "classification":
+        raise HypvisionError(
+            f"'{name}' are weights of a model of {record.task}, whose features do not compare. Give a classifier or a "
+            "CLIP: `hypvision zoo list` tells the tasks."
+        )
+    network: Any = load(name)
+    network.reset_classifier(0)
+    return network
 
 
 def _timm_model(name: str, pretrained: bool) -> Any:

@@ -1,7 +1,7 @@
 """Images of what a model has learned. Needs NumPy and Pillow, which come with torchvision.
 
 >>> model = timm.create_model("hcformer_nano")
->>> explain_image(model, Image.open("cat.jpg"))["regions"].show()
+>>> explain(model, Image.open("cat.jpg"))["regions"].show()
 """
 
 from hypvision.viz.clusters import (
@@ -14,6 +14,7 @@ from hypvision.viz.clusters import (
     merge_clusters,
     merge_regions,
 )
+from hypvision.viz.explaining import explain
 from hypvision.viz.hierarchy_tree import containment, draw_disk, draw_levels, draw_tree, explain_hierarchy, part_maps
 from hypvision.viz.palette import palette
 from hypvision.viz.segmentation import draw_segmentation
@@ -28,6 +29,7 @@ __all__ = [
     "draw_regions",
     "draw_segmentation",
     "draw_tree",
+    "explain",
     "explain_hierarchy",
     "explain_image",
     "kmeans",

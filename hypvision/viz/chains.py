@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten, wrap
+from typing import TYPE_CHECKING
 
 from PIL import Image
 from torch import Tensor
@@ -12,23 +13,23 @@ from torch import Tensor
 from hypvision.errors import require
 from hypvision.viz.sheet import save_figure
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def draw_walks(
-    image: Image.Image | str, walks: Mapping[str, Sequence[tuple[str, float, float]]], path: str | Path
-) -> None:
-    """Write an image and beside it, for each model, the texts of its walk: higher up the more general.
+
+def draw_walks(image: Image.Image | str, walks: Mapping[str, Sequence[tuple[str, float, float]]]) -> Figure:
+    """An image and beside it, for each model, the texts of its walk: higher up the more general.
 
     Args:
         image: the image, or words in its place.
         walks: for each model (text, radius, similarity), from general to specific.
-        path: of the file.
 
     Raises:
-        HypvisionError: matplotlib is missing, or the place is not writable.
+        HypvisionError: matplotlib is missing.
     """
     most = max(len(walk) for walk in walks.values())
     size = (2.4 + 4.2 * len(walks), max(2.4, 0.34 * most + 0.8))
-    figure = require("matplotlib.figure", "viz").Figure(size, layout="constrained")
+    figure: Figure = require("matplotlib.figure", "viz").Figure(size, layout="constrained")
     axes = figure.subplots(1, 1 + len(walks), width_ratios=[2, *[4] * len(walks)])
     if isinstance(image, str):
         axes[0].text(0.5, 0.5, "\n".join(wrap(image, 18)), ha="center", va="center")
@@ -44,7 +45,7 @@ def draw_walks(
             axis.text(0.01 * largest, row, f"{short}  ({similarity:.2f})", va="center", fontsize=8)
         axis.set(xlim=(0, 1.02 * largest), ylim=(most - 0.4, -0.6), yticks=[], title=name, xlabel="radius")
         axis.spines[["left", "top", "right"]].set_visible(False)
-    save_figure(figure, path, dpi=110)
+    return figure
 
 
 def draw_levels(radii: Mapping[str, Tensor], path: str | Path) -> None:

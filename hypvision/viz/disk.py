@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -227,31 +227,44 @@ def draw_hierarchy(
         labels: at most so many names are written, those with the most names below them first, none on another.
         title: above the disk.
     """
-    below = _names_below(len(names), edges)
-    sizes = np.array([len(found) for found in below])
-    roots = np.setdiff1d(np.arange(len(names)), edges[:, 0])
-    top = roots[sizes[roots].argmax()]
-    xy = to_disk(x, manifold, centre=x[top])
-    colours, chosen = np.full(len(names), -1), _branches(top, below, edges, branches)
-    for number, branch in enumerate(sorted(chosen, key=lambda name: -sizes[name])):
-        colours[[branch, *below[branch]]] = number
+    xy, shades, sizes, order = places_of_hierarchy(x, manifold, len(names), edges, branches)
     figure, disk = poincare_disk(9.0, grid=())
-    shades = np.concatenate([label_colours(len(chosen)) / 255, [[0.6, 0.6, 0.6]]])[colours]
     disk.geodesics(xy[edges[:, 1]], xy[edges[:, 0]], colors=shades[edges[:, 0]], linewidths=0.4, alpha=0.6)
     disk.points(xy, c=shades, s=4 + 3 * np.sqrt(sizes), zorder=2)
     disk.axes.set_title(title)
-    # the top of the hierarchy and its branches first
-    order = sorted(range(len(names)), key=lambda name: (name != top, name not in chosen, -sizes[name]))
-    _write_apart(
-        figure,
-        disk.axes,
-        xy,
-        [re.sub(r"\.[a-z]\.\d+$", "", name).replace("_", " ") for name in names],
-        order,
-        labels,
-        shades,
-    )
+    _write_apart(figure, disk.axes, xy, list(map(plain_name, names)), order, labels, shades)
     return figure
+
+
+class HierarchyPlaces(NamedTuple):
+    """Where and how the names of a hierarchy are drawn: coordinates ``(N, 2)`` in the disk, colours ``(N, 3)`` from 0
+    to 1, how many names are below each, and in which order they are worth writing: the top, its branches, the rest."""
+
+    xy: np.ndarray
+    shades: np.ndarray
+    sizes: np.ndarray
+    order: list[int]
+
+
+def places_of_hierarchy(
+    x: Tensor, manifold: Manifold, count: int, edges: np.ndarray, branches: int = 8
+) -> HierarchyPlaces:
+    """The places of ``count`` names, the top of most of them in the middle; arguments as of :func:`draw_hierarchy`."""
+    below = _names_below(count, edges)
+    sizes = np.array([len(found) for found in below])
+    roots = np.setdiff1d(np.arange(count), edges[:, 0])
+    top = roots[sizes[roots].argmax()]
+    colours, chosen = np.full(count, -1), _branches(top, below, edges, branches)
+    for number, branch in enumerate(sorted(chosen, key=lambda name: -sizes[name])):
+        colours[[branch, *below[branch]]] = number
+    shades = np.concatenate([label_colours(len(chosen)) / 255, [[0.6, 0.6, 0.6]]])[colours]
+    order = sorted(range(count), key=lambda name: (name != top, name not in chosen, -sizes[name]))
+    return HierarchyPlaces(to_disk(x, manifold, centre=x[top]), shades, sizes, order)
+
+
+def plain_name(name: str) -> str:
+    """A name without WordNet's ending, such as ``.n.01``, and with spaces for underscores."""
+    return re.sub(r"\.[a-z]\.\d+$", "", name).replace("_", " ")
 
 
 def _names_below(count: int, edges: np.ndarray) -> list[set[int]]:

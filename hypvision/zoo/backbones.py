@@ -44,6 +44,16 @@ def model_and_weights(name: str, weights: str | Path | None = None) -> tuple[str
     return find(name)[1].model, name if is_address(name) else f"zoo:{name}"
 
 
+def explained_models() -> list[str]:
+    """The timm models that cluster, or have a tree of parts."""
+    return timm.list_models(["hcformer*", "himapper*"])
+
+
+def side_seen(model: TimmModel, weights: str | Path | None) -> int:
+    """The short side of the images that a model of :func:`build_model` looks at: that of the zoo's weights, or 224."""
+    return int(model.pretrained_cfg["input_size"][1]) if is_address(str(weights)) else 224
+
+
 def build_model(name: str, weights: str | Path | None = None, arguments: Mapping[str, Any] | None = None) -> TimmModel:
     """A clustering timm model without a classifier head, ready to look at.
 
@@ -71,7 +81,7 @@ def build_model(name: str, weights: str | Path | None = None, arguments: Mapping
         except (TypeError, ValueError) as error:
             raise HypvisionError(f"The model '{name}' does not accept --model-args: {error}") from error
     if not hasattr(model, "forward_assignments") and not hasattr(model, "forward_with_hierarchy"):
-        known = ", ".join(timm.list_models(["hcformer*", "himapper*"]))
+        known = ", ".join(explained_models())
         raise HypvisionError(f"The model '{name}' does not cluster, so there is nothing to draw. Take one of: {known}.")
     if weights is not None:
         load_weights(model, weights)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
@@ -23,6 +24,7 @@ from hypvision.clip.radial.retrieval import (
     tree_recall,
 )
 from hypvision.clip.radial.texts import distinct, embed_texts
+from hypvision.clip.radial.traversal import Step, traverse
 from hypvision.clip.spaces import Hyperboloid, Space, Sphere
 from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError, require_finite
@@ -65,7 +67,7 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
 
 
 @torch.no_grad()
-def embed_images(clip: CLIPBundle, paths: Sequence[str | Path], batch: int = 64) -> Tensor:
+def embed_images(clip: CLIPBundle, paths: Sequence[str | Path | Image.Image], batch: int = 64) -> Tensor:
     """Points ``(m, d)`` of images in the model's space, resized and cropped for the model (:func:`.views.view_of`)."""
     view = view_of(clip.model)
     parts, hidden = [], True if len(paths) <= batch else None  # a progress bar for several batches on a terminal
@@ -139,6 +141,30 @@ def rooted(clip: CLIPBundle, root: Tensor | None = None) -> Space:
     if root is None:
         root = embed_texts(clip.model, clip.tokenizer, [""])[0]
     return Sphere(F.normalize(root.to(clip.device), dim=-1))
+
+
+def walk_images(
+    clip: CLIPBundle,
+    images: Sequence[str | Path | Image.Image],
+    words: Sequence[str],
+    space: Space | None = None,
+    steps: int = 50,
+    walk: str = "hierarcaps",
+) -> list[list[Step]]:
+    """The walk of each image through texts, from general to specific.
+
+    Args:
+        clip: the model.
+        images: files, or images.
+        words: texts to choose from.
+        space: with a root; None: that of :func:`rooted`.
+        steps, walk: see :func:`~hypvision.clip.radial.traversal.traverse`.
+
+    Raises:
+        HypvisionError: no texts, or an image that cannot be read.
+    """
+    embedded, texts = embed_images(clip, images), embed_texts(clip.model, clip.tokenizer, words)
+    return [traverse(image, texts, words, space or rooted(clip), steps, walk) for image in embedded]
 
 
 @torch.no_grad()

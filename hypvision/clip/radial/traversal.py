@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hypvision.checks import one_of
 from hypvision.clip.radial.metrics import walk
 from hypvision.clip.spaces import Space, Sphere
 
@@ -22,6 +23,21 @@ class Step(NamedTuple):
     radius: float
     similarity: float
     threshold: float
+
+
+def traverse(
+    image: Tensor, texts: Tensor, words: Sequence[str], space: Space, steps: int = 50, walk: str = "hierarcaps"
+) -> list[Step]:
+    """The walk ``"hierarcaps"`` or ``"meru"``, from general to specific, with radii as in published images.
+
+    Arguments as of :func:`hierarcaps_traversal`.
+    """
+    one_of(("hierarcaps", "meru"), walk=walk)
+    if isinstance(space, Sphere):
+        space = Sphere(space.root, "cosine")
+    if walk == "meru":
+        return meru_traversal(image, texts, words, space, steps)[::-1]
+    return hierarcaps_traversal(image, texts, words, space, steps)
 
 
 def hierarcaps_traversal(

@@ -1,0 +1,11 @@
+"""A page in the browser for people who would rather look than type: ``hypvision app``. Needs Gradio (extra ``app``).
+
+:mod:`~hypvision.app.answers` holds what each tab asks of the library, :mod:`~hypvision.app.page` lays out the tabs, and
+:mod:`~hypvision.app.server` serves them.
+"""
+
+from hypvision.app.answers import Answers
+from hypvision.app.page import build
+from hypvision.app.server import serve
+
+__all__ = ["Answers", "build", "serve"]

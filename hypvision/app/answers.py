@@ -1,0 +1,253 @@
+"""What each tab of the app asks of the library, with the models that were used last kept in memory.
+
+A name that is typed into the page must not open a file of the machine: models go by names of timm, of the zoo and of
+open_clip alone, and folders lie below the one that the app was started with.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import timm
+from PIL import Image
+
+from hypvision.checkpoints.index import builtin_index
+from hypvision.clip.models import create_clip, pretrained_tags
+from hypvision.clip.names import clip_options, parse_name
+from hypvision.clip.places import clips_here
+from hypvision.clip.radial.measure import walk_images
+from hypvision.clip.segmentation.segment import load_segmenter, segment
+from hypvision.data.chains import shape_chains
+from hypvision.data.closures import closure_of, read_closure
+from hypvision.data.drawing import TEXTURES
+from hypvision.data.taxonomy import KINDS
+from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.geometry import Lorentz
+from hypvision.images import open_image
+from hypvision.inference import Classes, predict
+from hypvision.inference.predictors import Request, load_predictor
+from hypvision.inference.sources import Sources, find_sources
+from hypvision.tasks.closures import closure_ranks, embed_closure
+from hypvision.tasks.embedding import embed_sources, named_embedder
+from hypvision.tasks.search import find_gallery, search
+from hypvision.viz import draw_segmentation, explain
+from hypvision.viz.chains import draw_walks
+from hypvision.viz.interactive import interactive_hierarchy
+from hypvision.zoo.backbones import build_model, explained_models, model_and_weights, side_seen
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from plotly.graph_objects import Figure as Plot
+
+KEPT = 2  # models of a kind in memory
+Captioned = tuple[Image.Image, str]
+
+
+class Answers:
+    """The functions of the tabs.
+
+    Args:
+        gallery: the folder of the search; None: there is none to search.
+        device: where to compute.
+
+    Raises:
+        HypvisionError: there is no such folder.
+    """
+
+    def __init__(self, gallery: str | Path | None = None, device: str = "cpu"):
+        self.device = device
+        self.gallery = None if gallery is None else Path(gallery).expanduser().resolve()
+        if self.gallery is not None and not self.gallery.is_dir():
+            raise HypvisionError(f"There is no folder '{gallery}'. Give a folder of images to search.")
+        keep = lru_cache(maxsize=KEPT)
+        self._predictor = keep(lambda name, words: load_predictor(Request(name, classes=words, device=device)))
+        self._explained = keep(lambda name: build_model(name).to(device))
+        self._embedder = keep(lambda name: named_embedder(name, device))
+        self._segmenter = keep(lambda name: load_segmenter(clip=name).to(device))
+        self._clip = keep(self._load_clip)
+        self._embedded = keep(lambda name, sources, times: embed_sources(self._embedder(name), sources, device=device))
+
+    def _load_clip(self, name: str) -> Any:
+        clip = create_clip(**clip_options(name))
+        clip.model.to(self.device)
+        return clip
+
+    def classify(self, photo: str | None, model: str, words: str = "") -> tuple[dict[str, float], list[Captioned]]:
+        """The scores of the best classes, and what the model paints: what it finds, clusters, or its tree of parts.
+
+        Args:
+            photo: the file.
+            model: a name of timm or of the zoo.
+            words: what a CLIP compares the photo with, with commas between.
+        """
+        name, image = known_model(model), _photo(photo)
+        [found] = predict(image, self._predictor(name, tuple(_listed(words)) or None))
+        scores: dict[str, float] = {}
+        drawings: list[Captioned] = []
+        if isinstance(found.result, Classes):
+            for item in found.result.annotations():
+                scores.setdefault(item["name"], item["score"])
+        elif (drawing := found.result.draw(image)) is not None:
+            drawings.append((drawing, found.result.task))
+        network, weights = model_and_weights(name)
+        if network.partition(".")[0] in explained_models():
+            seen = self._explained(name)
+            drawings += [(drawn, kind) for kind, drawn in explain(seen, image, side_seen(seen, weights)).items()]
+        return scores, drawings
+
+    def find(
+        self, words: str, photo: str | None, model: str, count: int = 9, folder: str = ""
+    ) -> list[tuple[Image.Image, str]]:
+        """The images of the gallery that are nearest to words or to a photo, each with its distance and its name.
+
+        Args:
+            words: what to look for; or
+            photo: the file of an example.
+            model: a CLIP, or for examples a name of timm or of the zoo.
+            count: images.
+            folder: part of the gallery; "": all of it.
+        """
+        if bool(words.strip()) == bool(photo):
+            raise HypvisionError("Give either words or an example, not both and not neither.")
+        root = self._below(folder)
+        name = model.strip() if _is_model(model) else known_clip(model)
+        gallery = find_gallery(root)
+        times = tuple(file.stat().st_mtime_ns for file in gallery.files)
+        embedded = self._embedded(name, gallery, times)
+        asked: Sources | list[str] = [words.strip()] if words.strip() else find_sources(_photo(photo))
+        [found] = search(self._embedder(name), asked, gallery, int(count), device=self.device, embedded=embedded)
+        return [
+            (image, f"{distance:.3f}  {Path(frame.file).relative_to(root).as_posix()}")
+            for frame, distance, image in found.neighbours
+        ]
+
+    def _below(self, folder: str) -> Path:
+        """A folder of the gallery."""
+        if self.gallery is None:
+            raise HypvisionError("There is no folder to search. Start the app with one: hypvision app --gallery DIR")
+        try:
+            path = (self.gallery / folder.strip()).resolve()
+        except (OSError, ValueError, RuntimeError) as error:  # too long, with a NUL, or links in a circle
+            raise HypvisionError(f"The folder '{folder}' cannot be searched: {error}.") from error
+        if not path.is_relative_to(self.gallery):
+            raise HypvisionError(f"The folder '{folder}' is outside of the one that the app was started with.")
+        return path
+
+    def segment(self, photo: str | None, words: str, clip: str) -> Image.Image:
+        """The photo with each pixel in the colour of the word that fits it best, above a legend."""
+        names = _listed(words)
+        if not names:
+            raise HypvisionError("There are no words. Give what to look for, with commas between: car, road, sky")
+        found = segment(_photo(photo), names, self._segmenter(known_clip(clip)))
+        return draw_segmentation(found.image, found.labels, found.classes)
+
+    def walk(self, photo: str | None, texts: str, clip: str, walk: str = "hierarcaps") -> Figure:
+        """The texts on the way from the root to the photo, the general ones on top."""
+        words = list(dict.fromkeys(line.strip() for line in texts.splitlines() if line.strip()))
+        if len(words) < 2:
+            raise HypvisionError("A walk chooses from texts, general ones and specific ones: give two or more.")
+        name, image = known_clip(clip), _photo(photo)
+        [steps] = walk_images(self._clip(name), [image], words, walk=walk)
+        return draw_walks(image, {name: [step[:3] for step in steps]})
+
+    def disk(self, chains: str, file: str | None, steps: int = 1000) -> Plot:
+        """A hierarchy in the Poincare disk, trained on the spot.
+
+        Args:
+            chains: one a line, ``animal > mammal > dog``; or
+            file: of a closure, see :func:`~hypvision.data.closures.read_closure`.
+            steps: of the training.
+        """
+        if file:
+            closure, title = read_closure(file, transitive=True), Path(file).stem.replace("_", " ") + ": "
+        else:
+            lines = [[name.strip() for name in line.split(">") if name.strip()] for line in chains.splitlines()]
+            closure, title = closure_of(lines), ""
+        space = Lorentz(1.0)
+        points = embed_closure(closure, space=space, steps=int(steps))
+        ranks = closure_ranks(points, space, closure)
+        title += f"{len(closure.names)} names, mean rank {ranks['mean_rank']:.2f}, MAP {ranks['map']:.2f}"
+        return interactive_hierarchy(points, space, closure.names, closure.parents(), title=title)
+
+
+def _photo(path: str | None) -> Image.Image:
+    if not path:
+        raise HypvisionError("There is no photo. Choose one, or one of the examples.")
+    return open_image(path)
+
+
+def _listed(words: str) -> list[str]:
+    return [word.strip() for word in words.split(",") if word.strip()]
+
+
+def _is_model(name: str) -> bool:
+    record = builtin_index().records.get(name.strip())
+    return timm.is_model(name.strip()) if record is None else record.task != "zero-shot"
+
+
+def known_model(name: str) -> str:
+    """The name of a model of timm or of the zoo.
+
+    Raises:
+        HypvisionError: it is none; addresses and files are not.
+    """
+    name, records = (name or "").strip(), builtin_index().records
+    if name in records or timm.is_model(name):
+        return name
+    raise HypvisionError(
+        f"There is no model '{name}'.{did_you_mean(name, [*records, *timm.list_models()])} Give a name of timm or of "
+        "`hypvision zoo list`."
+    )
+
+
+def known_clip(name: str) -> str:
+    """The name of a CLIP, as ``--clip`` of the commands takes it.
+
+    Raises:
+        HypvisionError: it is none, or its weights must be chosen; addresses and files are no names.
+    """
+    name = (name or "").strip()
+    here = clips_here()
+    if name in here:
+        return name
+    network, weights = parse_name(name)
+    try:
+        tags = pretrained_tags(network)
+    except HypvisionError as error:
+        raise HypvisionError(f"There is no CLIP '{name}'. On this machine are: {', '.join(here)}.") from error
+    if weights is None or weights not in tags:
+        raise HypvisionError(
+            f"'{name}' does not name weights of '{network}'. Give {network}:TAG with one of "
+            f"{', '.join(tags) or 'none'}; on this machine are: {', '.join(here)}."
+        )
+    return name
+
+
+def zoo_models() -> list[str]:
+    """The trained weights of the zoo, by name."""
+    return list(builtin_index().records)
+
+
+def best_clip() -> str:
+    """A CLIP that was fetched, which knows photos, or else one of those that ship."""
+    here = clips_here()
+    fetched = [name for name in here if name not in builtin_index().records]
+    return [*fetched, *here, "ViT-B-16:openai"][0]
+
+
+def scene_texts(chains: int = 24) -> str:
+    """Texts about the drawn scenes, the general ones first, one a line."""
+    levels = zip(*(chain.texts for chain in shape_chains(chains, "test")))
+    return "\n".join(dict.fromkeys(text for level in levels for text in level))
+
+
+def shape_names() -> str:
+    """The hierarchy of the drawn shapes, a chain a line."""
+    return "\n".join(
+        f"shape > {kind} > {shape} > {texture} {shape}"
+        for kind, shapes in KINDS.items()
+        for shape in shapes
+        for texture in TEXTURES
+    )

@@ -1,0 +1,220 @@
+"""The page of the app: a tab for each question."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from hypvision.app.answers import Answers, best_clip, scene_texts, shape_names, zoo_models
+from hypvision.clip.places import clips_here
+from hypvision.data.shapes import make_object, make_scene
+from hypvision.errors import HypvisionError, explain_machine, one_line, require
+from hypvision.viz.sheet import save_image
+
+TITLE = "hypvision"
+EXAMPLES = 4  # drawn pictures of a kind
+SECONDS = 20  # that an error is shown
+
+
+def build(answers: Answers, scratch: str | Path) -> Any:
+    """The page, a ``gradio.Blocks``.
+
+    Args:
+        answers: what its buttons call.
+        scratch: a folder for the examples; uploads go where ``GRADIO_TEMP_DIR`` says.
+
+    Raises:
+        HypvisionError: Gradio is not installed.
+    """
+    gr = gradio()
+    examples = _draw_examples(Path(scratch))
+    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 3600)) as page:
+        gr.Markdown("# hypvision\nHyperbolic models on your own pictures. Nothing leaves this machine.")
+        with gr.Tab("Classify and explain"):
+            _classify(gr, answers, examples)
+        with gr.Tab("Find"):
+            _find(gr, answers)
+        with gr.Tab("Segment by words"):
+            _segment(gr, answers, examples)
+        with gr.Tab("From photo to root"):
+            _walk(gr, answers, examples)
+        with gr.Tab("Hierarchy in the disk"):
+            _disk(gr, answers)
+    return page
+
+
+def gradio() -> Any:
+    """The module, told to send nothing to anyone.
+
+    Raises:
+        HypvisionError: it is not installed.
+    """
+    for name in ("GRADIO_ANALYTICS_ENABLED", "HF_HUB_DISABLE_TELEMETRY"):
+        os.environ[name] = "1" if "DISABLE" in name else "False"
+    return require("gradio", "app")
+
+
+def told(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the page whose mistakes and warnings are shown there, in the library's own sentences."""
+    gr = gradio()
+
+    @wraps(answer)
+    def call(*args: Any) -> Any:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("default")
+            try:
+                found = answer(*args)
+            except Exception as error:
+                message = one_line(error, 2000) if isinstance(error, HypvisionError) else explain_machine(error)
+                if message is None:
+                    raise
+                raise gr.Error(_shown(message), duration=SECONDS, print_exception=False) from error
+        for warning in said:
+            if "hypvision" in warning.filename:
+                gr.Warning(_shown(str(warning.message)))
+        return found
+
+    return call
+
+
+def _shown(message: str) -> str:
+    """A message as the text of a page: uploads by their own names, nothing that is read as HTML."""
+    uploads = os.environ.get("GRADIO_TEMP_DIR") or str(Path(tempfile.gettempdir()) / "gradio")
+    return html.escape(re.sub(rf"{re.escape(uploads)}/\w+/", "", message), quote=False)
+
+
+class Examples(NamedTuple):
+    """Files of drawn pictures, which the small models that ship know: of one object each, and of several."""
+
+    objects: list[str]
+    scenes: list[str]
+
+
+def _draw_examples(folder: Path) -> Examples:
+    found = Examples([], [])
+    for number in range(EXAMPLES):
+        image = Image.fromarray(make_object(number + 3, "test", 448)[0])
+        found.objects.append(str(save_image(image, folder / f"object{number}.png")))
+        found.scenes.append(str(save_image(make_scene(number, "test", 448).image, folder / f"scene{number}.png")))
+    return found
+
+
+# Parts that tabs share
+
+
+def _photo(gr: Any, label: str = "Photo") -> Any:
+    """A place for a photo that hands on the file itself: whatever is in it, the library says what it thinks of it."""
+    photo = gr.Image(label=label, type="filepath", sources=["upload", "clipboard"], height=320, buttons=[])
+    photo.preprocess = lambda payload: None if payload is None else payload.path
+    return photo
+
+
+def _examples(gr: Any, photo: Any, paths: list[str]) -> None:
+    gr.Examples(paths, photo, label="Examples: drawn shapes, which the models that ship know")
+
+
+def _clips(gr: Any) -> Any:
+    info = "a name of open_clip with its weights (ViT-B-16:openai), or of the zoo; the list has those on this machine"
+    return gr.Dropdown(clips_here(), value=best_clip(), label="CLIP", info=info, allow_custom_value=True)
+
+
+def _on(gr: Any, button: Any, answer: Callable[..., Any], inputs: list[Any], outputs: Any, *boxes: Any) -> None:
+    """Call a function at a button, and where Enter ends a line; one at a time, as all share the processor."""
+    triggers = [button.click, *(box.submit for box in boxes)]
+    alone = dict(concurrency_limit=1, concurrency_id="model", api_visibility="private")
+    gr.on(triggers, told(answer), inputs, outputs, **alone)
+
+
+# Tabs
+
+
+def _classify(gr: Any, answers: Answers, examples: Examples) -> None:
+    with gr.Row():
+        with gr.Column(scale=2):
+            photo = _photo(gr)
+            info = "a name of timm (resnet50) or of the zoo; the list has the zoo's"
+            models = zoo_models()
+            model = gr.Dropdown(models, value="hcformer_nano.shapes", label="Model", info=info, allow_custom_value=True)
+            words = gr.Textbox(label="Words", info="for a CLIP alone, commas between", placeholder="cat, dog, bird")
+            button = gr.Button("Classify and explain", variant="primary")
+            _examples(gr, photo, examples.objects)
+        with gr.Column(scale=3):
+            scores = gr.Label(label="Classes", num_top_classes=5)
+            shown = dict(preview=True, height=560, object_fit="contain", format="png", interactive=False)
+            drawings = gr.Gallery(label="What the model sees", buttons=["download", "fullscreen"], **shown)
+    _on(gr, button, answers.classify, [photo, model, words], [scores, drawings], words)
+
+
+def _find(gr: Any, answers: Answers) -> None:
+    with gr.Row():
+        with gr.Column(scale=2):
+            words = gr.Textbox(label="Words", placeholder="a red car", info="for a CLIP")
+            photo = _photo(gr, "Or an example")
+            info = "a CLIP, for words and examples; or, for examples, a model of timm or of the zoo"
+            choices = list(dict.fromkeys([*clips_here(), *zoo_models()]))
+            model = gr.Dropdown(choices, value=best_clip(), label="Model", info=info, allow_custom_value=True)
+            info = f"below {answers.gallery}" if answers.gallery else "start with --gallery DIR to have one to search"
+            folder = gr.Textbox(label="Folder", info=info, placeholder="all of it")
+            count = gr.Slider(1, 48, value=12, step=1, label="How many")
+            button = gr.Button("Find", variant="primary")
+        with gr.Column(scale=3):
+            shown = dict(columns=4, height=720, object_fit="contain", interactive=False)
+            found = gr.Gallery(label="Nearest first: distance and file", buttons=["fullscreen"], **shown)
+    _on(gr, button, answers.find, [words, photo, model, count, folder], found, words)
+
+
+def _segment(gr: Any, answers: Answers, examples: Examples) -> None:
+    with gr.Row():
+        with gr.Column(scale=2):
+            photo = _photo(gr)
+            value = "orange, something on a grey ground"
+            words = gr.Textbox(label="Words", value=value, info="commas between; each pixel gets one of them")
+            clip = _clips(gr)
+            button = gr.Button("Segment", variant="primary")
+            _examples(gr, photo, examples.scenes)
+        with gr.Column(scale=3):
+            shown = dict(format="png", interactive=False, height=640, buttons=["download", "fullscreen"])
+            found = gr.Image(label="Segments", **shown)
+    _on(gr, button, answers.segment, [photo, words, clip], found, words)
+
+
+def _walk(gr: Any, answers: Answers, examples: Examples) -> None:
+    with gr.Row():
+        with gr.Column(scale=2):
+            photo = _photo(gr)
+            info = "to choose from, one a line, general ones and specific ones"
+            texts = gr.Textbox(scene_texts(), label="Texts", info=info, lines=8, max_lines=8)
+            clip = _clips(gr)
+            info = "HierarCaps: within a growing radius; MERU: along the way from the photo to the root"
+            kinds = [("HierarCaps", "hierarcaps"), ("MERU", "meru")]
+            walk = gr.Radio(kinds, value="hierarcaps", label="Walk", info=info)
+            button = gr.Button("Walk", variant="primary")
+            _examples(gr, photo, examples.scenes)
+        with gr.Column(scale=3):
+            found = gr.Plot(show_label=False, format="png")
+            gr.Markdown("The root is on top. A bar is the distance from it; in brackets the similarity to the photo.")
+    _on(gr, button, answers.walk, [photo, texts, clip, walk], found)
+
+
+def _disk(gr: Any, answers: Answers) -> None:
+    with gr.Row():
+        with gr.Column(scale=2):
+            info = "a chain of names a line, from general to specific"
+            chains = gr.Textbox(shape_names(), label="Hierarchy", info=info, lines=10, max_lines=10)
+            kinds = [".csv", ".tsv", ".txt", ".gz"]
+            file = gr.File(label="Or a file of names and their ancestors (id1,id2)", file_types=kinds, height=130)
+            steps = gr.Slider(100, 4000, value=1000, step=100, label="Steps of training")
+            button = gr.Button("Embed", variant="primary")
+        with gr.Column(scale=3):
+            found = gr.Plot(show_label=False)
+            gr.Markdown("Distances are hyperbolic: the rim is infinitely far away. Point at a dot to see its name.")
+    _on(gr, button, answers.disk, [chains, file, steps], found)

@@ -1,0 +1,111 @@
+"""Search by example or by words: the nearest images of a gallery; what ``hypvision metric search`` and the app do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from hypvision.errors import HypvisionError
+from hypvision.images import images_in
+from hypvision.inference.sources import Frame, Sources, find_sources
+from hypvision.tasks.embedding import Embedder, distances, embed_sources
+from hypvision.tasks.metric_learning_metrics import nearest
+from hypvision.viz.sheet import text_tile
+
+_SIDE = 320  # pixels of the long side of the small copies
+
+
+class Neighbour(NamedTuple):
+    """An image of the gallery: where it is from, its distance from the query, and a small copy."""
+
+    frame: Frame
+    distance: float
+    image: Image.Image
+
+
+class Found(NamedTuple):
+    """A query, an image or a text, with a small copy of it, and its neighbours, the nearest first."""
+
+    query: Frame
+    image: Image.Image
+    neighbours: list[Neighbour]
+
+
+def find_gallery(gallery: str | Path, every: int = 1) -> Sources:
+    """The images of a folder and of all folders below it, or whatever else :func:`find_sources` takes.
+
+    Raises:
+        HypvisionError: there are none.
+    """
+    return find_sources(images_in(gallery) if Path(gallery).expanduser().is_dir() else gallery, every)
+
+
+def search(
+    embedder: Embedder,
+    queries: Sources | Sequence[str],
+    gallery: Sources,
+    k: int = 9,
+    batch: int = 32,
+    device: str = "cpu",
+    embedded: tuple[list[Frame], Tensor] | None = None,
+) -> list[Found]:
+    """The ``k`` nearest images of each query, which is not one of its own neighbours.
+
+    Args:
+        embedder: the model, on ``device``.
+        queries: images, or texts for a model that reads.
+        gallery: where to search, see :func:`find_gallery`.
+        k: neighbours of a query, fewer where the gallery has fewer.
+        batch: images at a time.
+        device: where to compute.
+        embedded: what :func:`~hypvision.tasks.embedding.embed_sources` gives for the gallery; None: it is embedded now.
+
+    Raises:
+        HypvisionError: an image that cannot be read, texts for a model that reads none, or no image but the query.
+    """
+    if isinstance(queries, Sources):
+        asked, points = embed_sources(embedder, queries, batch, device)
+    else:
+        asked, points = _frames(queries), embedder.embed_texts(queries).float().cpu()
+    frames, vectors = embedded or embed_sources(embedder, gallery, batch, device)
+    places = {_identity(frame): number for number, frame in enumerate(frames)}
+    texts = not isinstance(queries, Sources)
+    own = torch.tensor([-1 if texts else places.get(_identity(query), -1) for query in asked])
+    exclude = own if (own >= 0).any() else None
+    if exclude is not None and len(frames) == 1:
+        raise HypvisionError(f"Beside '{frames[0].file}' there is no other image than the one to look for.")
+    blocks = nearest(points, vectors, k, embedder.space, exclude)
+    neighbours = torch.cat([numbers for _, numbers in blocks]).tolist()
+    shown = _small_copies(gallery, {number for row in neighbours for number in row})
+    own_copies = _small_copies(queries if isinstance(queries, Sources) else asked, range(len(asked)))
+    found = []
+    for place, (query, numbers) in enumerate(zip(asked, neighbours)):
+        far = distances(points[place], vectors[numbers], embedder.space, embedder.c).tolist()
+        near = [Neighbour(frames[number], distance, shown[number]) for number, distance in zip(numbers, far)]
+        found.append(Found(query, own_copies[place], near))
+    return found
+
+
+def _frames(texts: Sequence[str]) -> list[Frame]:
+    """Texts as images that show them."""
+    names = [f"{number:02d}_{re.sub(r'[^0-9A-Za-z]+', '-', text)[:40].strip('-')}" for number, text in enumerate(texts)]
+    return [Frame(text, name, None, text_tile(text)) for text, name in zip(texts, names)]
+
+
+def _identity(frame: Frame) -> tuple[Path, int | None]:
+    return Path(frame.file).resolve(), frame.number
+
+
+def _small_copies(sources: Iterable[Frame], numbers: Collection[int]) -> dict[int, Image.Image]:
+    found = {}
+    for number, frame in enumerate(sources):
+        if number in numbers:
+            found[number] = frame.open()
+            found[number].thumbnail((_SIDE, _SIDE))
+    return found

@@ -1,0 +1,90 @@
+"""A hierarchy in the Poincare disk to look into: zoomed and moved with the mouse, which shows names. Needs plotly."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from hypvision.errors import require
+from hypvision.geometry import Manifold
+from hypvision.viz.disk import geodesic_arc, places_of_hierarchy, plain_name
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_STEPS = 16  # points of an arc
+_APART = 0.09  # of two names that are written, in units of the disk's radius
+
+
+def interactive_hierarchy(
+    x: Tensor,
+    manifold: Manifold,
+    names: Sequence[str],
+    edges: np.ndarray,
+    branches: int = 8,
+    labels: int = 30,
+    title: str = "",
+    side: int = 720,
+) -> Figure:
+    """What :func:`~hypvision.viz.disk.draw_hierarchy` draws, as a figure of plotly: the mouse shows names and parents.
+
+    Args:
+        x, manifold, names, edges, branches, labels, title: see there.
+        side: of the figure, in pixels.
+
+    Raises:
+        HypvisionError: plotly is not installed.
+    """
+    graphs = require("plotly.graph_objects", "app")
+    xy, shades, sizes, order = places_of_hierarchy(x, manifold, len(names), edges, branches)
+    shown = [html.escape(plain_name(name)) for name in names]
+    figure = graphs.Figure()
+    arcs = geodesic_arc(xy[edges[:, 1]], xy[edges[:, 0]], _STEPS)
+    for shade in np.unique(shades, axis=0):  # lines of one colour are one trace
+        lines = arcs[(shades[edges[:, 0]] == shade).all(1)]
+        gaps = np.concatenate([lines, np.full((len(lines), 1, 2), np.nan)], 1).reshape(-1, 2)
+        style = dict(color=_css(shade), width=1)
+        figure.add_scatter(x=gaps[:, 0], y=gaps[:, 1], mode="lines", line=style, opacity=0.6, hoverinfo="skip")
+    parents: list[list[str]] = [[] for _ in names]
+    for name, parent in edges.tolist():
+        parents[name].append(shown[parent])
+    about = [
+        f"<b>{name}</b><br>below {', '.join(above) or 'nothing'}<br>above {size} names"
+        for name, above, size in zip(shown, parents, sizes.tolist())
+    ]
+    written = _apart(xy, order, labels)
+    dots = dict(size=5 + 1.5 * np.sqrt(sizes), color=[_css(shade) for shade in shades], line=dict(width=0))
+    texts = [f"<b>{name}</b>" if row in written else "" for row, name in enumerate(shown)]
+    figure.add_scatter(
+        x=xy[:, 0], y=xy[:, 1], mode="markers+text", marker=dots, text=texts, textposition="top center",
+        textfont=dict(size=11, color=[_css(0.6 * shade) for shade in shades]), hovertext=about, hoverinfo="text",
+    )  # fmt: skip
+    figure.add_shape(type="circle", x0=-1, y0=-1, x1=1, y1=1, line=dict(color="#555", width=1.5))
+    axis = dict(visible=False, range=[-1.05, 1.05])
+    figure.update_layout(
+        xaxis=axis, yaxis=dict(axis, scaleanchor="x"), showlegend=False, plot_bgcolor="white", paper_bgcolor="white",
+        height=side, margin=dict(l=10, r=10, t=40 if title else 10, b=10), dragmode="pan", hovermode="closest",
+        title=dict(text=html.escape(title), font=dict(size=14, color="#333"), x=0.5),
+    )  # fmt: skip
+    found: Figure = figure
+    return found
+
+
+def _css(shade: np.ndarray) -> str:
+    red, green, blue = (round(255 * float(part)) for part in shade)
+    return f"rgb({red},{green},{blue})"
+
+
+def _apart(xy: np.ndarray, order: Sequence[int], count: int) -> set[int]:
+    """The first ``count`` rows in that order that are not close to an earlier one."""
+    found: list[int] = []
+    for row in order:
+        if len(found) == count:
+            break
+        if not found or np.linalg.norm(xy[found] - xy[row], axis=1).min() > _APART:
+            found.append(row)
+    return set(found)
