@@ -111,6 +111,12 @@ def test_autocast_keeps_lift_and_distances_in_float32():
     c = model.curv.exp()
     assert points.dtype == torch.float32
     assert torch.allclose(lorentz.minkowski_inner(points, points), -1 / c.expand(2, 1), atol=1e-5)
+    far = model.space.embed(torch.randn(4, 24) * 6, "image")
+    scale = torch.tensor(3.0)
+    expected = model.space.similarity(far, points), model.space.logits(far, points, scale)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model.space.similarity(far, points), model.space.logits(far, points, scale)
+    assert all(torch.equal(x, y) for x, y in zip(found, expected))
 
 
 def test_scalars_stay_in_their_intervals():
