@@ -6,7 +6,7 @@ import math
 import re
 from functools import cache, lru_cache
 
-from open_clip.tokenizer import SimpleTokenizer
+from hypvision.errors import require
 
 _LONGEST = 20  # letters of a word
 _UNKNOWN = 2.0  # cost of each letter of what is no word
@@ -15,7 +15,7 @@ _UNKNOWN = 2.0  # cost of each letter of what is no word
 @cache
 def _ranks() -> dict[str, int]:
     """The whole words of CLIP's vocabulary with their ranks, the most frequent first; of single letters a and i."""
-    tokens = SimpleTokenizer().encoder
+    tokens = require("open_clip", "clip").SimpleTokenizer().encoder
     words = {token.removesuffix("</w>"): number for token, number in tokens.items() if token.endswith("</w>")}
     kept = {word: number for word, number in words.items() if word.isalnum() and (len(word) > 1 or word in "ai")}
     return {word: rank for rank, word in enumerate(sorted(kept, key=kept.__getitem__))}

@@ -230,8 +230,8 @@ def export_network(
         output: ONNX's name of the output; for several outputs their common name, which a number follows, or all names.
         format, path, dynamic_size, tell, half: as for :func:`export_model`.
         about: what the file is to say of its images and outputs: ``mean``, ``std``, ``crop_pct``, ``interpolation``,
-            ``classes``, ``geometry``, ``c``. It lies, with ``input_size``, as JSON in ONNX's metadata, or in ``hypvision.json`` of a
-            ``torch.export`` file (``extra_files`` of :func:`torch.export.load`).
+            ``classes``, ``geometry``, ``c``. It lies, with ``input_size``, as JSON in ONNX's metadata, or in
+            ``hypvision.json`` of a ``torch.export`` file (``extra_files`` of :func:`torch.export.load`).
     """
     if format not in SUFFIXES:
         raise HypvisionError(f"There is no format '{format}'. Known: {', '.join(FORMATS)}.")
