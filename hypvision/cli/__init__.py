@@ -106,6 +106,7 @@ COMMANDS = {
     "scaling": Command("scaling", "the toy model of superposition and its scaling laws"),
     "data make": Command("data", "write the procedural data set to disk"),
     "data prepare": Command("data", "write label maps of the open-vocabulary test sets"),
+    "data shard": Command("data", "write images with captions, boxes or labels into shards (webdataset)"),
 }
 
 

@@ -136,12 +136,12 @@ def add_clip_argument(parser: _ActionsContainer, what: str, default: str | None 
     parser.add_argument("--clip", default=default, metavar="NAME[:WEIGHTS]", help=f"{what}. {CLIP_HELP}")
 
 
-def clip_of(args: Namespace) -> CLIPBundle:
-    """The model that ``--clip`` means, on the device that ``--device`` means."""
+def clip_of(args: Namespace, device: str | None = None) -> CLIPBundle:
+    """The model that ``--clip`` means, on a device; default: that which ``--device`` means."""
     from hypvision.clip.models import create_clip
     from hypvision.clip.names import clip_options
 
-    device = device_of(args)
+    device = device or device_of(args)
     clip = create_clip(**clip_options(args.clip))
     clip.model.to(device)
     return clip

@@ -1,4 +1,4 @@
-"""``hypvision data prepare`` and ``hypvision data make``."""
+"""``hypvision data prepare``, ``hypvision data make`` and ``hypvision data shard``."""
 
 from __future__ import annotations
 
@@ -90,3 +90,26 @@ def run_data_make(args: Namespace) -> None:
             overwrite=args.overwrite,
         )  # fmt: skip
         print(f"{layout}: {out}")
+
+
+def add_data_shard_arguments(parser: Parser) -> None:
+    """The arguments of ``data shard``."""
+    text = "images/ with captions.csv or captions.jsonl beside it, or one folder a class"
+    parser.add_argument("folder", metavar="FOLDER", help=text)
+    parser.add_output("out", what="folder", metavar="OUT", help="new folder of the shards")
+    parser.add_argument("--samples", type=whole(1), default=1000, metavar="N", help="in each shard (default: 1000)")
+    text = "class names in the order of the labels, a .txt file with one a line (default: the folders, sorted)"
+    parser.add_argument("--classes", metavar="FILE", help=text)
+    parser.add_argument("--seed", type=whole(0), default=0, help="of the order of the images (default: 0)")
+    text = "processes that read images (default: 0, this one)"
+    parser.add_argument("--workers", type=whole(0, 256), default=0, metavar="N", help=text)
+
+
+def run_data_shard(args: Namespace) -> None:
+    """``data shard`` from parsed arguments."""
+    from hypvision.data.write_shards import write_shards
+    from hypvision.files import read_lines
+
+    classes = None if args.classes is None else read_lines(args.classes, "the list of classes")
+    written = write_shards(args.folder, args.out, args.samples, classes, args.seed, args.workers)
+    print(f"{written.samples:,} images with {written.kind} in {written.shards:,} shards: {args.out}")

@@ -1,15 +1,27 @@
-"""``hypvision explain IMAGE --model NAME``: what a model groups together in images.
+"""``hypvision explain IMAGE --model NAME``: what a model groups together in images, or where a CLIP puts them.
 
 For a clustering backbone writes ``NAME_clusters.png`` (cluster maps of each stage, level and head) and
 ``NAME_regions.png`` (fine to coarse clusters, merged into regions) for each image; see :mod:`hypvision.viz.clusters`.
 For a Hi-Mapper ``NAME_tree.png``, ``NAME_levels.png`` and ``NAME_disk.png``; see :mod:`hypvision.viz.hierarchy_tree`.
+For a CLIP (``--clip NAME --texts FILE``) ``NAME_walk.png``, the way of the image to the root with the texts on it, and
+``radii.png``, the histogram of distances from the root; see :mod:`hypvision.viz.traversal`.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path
 
-from hypvision.cli.arguments import Parser, add_model_args, number, whole
+from hypvision.cli.arguments import (
+    Parser,
+    add_clip_argument,
+    add_model_args,
+    add_texts_argument,
+    clip_of,
+    number,
+    texts_of,
+    whole,
+)
 from hypvision.cli.predict import add_sources_arguments
 from hypvision.errors import HypvisionError
 
@@ -17,12 +29,18 @@ from hypvision.errors import HypvisionError
 def add_explain_arguments(parser: Parser) -> None:
     """The arguments of ``explain``."""
     add_sources_arguments(parser, "IMAGE")
-    parser.add_argument(
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument(
         "--model",
-        required=True,
         metavar="NAME",
         help="e.g. hcformer_nano, himapper_resnet50, or a name of `hypvision zoo list`, which has its weights",
     )
+    add_clip_argument(model, "a CLIP instead, and the way of each image to its root through --texts")
+    add_texts_argument(parser, "with --clip: what the way may pass")
+    text = "with --clip: points of the way (default: 50)"
+    parser.add_argument("--steps", type=whole(2, 100_000), default=50, metavar="N", help=text)
+    text = "with --clip: folder of images with captions (and boxes) for the histogram (docs/data.md)"
+    parser.add_argument("--captions", metavar="DIR", help=text)
     text = "checkpoint, or zoo:NAME; random weights without, unless --model has its own"
     parser.add_argument("--weights", metavar="FILE", help=text)
     add_model_args(parser)
@@ -51,6 +69,10 @@ def add_explain_arguments(parser: Parser) -> None:
 
 def run_explain(args: Namespace) -> None:
     """``explain`` from parsed arguments; prints the names of the files written."""
+    if args.clip is not None:
+        return _explain_clip(args)
+    if args.texts or args.captions:
+        raise HypvisionError("--texts and --captions are for a CLIP: name it with --clip NAME[:WEIGHTS].")
     from hypvision.files import below, protecting
     from hypvision.inference.progress import progress
     from hypvision.inference.sources import find_sources
@@ -77,3 +99,40 @@ def run_explain(args: Namespace) -> None:
             )
             for kind, drawing in drawings.items():
                 print(save_image(drawing, below(args.out, f"{name}_{kind}.png")))
+
+
+def _explain_clip(args: Namespace) -> None:
+    from hypvision.clip.radial.measure import embed_images, rooted
+    from hypvision.clip.radial.texts import embed_texts
+    from hypvision.clip.radial.traversal import meru_traversal
+    from hypvision.files import protecting
+    from hypvision.images import find_images, open_image, output_names
+    from hypvision.inference.caption_radii import caption_radii
+    from hypvision.viz.radii import draw_radii
+    from hypvision.viz.traversal import draw_traversal
+
+    words = texts_of(args)
+    if not words:
+        raise HypvisionError("A way to the root passes texts: give them with --texts, such as a .txt file of captions.")
+    files = find_images(args.images)
+    clip = clip_of(args, "cpu")
+    space = rooted(clip)
+    images, texts = embed_images(clip, files), embed_texts(clip.model, clip.tokenizer, words, progress=True)
+    radii = {"images": space.radius(images), "texts": space.radius(texts)}
+    if args.captions is not None:
+        radii = caption_radii(clip, args.captions, space)
+    with protecting(*files):
+        for path, name, point in zip(files, output_names(files), images):
+            way = space.radius(space.towards_root(point, args.steps)).tolist()
+            found = meru_traversal(point, texts, words, space, args.steps)
+            print(path)
+            for step in found:
+                print(
+                    f"  from {step.threshold:4.0%} of the way: {step.text} (distance from the root {step.radius:.3f})"
+                )
+            places = [(round(step.threshold * (args.steps - 1)), step.text, step.radius) for step in found]
+            out = Path(args.out, f"{name}_walk.png")
+            draw_traversal(open_image(path), way, places, out)
+            print(out)
+    draw_radii(radii, {}, Path(args.out, "radii.png"), "distance from the root")
+    print(Path(args.out, "radii.png"))

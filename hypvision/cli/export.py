@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from pathlib import Path
 
-from hypvision.cli.arguments import Parser, add_model_args, whole
+from hypvision.cli.arguments import Parser, add_clip_argument, add_model_args, clip_of, whole
 from hypvision.errors import HypvisionError
 
 # Those of hypvision.zoo.export, whose import brings PyTorch.
 FORMATS = ("onnx", "torchexport")
 PARTS = ("whole", "features")
+TOWERS = ("image", "text")
 
 
 def add_export_arguments(parser: Parser) -> None:
     """The arguments of ``export``."""
     parser.add_argument(
         "name",
+        nargs="?",
         metavar="NAME",
         help="as `hypvision zoo list` lists it, or a release, ADDRESS#NAME; or, with --model, the checkpoint file of "
         "a training",
     )
+    add_clip_argument(parser, "instead of NAME: a tower of this CLIP (--part), which gives its embeddings")
     parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")
     parser.add_argument(
         "--model",
@@ -34,10 +38,9 @@ def add_export_arguments(parser: Parser) -> None:
     parser.add_output("--save", metavar="FILE", help="default: NAME and the suffix of the format, here")
     parser.add_argument(
         "--part",
-        choices=PARTS,
-        default="whole",
+        choices=(*PARTS, *TOWERS),
         help="features: what comes before the head (a classifier's pooled features, the maps of a segmenter's or "
-        "detector's backbone and neck, a CLIP's image embeddings); default: whole",
+        "detector's backbone and neck, a CLIP's image embeddings); image or text: the tower of --clip; default: whole",
     )
     text = "compute with 16 bits, which halves the file; images and outputs keep 32"
     parser.add_argument("--half", action="store_true", help=text)
@@ -54,12 +57,15 @@ def run_export(args: Namespace) -> None:
     from hypvision.files import check_output
     from hypvision.inference.progress import stages
     from hypvision.shipped import is_config
-    from hypvision.zoo.cards import size_text
     from hypvision.zoo.export import SUFFIXES, export_model
     from hypvision.zoo.loading import parse_arguments
 
+    _check(args)
+    if args.clip is not None:
+        return _export_tower(args)
     name = find(args.name)[1].name if args.model is None else Path(args.name).stem
-    middle = "" if args.part == "whole" else f".{args.part}"
+    part = args.part or "whole"
+    middle = "" if part == "whole" else f".{part}"
     out = check_output(args.save or f"{name}{middle}{SUFFIXES[args.format]}")
     kind = {"onnx": "ONNX", "torchexport": "torch.export"}[args.format]
     print(f"Exporting {name} to {kind} ...", flush=True)
@@ -69,12 +75,45 @@ def run_export(args: Namespace) -> None:
         raise HypvisionError("A config says what its model is given: leave out --model-args, or change the config.")
     with stages() as tell:
         tell(f"Loading {name}")
-        options = dict(dynamic_size=not args.fixed_size, part=args.part, size=args.size, tell=tell, half=args.half)
+        options = dict(dynamic_size=not args.fixed_size, part=part, size=args.size, tell=tell, half=args.half)
         if config:
             from hypvision.tasks.exporting import export_trained
 
             report = export_trained(args.model, args.name, args.format, out, **options)
         else:
             report = export_model(args.name, args.format, out, model=args.model, arguments=arguments, **options)
+    _tell(out, report)
+
+
+def _check(args: Namespace) -> None:
+    if (args.name is None) == (args.clip is None):
+        raise HypvisionError("Name what to export: weights of the zoo or of a training, or --clip NAME --part image.")
+    if args.clip is None and args.part in TOWERS:
+        raise HypvisionError(f"--part {args.part} is for a CLIP: name it with --clip NAME[:WEIGHTS].")
+    if args.clip is not None and args.part not in TOWERS:
+        raise HypvisionError("A CLIP is two networks whose outputs are compared: choose --part image or --part text.")
+    if args.clip is not None and (args.model or args.model_args or args.size):
+        raise HypvisionError("--clip says the model and its size: leave out --model, --model-args and --size.")
+
+
+def _export_tower(args: Namespace) -> None:
+    """A tower of ``--clip``."""
+    from hypvision.files import check_output
+    from hypvision.inference.progress import stages
+    from hypvision.zoo.export import SUFFIXES, export_network
+    from hypvision.zoo.export_clip import clip_tower
+
+    name = re.sub(r"[^\w.-]+", "_", args.clip)
+    out = check_output(args.save or f"{name}.{args.part}{SUFFIXES[args.format]}")
+    with stages() as tell:
+        tell(f"Loading {args.clip}")
+        network, shape, about = clip_tower(clip_of(args, "cpu"), args.part)
+        report = export_network(network, shape, args.format, out, False, "points", tell, about, args.half)
+    _tell(out, report)
+
+
+def _tell(out: Path, report: object) -> None:
+    from hypvision.zoo.cards import size_text
+
     print(f"Wrote {out} ({size_text(out.stat().st_size)}).")
     print(report)

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, require
 from hypvision.files import parse_json, read_json, read_lines
 
 TEMPLATES = {
@@ -109,11 +109,14 @@ def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
     """Class names from a list, a file, or a list that comes with the package.
 
     Args:
-        source: names; the name of one of :data:`CLASS_LISTS`; a ``.txt`` file with a name a line; or a ``.json`` file
+        source: names; the name of one of :data:`CLASS_LISTS`; ``"imagenet"``, the 1,000 names that open_clip has in the
+            order of the labels, of which two pairs are equal; a ``.txt`` file with a name a line; or a ``.json`` file
             with a list of names or a dict from names (or numbers) to numbers (or names).
     """
     where = "The class list"
     if isinstance(source, (str, Path)):
+        if str(source) == "imagenet":
+            return tuple(require("open_clip", "clip").IMAGENET_CLASSNAMES)
         if str(source) in CLASS_LISTS:
             return tuple((row if isinstance(row, str) else row[1]).strip() for row in _data()[str(source)])
         where, pairs = f"The class list '{source}'", _read(Path(source).expanduser())
@@ -132,7 +135,8 @@ def _read(path: Path) -> list[tuple[Any, Any]]:
     """Labels and names of a file."""
     if not path.is_file():
         raise HypvisionError(
-            f"There is no class list '{path}'. Give names, a .txt or .json file, or one of {', '.join(CLASS_LISTS)}."
+            f"There is no class list '{path}'. Give names, a .txt or .json file, or one of imagenet, "
+            f"{', '.join(CLASS_LISTS)}."
         )
     if path.suffix.lower() != ".json":
         return list(enumerate(read_lines(path, "the class list")))

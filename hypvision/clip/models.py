@@ -192,7 +192,9 @@ def create_clip(
         if "timm_model_name" in config["vision_cfg"]:  # of MERU
             about |= dict(mean=IMAGENET_DEFAULT_MEAN, std=IMAGENET_DEFAULT_STD)
         set_model_preprocess_cfg(model, merge_preprocess_dict(about, options.get("force_preprocess_cfg") or {}))
-        tokenizer = open_clip.SimpleTokenizer(context_length=_text_length(config))
+        from hypvision.clip.tokenizer import Tokenizer
+
+        tokenizer = Tokenizer(context_length=_text_length(config))
     else:
         if whole:
             options["pretrained_text"] = False  # no weights for the text tower alone

@@ -164,7 +164,8 @@ class Hyperboloid:
 
     def similarity(self, x: Tensor, y: Tensor) -> Tensor:
         # The Lorentzian inner product, which orders as the distance does, by one matrix product.
-        return torch.cat([-x[..., :1], x[..., 1:]], -1) @ y.T
+        with torch.autocast(x.device.type, enabled=False):  # in bfloat16 far points lose their order
+            return torch.cat([-x[..., :1], x[..., 1:]], -1) @ y.T
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
         return lorentz.exterior_angle(x, y, self.c)

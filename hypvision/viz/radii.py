@@ -5,28 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 
 from hypvision.errors import require
 from hypvision.viz.sheet import save_figure
 
+_FEW = 10  # values that are drawn one by one
 
-def draw_radii(radii: Mapping[str, Tensor], sweep: Mapping[float, float], path: str | Path) -> None:
-    """Write histograms of the named radii and, unless ``sweep`` is empty, the curve of mean radii that it holds.
+
+def draw_radii(
+    radii: Mapping[str, Tensor], sweep: Mapping[float, float], path: str | Path, label: str = "hyperbolic radius"
+) -> None:
+    """Write histograms of the named radii (a few are lines) and, unless ``sweep`` is empty, the curve of mean radii
+    that it holds.
 
     Args:
         radii: values of any shape, by their names.
         sweep: the mean radius for each factor that the adapter's map S was multiplied by.
         path: of the file.
+        label: what the radii are.
 
     Raises:
         HypvisionError: matplotlib is missing, or the place is not writable.
     """
     figure = require("matplotlib.figure", "viz").Figure((10 if sweep else 6, 4), layout="constrained")
     axes = figure.subplots(1, 2 if sweep else 1, squeeze=False)
-    for name, value in radii.items():
-        axes[0, 0].hist(value.flatten().numpy(), bins=40, density=True, histtype="step", label=name)
-    axes[0, 0].set(xlabel="hyperbolic radius", ylabel="density")
+    flat = {name: value.flatten().cpu().numpy() for name, value in radii.items()}
+    every = np.concatenate(list(flat.values()))
+    bins = int(min(40, 2 * max(map(len, flat.values())) ** 0.5))
+    edges = np.linspace(every.min(), max(every.max(), every.min() + 1e-6), bins + 1)
+    for number, (name, values) in enumerate(flat.items()):
+        colour = f"C{number}"
+        if len(values) > _FEW:
+            axes[0, 0].hist(values, bins=edges, density=True, histtype="step", label=name, color=colour)
+        for place, value in enumerate(values if len(values) <= _FEW else ()):
+            axes[0, 0].axvline(value, label=None if place else name, color=colour, linewidth=1)
+    axes[0, 0].set(xlabel=label, ylabel="density")
     axes[0, 0].legend(fontsize=7)
     if sweep:
         axes[0, 1].plot(list(sweep), list(sweep.values()), marker="o")

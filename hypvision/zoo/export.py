@@ -17,6 +17,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from hypvision.checkpoints.sources import find
 from hypvision.errors import HypvisionError, one_line, require
 from hypvision.files import replacing
+from hypvision.zoo.export_clip import ImageTower, TextTower
 from hypvision.zoo.export_detector import DetectorNetwork
 from hypvision.zoo.loading import TimmModel, load, load_trained
 
@@ -35,7 +37,7 @@ FORMATS = tuple(SUFFIXES)
 PARTS = ("whole", "features")
 TOLERANCE = 1e-3  # of the largest output: float32 round-off of another order of operations
 HALF_TOLERANCE = 3e-2  # of numbers with 11 bits, through all layers
-_ABOUT = ("mean", "std", "crop_pct", "interpolation", "classes")
+_ABOUT = ("mean", "std", "crop_pct", "interpolation", "classes", "geometry", "c")
 _AXES = ("batch", "channels", "height", "width")
 _UNIT = 32  # sides are multiples of it: the stride of the last stage, which windows are aligned to
 
@@ -111,18 +113,8 @@ class _Half(nn.Module):
         self.model = copy.deepcopy(model).half()
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        return tuple(y.float() for y in _several(self.model(x.half())))
-
-
-class _ImageTower(nn.Module):
-    """The image tower of a CLIP: embeddings ``(B, D)`` of norm 1."""
-
-    def __init__(self, model: Any):
-        super().__init__()
-        self.visual = model.visual
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.normalize(self.visual(x), dim=-1)
+        x = x.half() if x.is_floating_point() else x
+        return tuple(y.float() for y in _several(self.model(x)))
 
 
 def export_model(
@@ -180,7 +172,7 @@ def export_model(
             "and keep the embeddings of the class names, which do not change."
         )
     network, output = part_of(load(name), record.task, part, record.input["size"][1:])
-    about = {name: record.input[name] for name in _ABOUT[:-1]} | {"classes": record.classes}
+    about = {name: record.input[name] for name in _ABOUT[:4]} | {"classes": record.classes}
     return export_network(network, tuple(record.input["size"]), format, path, dynamic_size, output, tell, about, half)
 
 
@@ -209,7 +201,7 @@ def part_of(model: Any, task: str, part: str, size: Sequence[int]) -> tuple[nn.M
             model.reset_classifier(0)
         return model.eval(), "logits" if part == "whole" else part
     if task == "zero-shot":
-        return _ImageTower(model).eval(), "features"
+        return ImageTower(model).eval(), "features"
     if part == "features":
         return _Maps(model).eval(), "map"
     if task == "detection":
@@ -219,7 +211,7 @@ def part_of(model: Any, task: str, part: str, size: Sequence[int]) -> tuple[nn.M
 
 def export_network(
     model: nn.Module,
-    size: tuple[int, int, int],
+    size: tuple[int, ...],
     format: str,
     path: str | Path,
     dynamic_size: bool = True,
@@ -232,19 +224,20 @@ def export_network(
 
     Args:
         model: takes ``(B, C, H, W)``, gives one tensor or several, each with the batch first; or a
-            :class:`~hypvision.zoo.export_detector.DetectorNetwork`, whose batch is 1 and whose size is fixed.
-        size: channels, height and width of the training.
+            :class:`~hypvision.zoo.export_detector.DetectorNetwork`, whose batch is 1 and whose size is fixed; or a
+            :class:`~hypvision.zoo.export_clip.TextTower`, which takes tokens ``(B, L)``.
+        size: channels, height and width of the training; of a text tower the length of its texts.
         output: ONNX's name of the output; for several outputs their common name, which a number follows, or all names.
         format, path, dynamic_size, tell, half: as for :func:`export_model`.
         about: what the file is to say of its images and outputs: ``mean``, ``std``, ``crop_pct``, ``interpolation``,
-            ``classes``. It lies, with ``input_size``, as JSON in ONNX's metadata, or in ``hypvision.json`` of a
-            ``torch.export`` file (``extra_files`` of :func:`torch.export.load`).
+            ``classes``, ``geometry``, ``c``. It lies, with ``input_size``, as JSON in ONNX's metadata, or in
+            ``hypvision.json`` of a ``torch.export`` file (``extra_files`` of :func:`torch.export.load`).
     """
     if format not in SUFFIXES:
         raise HypvisionError(f"There is no format '{format}'. Known: {', '.join(FORMATS)}.")
     for module in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
         require(module, "export")
-    dynamic_size = dynamic_size and not isinstance(model, DetectorNetwork)
+    dynamic_size = dynamic_size and not isinstance(model, DetectorNetwork | TextTower)
     if dynamic_size and (size[1] % _UNIT or size[2] % _UNIT):
         raise HypvisionError(
             f"Free sizes are multiples of {_UNIT}, but the training's is {size[1]}x{size[2]}: use --fixed-size."
@@ -262,7 +255,7 @@ def export_network(
         temporary.touch()  # fails before the work, where the place cannot be written
         try:
             tell(f"Tracing the network of {sum(p.numel() for p in model.parameters()):,} parameters")
-            program = _program(network, size, dynamic_size)
+            program = _program(network, size, dynamic_size, partial(_example, model))
             run = _WRITERS[format](program, temporary, output, tell, written)
         except (HypvisionError, OSError):
             raise
@@ -272,19 +265,26 @@ def export_network(
         return _compare(model, run, size, dynamic_size, format, tell, HALF_TOLERANCE if half else TOLERANCE)
 
 
-def _shapes(model: nn.Module, size: tuple[int, int, int], dynamic_size: bool) -> list[tuple[int, int, int, int]]:
-    channels, height, width = size
-    shapes = [(1, channels, height, width)]
+def _example(model: nn.Module, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
+    """An input of this shape."""
+    if isinstance(model, TextTower):
+        return model.example(shape, generator)
+    return torch.randn(tuple(shape), generator=generator)
+
+
+def _shapes(model: nn.Module, size: tuple[int, ...], dynamic_size: bool) -> list[tuple[int, ...]]:
+    shapes: list[tuple[int, ...]] = [(1, *size)]
     if isinstance(model, DetectorNetwork):
         return shapes
-    shapes += [(3, channels, height, width)]
+    shapes += [(3, *size)]
     if dynamic_size:
+        channels, height, width = size
         shapes += [(2, channels, height + _UNIT, width), (1, channels, 2 * height, width + 3 * _UNIT)]
     return shapes
 
 
 def _compare(
-    model: nn.Module, run: Callable[[Tensor], Any], size: tuple[int, int, int], dynamic_size: bool, format: str,
+    model: nn.Module, run: Callable[[Tensor], Any], size: tuple[int, ...], dynamic_size: bool, format: str,
     tell: Callable[[str], None], tolerance: float,
 ) -> ExportReport:  # fmt: skip
     generator = torch.Generator().manual_seed(0)
@@ -292,7 +292,7 @@ def _compare(
     other = "--fixed-size or another format" if dynamic_size else "another format"
     for shape in shapes:
         tell(f"Comparing with PyTorch on {'x'.join(map(str, shape))}")
-        x = torch.randn(shape, generator=generator)
+        x = _example(model, shape, generator)
         expected = _several(model(x))
         if not all(y.isfinite().all() for y in expected):
             raise HypvisionError(
@@ -356,18 +356,21 @@ def _quiet() -> Iterator[None]:
             gc.enable()
 
 
-def _program(model: nn.Module, size: tuple[int, int, int], dynamic_size: bool) -> torch.export.ExportedProgram:
+def _program(
+    model: nn.Module, size: tuple[int, ...], dynamic_size: bool, example: Callable[[Sequence[int]], Tensor]
+) -> torch.export.ExportedProgram:
     if isinstance(model, DetectorNetwork):
-        return torch.export.export(model, (torch.randn(1, *size),))
+        return torch.export.export(model, (example((1, *size)),))
     Dim = torch.export.Dim
     dynamic: dict[int, object] = {0: Dim("batch", min=1)}
-    channels, height, width = size
     if dynamic_size:
+        channels, height, width = size
         # Other sides than multiples would need padding inside, and so another program.
         dynamic[2] = _UNIT * Dim("rows", min=height // _UNIT, max=4096)
         dynamic[3] = _UNIT * Dim("columns", min=width // _UNIT, max=4096)
-        height, width = height + 2 * _UNIT, width + _UNIT  # a tracer takes 1 and equal sizes for constants
-    return torch.export.export(model, (torch.randn(2, channels, height, width),), dynamic_shapes=(dynamic,))
+        # a tracer takes 1 and equal sizes for constants
+        size = (channels, height + 2 * _UNIT, width + _UNIT)
+    return torch.export.export(model, (example((2, *size)),), dynamic_shapes=(dynamic,))
 
 
 def _write_torchexport(
@@ -390,8 +393,10 @@ def _write_onnx(
         names = list(output[:count])
     else:
         names = [output] if count == 1 else [f"{output}{i}" for i in range(count)]
+    example: Any = exported.example_inputs
+    kind = "images" if example[0][0].is_floating_point() else "tokens"
     program = torch.onnx.export(
-        exported, input_names=["images"], output_names=names, dynamo=True, verbose=False, optimize=False
+        exported, input_names=[kind], output_names=names, dynamo=True, verbose=False, optimize=False
     )
     assert program is not None  # by its signature; with dynamo=True it never is
     tell(f"Simplifying its {len(program.model.graph):,} operations")
@@ -427,9 +432,9 @@ def _describe(model: Any, about: Mapping[str, Any]) -> None:
     """Write what the file is to say, and name the free axes."""
     ir = require("onnx_ir", "export")
     model.metadata_props.update({key: json.dumps(value) for key, value in about.items()})
-    (images,) = model.graph.inputs
-    names = {str(size): name for size, name in zip(images.shape, _AXES) if not isinstance(size, int)}
-    for value in (images, *model.graph.outputs):
+    (inputs,) = model.graph.inputs
+    names = {str(size): name for size, name in zip(inputs.shape, _AXES) if not isinstance(size, int)}
+    for value in (inputs, *model.graph.outputs):
         value.shape = ir.Shape([s if isinstance(s, int) else names.get(str(s), str(s)) for s in value.shape])
 
 

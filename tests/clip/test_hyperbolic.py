@@ -1,6 +1,7 @@
 """MERU and HyCoCLIP as CLIP models: checkpoints, embeddings against mpmath, what they refuse."""
 
 import math
+import warnings
 
 import mpmath
 import pytest
@@ -111,6 +112,12 @@ def test_autocast_keeps_lift_and_distances_in_float32():
     c = model.curv.exp()
     assert points.dtype == torch.float32
     assert torch.allclose(lorentz.minkowski_inner(points, points), -1 / c.expand(2, 1), atol=1e-5)
+    far = model.space.embed(torch.randn(4, 24) * 6, "image")
+    scale = torch.tensor(3.0)
+    expected = model.space.similarity(far, points), model.space.logits(far, points, scale)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model.space.similarity(far, points), model.space.logits(far, points, scale)
+    assert all(torch.equal(x, y) for x, y in zip(found, expected))
 
 
 def test_scalars_stay_in_their_intervals():
@@ -129,6 +136,12 @@ def test_scalars_stay_in_their_intervals():
         ({"curv": None, "visual_alpha": None, "textual_alpha": None}, "meru-tiny", "it is a CLIP baseline"),
         ({}, "clip-tiny", "hyperbolic"),
         ({"textual_alpha": None}, "meru-tiny", "lacks textual_alpha"),
+        ({"curv": None}, "meru-tiny", "lacks curv"),
+        ({"logit_scale": None}, "meru-tiny", "logit_scale"),
+        ({"logit_scale": None, "curv": None, "visual_alpha": None, "textual_alpha": None}, "clip-tiny", "logit_scale"),
+        ({"curv": torch.tensor(math.log(0.09))}, "meru-tiny", "curvature 0.09"),
+        ({"curv": torch.zeros(2)}, "meru-tiny", "not one finite number"),
+        ({"visual_alpha": torch.tensor(math.inf)}, "meru-tiny", "'visual_alpha' is not one finite number"),
         ({"curv": torch.tensor(5.0)}, "meru-tiny", "curvature 148.4"),
         ({"curv": torch.tensor(math.nan)}, "meru-tiny", "not one finite number"),
         ({"pixel_mean": torch.full((3, 1, 1), 0.5)}, "meru-tiny", "'pixel_mean'"),
@@ -149,3 +162,17 @@ def test_names_and_tags():
     with pytest.raises(HypvisionError, match="has no weights 'openai'"):
         create_clip("meru-vit-s-16", "openai")
     check_scalars({}, "sphere", "file")
+
+
+def test_long_texts_are_cut_and_it_is_told_once(meru):
+    clip = create_clip("meru-tiny", meru[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fits = clip.tokenizer(["a " * 75, "a dog"])  # with the start and the end they are 77 tokens
+    with pytest.warns(UserWarning, match="'one a a.*has 80 tokens. The model takes 77"):
+        cut = clip.tokenizer(["a dog", "one" + " a" * 77])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = clip.tokenizer(["one" + " a" * 100])
+    assert torch.equal(cut[1], again[0]) and cut.shape == (2, 77) and int(cut[1, -1]) == int(fits[0, -1]) == 49407
+    assert torch.equal(cut[1, 2:-1], fits[0, 2:-1])

@@ -160,3 +160,17 @@ def test_shards_that_do_not_exist_or_do_not_suffice(captions, tmp_path, monkeypa
     monkeypatch.setattr(shards, "get_dist_info", lambda: (0, 9))
     with pytest.raises(HypvisionError, match="8 shards cannot be shared out to 9 processes"):
         next(iter(shards.CaptionShards(captions)))
+
+
+def test_half_of_the_captions_begin_with_the_subreddit(tmp_path):
+    files = {}
+    for n in range(200):
+        content = {"caption": f"number {n}", **({"subreddit": "catpictures"} if n % 2 else {})}
+        files |= {f"{n}.png": picture(n), f"{n}.json": json.dumps(content).encode()}
+    write_tar(tmp_path / "a.tar", files)
+    captions = [sample["caption"] for sample in shards.CaptionShards(tmp_path, shuffle=0, subreddits=0.5)]
+    named = [caption for caption in captions if caption.startswith("cat pictures : number ")]
+    assert 30 <= len(named) <= 70 and all(int(caption.split()[-1]) % 2 for caption in named)
+    assert {caption.removeprefix("cat pictures : ") for caption in captions} == {f"number {n}" for n in range(200)}
+    plain = [sample["caption"] for sample in shards.CaptionShards(tmp_path, shuffle=0)]
+    assert plain == [f"number {n}" for n in range(200)]

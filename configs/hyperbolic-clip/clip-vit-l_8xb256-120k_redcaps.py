@@ -1,0 +1,3 @@
+# The CLIP baseline of MERU, ViT-L/16 on RedCaps.
+_base_ = ["./_base_/redcaps.py"]
+model = dict(clip=dict(name="clip-vit-l-16"))

@@ -1,0 +1,3 @@
+# MERU, ViT-B/16 on RedCaps.
+_base_ = ["./_base_/redcaps.py"]
+model = dict(clip=dict(name="meru-vit-b-16"))

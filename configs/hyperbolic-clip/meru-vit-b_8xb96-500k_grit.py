@@ -1,0 +1,3 @@
+# MERU, ViT-B/16 on GRIT.
+_base_ = ["./_base_/grit.py"]
+model = dict(clip=dict(name="meru-vit-b-16"))

@@ -1,0 +1,32 @@
+"""CLIP's tokenizer, which says once that texts are cut."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from open_clip.tokenizer import SimpleTokenizer
+from torch import Tensor
+
+
+class Tokenizer(SimpleTokenizer):
+    """Tokens (T, L) int64 of texts. A longer text keeps its first L - 1 tokens and the end, as officially."""
+
+    told = False
+
+    def __call__(self, texts: str | list[str], context_length: int | None = None) -> Tensor:
+        texts = [texts] if isinstance(texts, str) else texts
+        tokens: Tensor = super().__call__(texts, context_length)
+        if not self.told and len(texts) and tokens[:, -1].any():
+            self._tell(texts[int(tokens[:, -1].argmax())], tokens.shape[1])
+        return tokens
+
+    def _tell(self, text: str, length: int) -> None:
+        words: Any = self.encode(text)
+        if len(words) + 2 > length:  # otherwise it just fits
+            self.told = True
+            warnings.warn(
+                f"The text '{text[:60]}...' has {len(words) + 2} tokens. The model takes {length}: it and longer ones "
+                "are cut to their beginning. This is told once.",
+                stacklevel=4,
+            )

@@ -1,0 +1,189 @@
+"""A folder of images with captions, and boxes with words: ``images/`` and ``captions.csv`` or ``captions.jsonl``.
+
+    image,caption,left,top,right,bottom,words
+    a.jpg,a dog under a tree,10,20,80,90,a dog
+    a.jpg,a dog under a tree,0,0,100,60,a tree
+    b.jpg,two cats,,,,,
+
+or, a line for each caption, ``{"image": "a.jpg", "caption": "a dog under a tree", "boxes": [{"box": [10, 20, 80, 90],
+"words": "a dog"}, ...]}``. Boxes are in pixels of the image as it is shown, right and bottom outside; an image may have
+several captions. :mod:`hypvision.data.shards` is for what is too large for a folder.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+from torchvision.transforms.v2 import functional
+
+from hypvision.data.image_folder import build_transform
+from hypvision.data.usage import Usage
+from hypvision.errors import HypvisionError, require
+from hypvision.files import parse_json, read_lines
+from hypvision.images import open_image, shown_size
+from hypvision.records import Name, parse, read_table
+
+require("mmengine", "mm")
+
+from mmengine.registry import DATASETS  # noqa: E402 - after the check that says how to install it
+
+TABLES = ("captions.csv", "captions.jsonl")
+
+
+class Box(NamedTuple):
+    """A box in pixels (left, top, right, bottom), and its words."""
+
+    box: list[float]
+    words: str
+
+
+class Captioned(NamedTuple):
+    """A caption of an image, by its path below ``images/``, and boxes."""
+
+    image: Name
+    caption: str
+    boxes: list[Box] = []
+
+
+class _Row(NamedTuple):
+    """A line of ``captions.csv``."""
+
+    image: Name
+    caption: str
+    left: float = math.nan
+    top: float = math.nan
+    right: float = math.nan
+    bottom: float = math.nan
+    words: str = ""
+
+
+def find_captions(root: str | Path) -> Path | None:
+    """The table of captions in a folder, if it has one."""
+    return next((path for name in TABLES if (path := Path(root, name)).is_file()), None)
+
+
+def read_captions(root: str | Path) -> list[Captioned]:
+    """The captions of a folder, with the boxes of each.
+
+    Raises:
+        HypvisionError: no table, a line that is not as expected, an image that does not exist, a caption without words,
+            or a box outside of its image.
+    """
+    root = Path(root).expanduser()
+    table = find_captions(root)
+    if table is None:
+        raise HypvisionError(
+            f"There is no captions.csv or captions.jsonl in '{root}'. Expected: the folder images/ and beside it a "
+            "table with the columns image and caption (docs/data.md)."
+        )
+    rows = _of_csv(table) if table.suffix == ".csv" else _of_json(table)
+    if not rows:
+        raise HypvisionError(f"'{table}' has no captions. Write a line for each image: its path and its caption.")
+    for row in rows:
+        path = root / "images" / row.image
+        if not path.is_file():
+            raise HypvisionError(f"'{table}' names the image '{row.image}', but there is no '{path}'. Correct one.")
+        if not row.caption.strip():
+            raise HypvisionError(f"'{table}': the image '{row.image}' has a caption without words. Write or remove it.")
+        height, width = shown_size(path) if row.boxes else (0, 0)
+        for box in row.boxes:
+            _check_box(box, width, height, f"'{table}', image '{row.image}'")
+    return rows
+
+
+def cut_box(image: Image.Image, box: Box) -> Image.Image:
+    """A box of an image, of one pixel at least."""
+    left, top, right, bottom = box.box
+    return image.crop((int(left), int(top), int(np.ceil(right)), int(np.ceil(bottom))))
+
+
+@DATASETS.register_module()
+class CaptionFolder(Dataset):
+    """Images with a caption each: ``inputs`` (3, H, W), ``caption``, and with boxes ``box_inputs``, ``box_caption``.
+
+    Args:
+        root: the folder, see this module.
+        transform: as for :class:`~hypvision.data.image_folder.ImageFolderDataset`, of the image and of its box;
+            ``normalize=False`` leaves bytes, as :class:`~hypvision.tasks.contrastive.CLIPContrast` takes them. None:
+            pixels as they are, uint8.
+        boxes: give one box of each image with its words, drawn at random; images without any are left out.
+    """
+
+    def __init__(self, root: str | Path, transform: Any = None, boxes: bool = False):
+        self.root, self.boxes = Path(root).expanduser(), boxes
+        self.transform = functional.pil_to_tensor if transform is None else build_transform(transform)
+        self.usage, self.rows = Usage(self.root), []
+        for row in read_captions(root):
+            if boxes and not row.boxes:
+                self.usage.leave_out("captions", "no box", row.image)
+            else:
+                self.rows.append(row)
+        self.usage.use("captions", len(self.rows))
+        if not self.rows:
+            raise HypvisionError(f"No image has a box. {self.usage} Add boxes to its table, or leave out boxes=True.")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, index: int) -> Image.Image:
+        """The image of a sample."""
+        return open_image(self.name(index))
+
+    def name(self, index: int) -> str:
+        """Its path."""
+        return str(self.root / "images" / self.rows[index].image)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        image, row = self.read(index), self.rows[index]
+        found = dict(inputs=self.transform(image), caption=row.caption.strip())
+        if self.boxes:
+            box = row.boxes[int(torch.randint(len(row.boxes), ()))]
+            found |= dict(box_inputs=self.transform(cut_box(image, box)), box_caption=box.words.strip())
+        return found
+
+
+def _of_csv(table: Path) -> list[Captioned]:
+    """Lines of the same image and caption together, each with a box."""
+    found: dict[tuple[str, str], list[Box]] = {}
+    for row in read_table(_Row, table):
+        boxes = found.setdefault((row.image, row.caption), [])
+        box = [row.left, row.top, row.right, row.bottom]
+        given = [not math.isnan(value) for value in box] + [bool(row.words)]
+        if any(given):
+            if not all(given):
+                raise HypvisionError(
+                    f"'{table}': a box of '{row.image}' is not complete. It needs left, top, right, bottom and words."
+                )
+            boxes.append(Box(box, row.words))
+    return [Captioned(image, caption, boxes) for (image, caption), boxes in found.items()]
+
+
+def _of_json(table: Path) -> list[Captioned]:
+    found = []
+    for number, line in enumerate(read_lines(table, "the table of captions", blank=True), start=1):
+        if line:
+            try:
+                row = parse_json(line)
+            except ValueError as error:
+                raise HypvisionError(f"'{table}', line {number}: it is not JSON ({error}). Correct it.") from error
+            found.append(parse(Captioned, row, f"'{table}', line {number}", extra=True, advice="Correct it."))
+    return found
+
+
+def _check_box(box: Box, width: int, height: int, where: str) -> None:
+    if len(box.box) != 4:
+        raise HypvisionError(f"{where}: a box has {len(box.box)} numbers, not left, top, right and bottom. Correct it.")
+    left, top, right, bottom = box.box
+    if not (0 <= left < right <= width and 0 <= top < bottom <= height):
+        raise HypvisionError(
+            f"{where}: the box {[round(value, 1) for value in box.box]} is not inside the image of {width} x {height} "
+            "pixels, or empty. It takes left, top, right and bottom, in pixels of the image as it is shown."
+        )
+    if not box.words.strip():
+        raise HypvisionError(f"{where}: a box has no words. Write them, or remove the box.")

@@ -1,0 +1,42 @@
+"""Names that are written together cut into words, such as those of subreddits: ``itookapicture``."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import cache, lru_cache
+
+from hypvision.errors import require
+
+_LONGEST = 20  # letters of a word
+_UNKNOWN = 2.0  # cost of each letter of what is no word
+
+
+@cache
+def _ranks() -> dict[str, int]:
+    """The whole words of CLIP's vocabulary with their ranks, the most frequent first; of single letters a and i."""
+    tokens = require("open_clip", "clip").SimpleTokenizer().encoder
+    words = {token.removesuffix("</w>"): number for token, number in tokens.items() if token.endswith("</w>")}
+    kept = {word: number for word, number in words.items() if word.isalnum() and (len(word) > 1 or word in "ai")}
+    return {word: rank for rank, word in enumerate(sorted(kept, key=kept.__getitem__))}
+
+
+@lru_cache(maxsize=10_000)
+def split_words(name: str) -> str:
+    """The most likely words of a name, in lower case: ``itookapicture`` -> ``i took a picture``.
+
+    Frequencies are those of CLIP's vocabulary by Zipf's law; letters and digits that are not ASCII are left out. MERU
+    takes the package ``wordsegment`` for this, with the frequencies of the web: the two agree where the words are in
+    the vocabulary.
+    """
+    text, ranks = re.sub(r"[^a-z0-9]", "", name.lower()), _ranks()
+    best: list[tuple[float, tuple[str, ...]]] = [(0.0, ())]
+    for end in range(1, len(text) + 1):
+        found = []
+        for start in range(max(0, end - _LONGEST), end):
+            word = text[start:end]
+            rank = ranks.get(word)
+            cost = math.log(len(ranks)) + _UNKNOWN * len(word) if rank is None else math.log(rank + 30)
+            found.append((best[start][0] + cost, (*best[start][1], word)))
+        best.append(min(found))
+    return " ".join(best[-1][1])

@@ -1,0 +1,144 @@
+"""Folders of images as shards (webdataset): captions with boxes, or class folders.
+
+>>> write_shards("photos", "shards")  # photos/images/ and photos/captions.csv, or photos/CLASS/*.jpg
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
+
+from hypvision.checks import at_least
+from hypvision.data.caption_folder import cut_box, find_captions, read_captions
+from hypvision.data.image_folder import ImageFolderDataset
+from hypvision.data.shards import CaptionShards, ImageShards
+from hypvision.errors import require
+from hypvision.files import check_new_folder, replacing_folder
+from hypvision.images import open_image
+
+_KEPT = {".jpg": "jpg", ".jpeg": "jpg", ".png": "png", ".webp": "webp"}  # formats whose bytes stay as they are
+_QUALITY = 95
+
+
+class Written(NamedTuple):
+    """What was written: ``kind`` is ``"captions"``, ``"captions and boxes"`` or ``"labels"``."""
+
+    kind: str
+    samples: int
+    shards: int
+
+
+def write_shards(
+    folder: str | Path,
+    out: str | Path,
+    samples: int = 1000,
+    classes: Sequence[str] | None = None,
+    seed: int = 0,
+    workers: int = 0,
+) -> Written:
+    """Write the images of a folder into shards of the forms that :mod:`hypvision.data.shards` reads.
+
+    Images go in as the bytes that they are, other formats than JPEG, PNG and WebP as PNG, boxes as JPEG. The order is
+    drawn at random: a training mixes within a shard and a buffer alone.
+
+    Args:
+        folder: ``images/`` with ``captions.csv`` or ``captions.jsonl`` (:mod:`hypvision.data.caption_folder`), or one
+            folder a class.
+        out: the new folder, written under a temporary name and then moved.
+        samples: in each shard.
+        classes: names of class folders in the order of the labels; default: sorted.
+        seed: of the order.
+        workers: processes that read the images; 0: this one.
+
+    Raises:
+        HypvisionError: as for reading the folder; or ``out`` is not new.
+    """
+    at_least(1, samples=samples)
+    out, folder = check_new_folder(out), Path(folder).expanduser()
+    captioned = find_captions(folder) is not None
+    data: Any = _Captioned(folder) if captioned else _Labelled(folder, classes)
+    order = np.random.default_rng(seed).permutation(len(data)).tolist()
+    with replacing_folder(out) as temporary:
+        files = DataLoader(data, batch_size=None, sampler=order, num_workers=workers, collate_fn=dict)
+        count = _write(temporary, files, len(data), samples)
+        if captioned:  # counts them, and leaves the index there
+            CaptionShards(temporary)
+        if captioned and data.boxes:
+            CaptionShards(temporary, boxes=True)
+        if not captioned:
+            (temporary / "classes.txt").write_text("\n".join(data.classes) + "\n", encoding="utf-8")
+            ImageShards(temporary, None)
+    kind = "labels" if not captioned else "captions and boxes" if data.boxes else "captions"
+    return Written(kind, len(data), count)
+
+
+class _Captioned(Dataset):
+    """The files of each sample by suffix: ``jpg`` and ``txt``, in data with boxes by the names of GRIT."""
+
+    def __init__(self, folder: Path):
+        self.images, self.rows = folder / "images", read_captions(folder)
+        self.boxes = any(row.boxes for row in self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, bytes]:
+        row = self.rows[index]
+        path, prefix = self.images / row.image, "child." if self.boxes else ""
+        image, data, suffix = _encoded(path)
+        found = {f"{prefix}{suffix}": data, f"{prefix}txt": row.caption.strip().encode()}
+        if self.boxes:
+            found["numparents.txt"] = str(len(row.boxes)).encode()
+        for number, box in enumerate(row.boxes):
+            out = io.BytesIO()
+            cut_box(image, box).save(out, "JPEG", quality=_QUALITY)
+            found |= {f"parent{number:03}.jpg": out.getvalue(), f"parent{number:03}.txt": box.words.strip().encode()}
+        return found
+
+
+class _Labelled(Dataset):
+    """The files of each sample by suffix: ``jpg`` and ``cls``."""
+
+    def __init__(self, folder: Path, classes: Sequence[str] | None):
+        self.data = ImageFolderDataset(str(folder), lambda image: image, classes=classes)
+        self.classes = self.data.metainfo["classes"]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> dict[str, bytes]:
+        _, data, suffix = _encoded(Path(self.data.name(index)))
+        return {suffix: data, "cls": str(int(self.data.labels[index])).encode()}
+
+
+def _write(folder: Path, samples: Iterable[dict[str, bytes]], total: int, size: int) -> int:
+    """Write the samples; the number of shards."""
+    TarWriter: Any = require("webdataset", "shards").TarWriter
+    count, stream = -(-total // size), iter(samples)
+    with tqdm(total=total, desc="shards", unit="image", disable=None) as bar:
+        for shard in range(count):
+            with (
+                (folder / f"{shard:06}.tar").open("wb") as file,
+                TarWriter(file, encoder=False, mtime=0, user="", group="") as tar,
+            ):
+                for number in range(shard * size, min((shard + 1) * size, total)):
+                    tar.write({"__key__": f"{number:09}", **next(stream)})
+                    bar.update()
+    return count
+
+
+def _encoded(path: Path) -> tuple[Image.Image, bytes, str]:
+    """An image as it is shown, and as a file of a format that shards have with its suffix."""
+    image = open_image(path)
+    if path.suffix.lower() in _KEPT:
+        return image, path.read_bytes(), _KEPT[path.suffix.lower()]
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    return image, out.getvalue(), "png"

@@ -1,0 +1,91 @@
+"""The two towers of a CLIP as functions that can be exported, with the lift of hyperbolic models inside."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hypvision.checks import one_of
+from hypvision.clip.models import CLIPBundle
+from hypvision.clip.spaces import Hyperboloid, Modality, Space, Sphere, space_of
+from hypvision.clip.towers import encode_text
+
+TOWERS = ("image", "text")
+
+
+class _Lift(nn.Module):
+    """The embedding of a space, with its curvature and its factor as they are now."""
+
+    def __init__(self, space: Space, modality: Modality):
+        super().__init__()
+        self.modality, self.hyperbolic = modality, isinstance(space, Hyperboloid)
+        if isinstance(space, Hyperboloid):
+            self.register_buffer("c", torch.as_tensor(space.c).detach().clone())
+            self.register_buffer("factor", torch.as_tensor(space.scales.get(modality, 1.0)).detach().clone())
+
+    def forward(self, features: Tensor) -> Tensor:
+        space: Space = Sphere()
+        if self.hyperbolic:
+            factors: Any = {self.modality: self.factor}
+            space = Hyperboloid(self.c, scales=factors)  # type: ignore[arg-type]
+        return space.embed(features, self.modality)
+
+
+class ImageTower(nn.Module):
+    """Points ``(B, d)`` of normalised images ``(B, 3, H, W)``."""
+
+    def __init__(self, model: Any):
+        super().__init__()
+        self.visual, self.lift = model.visual, _Lift(space_of(model), "image")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lift(self.visual(x))
+
+
+class TextTower(nn.Module):
+    """Points ``(B, d)`` of tokens ``(B, L)``, int64, padded to the context."""
+
+    def __init__(self, model: Any):
+        super().__init__()
+        self.lift = _Lift(space_of(model), "text")
+        visual, model.visual = model.visual, None
+        try:
+            self.model = copy.deepcopy(model)
+        finally:
+            model.visual = visual
+        self.words = len(getattr(model, "text", model).token_embedding.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lift(encode_text(self.model, x, cut=False))
+
+    def example(self, shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+        """Tokens of made-up texts of several lengths; the end of a text is the largest number."""
+        tokens = torch.randint(1, self.words - 1, tuple(shape), generator=generator)
+        ends = torch.randint(1, shape[1], (shape[0], 1), generator=generator)
+        place = torch.arange(shape[1])
+        return torch.where(place < ends, tokens, torch.where(place == ends, self.words - 1, 0))
+
+
+def clip_tower(clip: CLIPBundle, part: str) -> tuple[ImageTower | TextTower, tuple[int, ...], dict[str, Any]]:
+    """A tower, the shape of one input of it, and what a file is to say of it.
+
+    Args:
+        clip: the model, on the CPU.
+        part: one of :data:`TOWERS`.
+    """
+    one_of(TOWERS, part=part)
+    about: dict[str, Any] = dict(geometry="sphere")
+    if isinstance(clip.space, Hyperboloid):
+        about = dict(geometry="lorentz", c=float(torch.as_tensor(clip.space.c).detach()))
+    model: Any = clip.model
+    if part == "text":
+        return TextTower(model).eval(), tuple(clip.tokenizer(["a"]).shape[1:]), about
+    size = model.visual.image_size
+    height, width = (size, size) if isinstance(size, int) else size
+    config = model.visual.preprocess_cfg
+    about |= {name: list(config[name]) for name in ("mean", "std")} | dict(interpolation=config["interpolation"])
+    return ImageTower(model).eval(), (3, height, width), about

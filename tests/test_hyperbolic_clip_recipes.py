@@ -1,0 +1,146 @@
+"""The published recipes of MERU, HyCoCLIP and their baselines: their numbers, and a step of each from shards."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("mmengine")
+pytest.importorskip("webdataset")
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import DATASETS, MODELS, PARAM_SCHEDULERS
+from PIL import Image
+
+from hypvision.clip.models import ARCHITECTURES
+from hypvision.clip.spaces import Hyperboloid, space_of
+from hypvision.data.write_shards import write_shards
+from hypvision.engine.config import load_config
+from hypvision.engine.extensions import import_extensions
+from hypvision.engine.run import train
+
+ROOT = Path(__file__).parents[1] / "configs/hyperbolic-clip"
+RECIPES = sorted(path.stem for path in ROOT.glob("*-vit-*.py"))
+WIDTHS = {"s": (384, 12), "b": (768, 12), "l": (1024, 16)}  # with the heads
+DEPTHS = {"s": 12, "b": 12, "l": 24}
+# Batch, steps, kind of data
+TRAININGS = {"redcaps": (2048, 120_000), "grit": (768, 500_000)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with four captions and a box of each."""
+    root = tmp_path_factory.mktemp("folder")
+    (root / "images").mkdir()
+    lines = ["image,caption,left,top,right,bottom,words"]
+    for name in ("red", "blue", "green", "black"):
+        Image.new("RGB", (40, 30), name).save(root / f"images/{name}.png")
+        lines.append(f"{name}.png,a {name} wall,0,0,20,20,{name}")
+    (root / "captions.csv").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def test_every_model_has_a_recipe():
+    models = {name.partition("_")[0] for name in RECIPES if name.endswith("redcaps")}
+    assert models == {f"{family}-vit-{size}" for family in ("clip", "meru") for size in "sbl"}
+    models = {name.partition("_")[0] for name in RECIPES if name.endswith("grit")}
+    assert models == {f"{family}-vit-{size}" for family in ("clip", "meru", "hycoclip") for size in "sb"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if "-vit-s" in n else [pytest.mark.slow]) for n in RECIPES])
+def test_numbers_of_the_recipes(name, folder):
+    config = load_config(ROOT / f"{name}.py")
+    import_extensions(config)
+    model, gpus, data = name.split("_")
+    family, _, size = model.split("-")
+    batch, steps = TRAININGS[data]
+    loader = config.train_dataloader
+    assert int(gpus.partition("x")[0]) * loader.batch_size == batch and config.train_cfg.max_iters == steps
+    assert f"-{steps // 1000}k" in gpus
+    assert loader.dataset.get("boxes", False) == (family == "hycoclip")
+    assert loader.dataset.get("subreddits", 0.0) == (0.5 if data == "redcaps" else 0.0)
+    crop = DATASETS.build(dict(type="CaptionFolder", root=str(folder), transform=loader.dataset.transform))
+    steps_of_crop = [type(step).__name__ for step in crop.transform.transforms]
+    assert steps_of_crop[0].startswith("RandomResizedCrop") and "RandomHorizontalFlip" not in steps_of_crop
+    assert len(steps_of_crop) == 2 and tuple(crop.transform.transforms[0].scale) == (0.5, 1.0)
+    assert crop[0]["inputs"].shape == (3, 224, 224) and crop[0]["inputs"].dtype == torch.uint8
+    optimizer = config.optim_wrapper.optimizer
+    assert (optimizer.type, optimizer.lr, tuple(optimizer.betas), optimizer.weight_decay) == (
+        "AdamW", 5e-4, (0.9, 0.98), 0.2,
+    )  # fmt: skip
+    assert config.model.entail == 0.2
+    with torch.device("meta"):
+        clip = MODELS.build(config.model).clip
+    assert isinstance(space_of(clip), Hyperboloid) == (family != "clip")
+    assert clip.visual.trunk.embed_dim == WIDTHS[size][0] and clip.text_projection.shape == (512, 512)
+    assert clip.visual.trunk.blocks[0].attn.num_heads == WIDTHS[size][1]
+    assert len(clip.visual.trunk.blocks) == DEPTHS[size] and len(clip.transformer.resblocks) == 12
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """The models with small towers."""
+    for name in ("clip-vit-s-16", "meru-vit-b-16", "hycoclip-vit-s-16"):
+        config = ARCHITECTURES[name]
+        vision = dict(image_size=32, timm_model_name="vit_tiny_patch16_224", timm_pool="token", timm_proj="linear")
+        text = dict(context_length=77, vocab_size=49408, width=32, heads=2, layers=2)
+        monkeypatch.setitem(
+            ARCHITECTURES, name, config | dict(embed_dim=24, vision_cfg=vision, text_cfg=text, vision_heads=3)
+        )
+
+
+def test_decay_of_weights_alone(tiny):
+    config = load_config(ROOT / "hycoclip-vit-s_8xb96-500k_grit.py")
+    import_extensions(config)
+    model = MODELS.build(config.model)
+    wrapper = build_optim_wrapper(model, config.optim_wrapper)
+    decays = {id(p): group["weight_decay"] for group in wrapper.optimizer.param_groups for p in group["params"]}
+    norms = {id(p) for m in model.modules() if isinstance(m, torch.nn.LayerNorm) for p in m.parameters()}
+    scalars = {"logit_scale", "curv", "visual_alpha", "textual_alpha"}
+    found = {name: decays[id(p)] for name, p in model.clip.named_parameters() if p.requires_grad}
+    assert scalars <= found.keys()
+    for name, parameter in model.clip.named_parameters():
+        if parameter.requires_grad:
+            free = name in scalars or id(parameter) in norms or "bias" in name
+            assert found[name] == (0.0 if free else 0.2), name
+
+
+@pytest.mark.parametrize(("name", "steps"), [("256-120k_redcaps", 120_000), ("96-500k_grit", 500_000)])
+def test_the_rates_are_those_of_the_sheet(name, steps):
+    """Their shape in a hundredth of the steps."""
+    rows = load_config(ROOT / f"meru-vit-s_8xb{name}.py").param_scheduler
+    assert [(row.begin, row.end) for row in rows] == [(0, 4001), (4000, steps)]  # mmengine's last step is end - 1
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=5e-4)
+    for row in rows:
+        row.update(begin=row.begin // 100, end=row.end // 100 + row.end % 100)
+    schedulers = [PARAM_SCHEDULERS.build(dict(row, optimizer=optimizer)) for row in rows]
+    optimizer.step()
+    for step in range(steps // 100):
+        rest = (step - 40) / (steps / 100 - 40)
+        expected = 5e-4 * (step / 40 if step < 40 else math.cos(math.pi / 2 * rest) ** 2)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(expected, rel=1e-4, abs=1e-11), step
+        for scheduler in schedulers:
+            scheduler.step()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hycoclip-vit-s_8xb96-500k_grit",
+        pytest.param("meru-vit-b_8xb256-120k_redcaps", marks=pytest.mark.slow),
+        pytest.param("clip-vit-s_8xb256-120k_redcaps", marks=pytest.mark.slow),
+    ],
+)
+def test_recipes_take_steps_from_shards(name, tiny, folder, tmp_path):
+    write_shards(folder, tmp_path / "shards")
+    config = load_config(ROOT / f"{name}.py", {"train_dataloader.dataset.shards": str(tmp_path / "shards")})
+    config.train_dataloader.update(batch_size=2, num_workers=0, persistent_workers=False)
+    config.train_dataloader.dataset.transform.input_size = 32
+    config.model.classes = ["red", "blue"]
+    config.train_cfg.max_iters = 3  # more than an epoch
+    config.val_dataloader = config.val_cfg = config.val_evaluator = None
+    runner = train(config, tmp_path / "work")
+    assert runner.iter == 3 and math.isfinite(runner.message_hub.get_scalar("train/loss").current())
+    assert len([key for key in runner.message_hub.log_scalars if "loss_entail" in key]) == (
+        4 if "hycoclip" in name else "meru" in name
+    )

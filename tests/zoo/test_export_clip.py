@@ -1,0 +1,163 @@
+"""Both towers of a hyperbolic CLIP in other runtimes, in 8 bits and compiled."""
+
+import json
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("open_clip")
+from hypvision.checkpoints.storage import pack, write_tensors
+from hypvision.cli import main, parser_of
+from hypvision.cli.export import _check
+from hypvision.clip.models import ARCHITECTURES, create_clip
+from hypvision.clip.spaces import Hyperboloid
+from hypvision.errors import HypvisionError
+from hypvision.zoo.export_clip import clip_tower
+
+TEXTS = ["a photo of a dog", "a cat", "two birds on the roof of an old house"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("clip")
+
+
+TOWERS = {
+    "timm": dict(image_size=32, timm_model_name="vit_tiny_patch16_224", timm_pool="token", timm_proj="linear"),
+    "small": dict(image_size=32, layers=2, width=32, patch_size=16, head_width=16),
+}
+
+
+@pytest.fixture
+def clip(request, monkeypatch, folder):
+    """A model whose features are long enough for the curvature to matter, and its file."""
+    geometry, tower = request.param
+    text = dict(context_length=77, vocab_size=49408, width=32, heads=2, layers=2)
+    config = dict(embed_dim=24, vision_cfg=TOWERS[tower], text_cfg=text, vision_heads=3, geometry=geometry)
+    monkeypatch.setitem(ARCHITECTURES, "tiny", config)
+    torch.manual_seed(0)
+    path = folder / f"{geometry}-{tower}.pth"
+    model = create_clip("tiny").model
+    with torch.no_grad():
+        model.logit_scale.fill_(2.0)
+        if geometry == "lorentz":
+            model.curv.fill_(0.4)
+            model.textual_alpha.fill_(-0.2)
+            model.visual_alpha.fill_(-0.5)
+    torch.save(model.state_dict(), path)
+    return create_clip("tiny", path)._replace(mean=(0.0,) * 3, std=(1.0,) * 3), path
+
+
+MERU = pytest.mark.parametrize(
+    "clip", [("lorentz", "small"), pytest.param(("lorentz", "timm"), marks=pytest.mark.slow)], indirect=True
+)
+BOTH = pytest.mark.parametrize("clip", [("lorentz", "small"), ("sphere", "small"), ("lorentz", "timm")], indirect=True)
+
+
+def points(clip, images):
+    with torch.no_grad():
+        return clip.embed_images(images), clip.embed_texts(TEXTS)
+
+
+def run(path, x):
+    if path.suffix == ".pt2":
+        return torch.export.load(path).module()(x)
+    session = pytest.importorskip("onnxruntime").InferenceSession(path, providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+    assert given.name == ("images" if x.is_floating_point() else "tokens") and given.shape[0] == "batch"
+    return torch.from_numpy(session.run(None, {given.name: x.numpy()})[0])
+
+
+@pytest.mark.slow
+@BOTH
+@pytest.mark.parametrize("kind", ["torchexport", "onnx"])
+def test_files_give_the_points(clip, kind, folder, capsys):
+    clip, weights = clip
+    images = torch.randn(5, 3, 32, 32)
+    suffix = {"onnx": ".onnx", "torchexport": ".pt2"}[kind]
+    for part, x, expected in zip(("image", "text"), (images, clip.tokenizer(TEXTS)), points(clip, images)):
+        out = folder / f"{weights.stem}-{part}{suffix}"
+        arguments = ["--clip", f"tiny:{weights}", "--part", part, "--format", kind, "--save", str(out)]
+        assert main(["export", *arguments]) == 0
+        assert "Equal to eager PyTorch" in capsys.readouterr().out
+        found = run(out, x)
+        assert found.shape == expected.shape
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        if kind == "torchexport":
+            extra = {"hypvision.json": ""}
+            torch.export.load(out, extra_files=extra)
+            about = json.loads(extra["hypvision.json"])
+            assert about["geometry"] == weights.stem.partition("-")[0] and about.get("c", 1.4918) == pytest.approx(
+                1.4918, rel=1e-4
+            )
+            assert ("mean" in about) == (part == "image")
+
+
+@pytest.mark.slow
+@MERU
+def test_files_of_16_bits_lift_in_32(clip, folder):
+    clip, weights = clip
+    images = torch.randn(5, 3, 32, 32)
+    out = folder / "half.pt2"
+    assert main(["export", "--clip", f"tiny:{weights}", "--part", "image", "--format", "torchexport", "--half",
+                 "--save", str(out)]) == 0  # fmt: skip
+    (found,), expected = run(out, images), points(clip, images)[0]
+    assert found.dtype == torch.float32 and float((found - expected).abs().max() / expected.abs().max()) < 3e-2
+    if isinstance(clip.space, Hyperboloid):
+        on = found[:, 1:].square().sum(1) - found[:, 0].square()
+        assert torch.allclose(on, -1 / clip.space.c.expand(5), atol=1e-3)
+
+
+def test_what_does_not_go_together():
+    for arguments, message in (
+        (["--clip", "shapes-s8"], "choose --part image or --part text"),
+        (["shapes-s8.captions", "--part", "text"], "is for a CLIP: name it with --clip"),
+        (["--clip", "shapes-s8", "--part", "text", "--size", "64"], "leave out"),
+        ([], "Name what to export"),
+    ):
+        args = parser_of("export").parse_args([*arguments, "--format", "onnx"])
+        with pytest.raises(HypvisionError, match=message):
+            _check(args)
+
+
+def ranks(similarity):
+    """Spearman's correlation with these ranks is that of the similarities."""
+    return np.argsort(np.argsort(similarity.flatten().numpy()))
+
+
+@MERU
+def test_eight_bits(clip, folder):
+    """Weights stored in 8 bits, and linear layers that compute with 8."""
+    clip, _ = clip
+    images = torch.randn(12, 3, 32, 32)
+    truth = clip.similarity(*points(clip, images))
+    weights = folder / "eight.safetensors"
+    write_tensors(pack(clip.model.state_dict(), "int8"), weights)
+    stored = create_clip("tiny", weights)._replace(mean=clip.mean, std=clip.std)
+    scalars = ("logit_scale", "curv", "visual_alpha", "textual_alpha")
+    assert all(torch.equal(getattr(stored.model, name), getattr(clip.model, name)) for name in scalars)
+    quantised = clip._replace(model=_quantised(clip.model))
+    assert sum(type(m).__module__.startswith("torch.ao") for m in quantised.model.modules()) >= 4
+    for other in (stored, quantised):
+        found = other.similarity(*points(other, images))
+        assert not torch.equal(found, truth)
+        assert np.corrcoef(ranks(found), ranks(truth))[0, 1] > 0.99
+
+
+def _quantised(model):
+    copy = deepcopy(model)
+    return torch.ao.quantization.quantize_dynamic(copy, {torch.nn.Linear}, dtype=torch.qint8)
+
+
+@MERU
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled(clip, backend):
+    clip, _ = clip
+    images = torch.randn(3, 3, 32, 32)
+    expected = points(clip, images)
+    for part, x, truth in zip(("image", "text"), (images, clip.tokenizer(TEXTS)), expected):
+        tower = torch.compile(clip_tower(clip, part)[0], backend=backend, fullgraph=True)
+        with torch.no_grad():
+            torch.testing.assert_close(tower(x), truth, rtol=1e-4, atol=1e-5)
