@@ -7,10 +7,14 @@ is added to a config.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from contextlib import nullcontext
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from mmengine.dist import is_main_process
 
 from hypvision.checkpoints.match import check_compatible, engine_names
 from hypvision.checkpoints.sources import is_address
@@ -27,11 +31,14 @@ from hypvision.engine.config import files_of, leave_out_pretrained, load_config,
 from hypvision.engine.console import ConsoleHook, quiet
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, find_test_options, import_extensions
 from hypvision.engine.hooks import InterruptHook
+from hypvision.engine.reports import add_report
+from hypvision.engine.tracking import track
 from hypvision.engine.work_dir import lock_work_dir
 from hypvision.engine.workers import with_extensions
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, require
 from hypvision.files import check_output, check_output_folder, protecting
 from hypvision.images import is_image
+from hypvision.viz.curves import choose, draw_curves, read_runs
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -92,6 +99,7 @@ def train(
     cfg_options: dict[str, Any] | None = None,
     launcher: str = "none",
     verbose: bool = False,
+    log: str | None = None,
 ) -> Runner:
     """Train what a config describes.
 
@@ -105,9 +113,11 @@ def train(
         launcher: ``"none"``, ``"pytorch"`` (torchrun), ``"slurm"`` or ``"mpi"``.
         verbose: mmengine's whole log on the console, which is otherwise in its file alone; see
             :mod:`hypvision.engine.console`.
+        log: where the log goes besides its files: ``"tensorboard"``, ``"wandb"`` or ``"mlflow"``, see
+            :mod:`hypvision.engine.tracking`.
 
     Returns:
-        The runner at the end of its work.
+        The runner at the end of its work. ``results.png`` in the work dir has the curves of the training.
 
     Raises:
         HypvisionError: a mistake in the config, the data or the checkpoint; the loss became NaN.
@@ -116,6 +126,8 @@ def train(
         config = load_config(config, cfg_options)
         import_extensions(config)
         config = prepare(config, work_dir, amp, launcher)
+        if log is not None:
+            track(config, log)
         _check_training(config, resume)
         with lock_work_dir(config.work_dir):
             return _train(config, None if verbose else ConsoleHook())
@@ -197,7 +209,19 @@ def _train(config: Config, console: ConsoleHook | None) -> Runner:
                 hook.restore()
             if isinstance(hook, ConsoleHook):
                 hook.close()
+    if is_main_process() and find_spec("matplotlib") is not None:
+        _draw_results(runner)
     return runner
+
+
+def _draw_results(runner: Runner) -> None:
+    """``results.png``: the curves of a training, if it has logged enough for some."""
+    try:
+        panels = choose(read_runs([runner.work_dir]))
+        if any(len(curve.steps) > 1 for panel in panels.values() for curve in panel):
+            draw_curves(panels, Path(runner.work_dir, "results.png"))
+    except HypvisionError as error:  # no log for files, a full disk: the training is complete all the same
+        _logger.info("results.png was not drawn: %s", error)
 
 
 def _check_weights(
@@ -231,6 +255,7 @@ def test(
     launcher: str = "none",
     allow_nonfinite: bool = False,
     verbose: bool = False,
+    save: str | Path | None = None,
 ) -> dict[str, float]:
     """Measure a checkpoint on the test data of a config.
 
@@ -238,8 +263,8 @@ def test(
         config: path of a config file, or a config.
         weights: checkpoint file, ``"zoo:NAME"``, or URL with the file's sum, ``https://...#sha256=HEX``.
         work_dir: folder of the logs; default ``work_dirs/CONFIG_NAME``.
-        out: where predictions go: for classification a JSON file with metrics and predictions; for segmentation a
-            folder of PNG label maps; for detection the prefix of COCO result files.
+        out: folder of a report: ``report.html`` and the pictures and tables in it, see
+            :mod:`hypvision.engine.reports`; for segmentation also the PNG label maps, in ``label_maps``.
         show_dir: folder for images with the predictions drawn in.
         tta: test-time augmentation: the config's ``tta_model`` and ``tta_pipeline``; without them, and for
             classification, each image and its mirror image.
@@ -247,6 +272,8 @@ def test(
         launcher: as for :func:`train`.
         allow_nonfinite: accept weights that are NaN or infinite; metrics become NaN if predictions are not finite.
         verbose: as for :func:`train`.
+        save: file of the predictions: for classification JSON with metrics and predictions; for detection the prefix of
+            COCO result files; for retrieval the embeddings.
 
     Returns:
         The metrics by name.
@@ -272,9 +299,11 @@ def test(
         leave_out_pretrained(config.model)
         if tta:
             _use_tta(config)
-        if out is not None:
-            with protecting(weights, *files_of(config)):
-                _write_predictions(config, Path(out))
+        with protecting(weights, *files_of(config)):
+            if save is not None:
+                _write_predictions(config, Path(save))
+            if out is not None:
+                _write_report(config, Path(out), str(weights))
         if show_dir is not None:
             check_output_folder(show_dir)
             check_result(config, Path(show_dir))
@@ -310,29 +339,44 @@ def _use_tta(config: Config) -> None:
         config.model = dict(config.tta_model, module=config.model)
 
 
-def _write_predictions(config: Config, out: Path) -> None:
-    """Set the output argument of the task's metric; each has its own format."""
+def _evaluators(config: Config) -> Iterator[tuple[dict[str, Any], str | None]]:
+    """Each metric of a test, and its argument that names the file or folder of the predictions."""
     evaluators = config.test_evaluator
-    evaluators = list(evaluators) if isinstance(evaluators, (list, tuple)) else [evaluators]
-    for evaluator in evaluators:
-        argument = PREDICTION_ARGUMENTS.get(str(evaluator.get("type")).rpartition(".")[2])
-        if argument is not None:
-            path = out.with_suffix("") if argument == "outfile_prefix" else out
-            if argument == "outfile_prefix":
-                for kind in ("bbox", "segm", "proposal", "keypoints"):  # mmdet writes them itself
-                    check_output(f"{path}.{kind}.json")
-            elif argument == "output_dir":
-                check_output_folder(path)
-            else:
-                check_output(path)
-            check_result(config, path)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            evaluator[argument] = str(path)
-            return
-    types = ", ".join(str(evaluator.get("type")) for evaluator in evaluators)
-    raise HypvisionError(
-        f"--out, --save: predictions can be written by {', '.join(PREDICTION_ARGUMENTS)}, but the config has {types}."
-    )
+    for evaluator in evaluators if isinstance(evaluators, (list, tuple)) else [evaluators]:
+        yield evaluator, PREDICTION_ARGUMENTS.get(str(evaluator.get("type")).rpartition(".")[2])
+
+
+def _write_predictions(config: Config, path: Path) -> None:
+    """Set the output argument of the task's metric; each has its own format."""
+    for evaluator, argument in _evaluators(config):
+        if argument in (None, "output_dir"):
+            continue
+        if argument == "outfile_prefix":
+            path = path.with_suffix("")
+            for kind in ("bbox", "segm", "proposal", "keypoints"):  # mmdet writes them itself
+                check_output(f"{path}.{kind}.json")
+        else:
+            check_output(path)
+        check_result(config, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        evaluator[argument] = str(path)
+        return
+    if any(argument for _, argument in _evaluators(config)):
+        raise HypvisionError("--save: the predictions of a segmenter are label maps, a folder of them. Use --out DIR.")
+    types = ", ".join(str(evaluator.get("type")) for evaluator, _ in _evaluators(config))
+    able = ", ".join(name for name, argument in PREDICTION_ARGUMENTS.items() if argument != "output_dir")
+    raise HypvisionError(f"--save: predictions can be written by {able}, but the config has {types}.")
+
+
+def _write_report(config: Config, folder: Path, weights: str) -> None:
+    """Let the test write its report, and a segmenter its label maps."""
+    require("matplotlib", "viz")
+    check_output_folder(folder)
+    check_result(config, folder)
+    for evaluator, argument in _evaluators(config):
+        if argument == "output_dir":
+            evaluator[argument] = str(check_output_folder(folder / "label_maps"))
+    add_report(config, folder, weights)
 
 
 def check_result(config: Config, path: Path) -> None:
