@@ -82,6 +82,7 @@ COMMANDS = {
     "app": Command("app", "look at all that in a browser: a page on this machine"),
     "export": Command("export", "write a model for ONNX or torch.export"),
     "check": Command("check", "look at the data of a config before a training"),
+    "browse": Command("browse", "draw what a config feeds its model: augmented, with labels, masks, boxes"),
     "configs": Command("configs", "list the configs that ship", light=True),
     "exec": Command("configs", "run another project's script with our models registered"),
     "zoo list": Command("zoo", "list the trained weights of the zoo"),

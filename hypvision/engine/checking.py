@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import io
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
@@ -101,26 +101,10 @@ def check(
     Raises:
         HypvisionError: a mistake in the config itself.
     """
-    config = load_config(config, options)
-    if out is not None:
-        check_result(config, Path(out))
-    import_extensions(config)
-    config = prepare(config)
-    for dataset in (one for phase in PHASES for one in datasets_of(config.get(f"{phase}_dataloader"))):
-        dataset.pop("cache", None)  # an image that cannot be read would end it all
+    config = read_config(config, options, out)
     report = Report([], [], [], 0, [])
     with DefaultScope.overwrite_default_scope(config.get("default_scope") or "mmengine"):
-        run = SimpleNamespace(model=_model(config, report.notes), logger=_Notes(report.notes), _resume=False)
-        kinds = [(HOOKS.get(hook["type"]), hook) for hook in config.custom_hooks if hook["type"] != "DataUsageHook"]
-        hooks = [HOOKS.build(hook) for kind, hook in kinds if inspect.isclass(kind) and issubclass(kind, DatasetHook)]
-        parts: dict[str, Any] = {}
-        for phase in PHASES:
-            loader = config.get(f"{phase}_dataloader")
-            same = next((p for p in parts if loader and config[f"{p}_dataloader"].dataset == loader.dataset), None)
-            if same:
-                report.notes.append(f"{phase}: the data of {same}.")
-            elif loader:
-                parts[phase] = _open(config, phase, run, hooks, report)
+        _, parts = open_parts(config, PHASES, report)
         for phase, dataset in parts.items():
             if dataset is not None and everything:
                 report = report._replace(samples=report.samples + len(dataset))
@@ -128,6 +112,36 @@ def check(
             if dataset is not None and out is not None:
                 _draw(dataset, phase, Path(out), report)
     return report._replace(faults=list(dict.fromkeys(report.faults)))
+
+
+def read_config(config: str | Path | Config, options: dict[str, Any] | None, out: str | Path | None) -> Config:
+    """A config ready to have its data looked at; ``out``, a folder for pictures, must not lie in the data."""
+    config = load_config(config, options)
+    if out is not None:
+        check_result(config, Path(out))
+    import_extensions(config)
+    config = prepare(config)
+    for dataset in (one for phase in PHASES for one in datasets_of(config.get(f"{phase}_dataloader"))):
+        dataset.pop("cache", None)  # an image that cannot be read would end it all
+    return config
+
+
+def open_parts(config: Config, phases: Sequence[str], report: Report) -> tuple[Any, dict[str, Any]]:
+    """The model of a config without its weights, and the data sets of its parts, each once, after the fast checks; None
+    for what cannot be built. Faults and notes go into the report."""
+    model = _model(config, report.notes)
+    run = SimpleNamespace(model=model, logger=_Notes(report.notes), _resume=False)
+    kinds = [(HOOKS.get(hook["type"]), hook) for hook in config.custom_hooks if hook["type"] != "DataUsageHook"]
+    hooks = [HOOKS.build(hook) for kind, hook in kinds if inspect.isclass(kind) and issubclass(kind, DatasetHook)]
+    parts: dict[str, Any] = {}
+    for phase in phases:
+        loader = config.get(f"{phase}_dataloader")
+        same = next((p for p in parts if loader and config[f"{p}_dataloader"].dataset == loader.dataset), None)
+        if same:
+            report.notes.append(f"{phase}: the data of {same}.")
+        elif loader:
+            parts[phase] = _open(config, phase, run, hooks, report)
+    return model, parts
 
 
 class _Notes(logging.Logger):

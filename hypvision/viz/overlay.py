@@ -61,7 +61,7 @@ def draw_boxes(
         draw.rectangle((x1, y1, x2 - 1, y2 - 1), fill=shade)
         dark = 0.3 * shade[0] + 0.59 * shade[1] + 0.11 * shade[2] < 120
         centre = ((x1 + x2) / 2, (y1 + y2) / 2)
-        draw.text(centre, text, fill="white" if dark else "black", font=_font(size), anchor="mm")
+        draw.text(centre, text, fill="white" if dark else "black", font=font(size), anchor="mm")
     return sheet
 
 
@@ -126,14 +126,15 @@ def text_size(image: Image.Image) -> int:
 
 
 @cache
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """Pillow's own font in a size in pixels."""
     return ImageFont.load_default(size)
 
 
 def _extent(text: str, size: int) -> tuple[int, int]:
     """Width and height of a text with a margin."""
     margin = 2 * max(2, size // 5)
-    return math.ceil(_font(size).getbbox(text)[2]) + margin, math.ceil(1.25 * size) + margin // 2
+    return math.ceil(font(size).getbbox(text)[2]) + margin, math.ceil(1.25 * size) + margin // 2
 
 
 def add_legend(
@@ -167,7 +168,7 @@ def add_legend(
         if colour is not None:
             draw.rectangle((x, middle - size // 2, x + size, middle + size // 2), fill=tuple(map(int, colour)))
             x += indent
-        draw.text((x, middle), text, fill="black", font=_font(letters), anchor="lm")
+        draw.text((x, middle), text, fill="black", font=font(letters), anchor="lm")
     return sheet
 
 
@@ -180,7 +181,7 @@ def draw_name(image: Image.Image, name: str, at: tuple[float, float]) -> None:
         wide, high = _extent(text, size)
     middle = [max(part / 2, min(where, whole - part / 2)) for where, part, whole in zip(at, (wide, high), image.size)]
     ImageDraw.Draw(image).text(
-        (middle[0], middle[1]), text, "white", _font(size), anchor="mm", stroke_width=1, stroke_fill="black"
+        (middle[0], middle[1]), text, "white", font(size), anchor="mm", stroke_width=1, stroke_fill="black"
     )
 
 

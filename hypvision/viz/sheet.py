@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw
 from hypvision.errors import HypvisionError
 from hypvision.files import replacing
 from hypvision.images import to_rgb
+from hypvision.viz.overlay import font, printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,6 +45,46 @@ def search_sheet(
     frame = (gap - 3, gap - 3, gap + cell + 2, gap + cell + 2)
     ImageDraw.Draw(sheet).rectangle(frame, outline=(40, 90, 200), width=3)
     return sheet
+
+
+def titled_sheet(tiles: Sequence[tuple[Image.Image, str]], heading: str = "", columns: int = 4) -> Image.Image:
+    """Images in rows of cells of equal size, each above its title, of two lines at most; a heading above all.
+
+    Args:
+        tiles: images, RGB, as they shall be seen, with their titles.
+        heading: a line.
+        columns: cells in a row at most.
+
+    Raises:
+        ValueError: there are no images.
+    """
+    if not tiles:
+        raise ValueError("There are no images to put on the sheet.")
+    size, gap = 12, 10
+    wide, high = (max(image.size[axis] for image, _ in tiles) for axis in (0, 1))
+    titles = [_lines(title, wide, size) for _, title in tiles]
+    below = round(1.4 * size) * max(map(len, titles)) + size // 2
+    cells = []
+    for (image, _), lines in zip(tiles, titles):
+        cell = Image.new("RGB", (wide, high + below), "white")
+        cell.paste(image, ((wide - image.width) // 2, (high - image.height) // 2))
+        text = "\n".join(lines)
+        ImageDraw.Draw(cell).multiline_text((wide / 2, high + 3), text, "black", font(size), "ma", align="center")
+        cells.append(cell)
+    sheet = _rows(cells, columns, wide, gap)
+    if not heading:
+        return sheet
+    top = Image.new("RGB", (sheet.width, sheet.height + 2 * size + gap), "white")
+    top.paste(sheet, (0, 2 * size + gap))
+    (line,) = _lines(heading, sheet.width - 2 * gap, size + 2, 1)
+    ImageDraw.Draw(top).text((gap, gap), line, "black", font(size + 2), "la")
+    return top
+
+
+def _lines(text: str, width: int, size: int, most: int = 2) -> list[str]:
+    """A text in lines of a width in pixels; what does not fit into the lines is cut off."""
+    found = wrap(printable(text), max(1, int(width / font(size).getlength("n"))))
+    return [*found[: most - 1], found[most - 1][:-3] + "..."] if len(found) > most else found
 
 
 def text_tile(text: str, cell: int = 160) -> Image.Image:

@@ -1,0 +1,283 @@
+"""What a model is fed, for ``hypvision browse``: samples of a config after augmentation, with their truth drawn in.
+
+The samples pass through all that stands before the network: the transforms of the data set, the model's preprocessor
+(normalisation, padding) and, in the training data of a classifier, mixup. Then the normalisation is undone, and what is
+left is a picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from mmengine.dataset import pseudo_collate
+from mmengine.registry import DefaultScope
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from hypvision.clip.views import show_to
+from hypvision.engine.checking import Report, open_parts, read_config
+from hypvision.engine.config import PHASES
+from hypvision.engine.hooks import seed_everything
+from hypvision.errors import HypvisionError
+from hypvision.viz.overlay import add_legend, draw_boxes, paint
+from hypvision.viz.palette import label_colours
+from hypvision.viz.sheet import titled_sheet
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
+
+CELL = 256
+"""Long side of a picture on the sheet, in pixels."""
+
+
+class Part(NamedTuple):
+    """What was looked at of a part of the data.
+
+    Attributes:
+        phase: ``"train"``, ``"val"`` or ``"test"``.
+        sheet: the samples, each above what is known of it.
+        about: lines for a reader: how many, of which size, how they were normalised, and the names of the classes.
+    """
+
+    phase: str
+    sheet: Image.Image
+    about: list[str]
+
+
+class _Normalisation(NamedTuple):
+    """``x = (pixel - mean) / std``, channel by channel, of pixels from 0 to ``top``.
+
+    Attributes:
+        mean, std: (C,); None: pixels as they are.
+        top: 1 or 255.
+        who: what applies it.
+        done: whether the images here have passed it; a CLIP is given bytes, or floats up to 255.
+    """
+
+    mean: Tensor | None = None
+    std: Tensor | None = None
+    top: float = 255.0
+    who: str = ""
+    done: bool = True
+
+    def undo(self, image: Tensor) -> np.ndarray:
+        """uint8 (H, W, 3) of an image (C, H, W); the first channel, or the first three, are seen."""
+        pixels = image.detach().float()
+        if self.mean is not None and self.std is not None and self.done:
+            pixels = 255 / self.top * (pixels * self.std[:, None, None] + self.mean[:, None, None])
+        pixels = pixels.round().clamp(0, 255).to(torch.uint8)
+        pixels = pixels[:1].expand(3, -1, -1) if len(pixels) < 3 else pixels[:3]
+        return pixels.permute(1, 2, 0).numpy()
+
+    def __str__(self) -> str:
+        if self.mean is None or self.std is None:
+            return "not normalised"
+        mean, std = (", ".join(f"{value:.4g}" for value in values.tolist()) for values in (self.mean, self.std))
+        return f"normalised by {self.who}: mean {mean}; std {std} (of pixels from 0 to {self.top:.0f})"
+
+
+@dataclass
+class _Fed:
+    """A sample as the network gets it: an image (C, H, W), what is written below it, and its annotation."""
+
+    image: Tensor
+    title: str = ""
+    truth: Any = None
+    classes: set[int] = field(default_factory=set)
+
+
+def browse(
+    config: str | Path | Config,
+    options: dict[str, Any] | None = None,
+    phases: Sequence[str] = PHASES,
+    count: int = 12,
+    seed: int = 0,
+    out: str | Path | None = None,
+) -> list[Part]:
+    """Samples of a config as its model is fed them.
+
+    Args:
+        config: path of a config file, the name of one that ships, or a config.
+        options: changes of the config, see :func:`~hypvision.engine.config.load_config`.
+        phases: of the data; parts that the config lacks, or that have the data of an earlier one, are left out.
+        count: samples of each part.
+        seed: of their choice, and of the augmentations.
+        out: folder that the pictures will go to; it must not lie in the data.
+
+    Raises:
+        HypvisionError: a mistake in the config or the data, none of these parts, or data without pictures.
+    """
+    config = read_config(config, options, out)
+    report = Report([], [], [], 0, [])
+    with DefaultScope.overwrite_default_scope(config.get("default_scope") or "mmengine"):
+        model, parts = open_parts(config, phases, report)
+        if report.faults:
+            raise HypvisionError(f"{report.faults[0]} `hypvision check` lists all faults.")
+        if not parts:
+            raise HypvisionError(f"The config '{config.filename}' has no data for {' or '.join(phases)}.")
+        if model is None:
+            raise HypvisionError(f"{report.notes[0]} Without the model it is not known what it is fed.")
+        return [_part(config, model, dataset, phase, count, seed) for phase, dataset in parts.items()]
+
+
+def _part(config: Config, model: Any, dataset: Any, phase: str, count: int, seed: int) -> Part:
+    inner = getattr(model, "host", model)
+    if hasattr(inner, "clip"):
+        show_to(dataset, inner.clip)
+    loader, training = config[f"{phase}_dataloader"], phase == "train"
+    samples, names = _samples(dataset, count, seed), _names(dataset)
+    size = max(1, int(loader.get("batch_size") or 1))
+    batches = [samples[start : start + size] for start in range(0, len(samples), size)]
+    model.train(training)
+    fed = [sample for batch in batches for sample in _fed(model, batch, names, training)]
+    how = _normalisation(model, dataset)
+    tiles = [(_tile(sample, how, _is_bgr(model, samples[0]), names), sample.title) for sample in fed]
+    total = "an endless stream" if isinstance(dataset, IterableDataset) else f"{len(dataset)}"
+    heading = f"{phase}: {len(samples)} of {total} samples as the model is fed them (seed {seed})"
+    sheet = titled_sheet(tiles, heading, columns=4 if len(tiles) > 3 else len(tiles))
+    present = sorted({label for sample in fed for label in sample.classes})
+    if present:
+        colours = label_colours(len(names))
+        sheet = add_legend(sheet, [(names[label], colours[label]) for label in present])
+    return Part(phase, sheet, [heading, *_about(fed, how, names)])
+
+
+def _about(fed: Sequence[_Fed], how: _Normalisation, names: Sequence[str]) -> list[str]:
+    shapes = [tuple(sample.image.shape) for sample in fed]
+    sizes = " or ".join(" x ".join(map(str, shape)) for shape in list(dict.fromkeys(shapes))[:4])
+    low, high = min(float(sample.image.min()) for sample in fed), max(float(sample.image.max()) for sample in fed)
+    about = [f"images {sizes}{', ...' if len(set(shapes)) > 4 else ''}, values from {low:.3g} to {high:.3g}, {how}"]
+    if names:
+        listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+        about.append(f"{len(names)} classes: {listed}")
+    return about
+
+
+def _names(dataset: Any) -> list[str]:
+    return [str(name) for name in (getattr(dataset, "metainfo", None) or {}).get("classes") or ()]
+
+
+def _samples(dataset: Any, count: int, seed: int) -> list[dict[str, Any]]:
+    seed_everything(seed)
+    if isinstance(dataset, IterableDataset):
+        found = list(islice(dataset, count))
+    else:
+        found = [dataset[int(i)] for i in np.random.default_rng(seed).permutation(len(dataset))[:count]]
+    for sample in found:
+        inputs = sample.get("inputs") if isinstance(sample, dict) else None
+        if not isinstance(inputs, Tensor) or inputs.ndim < 3:
+            raise HypvisionError("The samples of this data have no pictures, so there is nothing to look at.")
+    return found
+
+
+# From samples to what the network gets ------------------------------------------------------------------------------
+
+
+def _fed(model: Any, samples: list[dict[str, Any]], names: Sequence[str], training: bool) -> Iterator[_Fed]:
+    """The samples of a batch, behind the model's preprocessor and mixup."""
+    if "data_samples" in samples[0]:
+        data = model.data_preprocessor(pseudo_collate(samples), training)
+        for image, truth in zip(data["inputs"], data["data_samples"]):
+            yield _Fed(image, Path(str(truth.get("img_path") or "")).name, truth)
+        return
+    shares = None
+    if training and getattr(model, "mixup", None) is not None and len(samples) > 1:
+        inputs, labels = (torch.stack([torch.as_tensor(s[key]) for s in samples]) for key in ("inputs", "label"))
+        images, shares = model.mix(inputs, labels)
+        samples = [dict(sample, inputs=image) for sample, image in zip(samples, images)]
+    for number, sample in enumerate(samples):
+        title = _title(sample, names) if shares is None else _mixed(shares[number], names)
+        views = sample["inputs"].flatten(0, -4) if sample["inputs"].ndim > 3 else sample["inputs"][None]
+        yield from (_Fed(view, title) for view in views)
+        if isinstance(sample.get("box_inputs"), Tensor):
+            yield _Fed(sample["box_inputs"], f"a box of it: {sample.get('box_caption', '')}")
+
+
+def _title(sample: dict[str, Any], names: Sequence[str]) -> str:
+    if sample.get("caption"):
+        return str(sample["caption"])
+    label = torch.as_tensor(sample.get("label", -1))
+    numbers = label.nonzero().flatten().tolist() if label.ndim else [int(label)]
+    known = [names[n] if 0 <= n < len(names) else f"label {n}" for n in numbers if n >= 0]
+    return ", ".join(known) or "no label"
+
+
+def _mixed(shares: Tensor, names: Sequence[str]) -> str:
+    """The classes that make up a mixed target; smoothing gives each of the others the same small share."""
+    found = [n for n in shares.argsort(descending=True).tolist() if shares[n] > shares.min() + 1e-4][:2]
+    return " + ".join(f"{100 * float(shares[n]):.0f} % {names[n]}" for n in found)
+
+
+def _normalisation(model: Any, dataset: Any) -> _Normalisation:
+    preprocessor: Any = getattr(model, "data_preprocessor", None)
+    if getattr(preprocessor, "_enable_normalize", False):
+        mean, std = preprocessor.mean.flatten().cpu(), preprocessor.std.flatten().cpu()
+        return _Normalisation(mean, std, 255.0, "the preprocessor of the model")
+    for step in getattr(getattr(dataset, "transform", None), "transforms", ()):
+        if hasattr(step, "mean") and hasattr(step, "std"):
+            mean, std = (torch.as_tensor(values).float().flatten() for values in (step.mean, step.std))
+            return _Normalisation(mean, std, 1.0, "the transform of the data")
+    inner = getattr(model, "host", model)
+    mean, std = (getattr(inner, name, None) for name in ("mean", "std"))
+    if isinstance(mean, Tensor) and isinstance(std, Tensor):  # of a CLIP
+        top = 255.0 if float(mean.max()) > 1 else 1.0
+        return _Normalisation(mean.flatten().cpu(), std.flatten().cpu(), top, "the model itself", done=False)
+    return _Normalisation()
+
+
+def _is_bgr(model: Any, sample: dict[str, Any]) -> bool:
+    """Whether images are in the order of OpenCV, which reads those of mmseg and mmdet, before the network, too."""
+    names = ("_channel_conversion", "channel_conversion", "bgr_to_rgb")
+    return "data_samples" in sample and not any(getattr(model.data_preprocessor, name, False) for name in names)
+
+
+# Pictures -----------------------------------------------------------------------------------------------------------
+
+
+def _tile(sample: _Fed, how: _Normalisation, bgr: bool, names: Sequence[str]) -> Image.Image:
+    """The picture of a sample, with its long side :data:`CELL`, and its annotation."""
+    pixels = how.undo(sample.image)
+    image = Image.fromarray(np.ascontiguousarray(pixels[..., ::-1] if bgr else pixels))
+    scale = CELL / max(image.size)
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    image = image.resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC)
+    if sample.truth is None:
+        return image
+    colours, truth = label_colours(len(names)), sample.truth
+    if "gt_sem_seg" in truth:
+        labels = np.asarray(truth.gt_sem_seg.sem_seg if "sem_seg" in truth.gt_sem_seg else truth.gt_sem_seg.data)
+        labels = _resized(labels.reshape(labels.shape[-2:]), size)
+        labels[(labels < 0) | (labels >= len(names))] = -1
+        sample.classes.update(np.unique(labels[labels >= 0]).tolist())
+        image = paint(image, labels, colours, 0.5)
+    if "gt_instances" not in truth:
+        return image
+    objects = truth.gt_instances
+    shades = colours[np.asarray(objects.labels)]
+    if "gt_sem_seg" not in truth and "masks" in objects:
+        image = _masked(image, objects.masks, shades)
+    boxes = np.asarray(getattr(objects.bboxes, "tensor", objects.bboxes)).reshape(-1, 4) * scale
+    sample.title += f" ({len(boxes)} box{'es' * (len(boxes) != 1)})"
+    return draw_boxes(image, boxes, [names[label] for label in np.asarray(objects.labels)], shades)
+
+
+def _masked(image: Image.Image, masks: Any, shades: np.ndarray) -> Image.Image:
+    """The image with masks of mmdet painted in."""
+    if hasattr(masks, "to_bitmap"):
+        masks = masks.to_bitmap()
+    owner = np.full(image.size[::-1], -1)
+    for number, mask in enumerate(np.asarray(getattr(masks, "masks", masks))):
+        owner[_resized(mask, image.size) > 0] = number
+    return paint(image, owner, shades, 0.5)
+
+
+def _resized(labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    resized = Image.fromarray(labels.astype(np.int32)).resize(size, Image.Resampling.NEAREST)
+    return np.array(resized).astype(np.int64)
