@@ -60,9 +60,10 @@ def segment(path):
 
 def radius(path):
     from hypvision.clip import radius
+    from hypvision.clip.spaces import Sphere
 
     taken = []
-    clip = SimpleNamespace(model=SimpleNamespace(visual=SimpleNamespace(image_size=64)))
+    clip = SimpleNamespace(model=SimpleNamespace(visual=SimpleNamespace(image_size=64)), space=Sphere())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(radius, "image_radii", lambda clip, batch, **how: taken.append(batch[0]))
         radius.measure_radii(clip, {}, [path])

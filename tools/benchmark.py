@@ -32,6 +32,7 @@ BENCHMARKS = {
     "fewshot": ("fewshot", "Few-shot methods of CLIP: steps, evaluation and heads against the official formulation"),
     "helm": ("helm", "HELM language models against Euclidean counterparts and the published form"),
     "hier": ("hier", "HIER's and LHIER's loss against the published form"),
+    "closures": ("closures", "Hierarchies of names: quality by dimension, time beside geoopt and gensim"),
     "scaling": ("scaling", "A step of the toy model of superposition against the published one"),
     "backward": ("backward", "Backward functions written by hand against plain operations, in real steps"),
 }

@@ -100,6 +100,7 @@ COMMANDS = {
     "metric embed": Command("embeddings", "embeddings of images, in a file"),
     "metric search": Command("embeddings", "find the nearest images in a folder"),
     "metric hierarchy": Command("embeddings", "draw the hierarchy that a metric learner found"),
+    "metric closure": Command("closures", "embed a hierarchy of names, such as WordNet's mammals, and draw it"),
     "lm save": Command("language", "write a trained language model as a folder for transformers"),
     "lm generate": Command("language", "continue texts with a language model"),
     "lm eval": Command("language", "run tasks of the lm-evaluation-harness on a language model"),

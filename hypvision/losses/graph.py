@@ -1,8 +1,9 @@
-"""Graph embeddings: a loss to train points for the nodes of a graph, and two quality measures.
+"""Graph embeddings: a loss to train points for the nodes of a graph, and three quality measures.
 
     >>> hops = tree_distances(complete_tree(branching=3, depth=6))          # (1093, 1093)
     >>> loss = neighbour_loss(space.cdist(points[rows], points), hops[rows])
     >>> graph_map(space.cdist(points, points), hops == 1)                   # 1 if the edges can be read off
+    >>> mean_rank(space.cdist(points, points), hops == 1)                   # as well
     >>> average_distortion(space.cdist(points, points), hops)               # 0 if all distances fit
 
 Sources: Nickel and Kiela, "Poincare Embeddings for Learning Hierarchical Representations" (NeurIPS 2017); Sala, De Sa,
@@ -84,6 +85,27 @@ def graph_map(distances: Tensor, edges: Tensor) -> float:
         distances: ``(N, N)``; ties count against the ranking.
         edges: ``(N, N)``, true for neighbours. Nodes without are left out.
     """
+    reach, hits, edges = _ranking(distances, edges)
+    precision = (hits.double() / reach).masked_fill(~edges, 0)
+    degree = edges.sum(1)
+    return (precision.sum(1)[degree > 0] / degree[degree > 0]).mean().item()
+
+
+def mean_rank(distances: Tensor, edges: Tensor) -> float:
+    """Mean over all edges ``u, v`` of the rank of ``v``, from 1, by the distance from ``u`` among the nodes that are no
+    neighbours of ``u`` (Nickel and Kiela, NeurIPS 2017).
+
+    Args:
+        distances: ``(N, N)``; ties count against the ranking.
+        edges: ``(N, N)``, true for neighbours; ``u`` is the row.
+    """
+    reach, hits, edges = _ranking(distances, edges)
+    return (reach - hits + 1)[edges].double().mean().item()
+
+
+def _ranking(distances: Tensor, edges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For all ``u, v`` how many other nodes, and how many neighbours of ``u``, are at most as far from ``u`` as ``v``;
+    and the edges without the diagonal."""
     _square(distances, edges, "edges")
     require_finite(distances, lambda row: f"A distance of node {row}")
     edges = edges.bool().clone()
@@ -92,11 +114,7 @@ def graph_map(distances: Tensor, edges: Tensor) -> float:
         raise ArgumentError("edges has no true value outside its diagonal.")
     itself = torch.eye(len(distances), dtype=torch.bool, device=distances.device)
     apart = distances.detach().double().masked_fill(itself, torch.inf)
-    reach = _within(apart, apart)
-    hits = _within(apart.masked_fill(~edges, torch.inf), apart)
-    precision = (hits.double() / reach).masked_fill(~edges, 0)
-    degree = edges.sum(1)
-    return (precision.sum(1)[degree > 0] / degree[degree > 0]).mean().item()
+    return _within(apart, apart), _within(apart.masked_fill(~edges, torch.inf), apart), edges
 
 
 def _within(values: Tensor, bounds: Tensor) -> Tensor:

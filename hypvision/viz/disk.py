@@ -12,6 +12,7 @@ the manifold.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -204,3 +205,112 @@ def draw_embedding(
     disk.points(centres, colours=numbers, labels=names, s=70, edgecolors="black", linewidths=0.8, zorder=3)
     disk.axes.set_title(title)
     return figure
+
+
+def draw_hierarchy(
+    x: Tensor,
+    manifold: Manifold,
+    names: Sequence[str],
+    edges: np.ndarray,
+    branches: int = 8,
+    labels: int = 40,
+    title: str = "",
+) -> Figure:
+    """A hierarchy in the disk: names as points, parents as geodesics, the largest branches in colours of their own.
+
+    Args:
+        x: points ``(N, ...)`` of ``manifold``.
+        manifold: that of the points.
+        names: ``N`` of them; WordNet's endings, such as ``.n.01``, are not shown.
+        edges: a name and a parent of it, ``(E, 2)`` rows of ``x``, without circles.
+        branches: at least so many branches are coloured, where there are as many.
+        labels: at most so many names are written, those with the most names below them first, none on another.
+        title: above the disk.
+    """
+    below = _names_below(len(names), edges)
+    sizes = np.array([len(found) for found in below])
+    roots = np.setdiff1d(np.arange(len(names)), edges[:, 0])
+    top = roots[sizes[roots].argmax()]
+    xy = to_disk(x, manifold, centre=x[top])
+    colours, chosen = np.full(len(names), -1), _branches(top, below, edges, branches)
+    for number, branch in enumerate(sorted(chosen, key=lambda name: -sizes[name])):
+        colours[[branch, *below[branch]]] = number
+    figure, disk = poincare_disk(9.0, grid=())
+    shades = np.concatenate([label_colours(len(chosen)) / 255, [[0.6, 0.6, 0.6]]])[colours]
+    disk.geodesics(xy[edges[:, 1]], xy[edges[:, 0]], colors=shades[edges[:, 0]], linewidths=0.4, alpha=0.6)
+    disk.points(xy, c=shades, s=4 + 3 * np.sqrt(sizes), zorder=2)
+    disk.axes.set_title(title)
+    # the top of the hierarchy and its branches first
+    order = sorted(range(len(names)), key=lambda name: (name != top, name not in chosen, -sizes[name]))
+    _write_apart(
+        figure,
+        disk.axes,
+        xy,
+        [re.sub(r"\.[a-z]\.\d+$", "", name).replace("_", " ") for name in names],
+        order,
+        labels,
+        shades,
+    )
+    return figure
+
+
+def _names_below(count: int, edges: np.ndarray) -> list[set[int]]:
+    """For each name all names below it."""
+    children: list[list[int]] = [[] for _ in range(count)]
+    waiting = np.bincount(edges[:, 1], minlength=count)
+    parents: list[list[int]] = [[] for _ in range(count)]
+    for name, parent in edges.tolist():
+        children[parent].append(name)
+        parents[name].append(parent)
+    below: list[set[int]] = [set() for _ in range(count)]
+    ready = np.flatnonzero(waiting == 0).tolist()
+    for name in ready:  # grows while it is walked: names whose children are all known
+        below[name].update(children[name], *(below[child] for child in children[name]))
+        for parent in parents[name]:
+            waiting[parent] -= 1
+            if not waiting[parent]:
+                ready.append(parent)
+    return below
+
+
+def _branches(top: int, below: Sequence[set[int]], edges: np.ndarray, count: int) -> set[int]:
+    """Names under ``top`` that together have nearly all others below them: the largest is divided into its children
+    until there are as many as asked for."""
+    found = {int(top)}
+    while len(found) < count:
+        largest = max(found, key=lambda name: len(below[name]))
+        children = {int(name) for name in edges[edges[:, 1] == largest, 0] if len(below[name]) > len(below[top]) / 100}
+        if not children:
+            break
+        found = (found - {largest}) | children
+    # a name below another one belongs to that one's branch
+    return {name for name in found if not any(name in below[other] for other in found)}
+
+
+def _write_apart(
+    figure: Figure,
+    axes: Axes,
+    xy: np.ndarray,
+    names: Sequence[str],
+    order: Sequence[int],
+    count: int,
+    shades: np.ndarray,
+) -> None:
+    """Write names beside their points in that order, leaving out those that would lie on another one."""
+    backend, effects = require("matplotlib.backends.backend_agg", "viz"), require("matplotlib.patheffects", "viz")
+    halo = [effects.withStroke(linewidth=2.5, foreground="white")]
+    backend.FigureCanvasAgg(figure)
+    figure.draw_without_rendering()
+    taken: list[Any] = []
+    for row in order:
+        if len(taken) == count:
+            break
+        text = axes.annotate(
+            names[row], xy[row], xytext=(0, 5), textcoords="offset points", ha="center", fontsize=9,
+            color=0.6 * shades[row], path_effects=halo, zorder=4,
+        )  # fmt: skip
+        place = text.get_window_extent().padded(2)
+        if any(place.overlaps(other) for other in taken):
+            text.remove()
+        else:
+            taken.append(place)

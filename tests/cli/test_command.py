@@ -159,6 +159,7 @@ NEEDED = {
     "metric embed": ["in.png", "--model", "m"],
     "metric search": ["in.png", "--gallery", "folder", "--model", "m"],
     "metric hierarchy": ["--config", "in.py", "--weights", "in.pth"],
+    "metric closure": ["in.csv"],
     "data prepare": ["voc20", "folder"],
     "data make": [],
     "check": ["in.py"],
@@ -195,7 +196,7 @@ def identities(folder):
 @pytest.mark.parametrize(("name", "option", "what"), OUTPUTS)
 def test_outputs_are_new_or_regular(tmp_path, monkeypatch, capsys, name, option, what):
     monkeypatch.chdir(tmp_path)
-    for file in ("in.py", "in.pth", "in.png", "target"):
+    for file in ("in.py", "in.pth", "in.png", "in.csv", "target"):
         Path(file).write_text("x")
     os.mkfifo("pipe")
     Path("folder").mkdir()

@@ -193,4 +193,6 @@ def test_walks(seed):
     image, *rows = (x / x.norm() for x in (image, *texts))
     texts, root = torch.stack(rows[:-1]), rows[-1]
     found = meru_traversal(image, texts, list(map(str, range(39))), Sphere(root), cones=False)
-    assert [int(step.text) for step in found] == reference.traversal({}, image, texts, root)
+    truth = reference.traversal({}, image, torch.cat([texts, root[None]]), root)
+    assert [step.text for step in found] == [str(row) if row < 39 else "[ROOT]" for row in truth]
+    assert len(truth) > 2 and truth[-1] == 39

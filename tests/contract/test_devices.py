@@ -197,7 +197,10 @@ KINDS = {
     "Product": lambda: Product((Lorentz(1.0, learnable=True), 2), (PoincareBall(1.0), 2)),
 }
 # Functions that give numbers, or change the manifold; checks wait for the device on purpose.
-NO_TENSORS = {"check_point", "clamp_", "max_distance"}
+NO_TENSORS = {
+    "check_point", "check_point_on_manifold", "check_vector_on_tangent", "assert_check_point_on_manifold", "clamp_",
+    "max_distance",
+}  # fmt: skip
 JOINED = dict(
     boost="xy", unboost="xy", mobius_add="xy", mobius_sub="xy", logmap="xy", egrad2rgrad="xv", expmap="xu", retr="xu",
     proju="xv", projx="x", transp="xyv",
@@ -209,14 +212,14 @@ def arguments(manifold, name, key, point, vector):
     planes, ball = name in ("hyperplane_logits", "ganea_logits"), isinstance(manifold, PoincareBall)
     if key == "a":
         return gpu(2, vector) if name == "ganea_logits" else gpu(2) if planes else gpu(3, vector) if ball else gpu(3)
-    if key in ("x", "y", "mean") or (key == "p" and not planes and name not in ("busemann", "horosphere_dist")):
+    if key in ("x", "xs", "y", "mean") or (key == "p" and not planes and name not in ("busemann", "horosphere_dist")):
         return gpu(3, point)
     if key in ("u", "v", "w", "z", "p"):
         return gpu(2, vector) if planes else gpu(3, vector)
     return dict(
         r=lambda: gpu(2) if planes else gpu(3, 1), weights=lambda: gpu(2, 3), matrix=lambda: gpu(4, 4),
-        t=lambda: gpu(3, 1), tau=lambda: gpu(3), std=lambda: 1.0, c_new=lambda: gpu(), n=lambda: 4,
-        points=lambda: [gpu(3, point), gpu(3, point)], sizes=lambda: [1, 3], space=lambda: gpu(3, 4),
+        t=lambda: gpu(3, 1), fn=lambda: torch.tanh, tau=lambda: gpu(3), std=lambda: 1.0, c_new=lambda: gpu(),
+        n=lambda: 4, points=lambda: [gpu(3, point), gpu(3, point)], sizes=lambda: [1, 3], space=lambda: gpu(3, 4),
     )[key]()  # fmt: skip
 
 
@@ -229,7 +232,7 @@ def call(manifold, name):
         if value.default is value.empty and value.kind is value.POSITIONAL_OR_KEYWORD
     ]
     names = list(JOINED[name]) if isinstance(manifold, Product) and name in JOINED else names
-    if name in ("origin", "random"):
+    if name in ("origin", "random", "random_normal"):
         size = () if name == "origin" and isinstance(manifold, Product) else (4,) if name == "origin" else (3, 4)
         return devices(method(*size, device="cuda"))
     extra = 1 if isinstance(manifold, Product) else manifold.extra

@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from hypvision.geometry import Lorentz
-from hypvision.losses.graph import average_distortion, complete_tree, graph_map, neighbour_loss, tree_distances
+from hypvision.losses.graph import (
+    average_distortion,
+    complete_tree,
+    graph_map,
+    mean_rank,
+    neighbour_loss,
+    tree_distances,
+)
 
 
 def search(parents):
@@ -172,3 +179,15 @@ def test_bad_arguments_are_told():
     for wrong in ((0, 3), (3, 0)):
         with pytest.raises(ValueError, match="at least 1"):
             complete_tree(*wrong)
+
+
+def test_mean_rank_is_that_of_the_definition():
+    generator = torch.Generator().manual_seed(3)
+    distances = torch.rand(12, 12, generator=generator).mul(20).round()  # with ties
+    edges = torch.rand(12, 12, generator=generator) < 0.3
+    ranks = []
+    for u, v in edges.nonzero().tolist():
+        if u != v:
+            others = [w for w in range(12) if w != u and not edges[u, w]]
+            ranks.append(1 + sum(bool(distances[u, w] <= distances[u, v]) for w in others))
+    assert mean_rank(distances, edges) == pytest.approx(np.mean(ranks))

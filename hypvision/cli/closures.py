@@ -1,0 +1,42 @@
+"""``hypvision metric closure``: a hierarchy of names as points of the hyperbolic plane, or of more dimensions."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+from hypvision.cli.arguments import Parser, number, whole
+
+
+def add_metric_closure_arguments(parser: Parser) -> None:
+    """The arguments of ``metric closure``."""
+    parser.add_argument(
+        "closure",
+        metavar="FILE",
+        help="pairs of a name and one of its ancestors: csv with the header id1,id2[,weight], or two columns with a "
+        "tab between them",
+    )
+    text = "the file has parents alone: take the ancestors of ancestors, too"
+    parser.add_argument("--transitive", action="store_true", help=text)
+    parser.add_argument("--dim", type=whole(1), default=2, metavar="N", help="dimensions (default: 2)")
+    parser.add_argument("--steps", type=whole(1), default=2000, metavar="N", help="steps of training (default: 2000)")
+    parser.add_argument("--rate", type=number, default=0.1, metavar="X", help="learning rate (default: 0.1)")
+    text = "what distances are divided by in the loss (default: 0.5)"
+    parser.add_argument("--temperature", type=number, default=0.5, metavar="X", help=text)
+    parser.add_argument("--batch", type=whole(1), default=256, metavar="N", help="names in a step (default: 256)")
+    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of the start (default: 0)")
+    text = "folder of disk.png, points.csv and closure.json (default: closure)"
+    parser.add_output("--out", what="folder", default="closure", metavar="DIR", help=text)
+
+
+def run_metric_closure(args: Namespace) -> None:
+    """``metric closure`` from parsed arguments; see :func:`hypvision.tasks.closures.draw_closure`."""
+    from hypvision.data.closures import read_closure
+    from hypvision.tasks.closures import draw_closure
+
+    closure = read_closure(args.closure, args.transitive)
+    names = ("dim", "steps", "rate", "temperature", "batch", "seed")
+    options = {name: getattr(args, name) for name in names}
+    print(json.dumps(draw_closure(closure, args.out, Path(args.closure).stem.replace("_", " "), **options)))
+    print(f"Drawn in {args.out}")

@@ -1,0 +1,117 @@
+"""Transitive closures of hierarchies: files of pairs of a name and the name of one of its ancestors.
+
+The two usual forms are read, plain or as .gz, UTF-8::
+
+    id1,id2,weight          csv with this header, as of Nickel and Kiela's code; a weight is not used
+    dog.n.01<TAB>mammal.n.01    two columns without a header, as of gensim
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hypvision.errors import HypvisionError
+from hypvision.files import read_text
+
+_FORMS = (
+    "csv with the header id1,id2[,weight], or two columns with a tab between them; first the name, then its ancestor"
+)
+
+
+class Closure(NamedTuple):
+    """Names and their ancestors.
+
+    Attributes:
+        names: ``(N,)``, in alphabetical order.
+        pairs: int64 ``(P, 2)``, rows of ``names``: a name and one of its ancestors, each pair once, in order.
+    """
+
+    names: list[str]
+    pairs: np.ndarray
+
+    def ancestors(self) -> list[set[int]]:
+        """The ancestors of each name."""
+        found: list[set[int]] = [set() for _ in self.names]
+        for below, above in self.pairs.tolist():
+            found[below].add(above)
+        return found
+
+    def parents(self) -> np.ndarray:
+        """The pairs ``(E, 2)`` without an ancestor between them."""
+        ancestors, edges = self.ancestors(), []
+        for below, above in self.pairs.tolist():
+            if not any(above in ancestors[between] for between in ancestors[below]):
+                edges.append((below, above))
+        return np.array(edges, dtype=np.int64).reshape(-1, 2)
+
+
+def read_closure(path: str | Path, transitive: bool = False) -> Closure:
+    """Read the pairs of a file. A pair that occurs again and a name as its own ancestor do not count.
+
+    Args:
+        path: the file.
+        transitive: also take the ancestors of ancestors, for a file of the parents alone.
+
+    Raises:
+        HypvisionError: the file cannot be read, is of another form, has no pair, or its names are in a circle.
+    """
+    pairs = {(below, above) for below, above in _rows(path) if below != above}
+    if not pairs:
+        raise HypvisionError(f"'{path}' has no pair of a name and its ancestor. Expected: {_FORMS}.")
+    names = sorted({name for pair in pairs for name in pair})
+    numbers = {name: number for number, name in enumerate(names)}
+    above: list[set[int]] = [set() for _ in names]
+    for name, ancestor in pairs:
+        above[numbers[name]].add(numbers[ancestor])
+    for row in _from_the_top(above, names, path):
+        if transitive:
+            above[row] |= set().union(*(above[ancestor] for ancestor in above[row]))
+    found = [(row, ancestor) for row, ancestors in enumerate(above) for ancestor in sorted(ancestors)]
+    return Closure(names, np.array(found, dtype=np.int64))
+
+
+def _rows(path: str | Path) -> list[tuple[str, str]]:
+    try:
+        text = read_text(path)
+        tab = "\t" in text.partition("\n")[0]
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), "excel-tab" if tab else "excel") if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise HypvisionError(f"'{path}' cannot be read: {error}. Expected: UTF-8, {_FORMS}.") from error
+    if rows and [cell.strip().lower() for cell in rows[0][:2]] == ["id1", "id2"]:
+        rows = rows[1:]
+    elif not tab:
+        raise HypvisionError(f"'{path}' begins with '{text.partition(chr(10))[0]:.80}'. Expected: {_FORMS}.")
+    pairs = []
+    for number, row in enumerate(rows, 1):
+        cells = [cell.strip() for cell in row[:2]]
+        if len(cells) < 2 or not all(cells):
+            raise HypvisionError(f"Pair {number} of '{path}' lacks a name: '{','.join(row):.80}'. Expected: {_FORMS}.")
+        pairs.append((cells[0], cells[1]))
+    return pairs
+
+
+def _from_the_top(above: list[set[int]], names: list[str], path: str | Path) -> list[int]:
+    """All names, ancestors first."""
+    below: list[list[int]] = [[] for _ in above]
+    for name, ancestors in enumerate(above):
+        for ancestor in ancestors:
+            below[ancestor].append(name)
+    missing = [len(ancestors) for ancestors in above]
+    order = [name for name, count in enumerate(missing) if not count]
+    for name in order:  # grows while it is walked
+        for child in below[name]:
+            missing[child] -= 1
+            if not missing[child]:
+                order.append(child)
+    if len(order) < len(above):
+        circle = [names[name] for name, count in enumerate(missing) if count]
+        raise HypvisionError(
+            f"'{path}' makes names their own ancestors: {', '.join(circle[:5])} and what lies below them are in a "
+            "circle. A hierarchy has none: remove the pairs that close it."
+        )
+    return order

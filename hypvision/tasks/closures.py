@@ -1,0 +1,126 @@
+"""Points for the names of a hierarchy, trained from its transitive closure alone (Nickel and Kiela, NeurIPS 2017)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from hypvision.checks import at_least, more_than
+from hypvision.data.closures import Closure
+from hypvision.errors import HypvisionError, require
+from hypvision.files import replacing, write_json, write_table
+from hypvision.geometry import Euclidean, Lorentz, ManifoldParameter
+from hypvision.losses.graph import graph_map, mean_rank, neighbour_loss
+from hypvision.optim import RiemannianAdam
+
+LARGEST = 20_000  # names: all distances of so many take three gigabytes
+SPREAD = 0.01  # standard deviation of the tangent vectors that a training starts from
+
+
+def embed_closure(
+    closure: Closure,
+    dim: int = 2,
+    space: Lorentz | Euclidean | None = None,
+    steps: int = 2000,
+    rate: float = 0.1,
+    temperature: float = 0.5,
+    batch: int = 256,
+    seed: int = 0,
+) -> Tensor:
+    """Train points such that the ancestors of a name are the nearest to it.
+
+    Args:
+        closure: names and their ancestors.
+        dim: dimensions of the space.
+        space: where the points lie; None: ``Lorentz(1.0)``.
+        steps: of RiemannianAdam.
+        rate: its learning rate at first; it falls linearly to 0.
+        temperature: what distances are divided by in the loss.
+        batch: names whose ancestors are told from all other names in a step.
+        seed: of the start and of the batches.
+
+    Returns:
+        The points, float64 ``(N, dim + 1)`` on the hyperboloid or ``(N, dim)`` in flat space.
+
+    Raises:
+        HypvisionError: too many names.
+    """
+    at_least(1, integer=True, dim=dim, steps=steps, batch=batch)
+    more_than(0, rate=rate, temperature=temperature)
+    space = space or Lorentz(1.0)
+    hops = graph_of(closure)
+    generator = torch.Generator().manual_seed(seed)
+    start = SPREAD * torch.randn(len(hops), dim, generator=generator)
+    points = ManifoldParameter(space.from_tangent0(start), space)
+    optimizer = RiemannianAdam([points], lr=rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+    below = torch.from_numpy(np.unique(closure.pairs[:, 0]))
+    for _ in tqdm(range(steps), desc="embed", unit="step", disable=None):
+        rows = below[torch.randperm(len(below), generator=generator)[:batch]]
+        loss = neighbour_loss(space.cdist(points[rows], points) / temperature, hops[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return space.projx(points.detach().double())
+
+
+def closure_ranks(points: Tensor, space: Lorentz | Euclidean, closure: Closure) -> dict[str, float]:
+    """How well the ancestors of all names can be read off the distances ``(mean_rank, map)``; see
+    :mod:`hypvision.losses.graph`."""
+    distances = torch.cat([space.dist(rows.unsqueeze(1), points.unsqueeze(0)) for rows in points.split(128)])
+    edges = graph_of(closure) == 1
+    return dict(mean_rank=mean_rank(distances, edges), map=graph_map(distances, edges))
+
+
+def graph_of(closure: Closure) -> Tensor:
+    """The graph of the loss, ``(N, N)``: 0 from a name to itself, 1 to its ancestors, 2 to all others."""
+    count = len(closure.names)
+    if count > LARGEST:
+        raise HypvisionError(
+            f"The hierarchy has {count:,} names; all pairs of them are compared, which {LARGEST:,} allow. Give a part "
+            "of it, such as all names below one."
+        )
+    hops = torch.full((count, count), 2, dtype=torch.int8).fill_diagonal_(0)
+    hops[tuple(torch.from_numpy(closure.pairs).T)] = 1
+    return hops
+
+
+def draw_closure(closure: Closure, out: str | Path, title: str = "", **options: Any) -> dict[str, Any]:
+    """Train points, measure them and draw them.
+
+    Writes ``points.csv`` (a row for each name: coordinates in the Poincare ball of curvature 1), ``disk.png`` and
+    ``closure.json``.
+
+    Args:
+        closure: names and their ancestors.
+        out: folder of the results.
+        title: above the picture.
+        options: of :func:`embed_closure`, but ``space``.
+
+    Returns:
+        What ``closure.json`` holds.
+    """
+    require("matplotlib", "viz")
+    from hypvision.viz.disk import draw_hierarchy
+
+    space, start = Lorentz(1.0), time.perf_counter()
+    points = embed_closure(closure, space=space, **options)
+    report: dict[str, Any] = dict(names=len(closure.names), pairs=len(closure.pairs), dim=points.shape[1] - 1)
+    report |= closure_ranks(points, space, closure) | dict(seconds=round(time.perf_counter() - start, 1))
+    rows = [
+        dict(name=name, **{f"x{i}": f"{x:.9g}" for i, x in enumerate(row, 1)})
+        for name, row in zip(closure.names, space.to_poincare(points).tolist())
+    ]
+    write_table(Path(out, "points.csv"), rows)
+    figure = draw_hierarchy(points, space, closure.names, closure.parents(), title=title)
+    with replacing(Path(out, "disk.png")) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)
+    write_json(Path(out, "closure.json"), report)
+    return report

@@ -1,0 +1,67 @@
+"""Closures: both forms of files, what lies between, circles."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from hypvision.data.closures import read_closure
+from hypvision.errors import HypvisionError
+
+PAIRS = [("dog", "mammal"), ("cat", "mammal"), ("dog", "canine"), ("canine", "mammal"), ("wolf", "canine")]
+
+
+def write(path, rows):
+    text = "\n".join(rows) + "\n"
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("name", ["pairs.csv", "pairs.csv.gz", "pairs.tsv"])
+def test_both_forms(tmp_path, name):
+    rows = (
+        ["\t".join(pair) for pair in PAIRS] if "tsv" in name else ["id1,id2,weight", *(f"{a},{b},1" for a, b in PAIRS)]
+    )
+    closure = read_closure(write(tmp_path / name, [*rows, rows[-1], ""]))
+    assert closure.names == ["canine", "cat", "dog", "mammal", "wolf"]
+    assert [(closure.names[a], closure.names[b]) for a, b in closure.pairs] == sorted(PAIRS)
+
+
+def test_ancestors_of_ancestors_and_parents_alone(tmp_path):
+    closure = read_closure(write(tmp_path / "pairs.tsv", ["\t".join(pair) for pair in PAIRS]), transitive=True)
+    found = {(closure.names[a], closure.names[b]) for a, b in closure.pairs}
+    assert found == {*PAIRS, ("wolf", "mammal")}
+    parents = {(closure.names[a], closure.names[b]) for a, b in closure.parents()}
+    assert parents == {("canine", "mammal"), ("cat", "mammal"), ("dog", "canine"), ("wolf", "canine")}
+    # as a search of all ways would find them
+    count = len(closure.names)
+    steps = np.zeros((count, count), dtype=int)
+    steps[tuple(closure.parents().T)] = 1
+    reached = sum(np.linalg.matrix_power(steps, n) for n in range(1, count))
+    assert {tuple(pair) for pair in np.argwhere(reached)} == {tuple(pair) for pair in closure.pairs}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["a\tb", "b\tc", "c\ta", "x\ty"], "a, b, c and what lies below them are in a circle"),
+        (["id1,id2", "a,a"], "has no pair"),
+        (["id1,id2"], "has no pair"),
+        (["child,parent", "a,b"], "begins with 'child,parent'"),
+        (["a\tb", "c"], "Pair 2 .* lacks a name"),
+        (["id1,id2,weight", "a,,1"], "Pair 1 .* lacks a name"),
+        (["id1,id2", '"a,b'], "cannot be read|lacks a name"),
+        ([""], "begins with ''"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, rows, message):
+    with pytest.raises(HypvisionError, match=message):
+        read_closure(write(tmp_path / "pairs", rows))
+
+
+def test_no_text(tmp_path):
+    (tmp_path / "pairs").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(HypvisionError, match="UTF-8"):
+        read_closure(tmp_path / "pairs")
+    with pytest.raises(HypvisionError, match="missing"):
+        read_closure(tmp_path / "missing")

@@ -1,0 +1,152 @@
+"""Hierarchies of names as points: quality by dimension, and time beside geoopt and gensim at equal quality.
+
+hypvision and geoopt get the same start, loss, batches, steps, schedule and learning rates to choose from (the one with
+the lowest mean rank with the first seed is used for the others); gensim its own PoincareModel: sampled negatives, a
+burn-in, as many learning rates. What comes out is measured in float64 by the same functions for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+import hypvision
+from bench.common import machine, write_section
+from bench.tree_embedding import METHODS
+from hypvision.data.closures import Closure, read_closure
+from hypvision.errors import HypvisionError
+from hypvision.geometry import Manifold, PoincareBall
+from hypvision.losses.graph import neighbour_loss
+from hypvision.tasks.closures import SPREAD, closure_ranks, graph_of
+
+MARKS = ("<!-- closures:begin -->", "<!-- closures:end -->")
+RATES = {"gensim": (0.03, 0.1, 0.3)}
+DEFAULT_RATES = (0.1, 0.3, 1.0)
+GENSIM = "gensim"
+
+
+class Run(NamedTuple):
+    """What an embedding reached."""
+
+    rank: float
+    precision: float
+    seconds: float
+
+
+def train(name: str, closure: Closure, dim: int, rate: float, seed: int, args: argparse.Namespace) -> Run:
+    """Embed a closure by one of tree_embedding's methods, as :func:`hypvision.tasks.closures.embed_closure` does."""
+    method, hops = METHODS[name], graph_of(closure)
+    generator = torch.Generator().manual_seed(seed)
+    start = SPREAD * torch.randn(len(closure.names), dim, generator=generator)
+    points, optimizer, cdist = method.start(start, rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / args.steps)
+    below = torch.from_numpy(np.unique(closure.pairs[:, 0]))
+    begin = time.perf_counter()
+    for _ in tqdm(range(args.steps), desc=f"{name}, {dim} dimensions", leave=False, disable=None):
+        rows = below[torch.randperm(len(below), generator=generator)[: args.batch]]
+        loss = neighbour_loss(cdist(points[rows], points) / args.temperature, hops[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    seconds = time.perf_counter() - begin
+    return _measured(points.detach().double(), method.manifold, closure, seconds)
+
+
+def train_gensim(closure: Closure, dim: int, rate: float, seed: int, args: argparse.Namespace) -> Run:
+    """gensim's model of the same pairs."""
+    try:
+        from gensim.models import poincare
+    except ImportError as error:
+        raise HypvisionError("This needs gensim, which no extra brings: pip install gensim.") from error
+    pairs = [(closure.names[name], closure.names[ancestor]) for name, ancestor in closure.pairs.tolist()]
+    model = poincare.PoincareModel(pairs, size=dim, alpha=rate, negative=args.negatives, burn_in=10, seed=seed)
+    begin = time.perf_counter()
+    model.train(epochs=args.epochs, print_every=10**9)
+    seconds = time.perf_counter() - begin
+    points = torch.from_numpy(np.stack([model.kv[name] for name in closure.names])).double()
+    return _measured(points, PoincareBall(1.0), closure, seconds)
+
+
+def _measured(points: Tensor, manifold: Manifold, closure: Closure, seconds: float) -> Run:
+    found = closure_ranks(manifold.projx(points), manifold, closure)
+    return Run(found["mean_rank"], found["map"], seconds)
+
+
+def compare(closure: Closure, name: str, dim: int, args: argparse.Namespace) -> tuple[float, list[Run]]:
+    """The learning rate that did best with the first seed, and its runs."""
+
+    def embed(rate: float, seed: int) -> Run:
+        if name == GENSIM:
+            return train_gensim(closure, dim, rate, seed, args)
+        return train(name, closure, dim, rate, seed, args)
+
+    tried = {rate: embed(rate, 0) for rate in RATES.get(name, DEFAULT_RATES)}
+    # a run that ended in nan is worse than any other
+    best = min(tried, key=lambda rate: np.nan_to_num(tried[rate].rank, nan=np.inf))
+    return best, [tried[best], *(embed(best, seed) for seed in range(1, args.seeds))]
+
+
+def row(name: str, dim: int, rate: float, runs: Sequence[Run]) -> str:
+    """A line of the table: means over the seeds, with the smallest and largest value."""
+
+    def cell(value: Callable[[Run], float], digits: int) -> str:
+        values = [value(run) for run in runs]
+        mean = f"{statistics.fmean(values):.{digits}f}"
+        return f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})" if len(values) > 1 else mean
+
+    label = METHODS[name].label.replace("plane", "space").replace("disk", "ball") if name in METHODS else "gensim"
+    cells = [label, str(dim), f"{rate:g}", cell(lambda run: run.rank, 2), cell(lambda run: run.precision, 3)]
+    return f"| {' | '.join(cells)} | {statistics.median(run.seconds for run in runs):.0f} |"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--closure", metavar="FILE", required=True, help="as of `hypvision metric closure`")
+    parser.add_argument("--dims", type=int, nargs="+", default=[2, 5, 10], help="default: 2 5 10")
+    names = [*METHODS, GENSIM]
+    parser.add_argument(
+        "--methods", nargs="+", choices=names, default=["euclid", "lorentz", "geoopt", GENSIM],
+        help="default: euclid lorentz geoopt gensim; gensim is installed by hand",
+    )  # fmt: skip
+    parser.add_argument("--steps", type=int, default=1000, help="of hypvision and geoopt (default: 1000)")
+    parser.add_argument("--batch", type=int, default=2048, help="names in a step (default: 2048)")
+    parser.add_argument("--temperature", type=float, default=1.0, help="of the loss (default: 1)")
+    parser.add_argument("--epochs", type=int, default=100, help="of gensim (default: 100)")
+    parser.add_argument("--negatives", type=int, default=10, help="of gensim (default: 10)")
+    parser.add_argument("--seeds", type=int, default=3, help="runs with the best learning rate (default: 3)")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
+    parser.add_argument("--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too")
+
+
+def run(args: argparse.Namespace) -> None:
+    torch.set_num_threads(args.threads)
+    closure = read_closure(args.closure)
+    lines = [
+        "| space and optimiser | dimensions | learning rate | mean rank | MAP | seconds |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for dim in args.dims:
+        for name in args.methods:
+            lines.append(row(name, dim, *compare(closure, name, dim, args)))
+            print(lines[-1], flush=True)
+    command = f"tools/benchmark.py closures --closure {Path(args.closure).name} --dims {' '.join(map(str, args.dims))}"
+    command += f" --methods {' '.join(args.methods)} --steps {args.steps} --batch {args.batch}"
+    command += f" --temperature {args.temperature:g} --epochs {args.epochs} --negatives {args.negatives}"
+    command += f" --seeds {args.seeds} --threads {args.threads}"
+    text = (
+        f"`{command}`\n\n{machine('cpu')}; hypvision {hypvision.__version__}. {len(closure.names)} names, "
+        f"{len(closure.pairs)} pairs; means over {args.seeds} seeds, smallest and largest value in parentheses; "
+        "seconds of one run, the median.\n\n" + "\n".join(lines)
+    )
+    print(f"\n{text}")
+    if args.write:
+        write_section(args.write, MARKS, text)
