@@ -24,7 +24,7 @@ LOCK := pyproject.toml --universal --python-version 3.10 --generate-hashes --no-
 	--custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench lines lock clean
+.PHONY: help demo test test-all lint format docs bench lines lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,6 +50,10 @@ format: $(DEV_STAMP)  ## let ruff put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(FULL_STAMP)  ## build the site into build/docs, offline; runs the notebooks that have changed
+	HYPVISION_OFFLINE=1 $(BIN)/python -m sphinx --fail-on-warning --quiet -b html -c docs . build/docs
+	@echo "The site is in build/docs/index.html."
+
 bench: $(DEV_STAMP)  ## measure HCFormer against its reference implementation and timm's models; writes docs/benchmarks.md
 	$(BIN)/python tools/benchmark.py hcformer --write docs/benchmarks.md
 
@@ -64,7 +68,7 @@ lock:  ## resolve requirements/ anew for Linux and every Python from constraints
 	uv pip compile $(subst 3.10,3.11,$(LOCK)) --extra full -c requirements/dev.txt -o requirements/full.txt
 
 clean:  ## remove what was built and trained, and the environment
-	rm -rf $(VENV) work_dirs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .cache
+	rm -rf $(VENV) work_dirs build dist docs/api *.egg-info .pytest_cache .ruff_cache .hypothesis .cache
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info < (3, 14) else "hypvision needs Python 3.10 to 3.13: make PYTHON=python3.12 ...")'

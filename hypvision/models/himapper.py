@@ -1,7 +1,7 @@
 """Hi-Mapper: a plug-in that gives any timm backbone a tree of visual parts, by which it improves the image feature.
 
 Paper: "Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping", Kwon, Jang, Kim, Kim, Sohn (CVPR
-    2024).
+2024).
 Official code: kwonjunn01/Hi-Mapper, of which the tree, the modules and the losses are published; the way they are
 hooked up to backbones follows the paper. The plug-in itself is in :mod:`hypvision.models.hierarchy_mapper`.
 

@@ -6,7 +6,7 @@ time, ``x[..., 1:]`` drops it. Layers of the ball take and return points.
 What needs no layer:
 
 - Activations and dropout of the published Lorentz networks act on space parts: ``nn.ReLU()``, ``nn.Dropout(p)``.
-:class:`OnSpace` does the same to points with time, :class:`OnTangent` in the tangent space.
+  :class:`OnSpace` does the same to points with time, :class:`OnTangent` in the tangent space.
   Batch norm of the space part alone (an option of HyperCore's) is ``nn.BatchNorm2d``.
 - Concatenation and splitting of points (the direct ones of Qu and Zou, 2022) are ``torch.cat`` and ``torch.split`` of
   space parts, flattening a map is ``x.flatten(1)``; time follows. With time they are

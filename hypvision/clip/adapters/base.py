@@ -132,6 +132,7 @@ class Adapter(ABC):
         return found
 
 
+#: Adapters by name.
 ADAPTERS: dict[str, type[Adapter]] = {}
 """Methods by name, as configs call them: ``adapter=dict(type="hyperclip", ...)``."""
 

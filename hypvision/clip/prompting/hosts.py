@@ -354,6 +354,7 @@ def is_hyperbolic(clip: nn.Module) -> bool:
 
 # Registry -------------------------------------------------------------------------------------------------------------
 
+#: Few-shot methods by name.
 HOSTS: dict[str, type[Host]] = {}
 """Methods by name, as configs and the command line call them."""
 

@@ -60,7 +60,7 @@ def projx(x: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "y")
 def minkowski_inner(x: Tensor, y: Tensor) -> Tensor:
-    """``-x_0 y_0 + x_s . y_s`` of any vectors ``(..., n + 1)``, shape ``(..., 1)``."""
+    """``-x_0 y_0 + <x_s, y_s>`` of any vectors ``(..., n + 1)``, shape ``(..., 1)``."""
     largest = torch.finfo(x.dtype).max / x.shape[-1]
     product = (x * y).clamp(-largest, largest)
     return product[..., 1:].sum(-1, keepdim=True) - product[..., :1]
