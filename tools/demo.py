@@ -1,8 +1,9 @@
-"""`make demo`: HCFormer for classification, segmentation and detection, HyperCLIP for shapes that have no label.
+"""`make demo`: groceries on photos, emoji to segment and to detect, and words without labels.
 
-All images are drawn on the spot. Each part runs tools/train.py and tools/test.py on a config of configs/demo, as a
-user would. Ctrl-C stops at a checkpoint; the next call goes on from there. After a complete run the next call starts
-anew (the images are kept).
+Hi-Mapper on a backbone of ImageNet names groceries; HCFormer segments and detects emoji on photos; HyperCLIP finds
+drawn shapes whose names had no label. All data and weights ship. Each part runs tools/train.py and tools/test.py on a
+config of configs/demo, as a user would. Ctrl-C stops at a checkpoint; the next call goes on from there. After a
+complete run the next call starts anew (the data is kept). At the end there is a page with the results and pictures.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import shutil
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
+from html import escape
 from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
@@ -28,20 +31,25 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 import hypvision
-from hypvision.clip.segmentation.segment import Segmentation, load_segmenter, segment
-from hypvision.data.export import export
+from hypvision.clip.segmentation.segment import load_segmenter, segment
+from hypvision.data.export import export_emoji
 from hypvision.data.shapes import Scene, make_scene
 from hypvision.errors import HypvisionError
-from hypvision.images import open_image, read_labels
-from hypvision.inference import Boxes
+from hypvision.files import write_text
+from hypvision.images import images_in, open_image, read_labels
+from hypvision.inference import Boxes, Classes, Labels
 from hypvision.openmmlab.datasets.open_vocabulary_shapes import CLASSES, NOVEL
-from hypvision.viz.segmentation import draw_segmentation
+from hypvision.viz.overlay import add_legend, paint
+from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import contact_sheet, save_image
 
+SHIPPED = Path("tools/demo_data")
 ROOT = Path("work_dirs/demo")
 DATA = ROOT / "data"
 FINISHED = ROOT / "finished.json"
 RUNNING: set[subprocess.Popen] = set()
+RIGHT, WRONG = (40, 150, 70), (210, 50, 40)
+CELL = 288  # pixels, of an image on a sheet
 
 
 class Part(NamedTuple):
@@ -52,22 +60,28 @@ class Part(NamedTuple):
         metric: the one to report.
         title: its name in words.
         scale: what to multiply it by.
-        paints: the test draws its predictions; it needs images on disk.
     """
 
     name: str
     metric: str
     title: str
     scale: float
-    paints: bool = True
 
 
 PARTS = (
-    Part("classification", "top1", "top-1 accuracy (16 shapes)", 0.01),
-    Part("segmentation", "mIoU", "mIoU (4 kinds and ground)", 0.01),
-    Part("detection", "coco/bbox_mAP_50", "box AP50 (4 kinds)", 1.0, paints=False),
-    Part("open_vocabulary", "mIoU", "mIoU (12 + 4 shapes, ground)", 0.01, paints=False),
+    Part("photos", "top1", "top-1 accuracy (20 groceries)", 0.01),
+    Part("emoji_segmentation", "mIoU", "mIoU (4 groups and photo)", 0.01),
+    Part("emoji_detection", "coco/bbox_mAP_50", "box AP50 (4 groups)", 1.0),
+    Part("open_vocabulary", "mIoU", "mIoU (12 + 4 shapes, ground)", 0.01),
 )
+
+
+class Picture(NamedTuple):
+    """A picture of the report, and what it shows."""
+
+    path: Path
+    title: str
+    text: str
 
 
 def main() -> int:
@@ -82,13 +96,11 @@ def main() -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
     begin = time.time()
     try:
-        print("Drawing the data set ...", flush=True)
-        export(DATA / "imagefolder", "imagefolder", train=6400, val=640, size=64, level="shape", overwrite=True)
-        export(DATA / "ade", "ade", train=800, val=100, size=96, level="kind", overwrite=True)
-        export(DATA / "coco", "coco", train=800, val=100, size=96, level="kind", overwrite=True)
-        rows = run_all()
-        tuned, unseen = before_and_after()
-        sheets = [*(sheet(part) for part in PARTS if part.paints), detections(), *clusters(), tuned]
+        print("Putting emoji on photos ...", flush=True)
+        make_scenes()
+        rows = [(part, metric, floor(part), seconds) for part, metric, seconds in run_all()]
+        print("\nDrawing pictures ...", flush=True)
+        report = write_report(rows, draw_all())
     except HypvisionError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2
@@ -99,35 +111,44 @@ def main() -> int:
     except KeyboardInterrupt:
         print("\nInterrupted. `make demo` goes on from the last checkpoint.", file=sys.stderr)
         return 130
-    FINISHED.write_text(json.dumps({part.name: metric for part, metric, _ in rows}) + "\n")
+    FINISHED.write_text(json.dumps({part.name: metric for part, metric, *_ in rows}) + "\n")
 
-    print(f"\n{'task':15} {'metric':28} {'result':>8} {'floor':>8} {'seconds':>8}")
-    for part, metric, seconds in rows:
-        print(f"{part.name:15} {part.title:28} {metric:8.3f} {floor(part):8.3f} {seconds:8.0f}")
-    print("The floor is what a constant answer reaches.")
-    print(f"Shapes that have no label in the last part: {unseen}")
-    print(f"Total: {time.time() - begin:.0f} s. Images:")
-    for path in sheets:
-        print(f"  {path}")
+    print(f"\n{'part':18} {'metric':30} {'result':>8} {'floor':>8} {'seconds':>8}")
+    for part, metric, least, seconds in rows:
+        print(f"{part.name:18} {part.title:30} {metric:8.3f} {least:8.3f} {seconds:8.0f}")
+    print(f"The floor is what a constant answer reaches. Total: {time.time() - begin:.0f} s.")
+    print(f"Results and pictures: {report.resolve()}")
+    if low := [part.name for part, metric, least, _ in rows if not metric > least]:
+        print(f"Not above the floor: {', '.join(low)}", file=sys.stderr)
+        return 1
     return 0
 
 
-def run_all() -> list[tuple[Part, float, float]]:
-    """All parts, two at a time where they do not need each other: (part, metric, seconds) of each.
+def make_scenes() -> None:
+    """The emoji on photos that two parts learn from: label maps and boxes of the same scenes."""
+    for layout in ("masks", "coco"):
+        export_emoji(
+            DATA / layout, SHIPPED / "emoji", SHIPPED / "photos", layout, train=800, val=100, size=96, overwrite=True
+        )
 
-    The classifier and then the detector are in the foreground. Beside them the tuning of CLIP and then the segmenter,
-    which starts from the classifier, write to log files.
+
+def run_all() -> list[tuple[Part, float, float]]:
+    """All parts, two at a time: (part, metric, seconds) of each.
+
+    The classifier and then the detector are in the foreground. Beside them the tuning of CLIP and then the segmenter
+    write to log files.
     """
-    parts = {part.name: part for part in PARTS}
+    parts, done = {part.name: part for part in PARTS}, {}
     with ThreadPoolExecutor(1) as background:
         try:
-            results = {"open_vocabulary": background.submit(run, parts["open_vocabulary"], quiet=True)}
-            done = {"classification": run(parts["classification"])}
-            if results["open_vocabulary"].done():
-                results["open_vocabulary"].result()  # a failure is told before the next part begins
-            results["segmentation"] = background.submit(run, parts["segmentation"], quiet=True)
-            done["detection"] = run(parts["detection"])
-            done.update((name, result.result()) for name, result in results.items())
+            quiet = ("open_vocabulary", "emoji_segmentation")
+            beside = {name: background.submit(run, parts[name], quiet=True) for name in quiet}
+            for name in ("photos", "emoji_detection"):
+                done[name] = run(parts[name])
+                for result in beside.values():
+                    if result.done():
+                        result.result()  # a failure is told before the next part begins
+            done.update((name, result.result()) for name, result in beside.items())
         except BaseException as error:
             background.shutdown(wait=False, cancel_futures=True)
             if not isinstance(error, KeyboardInterrupt):  # else the terminal has told them
@@ -153,12 +174,9 @@ def run(part: Part, quiet: bool = False) -> tuple[float, float]:
     call([sys.executable, "tools/train.py", config, "--work-dir", folder, "--resume"], log)
     weights = Path((folder / "last_checkpoint").read_text().strip())
     shutil.copyfile(weights, folder / "last.pth.tmp")
-    (folder / "last.pth.tmp").replace(folder / "last.pth")  # the name that the next configs start from
+    (folder / "last.pth.tmp").replace(folder / "last.pth")
     print(f"\n== {part.name}: tools/test.py {config} {folder / 'last.pth'}{where}", flush=True)
-    show = folder / "shown"
-    shutil.rmtree(show, ignore_errors=True)
     command = [sys.executable, "tools/test.py", config, folder / "last.pth", "--work-dir", folder / "test"]
-    command += ["--show-dir", show] if part.paints else []
     metrics = json.loads(call(command, log, answer=True).strip().splitlines()[-1])
     return metrics[part.metric] * part.scale, time.time() - begin
 
@@ -194,20 +212,95 @@ def call(command: list, log: Path | None = None, answer: bool = False) -> str:
     return output or ""
 
 
-def sheet(part: Part, count: int = 8) -> Path:
-    """Some of the painted predictions of one part on one image."""
-    found = sorted(path for path in (ROOT / part.name / "shown").rglob("*") if path.suffix in (".png", ".jpg"))
-    chosen = [found[i] for i in np.linspace(0, len(found) - 1, min(count, len(found))).astype(int)]
-    return save_image(contact_sheet([open_image(path) for path in chosen]), ROOT / "images" / f"{part.name}.png")
+def draw_all() -> list[Picture]:
+    """The pictures of all parts."""
+    return [photos(), *tree(), segmentations(), detections(), before_and_after(), *clusters()]
 
 
-def detections(model: str = "configs/demo/detection.py", weights: Path | None = ROOT / "detection/last.pth") -> Path:
-    """The objects of some test images beside those that the detector finds, on one image."""
-    truth = _ground_truth()
-    shown = truth.loadImgs(sorted(truth.imgs)[:: max(1, len(truth.imgs) // 8)][:8])
-    files = [DATA / "coco/val2017" / image["file_name"] for image in shown]
+def photos(shown: int = 15) -> Picture:
+    """Test photos of the groceries with the classifier's answers."""
+    found = images_in(SHIPPED / "photos/test")
+    files = [found[i] for i in np.linspace(0, len(found) - 1, shown).astype(int)]
     tiles = []
-    for image, file, prediction in zip(shown, files, hypvision.predict(files, model, weights, expect=Boxes)):
+    for file, prediction in zip(files, hypvision.predict(files, *trained("photos"), expect=Classes)):
+        result, truth = prediction.result, file.parent.name
+        answer = result.names[result.best]
+        text = f"{answer} {result.scores[result.best]:.0%}" + (f" ({truth})" if answer != truth else "")
+        image = open_image(file).resize((CELL, CELL), Image.Resampling.BICUBIC)
+        tiles.append(add_legend(image, [(text, RIGHT if answer == truth else WRONG)], width=CELL))
+    path = save_image(contact_sheet(tiles, columns=5, cell=CELL), ROOT / "images/photos.png")
+    text = "Test photos with the classifier's answer and its probability. Red: wrong, with the truth in brackets."
+    return Picture(path, "Groceries", text)
+
+
+def tree(name: str = "Pineapple") -> list[Picture]:
+    """What the Hi-Mapper of the first part sees in a test photo."""
+    config, weights = trained("photos")
+    model = Config.fromfile(config).model.backbone
+    texts = {
+        "tree": "Each node is the photo lit by what the node attends to. Parents stand above their children.",
+        "levels": "The photo cut into the parts that win, at each level of the tree.",
+        "disk": "The nodes as points of the hyperbolic plane, joined to their parents by geodesics.",
+    }
+    drawn = explain(name, model.pop("model_name"), weights=weights, size=256, **model)
+    return [Picture(drawn[kind], f"Hi-Mapper, {kind}", text) for kind, text in texts.items()]
+
+
+def clusters(name: str = "Kiwi") -> list[Picture]:
+    """What an HCFormer of the zoo groups together in a test photo."""
+    texts = {
+        "clusters": "The clusters of each block of HCFormer, trained on CIFAR-10 (zoo:hcformer_nano.cifar10).",
+        "regions": "The same clusters merged into eight regions.",
+    }
+    drawn = explain(name, "zoo:hcformer_nano.cifar10", size=128)
+    return [Picture(drawn[kind], f"HCFormer, {kind}", text) for kind, text in texts.items()]
+
+
+def explain(
+    name: str, model: str, weights: Path | None = None, size: int = 256, **arguments: object
+) -> dict[str, Path]:
+    """Drawings of a test photo of the class ``name``, by the command that users have: their files, by kind.
+
+    Args:
+        name: of the class.
+        model: timm's name, or one of the zoo.
+        weights: its checkpoint.
+        size: side in pixels that the model sees.
+        **arguments: of the model.
+    """
+    photo, out = DATA / f"{name.lower()}.jpg", ROOT / "images"
+    shutil.copyfile(SHIPPED / "photos/test" / name / "00.jpg", photo)
+    command = [sys.executable, "-m", "hypvision.cli", "explain", photo, "--out", out, "--size", str(size)]
+    command += ["--model", model, *(["--weights", weights] if weights else [])]
+    command += ["--model-args", *(f"{key}={value!r}" for key, value in arguments.items())] if arguments else []
+    call(command, answer=True)
+    return {path.stem.partition("_")[2]: path for path in sorted(out.glob(f"{photo.stem}_*.png"))}
+
+
+def segmentations(shown: int = 5) -> Picture:
+    """Scenes of emoji, where the emoji are, and what the segmenter finds."""
+    files = images_in(DATA / "masks/val/images")[:shown]
+    found = [
+        prediction.result for prediction in hypvision.predict(files, *trained("emoji_segmentation"), expect=Labels)
+    ]
+    truth = [read_labels(DATA / "masks/val/masks" / f"{file.stem}.png") for file in files]
+    images = [open_image(file) for file in files]
+    tiles = [larger(image) for image in images]
+    for maps in (truth, [result.labels for result in found]):
+        tiles += [painted(image, labels, result.names) for image, labels, result in zip(images, maps, found)]
+    path = save_image(contact_sheet(tiles, columns=shown, cell=CELL), ROOT / "images/emoji_segmentation.png")
+    text = "Validation scenes: the image, the truth, and what HCFormer with Semantic FPN finds."
+    return Picture(path, "Emoji, segmented", text)
+
+
+def detections(shown: int = 5) -> Picture:
+    """Scenes of emoji, where the emoji are, and what the detector finds."""
+    truth = _ground_truth()
+    chosen = truth.loadImgs(sorted(truth.imgs)[:shown])
+    files = [DATA / "coco/val2017" / image["file_name"] for image in chosen]
+    predictions = hypvision.predict(files, *trained("emoji_detection"), expect=Boxes)
+    rows: list[list[Image.Image]] = [[larger(open_image(file)) for file in files], [], []]
+    for image, file, prediction in zip(chosen, files, predictions):
         items = truth.loadAnns(truth.getAnnIds(image["id"]))
         corners = np.array([item["bbox"] for item in items], dtype=float).reshape(-1, 4)
         corners[:, 2:] += corners[:, :2]
@@ -215,60 +308,89 @@ def detections(model: str = "configs/demo/detection.py", weights: Path | None = 
         labels = np.array([sorted(truth.cats).index(item["category_id"]) for item in items], dtype=int)
         masks = np.array([truth.annToMask(item) for item in items], dtype=bool).reshape(-1, *prediction.size[::-1])
         objects = Boxes(corners, np.ones(len(items)), labels, names, masks)
-        tiles += [boxes_on_larger_image(open_image(file), boxes) for boxes in (objects, prediction.result)]
-    return save_image(contact_sheet(tiles, cell=300), ROOT / "images/detection.png")
+        for row, boxes in zip(rows[1:], (objects, prediction.result)):
+            row.append(boxed(open_image(file), boxes))
+    path = save_image(contact_sheet(sum(rows, []), columns=shown, cell=CELL), ROOT / "images/emoji_detection.png")
+    text = "Validation scenes: the image, the truth, and what HCFormer with Mask R-CNN finds, with its probability."
+    return Picture(path, "Emoji, detected", text)
 
 
-def boxes_on_larger_image(image: Image.Image, found: Boxes, factor: int = 3) -> Image.Image:
-    """What was found, drawn on a larger image, so that there is room for the names."""
-    masks = None if found.masks is None else found.masks.repeat(factor, 1).repeat(factor, 2)
-    larger = image.resize((image.width * factor, image.height * factor), Image.Resampling.BICUBIC)
-    return replace(found, boxes=found.boxes * factor, masks=masks).draw(larger)
-
-
-def clusters() -> list[Path]:
-    """Cluster maps of the classifier on a scene, by the command that users have."""
-    scene = sorted((DATA / "ade/images/validation").glob("*.jpg"))[3]
-    out = ROOT / "images"
-    command = [sys.executable, "-m", "hypvision.cli", "explain", scene, "--out", out, "--size", "256"]
-    model = {**Config.fromfile("configs/demo/classification.py").model.backbone}
-    command += ["--model", model.pop("model_name"), "--weights", ROOT / "classification/last.pth"]
-    command += ["--model-args", *(f"{name}={value!r}" for name, value in model.items())]
-    call(command)
-    return sorted(out.glob(f"{scene.stem}*"))
-
-
-def before_and_after(shown: int = 4) -> tuple[Path, str]:
-    """HyperCLIP and the frozen CLIP that it started from, side by side, by the functions that users have.
-
-    Returns:
-        An image: scenes, what the frozen CLIP makes of them, and what the tuned one does; and a line about the shapes
-        that have no label in training.
-    """
+def before_and_after(shown: int = 5) -> Picture:
+    """HyperCLIP and the frozen CLIP that it started from, by the functions that users have."""
     scenes = open_vocabulary_scenes()
     unseen = [CLASSES["shape"].index(name) for name in NOVEL["shape"]]
-    config = Config.fromfile("configs/demo/open_vocabulary.py").model.to_dict()
-    models = [
-        load_segmenter(clip="shapes-s8"),
-        load_segmenter(ROOT / "open_vocabulary/last.pth", config),
-    ]
-    rows, scores = [[scene.image.resize((288, 288)) for scene in scenes[:shown]]], []
+    config, weights = trained("open_vocabulary")
+    models = [load_segmenter(clip="shapes-s8"), load_segmenter(weights, Config.fromfile(config).model.to_dict())]
+    tiles, scores = [larger(scene.image) for scene in scenes[:shown]], []
     for model in models:
         found = [segment(scene.image, CLASSES["shape"], model) for scene in scenes]
-        rows.append([enlarged(result) for result in found[:shown]])
+        tiles += [painted(result.image, result.labels, result.classes) for result in found[:shown]]
         scores.append(mean_iou([scene.semantic for scene in scenes], [result.labels for result in found], unseen))
-    path = save_image(
-        contact_sheet([image for row in rows for image in row], columns=shown, cell=300),
-        ROOT / "images" / "open_vocabulary.png",
+    path = save_image(contact_sheet(tiles, columns=shown, cell=CELL), ROOT / "images/open_vocabulary.png")
+    text = (
+        "Validation scenes: the image, what the CLIP finds before tuning, and what HyperCLIP finds. "
+        f"No label had {', '.join(NOVEL['shape'])}: mIoU {scores[1]:.3f}; the CLIP before tuning: {scores[0]:.3f}."
     )
-    return path, f"{', '.join(NOVEL['shape'])}: mIoU {scores[1]:.3f}; the CLIP before tuning: {scores[0]:.3f}."
+    print(text)
+    return Picture(path, "Words without labels", text)
 
 
-def enlarged(segmentation: Segmentation, factor: int = 3) -> Image.Image:
-    """The segmentation drawn on a larger image, so that the legend fits beside it."""
-    size = (segmentation.image.width * factor, segmentation.image.height * factor)
-    labels = segmentation.labels.repeat(factor, 0).repeat(factor, 1)
-    return draw_segmentation(segmentation.image.resize(size, Image.Resampling.BICUBIC), labels, segmentation.classes)
+def trained(name: str) -> tuple[str, Path]:
+    """Config and weights of a part."""
+    return f"configs/demo/{name}.py", ROOT / name / "last.pth"
+
+
+def larger(image: Image.Image) -> Image.Image:
+    """The image at the size of its place on a sheet, so that names fit on it."""
+    return image.resize((CELL, CELL), Image.Resampling.BICUBIC)
+
+
+def painted(image: Image.Image, labels: np.ndarray, classes: Sequence[str]) -> Image.Image:
+    """The larger image with all classes but the first, the background, painted in, and their names below it."""
+    factor, colours = CELL // image.width, label_colours(len(classes))
+    shown = paint(larger(image), np.where(labels, labels, -1).repeat(factor, 0).repeat(factor, 1), colours, 0.6)
+    return add_legend(shown, [(classes[number], colours[number]) for number in np.unique(labels) if number], width=CELL)
+
+
+def boxed(image: Image.Image, found: Boxes) -> Image.Image:
+    """What was found, drawn on the larger image."""
+    factor = CELL // image.width
+    masks = None if found.masks is None else found.masks.repeat(factor, 1).repeat(factor, 2)
+    return replace(found, boxes=found.boxes * factor, masks=masks).draw(larger(image))
+
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>The demo of hypvision</title><style>
+body {{ font-family: sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; color: #222 }}
+table {{ border-collapse: collapse }} td, th {{ padding: .3em .8em; border-bottom: 1px solid #ccc; text-align: left }}
+td.number {{ text-align: right; font-variant-numeric: tabular-nums }} img {{ max-width: 100% }}
+</style></head><body>
+<h1>The demo of hypvision</h1>
+<p>Trained and tested just now by <code>make demo</code>. The floor is what a constant answer reaches.</p>
+<table><tr><th>part</th><th>metric</th><th>result</th><th>floor</th><th>seconds</th></tr>
+{rows}
+</table>
+{pictures}
+</body></html>
+"""
+
+
+def write_report(rows: Sequence[tuple[Part, float, float, float]], pictures: Sequence[Picture]) -> Path:
+    """A page that holds the table and all pictures; its file."""
+    lines = [
+        f"<tr><td>{escape(part.name)}</td><td>{escape(part.title)}</td>"
+        + "".join(f'<td class="number">{value}</td>' for value in (f"{metric:.3f}", f"{least:.3f}", f"{seconds:.0f}"))
+        + "</tr>"
+        for part, metric, least, seconds in rows
+    ]
+    figures = [
+        f"<h2>{escape(title)}</h2>\n<p>{escape(text)}</p>\n"
+        f'<img alt="{escape(text)}" src="data:image/png;base64,{b64encode(path.read_bytes()).decode()}">'
+        for path, title, text in pictures
+    ]
+    out = ROOT / "report.html"
+    write_text(out, PAGE.format(rows="\n".join(lines), pictures="\n".join(figures)))
+    return out
 
 
 def open_vocabulary_scenes() -> list[Scene]:
@@ -286,12 +408,12 @@ def mean_iou(truth: Sequence[np.ndarray], answer: Sequence[np.ndarray], classes:
 
 def floor(part: Part) -> float:
     """What a constant answer reaches on the validation data."""
-    if part.name == "classification":
-        counts = [len(list(folder.iterdir())) for folder in (DATA / "imagefolder/val").iterdir()]
+    if part.name == "photos":
+        counts = [len(list(folder.iterdir())) for folder in (SHIPPED / "photos/test").iterdir()]
         return max(counts) / sum(counts)
-    if part.name == "segmentation":  # everything is background
-        maps = [read_labels(path) for path in (DATA / "ade/annotations/validation").glob("*.png")]
-        return mean_iou(maps, [np.ones_like(truth) for truth in maps], np.unique(maps))
+    if part.name == "emoji_segmentation":  # everything is photo
+        maps = [read_labels(path) for path in (DATA / "masks/val/masks").glob("*.png")]
+        return mean_iou(maps, [np.zeros_like(truth) for truth in maps], np.unique(maps))
     if part.name == "open_vocabulary":
         maps = [scene.semantic for scene in open_vocabulary_scenes()]
         return mean_iou(maps, [np.zeros_like(truth) for truth in maps], np.unique(maps))

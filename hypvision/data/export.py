@@ -163,8 +163,6 @@ def export_emoji(
     seed: int = 0,
     level: str = "group",
     overwrite: bool = False,
-    pale: float = 0.0,
-    names: Sequence[str] = (),
 ) -> Path:
     """Write scenes of emoji on photos (:class:`~hypvision.data.emoji_scenes.EmojiScenes`) with their masks and boxes.
 
@@ -177,8 +175,6 @@ def export_emoji(
         train, val, size, seed, overwrite: as for :func:`export`; scenes are square. Only training scenes turn, mirror
             and recolour the emoji.
         level: what the classes are: ``"name"`` of the emoji, its ``"class"`` or its ``"group"``.
-        pale: share of white in the photos.
-        names: of the emoji that there are; default: all.
 
     Raises:
         HypvisionError: as :func:`export`, or a folder does not hold what it should.
@@ -190,12 +186,11 @@ def export_emoji(
     one_of(("name", "class", "group"), level=level)
     record = dict(
         format=_FORMAT, layout=layout, train=train, val=val, size=size, seed=seed, level=level,
-        emoji=str(emoji), photos=str(photos), pale=pale,
-        names=list(names),
+        emoji=str(emoji), photos=str(photos),
     )  # fmt: skip
     if _already_there(out, record, overwrite):
         return out
-    make = partial(EmojiScenes, emoji, size=size, seed=seed, pale=pale, names=names)
+    make = partial(EmojiScenes, emoji, size=size, seed=seed)
     scenes = {
         "train": make(photos=Path(photos) / "train", split="train", length=train),
         "val": make(photos=Path(photos) / "test", split="val", length=val, augmented=False),
