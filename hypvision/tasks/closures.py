@@ -27,10 +27,10 @@ def embed_closure(
     closure: Closure,
     dim: int = 2,
     space: Lorentz | Euclidean | None = None,
-    steps: int = 2000,
+    steps: int = 1000,
     rate: float = 0.1,
-    temperature: float = 0.5,
-    batch: int = 256,
+    temperature: float | None = None,
+    batch: int = 2048,
     seed: int = 0,
 ) -> Tensor:
     """Train points such that the ancestors of a name are the nearest to it.
@@ -41,7 +41,7 @@ def embed_closure(
         space: where the points lie; None: ``Lorentz(1.0)``.
         steps: of RiemannianAdam.
         rate: its learning rate at first; it falls linearly to 0.
-        temperature: what distances are divided by in the loss.
+        temperature: what distances are divided by in the loss; None: 1 in two dimensions, 1/3 in more.
         batch: names whose ancestors are told from all other names in a step.
         seed: of the start and of the batches.
 
@@ -52,6 +52,7 @@ def embed_closure(
         HypvisionError: too many names.
     """
     at_least(1, integer=True, dim=dim, steps=steps, batch=batch)
+    temperature = default_temperature(dim) if temperature is None else temperature
     more_than(0, rate=rate, temperature=temperature)
     space = space or Lorentz(1.0)
     hops = graph_of(closure)
@@ -69,6 +70,11 @@ def embed_closure(
         optimizer.step()
         schedule.step()
     return space.projx(points.detach().double())
+
+
+def default_temperature(dim: int) -> float:
+    """What did best in trials on the mammals of WordNet, in the plane and in 5 and 10 dimensions."""
+    return 1.0 if dim <= 2 else 1 / 3
 
 
 def closure_ranks(points: Tensor, space: Lorentz | Euclidean, closure: Closure) -> dict[str, float]:

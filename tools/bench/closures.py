@@ -26,11 +26,11 @@ from hypvision.data.closures import Closure, read_closure
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Manifold, PoincareBall
 from hypvision.losses.graph import neighbour_loss
-from hypvision.tasks.closures import SPREAD, closure_ranks, graph_of
+from hypvision.tasks.closures import SPREAD, closure_ranks, default_temperature, graph_of
 
 MARKS = ("<!-- closures:begin -->", "<!-- closures:end -->")
-RATES = {"gensim": (0.03, 0.1, 0.3)}
-DEFAULT_RATES = (0.1, 0.3, 1.0)
+RATES = {"gensim": (0.1, 0.3), "euclid": (0.1, 0.3)}
+DEFAULT_RATES = (0.05, 0.1)
 GENSIM = "gensim"
 
 
@@ -50,10 +50,11 @@ def train(name: str, closure: Closure, dim: int, rate: float, seed: int, args: a
     points, optimizer, cdist = method.start(start, rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / args.steps)
     below = torch.from_numpy(np.unique(closure.pairs[:, 0]))
+    temperature = args.temperature or default_temperature(dim)
     begin = time.perf_counter()
     for _ in tqdm(range(args.steps), desc=f"{name}, {dim} dimensions", leave=False, disable=None):
         rows = below[torch.randperm(len(below), generator=generator)[: args.batch]]
-        loss = neighbour_loss(cdist(points[rows], points) / args.temperature, hops[rows])
+        loss = neighbour_loss(cdist(points[rows], points) / temperature, hops[rows])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -119,7 +120,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--steps", type=int, default=1000, help="of hypvision and geoopt (default: 1000)")
     parser.add_argument("--batch", type=int, default=2048, help="names in a step (default: 2048)")
-    parser.add_argument("--temperature", type=float, default=1.0, help="of the loss (default: 1)")
+    parser.add_argument("--temperature", type=float, help="of the loss (default: 1 in two dimensions, 1/3 in more)")
     parser.add_argument("--epochs", type=int, default=100, help="of gensim (default: 100)")
     parser.add_argument("--negatives", type=int, default=10, help="of gensim (default: 10)")
     parser.add_argument("--seeds", type=int, default=3, help="runs with the best learning rate (default: 3)")
@@ -140,7 +141,8 @@ def run(args: argparse.Namespace) -> None:
             print(lines[-1], flush=True)
     command = f"tools/benchmark.py closures --closure {Path(args.closure).name} --dims {' '.join(map(str, args.dims))}"
     command += f" --methods {' '.join(args.methods)} --steps {args.steps} --batch {args.batch}"
-    command += f" --temperature {args.temperature:g} --epochs {args.epochs} --negatives {args.negatives}"
+    command += f" --temperature {args.temperature:g}" if args.temperature else ""
+    command += f" --epochs {args.epochs} --negatives {args.negatives}"
     command += f" --seeds {args.seeds} --threads {args.threads}"
     text = (
         f"`{command}`\n\n{machine('cpu')}; hypvision {hypvision.__version__}. {len(closure.names)} names, "
