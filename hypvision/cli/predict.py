@@ -9,6 +9,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from hypvision.cli.arguments import (
@@ -68,10 +69,12 @@ def add_predict_arguments(parser: Parser) -> None:
 
 def run_predict(args: Namespace) -> None:
     """``predict`` from parsed arguments; prints what was written, and how fast."""
+    import sys
     import time
 
     from hypvision.clip.segmentation.segment import parse_classes
     from hypvision.files import protecting
+    from hypvision.inference.knowledge import doubts, warnings_of
     from hypvision.inference.predictors import Request, load_predictor
     from hypvision.inference.progress import progress
     from hypvision.inference.running import leaving_out, results
@@ -98,7 +101,9 @@ def run_predict(args: Namespace) -> None:
     request = Request(name, args.weights, arguments, classes, things, args.score, device, args.max_boxes, options)
     with _blaming(args.cfg_options):
         predictor = load_predictor(request)
-    info = dict(model=str(args.clip or args.model), weights=args.weights, hypvision=__version__)
+    known, doubted, model = predictor.known, [], str(args.clip or args.model)
+    print(f"{model} {known}")
+    info = dict(model=model, weights=args.weights, source=known.source, hypvision=__version__)
     begin, count = time.perf_counter(), 0
     failed: list[str] = []
     with (
@@ -109,6 +114,7 @@ def run_predict(args: Namespace) -> None:
         for frame, image, result in progress(results(predictor, sources, args.batch, failed), len(sources), "image"):
             with leaving_out(frame, failed):
                 writer.add(frame, image, result)
+                doubted.append((Path(frame.file).name, doubts(result, image.size, known)))
                 count += 1
         if failed and not count:
             raise HypvisionError(failed[0])
@@ -116,6 +122,8 @@ def run_predict(args: Namespace) -> None:
     print(
         f"{count} images in {seconds:.1f} s ({count / seconds:.1f} a second): {len(writer.written)} files in {args.out}"
     )
+    for sentence in warnings_of(doubted, known):
+        print(f"warning: {sentence}", file=sys.stderr)
     shown = list(writer.written)
     for path in shown[-6:]:
         print(f"  {path}")

@@ -5,6 +5,7 @@ loads models for them; :mod:`~hypvision.inference.results` holds what they find,
 :mod:`~hypvision.inference.writers` writes it to disk.
 """
 
+from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import load_predictor
 from hypvision.inference.results import Boxes, Classes, Embedding, Labels, Segments, Tags
 from hypvision.inference.running import predict
@@ -14,6 +15,7 @@ __all__ = [
     "Boxes",
     "Classes",
     "Embedding",
+    "Known",
     "Labels",
     "Prediction",
     "Segments",

@@ -6,8 +6,9 @@ This module does so for timm's models, CLIP and the zoo. Models that are built f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +23,7 @@ from hypvision.checkpoints.pretrained import record_overlay
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.errors import HypvisionError, did_you_mean, one_line
 from hypvision.images import check_normalisation
+from hypvision.inference.knowledge import Known
 from hypvision.inference.results import Classes, Result, Tags
 from hypvision.plugins import plugin
 from hypvision.shipped import find_config, shipped_configs
@@ -42,12 +44,14 @@ class Predictor:
         batch: whether the model looks at several images at a time; detectors and segmenters, whose images differ in
             size, do not.
         channels: of the images that ``prepare`` takes.
+        known: what the model knows.
     """
 
     prepare: Callable[[Image.Image], Any]
     find: Callable[[list[Any]], Sequence[Result]]
     batch: bool = True
     channels: int = 3
+    known: Known = Known()
 
 
 @dataclass(frozen=True)
@@ -175,8 +179,11 @@ def _of_the_zoo(request: Request) -> Predictor:
     if record.task == "classification":
         network = classifier_of(index, record, request.arguments)
         _refuse_new_head(network, request)
-        return _timm_predictor(network, request, record.classes)
-    return _plugin(record.task)(load(name, device=request.device), request)
+        predictor = _timm_predictor(network, request, record.classes)
+    else:
+        predictor = _plugin(record.task)(load(name, device=request.device), request)
+    source = f"of the zoo, trained on: {re.split('[(,:;.]', record.data)[0].strip()}"
+    return replace(predictor, known=replace(predictor.known, source=source, size=record.input.size[1:]))
 
 
 def _clip(request: Request, options: Mapping[str, Any]) -> Predictor:
@@ -199,7 +206,12 @@ def _timm_predictor(network: TimmModel, request: Request, names: Sequence[str] =
     names = names or network.pretrained_cfg.get("label_names") or _imagenet(network)
     several = SEVERAL_LABELS in (network.pretrained_cfg.get("notes") or ())
     shown, device = label_score(request) if several else None, request.device
-    return classifier(network.to(device).eval(), create_transform(**data), tuple(names), device, shown, channels)
+    given, size = network.pretrained_cfg, data["input_size"]
+    source = f"the weights {given.get('architecture', request.model)}.{given.get('tag') or 'none'}, of timm"
+    if request.weights is not None:
+        source = f"the weights {request.weights}"
+    known = Known(tuple(names), source, (size[-2], size[-1]))
+    return classifier(network.to(device).eval(), create_transform(**data), known, device, shown, channels)
 
 
 def label_score(request: Request) -> float:
@@ -219,7 +231,7 @@ def _imagenet(network: TimmModel) -> list[str]:
 def classifier(
     logits: Callable[[Tensor], Tensor],
     transform: Callable[[Image.Image], Tensor],
-    names: Sequence[str],
+    known: Known,
     device: str,
     score: float | None = None,
     channels: int = 3,
@@ -229,7 +241,7 @@ def classifier(
     Args:
         logits: a function of images ``(B, C, H, W)``.
         transform: turns an image into ``(C, H, W)``.
-        names: of the classes.
+        known: the names of the classes, and more.
         device: where to compute.
         score: of an image with any number of labels, those that are shown have at least this; None: an image has one.
         channels: C.
@@ -238,11 +250,13 @@ def classifier(
     def find(images: list[Tensor]) -> list[Classes]:
         found = logits(torch.stack(images).to(device, non_blocking=True)).float()
         scores = (found.softmax(-1) if score is None else found.sigmoid()).cpu().numpy()
-        if scores.shape[-1] != len(names):
-            raise HypvisionError(f"The model has {scores.shape[-1]} outputs, but {len(names)} class names are known.")
-        return [Classes(row, tuple(names)) if score is None else Tags(row, tuple(names), score) for row in scores]
+        if scores.shape[-1] != len(known.names):
+            raise HypvisionError(
+                f"The model has {scores.shape[-1]} outputs, but {len(known.names)} class names are known."
+            )
+        return [Classes(row, known.names) if score is None else Tags(row, known.names, score) for row in scores]
 
-    return Predictor(transform, find, channels=channels)
+    return Predictor(transform, find, channels=channels, known=known)
 
 
 def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
@@ -266,4 +280,6 @@ def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
         scale = cast(Tensor, model.clip.logit_scale).exp()
         return space_of(model.clip).logits(embedded.float(), model.class_points(), scale)
 
-    return classifier(logits, view_of(model.clip), model.classes, request.device)
+    view = view_of(model.clip)
+    source = "the words of its training" if request.classes is None else "the words given"
+    return classifier(logits, view, Known(model.classes, source, view.size), request.device)

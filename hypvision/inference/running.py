@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from PIL import Image
 from typing_extensions import TypeVar
 
 from hypvision.errors import HypvisionError
+from hypvision.inference.knowledge import doubts, warnings_of
 from hypvision.inference.predictors import Predictor, Request, load_predictor
 from hypvision.inference.results import Result
 from hypvision.inference.sources import Frame, Source, Sources, find_sources, in_advance
@@ -118,7 +120,8 @@ def predict(
         **arguments: of the timm model, as ``model.backbone`` of a config has them.
 
     Returns:
-        One :class:`~hypvision.inference.Prediction` an image, in their order.
+        One :class:`~hypvision.inference.Prediction` an image, in their order. It says what the model knows, too, and
+        why a result is in doubt; a warning says that in a sentence (:mod:`hypvision.inference.knowledge`).
 
     Raises:
         HypvisionError: no such source or model, weights that do not fit, an image that cannot be read, or a model that
@@ -139,5 +142,8 @@ def predict(
                 f"The model gives {type(result).__name__} ({result.task}), not {kind.__name__}. Give another model, or "
                 f"expect={type(result).__name__}."
             )
-        found.append(Prediction(frame.file, frame.number, image.size, result))
+        doubtful = doubts(result, image.size, model.known)
+        found.append(Prediction(frame.file, frame.number, image.size, result, model.known, doubtful))
+    for sentence in warnings_of(((one.file, one.doubts) for one in found), model.known):
+        warnings.warn(sentence, stacklevel=2)
     return found

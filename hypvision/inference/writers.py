@@ -13,6 +13,7 @@ from typing_extensions import NamedTuple, Self, TypeVar
 
 from hypvision.errors import HypvisionError
 from hypvision.files import below, write_json, write_table
+from hypvision.inference.knowledge import Known
 from hypvision.inference.results import Result
 from hypvision.inference.sources import Frame
 from hypvision.viz.sheet import save_image
@@ -32,12 +33,16 @@ class Prediction(NamedTuple, Generic[_R]):
         frame: its number in a video; None of an image.
         size: width and height.
         result: :class:`~hypvision.inference.results.Classes`, :class:`~hypvision.inference.results.Boxes`, ...
+        known: what the model knows: its classes, where they come from, the size of the pictures that it learned from.
+        doubts: why the result is in doubt, see :func:`hypvision.inference.knowledge.doubts`.
     """
 
     file: str
     frame: int | None
     size: tuple[int, int]
     result: _R
+    known: Known = Known()
+    doubts: tuple[str, ...] = ()
 
 
 class Writer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 from hypvision.engine.checks import datasets_of
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.errors import HypvisionError
+from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Boxes, Labels, Result, Segments
 
@@ -44,7 +46,21 @@ def _predictor(model: BaseModel, config: Config, request: Request) -> Predictor:
             batch = {key: [item[key] for item in prepared] for key in ("inputs", "data_samples")}
             return [_result(sample, names, request) for sample in model.test_step(batch)]
 
-    return Predictor(prepare, find, batch=False)
+    return Predictor(prepare, find, batch=False, known=_knowledge(model, config, request, names))
+
+
+def _knowledge(model: BaseModel, config: Config, request: Request, names: tuple[str, ...]) -> Known:
+    from hypvision.tasks.publishing import input_size
+
+    named = (getattr(model, "dataset_meta", None) or {}).get("classes")
+    source = f"the checkpoint {request.weights}" if named else f"the data of {request.model}"
+    if request.classes is not None:
+        source = f"the words given, by the CLIP of {request.weights or request.model}"
+    size = None
+    with suppress(HypvisionError):  # nothing says it
+        size = input_size(config)[1:]
+    resized = any("Resize" in str(step.get("type")) and step.get("scale") for step in _pipeline(config))
+    return Known(names, source, size, resized)
 
 
 def _classes(model: BaseModel, config: Config, request: Request) -> tuple[str, ...]:

@@ -33,13 +33,14 @@ from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, RUN_HO
 from hypvision.engine.metrics import Metric, OfClass
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import below, replacing, write_json
+from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier, label_score
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
 from hypvision.records import read_record
 from hypvision.tasks.class_weights import ClassWeights
 from hypvision.tasks.metric_learning_metrics import lca_heights
-from hypvision.tasks.publishing import image_input
+from hypvision.tasks.publishing import image_input, input_size
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -533,10 +534,13 @@ def _predictor(model: ImageClassifier, config: Config, request: Request) -> Pred
     if request.classes is not None:
         raise HypvisionError(f"The classes of '{request.model}' are fixed: leave out --classes.")
     dataset = config.get("test_dataloader", config.get("val_dataloader"))["dataset"]
-    names = (model.dataset_meta or {}).get("classes") or [str(i) for i in range(model.num_classes)]
+    names = (model.dataset_meta or {}).get("classes")
+    source = f"the checkpoint {request.weights}{'' if names else ', which has no names'}"
+    names = tuple(names or (str(i) for i in range(model.num_classes)))
+    known = Known(names, source, input_size(config)[1:])
     transform = build_transform(dict(dataset["transform"]))
     shown, channels = label_score(request) if model.multi_label else None, dataset.get("channels", 3)
-    return classifier(lambda x: model(x, mode="tensor"), transform, tuple(names), request.device, shown, channels)
+    return classifier(lambda x: model(x, mode="tensor"), transform, known, request.device, shown, channels)
 
 
 PREDICTORS.update(ImageClassifier=_predictor, HierarchyClassifier=_predictor)

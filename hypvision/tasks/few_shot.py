@@ -43,6 +43,7 @@ from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import unwrapped
 from hypvision.errors import HypvisionError, require_finite
+from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier
 from hypvision.tasks.class_weights import ClassWeights
 from hypvision.tasks.classification import per_image
@@ -452,7 +453,9 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
     model.set_data({**trained, "classes": names})
     view, size = view_of(model.host.clip), config.test_dataloader["dataset"].get("size")
     view = view if size is None else replace(view, size=size)
-    return classifier(lambda x: model(x, mode="tensor"), view, names, request.device)
+    source = f"the {'checkpoint' if request.classes is None else 'words given, by the CLIP of the checkpoint'}"
+    known = Known(tuple(names), f"{source} {request.weights}", view.size)
+    return classifier(lambda x: model(x, mode="tensor"), view, known, request.device)
 
 
 PREDICTORS["FewShotCLIP"] = _predictor

@@ -1,0 +1,125 @@
+"""What a model says that it knows, and the pictures that it doubts."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+import hypvision
+from hypvision.cli import main
+from hypvision.data.shapes import make_object, make_scene
+from hypvision.inference import Boxes, Classes, Embedding, Known, Tags
+from hypvision.inference.knowledge import doubts, entropy, warnings_of
+from hypvision.inference.predictors import Request, load_predictor
+
+ABC = ("a", "b", "c")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("HYPVISION_HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+
+
+def boxes(*scores):
+    return Boxes(np.zeros((len(scores), 4)), np.array(scores), np.zeros(len(scores), int), ABC)
+
+
+def test_entropy_is_a_share_of_that_of_a_guess():
+    assert entropy(np.full(7, 1 / 7)) == pytest.approx(1)
+    assert entropy(np.array([1.0, 0.0, 0.0])) == 0
+    assert entropy(np.array([0.5, 0.5, 0.0, 0.0])) == pytest.approx(math.log(2) / math.log(4))
+    assert entropy(np.array([1.0])) == 0
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (Classes(np.array([0.4, 0.3, 0.3]), ABC), ("unsure",)),
+        (Classes(np.array([0.9, 0.05, 0.05]), ABC), ()),
+        (Tags(np.array([0.4, 0.3, 0.3]), ABC, 0.5), ("unlabelled",)),
+        (Tags(np.array([0.4, 0.6, 0.3]), ABC, 0.5), ()),
+        (boxes(0.49, 0.3), ("weak",)),
+        (boxes(), ("weak",)),
+        (boxes(0.3, 0.51), ()),
+        (Embedding(np.zeros(3)), ()),
+    ],
+)
+def test_scores(result, expected):
+    assert doubts(result, (100, 100), Known(ABC, "", (100, 100))) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "resized", "expected"),
+    [
+        ((24, 24), True, ("small",)),  # of 100 pixels: 4.2 times
+        ((26, 26), True, ()),
+        ((13, 52), True, ()),  # as many pixels
+        ((3000, 2000), True, ()),
+        ((48, 48), False, ("scale",)),
+        ((52, 52), False, ()),
+        ((290, 290), False, ()),
+        ((310, 310), False, ("scale",)),
+    ],
+)
+def test_sizes(size, resized, expected):
+    sure = Classes(np.array([1.0, 0.0, 0.0]), ABC)
+    assert doubts(sure, size, Known(ABC, "", (100, 100), resized)) == expected
+    assert doubts(sure, size, Known(ABC)) == ()  # nothing says what it was trained on
+
+
+def test_each_kind_of_doubt_is_one_sentence():
+    known = Known(ABC, "x", (10, 20))
+    (one,) = warnings_of([("a.jpg", ["unsure"])], known)
+    assert one.startswith("'a.jpg': no class stands out") and "among 3" in one
+    doubted = [(f"{i}.jpg", ["weak", "scale"] if i % 2 else []) for i in range(10)]
+    weak, scale = warnings_of(doubted, known)
+    assert weak.startswith("5 of 10 pictures ('1.jpg', '3.jpg', '5.jpg', ...): no box")
+    assert "10 x 20 pixels" in scale
+    assert warnings_of([("a.jpg", ())], known) == []
+
+
+def test_what_it_knows_in_words():
+    names = ("tench, Tinca tinca", *"bcdefg")
+    assert (
+        str(Known(names, "a file", (4, 6)))
+        == "knows 7 classes: tench, b, c, d, e, ... (a file; pictures of 4 x 6 pixels)"
+    )
+    assert str(Known(("a",))) == "knows 1 class: a"
+    assert str(Known()) == "knows no classes"
+
+
+def test_weights_that_ship_doubt_what_they_do_not_know():
+    photos = load_predictor(Request("tf_efficientnet_lite0.imagenet"))
+    assert len(photos.known.names) == 1000 and photos.known.size == (224, 224)
+    assert photos.known.source == "of the zoo, trained on: ImageNet-1k"
+    flat = np.full((128, 128, 3), (200, 30, 90), dtype=np.uint8)
+    with pytest.warns(UserWarning, match="'image': no class stands out"):
+        (found,) = hypvision.predict(flat, photos)
+    assert found.doubts == ("unsure",) and found.known is photos.known
+    with pytest.warns(UserWarning, match="enlarged more than 4 times, to the 224 x 224 pixels of the training"):
+        hypvision.predict(flat[:32, :32], photos)
+    own = [make_object(number, "val", 64)[0] for number in range(8)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert all(one.doubts == () for one in hypvision.predict(own, "hcformer_nano.shapes"))
+
+
+def test_a_detector_looks_at_pictures_as_they_are():
+    scene = make_scene(0, "val", 96).image
+    (right,) = hypvision.predict(scene, "mask-rcnn_hcformer_nano.shapes")
+    assert right.doubts == () and not right.known.resized and right.known.size == (96, 96)
+    with pytest.warns(UserWarning, match="far from the 96 x 96 pixels"):
+        hypvision.predict(scene.resize((384, 384)), "mask-rcnn_hcformer_nano.shapes")
+
+
+def test_the_command_warns_on_standard_error(tmp_path, capsys):
+    from PIL import Image
+
+    Image.new("RGB", (128, 128), (200, 30, 90)).save(tmp_path / "flat.png")
+    words = ["predict", tmp_path / "flat.png", "--model", "tf_efficientnet_lite0.imagenet", "--out", tmp_path / "out"]
+    assert main(list(map(str, words))) == 0
+    said = capsys.readouterr()
+    assert "knows 1000 classes: tench, goldfish" in said.out and "trained on: ImageNet-1k" in said.out
+    assert said.err.strip().startswith("warning: 'flat.png': no class stands out") and "warning" not in said.out
