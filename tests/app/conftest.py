@@ -8,7 +8,7 @@ from hypvision.data.shapes import make_object, make_scene
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory):
-    """``object.png`` (a house), ``scene.png``, and the folder ``gallery`` with two disks in ``round``, and a file beside."""
+    """``object.png`` (a house), ``scene.png``, a folder ``gallery`` with a sub-folder, and ``secret.png`` beside it."""
     root = tmp_path_factory.mktemp("pictures")
     Image.fromarray(make_object(4, "test", 128)[0]).save(root / "object.png")
     make_scene(0, "test", 128).image.save(root / "scene.png")

@@ -1,4 +1,4 @@
-"""What the tabs of the app ask of the library, without a page: the same as the commands find, and nothing of the disk."""
+"""What the tabs of the app ask of the library, without a page: what the commands find, and no other file."""
 
 import pytest
 from helpers.bad_images import BAD_IMAGES
@@ -28,12 +28,19 @@ def test_classes_and_clusters(answers, pictures):
     assert [kind for _, kind in drawings] == ["clusters", "regions"] and drawings[1][0].size == (128, 128)
 
 
-def test_a_clip_compares_with_words_and_a_tree_of_parts_is_drawn(answers, pictures):
+def test_a_clip_compares_with_words(answers, pictures):
     photo = str(pictures / "object.png")
     scores, drawings = answers.classify(photo, "shapes-s8.captions", "house, disk,star,")
     assert set(scores) == {"house", "disk", "star"} and max(scores, key=scores.get) == "house" and drawings == []
+
+
+@pytest.mark.slow
+def test_a_tree_of_parts_is_drawn_and_boxes(answers, pictures):
+    photo = str(pictures / "scene.png")
     scores, drawings = answers.classify(photo, "himapper_tf_efficientnet_lite0.grocery")
     assert len(scores) == 5 and [kind for _, kind in drawings][0] == "tree"
+    scores, drawings = answers.classify(photo, "mask-rcnn_hcformer_nano.shapes")
+    assert scores == {} and [kind for _, kind in drawings] == ["detection", "clusters", "regions"]
 
 
 def test_search_finds_what_the_command_finds(answers, pictures, tmp_path, capsys):
@@ -85,6 +92,7 @@ def test_models_go_by_names_alone(answers, pictures, tmp_path, monkeypatch):
     assert drawn.width == 128
 
 
+@pytest.mark.slow
 def test_segments_are_those_of_the_library(answers, pictures):
     photo = str(pictures / "scene.png")
     drawn = answers.segment(photo, "orange, something on a grey ground", "shapes-s8.captions")
@@ -102,10 +110,10 @@ def test_a_walk_goes_from_general_to_specific(answers, pictures):
 
 def test_a_hierarchy_in_the_disk(answers, tmp_path):
     pytest.importorskip("plotly")
-    typed = answers.disk("animal > mammal > dog\nanimal > mammal > cat\nanimal > bird <b>", None, 20)
+    typed = answers.disk("animal > mammal > dog\nanimal > mammal > cat\nanimal > bird <b", None, 20)
     dots = typed.data[-1]
     assert [text.partition("</b><br>")[0] for text in dots.hovertext] == [
-        "<b>animal", "<b>bird &lt;b&gt;", "<b>cat", "<b>dog", "<b>mammal"
+        "<b>animal", "<b>bird &lt;b", "<b>cat", "<b>dog", "<b>mammal"
     ]  # fmt: skip
     assert "below mammal" in dots.hovertext[3] and "above 3 names" not in dots.hovertext[3]
     assert (dots.x**2 + dots.y**2 < 1).all() and typed.layout.title.text.startswith("5 names, mean rank")

@@ -1,29 +1,20 @@
 """The page and its server: what is sent back, and what is not."""
 
-import sys
 import warnings
 from pathlib import Path
 
 import pytest
 
-from hypvision.cli import main
-from hypvision.errors import HypvisionError
-
-
-def test_without_gradio_a_sentence_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "gradio", None)
-    assert main(["app"]) == 2
-    said = capsys.readouterr().err
-    assert "needs the package 'gradio'" in said and "'.[app]'" in said
-
-
-gr = pytest.importorskip("gradio")
-httpx = pytest.importorskip("httpx")
+pytest.importorskip("gradio")
 pytest.importorskip("open_clip")
 pytest.importorskip("mmengine")
+import gradio as gr
+import httpx
+
 from hypvision.app import Answers, build
 from hypvision.app.page import told
 from hypvision.app.server import serving
+from hypvision.errors import HypvisionError
 
 TABS = ["Classify and explain", "Find", "Segment by words", "From photo to root", "Hierarchy in the disk"]
 
