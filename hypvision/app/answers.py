@@ -21,9 +21,7 @@ from hypvision.clip.radial.measure import walk_images
 from hypvision.clip.segmentation.segment import load_segmenter, segment
 from hypvision.data.chains import shape_chains
 from hypvision.data.closures import closure_of, read_closure
-from hypvision.data.drawing import TEXTURES
-from hypvision.data.taxonomy import KINDS
-from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.errors import HypvisionError, did_you_mean, one_line
 from hypvision.geometry import Lorentz
 from hypvision.images import open_image
 from hypvision.inference import Classes, predict
@@ -41,6 +39,27 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from plotly.graph_objects import Figure as Plot
 
+HIERARCHY = """\
+thing > animal > mammal > dog
+thing > animal > mammal > cat
+thing > animal > mammal > horse
+thing > animal > mammal > whale
+thing > animal > bird > eagle
+thing > animal > bird > duck
+thing > animal > bird > penguin
+thing > animal > fish > salmon
+thing > animal > fish > shark
+thing > plant > tree > oak
+thing > plant > tree > birch
+thing > plant > tree > palm
+thing > plant > flower > rose
+thing > plant > flower > tulip
+thing > vehicle > car > taxi
+thing > vehicle > car > ambulance
+thing > vehicle > ship > ferry
+thing > vehicle > ship > tanker
+thing > vehicle > aircraft > glider
+thing > vehicle > aircraft > helicopter"""
 KEPT = 2  # models of a kind in memory
 Captioned = tuple[Image.Image, str]
 
@@ -129,10 +148,13 @@ class Answers:
             raise HypvisionError("There is no folder to search. Start the app with one: hypvision app --gallery DIR")
         try:
             path = (self.gallery / folder.strip()).resolve()
+            there = path.is_dir()
         except (OSError, ValueError, RuntimeError) as error:  # too long, with a NUL, or links in a circle
-            raise HypvisionError(f"The folder '{folder}' cannot be searched: {error}.") from error
+            raise HypvisionError(f"The folder '{folder:.80}' cannot be searched: {one_line(error)}.") from error
         if not path.is_relative_to(self.gallery):
             raise HypvisionError(f"The folder '{folder}' is outside of the one that the app was started with.")
+        if not there:
+            raise HypvisionError(f"There is no folder '{folder}' in the one that the app was started with.")
         return path
 
     def segment(self, photo: str | None, words: str, clip: str) -> Image.Image:
@@ -152,7 +174,7 @@ class Answers:
         [steps] = walk_images(self._clip(name), [image], words, walk=walk)
         return draw_walks(image, {name: [step[:3] for step in steps]})
 
-    def disk(self, chains: str, file: str | None, steps: int = 1000) -> Plot:
+    def disk(self, chains: str, file: str | None, steps: int = 500) -> Plot:
         """A hierarchy in the Poincare disk, trained on the spot.
 
         Args:
@@ -241,13 +263,3 @@ def scene_texts(chains: int = 24) -> str:
     """Texts about the drawn scenes, the general ones first, one a line."""
     levels = zip(*(chain.texts for chain in shape_chains(chains, "test")))
     return "\n".join(dict.fromkeys(text for level in levels for text in level))
-
-
-def shape_names() -> str:
-    """The hierarchy of the drawn shapes, a chain a line."""
-    return "\n".join(
-        f"shape > {kind} > {shape} > {texture} {shape}"
-        for kind, shapes in KINDS.items()
-        for shape in shapes
-        for texture in TEXTURES
-    )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from hypvision.app.answers import Answers, best_clip, scene_texts, shape_names, zoo_models
+from hypvision.app.answers import HIERARCHY, Answers, best_clip, scene_texts, zoo_models
 from hypvision.clip.places import clips_here
 from hypvision.data.shapes import make_object, make_scene
 from hypvision.errors import HypvisionError, explain_machine, one_line, require
@@ -22,6 +22,8 @@ from hypvision.viz.sheet import save_image
 
 TITLE = "hypvision"
 EXAMPLES = 4  # drawn pictures of a kind
+# a drawing that is shown large hides the small ones behind it
+STYLE = ".preview { background: var(--background-fill-primary) !important; backdrop-filter: none !important }"
 SECONDS = 20  # that an error is shown
 
 
@@ -103,8 +105,8 @@ def _draw_examples(folder: Path) -> Examples:
     found = Examples([], [])
     for number in range(EXAMPLES):
         image = Image.fromarray(make_object(number + 3, "test", 448)[0])
-        found.objects.append(str(save_image(image, folder / f"object{number}.png")))
-        found.scenes.append(str(save_image(make_scene(number, "test", 448).image, folder / f"scene{number}.png")))
+        found.objects.append(str(save_image(image, folder / f"object{number}.jpg")))
+        found.scenes.append(str(save_image(make_scene(number, "test", 448).image, folder / f"scene{number}.jpg")))
     return found
 
 
@@ -149,8 +151,9 @@ def _classify(gr: Any, answers: Answers, examples: Examples) -> None:
             _examples(gr, photo, examples.objects)
         with gr.Column(scale=3):
             scores = gr.Label(label="Classes", num_top_classes=5)
-            shown = dict(preview=True, height=560, object_fit="contain", format="png", interactive=False)
-            drawings = gr.Gallery(label="What the model sees", buttons=["download", "fullscreen"], **shown)
+            gr.Markdown("What the model finds, or what it groups together:")
+            shown = dict(preview=True, selected_index=0, height=560, object_fit="contain", interactive=False)
+            drawings = gr.Gallery(show_label=False, format="png", buttons=["download", "fullscreen"], **shown)
     _on(gr, button, answers.classify, [photo, model, words], [scores, drawings], words)
 
 
@@ -168,7 +171,8 @@ def _find(gr: Any, answers: Answers) -> None:
             button = gr.Button("Find", variant="primary")
         with gr.Column(scale=3):
             shown = dict(columns=4, height=720, object_fit="contain", interactive=False)
-            found = gr.Gallery(label="Nearest first: distance and file", buttons=["fullscreen"], **shown)
+            found = gr.Gallery(show_label=False, buttons=["fullscreen"], **shown)
+            gr.Markdown("The nearest come first; below each stands its distance, and the name of its file.")
     _on(gr, button, answers.find, [words, photo, model, count, folder], found, words)
 
 
@@ -209,10 +213,10 @@ def _disk(gr: Any, answers: Answers) -> None:
     with gr.Row():
         with gr.Column(scale=2):
             info = "a chain of names a line, from general to specific"
-            chains = gr.Textbox(shape_names(), label="Hierarchy", info=info, lines=10, max_lines=10)
+            chains = gr.Textbox(HIERARCHY, label="Hierarchy", info=info, lines=10, max_lines=10)
             kinds = [".csv", ".tsv", ".txt", ".gz"]
-            file = gr.File(label="Or a file of names and their ancestors (id1,id2)", file_types=kinds, height=130)
-            steps = gr.Slider(100, 4000, value=1000, step=100, label="Steps of training")
+            file = gr.File(label="Or a file of names and their ancestors (id1,id2)", file_types=kinds, height=160)
+            steps = gr.Slider(100, 4000, value=500, step=100, label="Steps of training")
             button = gr.Button("Embed", variant="primary")
         with gr.Column(scale=3):
             found = gr.Plot(show_label=False)

@@ -1,21 +1,25 @@
-"""Serving the page: to this machine alone unless told otherwise, without a network."""
+"""Serving the page: to this machine alone unless told otherwise, and without a network."""
 
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from hypvision.app.answers import Answers
-from hypvision.app.page import build, gradio
+from hypvision.app.page import STYLE, build, gradio
 from hypvision.errors import HypvisionError
 
 UPLOAD = 20  # megabytes of a file
+WAITING = 16  # requests that wait for the one that is computed
+HERE = ("127.0.0.1", "localhost")
 
 
 @contextmanager
-def serving(answers: Answers, host: str = "127.0.0.1", port: int | None = None, upload: int = UPLOAD) -> Iterator[str]:
+def serving(answers: Answers, host: str = HERE[0], port: int | None = None, upload: int = UPLOAD) -> Iterator[str]:
     """The address of the page, which is served inside the block; uploads and results are removed after it.
 
     Args:
@@ -28,35 +32,50 @@ def serving(answers: Answers, host: str = "127.0.0.1", port: int | None = None, 
         HypvisionError: Gradio is not installed, or the address is not free.
     """
     gr = gradio()
-    before = os.environ.get("GRADIO_TEMP_DIR")
-    with tempfile.TemporaryDirectory(prefix="hypvision-app-") as scratch:
-        os.environ["GRADIO_TEMP_DIR"] = scratch
+    fonts = dict(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])  # none to be fetched
+    theme = gr.themes.Default(**fonts)
+    # Gradio asks its own server whether it runs, which a proxy does not know.
+    local = ",".join(filter(None, (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), *HERE, host)))
+    with (
+        tempfile.TemporaryDirectory(prefix="hypvision-app-") as scratch,
+        _environment(GRADIO_TEMP_DIR=scratch, NO_PROXY=local, no_proxy=local),
+    ):
         page = build(answers, scratch)
         try:
-            theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-            _, address, _ = page.queue(max_size=16).launch(
-                server_name=host, server_port=port, max_file_size=upload * 2**20, share=False, inbrowser=False,
-                prevent_thread_lock=True, quiet=True, footer_links=[], run_history=False, enable_monitoring=False,
-                ssr_mode=False, pwa=False, mcp_server=False, allowed_paths=[], show_error=False, theme=theme,
+            _, address, _ = page.queue(max_size=WAITING).launch(
+                server_name=host, server_port=port, max_file_size=upload * 2**20, allowed_paths=[], share=False,
+                prevent_thread_lock=True, quiet=True, show_error=False, theme=theme, css=STYLE, footer_links=[],
+                run_history=False, enable_monitoring=False, ssr_mode=False, pwa=False, mcp_server=False,
             )  # fmt: skip
         except OSError as error:
             raise HypvisionError(
-                f"The app cannot listen at {host}:{port or 7860}: {error}. Give another --port."
+                f"The app cannot listen at {host}:{port or 7860}: the port is taken, or the address is none of this "
+                "machine. Give another --port or --host."
             ) from error
         try:
             yield address
         finally:
             page.close(verbose=False)
-            if before is None:
-                del os.environ["GRADIO_TEMP_DIR"]
-            else:
-                os.environ["GRADIO_TEMP_DIR"] = before
 
 
-def serve(answers: Answers, host: str = "127.0.0.1", port: int | None = None, upload: int = UPLOAD) -> None:
-    """Serve the page until the process is interrupted, and print its address; arguments as of :func:`serving`."""
-    import threading
-
-    with serving(answers, host, port, upload) as address:
+def serve(answers: Answers, host: str = HERE[0], port: int | None = None, upload: int = UPLOAD) -> None:
+    """Print the address of the page and serve it until the process is interrupted; arguments as of :func:`serving`."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that uploads are removed then, too
+    with serving(answers, host, port, upload) as address, suppress(KeyboardInterrupt):
         print(f"The app is at {address} (Ctrl-C ends it)", flush=True)
         threading.Event().wait()
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Variables of the environment inside the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

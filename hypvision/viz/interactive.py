@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _STEPS = 16  # points of an arc
-_APART = 0.09  # of two names that are written, in units of the disk's radius
+_LETTER, _LINE = 0.022, 0.055  # width and height of a written letter, in units of the disk's radius
 
 
 def interactive_hierarchy(
@@ -56,7 +56,7 @@ def interactive_hierarchy(
         f"<b>{name}</b><br>below {', '.join(above) or 'nothing'}<br>above {size} names"
         for name, above, size in zip(shown, parents, sizes.tolist())
     ]
-    written = _apart(xy, order, labels)
+    written = _written(xy, [plain_name(name) for name in names], order, labels)
     dots = dict(size=5 + 1.5 * np.sqrt(sizes), color=[_css(shade) for shade in shades], line=dict(width=0))
     texts = [f"<b>{name}</b>" if row in written else "" for row, name in enumerate(shown)]
     figure.add_scatter(
@@ -79,12 +79,13 @@ def _css(shade: np.ndarray) -> str:
     return f"rgb({red},{green},{blue})"
 
 
-def _apart(xy: np.ndarray, order: Sequence[int], count: int) -> set[int]:
-    """The first ``count`` rows in that order that are not close to an earlier one."""
+def _written(xy: np.ndarray, names: Sequence[str], order: Sequence[int], count: int) -> set[int]:
+    """The first ``count`` rows in that order whose names, above their points, do not lie on an earlier one."""
+    half = np.array([[_LETTER * len(name) / 2, _LINE / 2] for name in names])
     found: list[int] = []
     for row in order:
         if len(found) == count:
             break
-        if not found or np.linalg.norm(xy[found] - xy[row], axis=1).min() > _APART:
+        if not (np.abs(xy[found] - xy[row]) < half[found] + half[row]).all(1).any():
             found.append(row)
     return set(found)

@@ -190,6 +190,9 @@ def invocation(random_, files):
     if name in SHORT:
         actions = [action for action in actions if action.dest not in ("steps", "jobs", "submit")]
         words += [*SHORT[name], "--steps", random_.choice(["0", "1", "1", "1", "x"])]
+    if name == "app":  # it would serve its page; without a folder to search it does not begin
+        actions = [action for action in actions if action.dest != "gallery"]
+        words += ["--gallery", random_.choice(["no_such", "pipe", "good.png", "dangling", "loop"])]
     if name == "exec":  # a script may do what it likes: these can be none
         return ["exec", *random_.choices(NO_SCRIPTS, k=random_.choice([0, 1, 1, 1, 2]))]
     for action in actions:

@@ -1,0 +1,159 @@
+"""What the tabs of the app ask of the library, without a page: what the commands find, and no other file."""
+
+import pytest
+from helpers.bad_images import BAD_IMAGES
+
+pytest.importorskip("open_clip")
+pytest.importorskip("mmengine")
+import hypvision
+from hypvision.app import Answers
+from hypvision.app.answers import HIERARCHY, best_clip, known_clip, known_model, scene_texts
+from hypvision.cli import main
+from hypvision.clip.segmentation.segment import segment
+from hypvision.errors import HypvisionError
+from hypvision.viz import draw_segmentation
+
+
+@pytest.fixture(scope="module")
+def answers(pictures):
+    return Answers(pictures / "gallery")
+
+
+def test_classes_and_clusters(answers, pictures):
+    photo = str(pictures / "object.png")
+    scores, drawings = answers.classify(photo, " hcformer_nano.shapes ")
+    [found] = hypvision.predict(photo, "hcformer_nano.shapes")
+    assert scores == {item["name"]: item["score"] for item in found.result.annotations()}
+    assert list(scores)[0] == "house" and len(scores) == 5
+    assert [kind for _, kind in drawings] == ["clusters", "regions"] and drawings[1][0].size == (128, 128)
+
+
+def test_a_clip_compares_with_words(answers, pictures):
+    photo = str(pictures / "object.png")
+    scores, drawings = answers.classify(photo, "shapes-s8.captions", "house, disk,star,")
+    assert set(scores) == {"house", "disk", "star"} and max(scores, key=scores.get) == "house" and drawings == []
+
+
+@pytest.mark.slow
+def test_a_tree_of_parts_is_drawn_and_boxes(answers, pictures):
+    photo = str(pictures / "scene.png")
+    scores, drawings = answers.classify(photo, "himapper_tf_efficientnet_lite0.grocery")
+    assert len(scores) == 5 and [kind for _, kind in drawings][0] == "tree"
+    scores, drawings = answers.classify(photo, "mask-rcnn_hcformer_nano.shapes")
+    assert scores == {} and [kind for _, kind in drawings] == ["detection", "clusters", "regions"]
+
+
+def test_search_finds_what_the_command_finds(answers, pictures, tmp_path, capsys):
+    query, model = str(pictures / "secret.png"), "hcformer_nano.cifar10"
+    found = answers.find("", query, model, 9)
+    line = ["metric", "search", query, "--gallery", str(pictures / "gallery"), "--model", model, "--save"]
+    assert main([*line, str(tmp_path / "found.png")]) == 0
+    said = [row.split("  ") for row in capsys.readouterr().out.splitlines()[:-1]]
+    assert [(f"{float(far):.3f}", path.rpartition("gallery/")[2]) for far, path in said] == [
+        tuple(caption.split("  ")) for _, caption in found
+    ]
+    assert len(found) == 4
+
+
+def test_search_by_words_in_a_part_of_the_gallery(answers):
+    found = answers.find("a blue disk", None, "shapes-s8.captions", 1, "round")
+    assert [caption.split("  ")[1] in ("blue.png", "navy.png") for _, caption in found] == [True]
+
+
+@pytest.mark.parametrize("folder", ["..", "/", "round/../..", "a\0b", "x" * 5000, "../gallery/../secret.png", "link"])
+def test_no_folder_beside_the_gallery_is_searched(answers, pictures, folder):
+    link = pictures / "gallery/link"
+    if not link.is_symlink():
+        link.symlink_to(pictures)
+    try:
+        with pytest.raises(HypvisionError, match="outside of the one|cannot be searched"):
+            answers.find("disk", None, "shapes-s8.captions", 1, folder)
+    finally:
+        link.unlink()
+
+
+def test_models_go_by_names_alone(answers, pictures, tmp_path, monkeypatch):
+    """A config is code, and a class list or a checkpoint a file: none of them is read."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("config.py", "words.txt", "weights.pth"):
+        (tmp_path / name).write_text("raise SystemExit('executed')")
+    photo = str(pictures / "scene.png")
+    for name in ("config.py", str(tmp_path / "config.py"), "local-dir:.", "hf-hub:a/b", "hcformer_nan", "", None):
+        with pytest.raises(HypvisionError, match="There is no model"):
+            known_model(name)
+    for name in ("weights.pth", str(tmp_path / "weights.pth"), "local-dir:.", "no_such", ""):
+        with pytest.raises(HypvisionError, match="There is no CLIP"):
+            known_clip(name)
+    for name in ("ViT-B-16", "shapes-s8:weights.pth", "ViT-B-16:no_such"):
+        with pytest.raises(HypvisionError, match="does not name weights"):
+            known_clip(name)
+    assert known_clip("ViT-B-16:openai") == "ViT-B-16:openai" and known_clip(" shapes-s8.captions") == best_clip()
+    drawn = answers.segment(photo, "words.txt", "shapes-s8.captions")  # a word as any other
+    assert drawn.width == 128
+
+
+@pytest.mark.slow
+def test_segments_are_those_of_the_library(answers, pictures):
+    photo = str(pictures / "scene.png")
+    drawn = answers.segment(photo, "orange, something on a grey ground", "shapes-s8.captions")
+    found = segment(photo, ["orange", "something on a grey ground"], clip="shapes-s8.captions")
+    assert drawn.tobytes() == draw_segmentation(found.image, found.labels, found.classes).tobytes()
+
+
+def test_a_walk_goes_from_general_to_specific(answers, pictures):
+    pytest.importorskip("matplotlib")
+    for walk in ("hierarcaps", "meru"):
+        figure = answers.walk(str(pictures / "scene.png"), scene_texts(8), "shapes-s8.captions", walk)
+        written = [text.get_text() for text in figure.axes[1].texts]
+        assert written[-1].startswith("a dotted orange face left of a striped orange pentagon") and len(written) > 2
+
+
+def test_a_hierarchy_in_the_disk(answers, tmp_path):
+    pytest.importorskip("plotly")
+    typed = answers.disk("animal > mammal > dog\nanimal > mammal > cat\nanimal > bird <b", None, 20)
+    dots = typed.data[-1]
+    assert [text.partition("</b><br>")[0] for text in dots.hovertext] == [
+        "<b>animal", "<b>bird &lt;b", "<b>cat", "<b>dog", "<b>mammal"
+    ]  # fmt: skip
+    assert "below mammal" in dots.hovertext[3] and "above 3 names" not in dots.hovertext[3]
+    assert (dots.x**2 + dots.y**2 < 1).all() and typed.layout.title.text.startswith("5 names, mean rank")
+    file = tmp_path / "pairs_of_names.csv"
+    file.write_text("id1,id2\ndog,mammal\nmammal,animal\n")
+    assert answers.disk("not > read", str(file), 5).layout.title.text.startswith("pairs of names: 3 names")
+    assert len(HIERARCHY.splitlines()) == 20
+
+
+@pytest.mark.parametrize(
+    ("ask", "sentence"),
+    [
+        (lambda a: a.classify(None, "hcformer_nano.shapes"), "There is no photo"),
+        (lambda a: a.find("", None, "shapes-s8.captions"), "either words or an example"),
+        (lambda a: a.find("disk", "x.png", "shapes-s8.captions"), "either words or an example"),
+        (lambda a: a.find("disk", None, "hcformer_nano.cifar10"), "embeds no texts"),
+        (lambda a: a.find("disk", None, "shapes-s8.captions", 1, "no_such"), "There is no folder"),
+        (lambda a: Answers().find("disk", None, "shapes-s8.captions"), "--gallery DIR"),
+        (lambda a: Answers("/no/such"), "There is no folder"),
+        (lambda a: a.segment("x.png", " , ", "shapes-s8.captions"), "There are no words"),
+        (lambda a: a.walk("x.png", "one\n\n", "shapes-s8.captions"), "two or more"),
+        (lambda a: a.disk("a\nb", None), "no name below another"),
+        (lambda a: a.disk("a > b\nb > a", None), "in a circle"),
+        (lambda a: a.disk("", "/no/such.csv"), "cannot be read"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told(answers, ask, sentence):
+    with pytest.raises(HypvisionError, match=sentence):
+        ask(answers)
+
+
+@pytest.mark.parametrize("name", sorted(BAD_IMAGES))
+def test_bad_photos_are_told_in_every_tab(answers, tmp_path, name):
+    photo = tmp_path / name
+    photo.write_bytes(BAD_IMAGES[name])
+    for ask in (
+        lambda: answers.classify(str(photo), "hcformer_nano.shapes"),
+        lambda: answers.find("", str(photo), "hcformer_nano.cifar10"),
+        lambda: answers.segment(str(photo), "disk, star", "shapes-s8.captions"),
+        lambda: answers.walk(str(photo), "a\nb", "shapes-s8.captions"),
+    ):
+        with pytest.raises(HypvisionError, match="image"):
+            ask()

@@ -1,0 +1,110 @@
+"""The page and its server: what is sent back, and what is not."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("gradio")
+pytest.importorskip("open_clip")
+pytest.importorskip("mmengine")
+import gradio as gr
+import httpx
+
+from hypvision.app import Answers, build
+from hypvision.app.page import told
+from hypvision.app.server import serving
+from hypvision.errors import HypvisionError
+
+TABS = ["Classify and explain", "Find", "Segment by words", "From photo to root", "Hierarchy in the disk"]
+
+
+def test_errors_of_the_library_are_shown_as_they_are_and_bugs_are_not(monkeypatch):
+    monkeypatch.setenv("GRADIO_TEMP_DIR", "/scratch")
+
+    @told
+    def ask(error):
+        raise error
+
+    with pytest.raises(gr.Error) as shown:
+        ask(HypvisionError("The image '/scratch/0f3a/a <b>.png' is wrong."))
+    assert shown.value.message == "The image 'a &lt;b&gt;.png' is wrong."
+    with pytest.raises(gr.Error, match="The memory is full"):
+        ask(MemoryError())
+    with pytest.raises(ZeroDivisionError):
+        ask(ZeroDivisionError("secret"))
+
+
+def test_warnings_of_the_library_are_shown(monkeypatch):
+    seen = []
+    monkeypatch.setattr(gr, "Warning", seen.append)
+
+    @told
+    def ask():
+        warnings.warn_explicit("of ours & theirs", UserWarning, "/x/hypvision/clip/classes.py", 1)
+        warnings.warn_explicit("of theirs", UserWarning, "/x/torch/nn.py", 1)
+        return 3
+
+    assert ask() == 3 and seen == ["of ours &amp; theirs"]
+
+
+served = pytest.mark.slow  # a server takes six seconds to begin
+
+
+@pytest.fixture(scope="module")
+def client(pictures):
+    with serving(Answers(pictures / "gallery"), upload=1) as address:
+        assert address.startswith("http://127.0.0.1:")
+        with httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
+            yield client
+
+
+@served
+def test_the_page_has_its_tabs_and_no_doors_beside_them(client):
+    config = client.get("config").json()
+    tabs = [part["props"]["label"] for part in config["components"] if part["type"] == "tabitem"]
+    assert tabs == TABS
+    assert config["analytics_enabled"] is False and not config.get("footer_links")
+    ours = [door for door in config["dependencies"] if not door["api_name"].startswith("load_example")]
+    assert len(ours) == 5 and {door["api_visibility"] for door in ours} == {"private"}
+    assert client.get("monitoring").status_code >= 400
+
+
+@served
+def test_no_file_is_sent_but_what_the_page_made(client, pictures):
+    here = Path(__file__)
+    for path in (here, here.name, pictures / "secret.png", pictures / "gallery/red.png", "/etc/passwd", "README.md"):
+        assert client.get(f"gradio_api/file={path}").status_code in (403, 404), path
+
+
+@served
+def test_no_file_is_read_that_was_not_uploaded(client, pictures):
+    config = client.get("config").json()
+    [door] = [door["id"] for door in config["dependencies"] if door["api_name"] == "segment"]
+    photo = {"path": str(pictures / "secret.png"), "meta": {"_type": "gradio.FileData"}}
+    body = dict(data=[photo, "disk, star", "shapes-s8.captions"], fn_index=door, session_hash="test")
+    assert client.post("gradio_api/queue/join", json=body).status_code == 200
+    with client.stream("GET", "gradio_api/queue/data?session_hash=test") as events:
+        [last] = [line for line in events.iter_lines() if "process_completed" in line]
+    assert '"success":false' in last and "secret" not in last
+
+
+@served
+def test_uploads_are_limited_and_removed(pictures):
+    with serving(Answers(), upload=1) as address, httpx.Client(base_url=address, trust_env=False) as client:
+        assert client.post("gradio_api/upload", files={"files": ("big.png", bytes(2**20 + 1))}).status_code == 413
+        small = client.post("gradio_api/upload", files={"files": ("small.png", b"text")})
+        path = Path(small.json()[0])
+        assert path.read_bytes() == b"text"
+    assert not path.exists()
+
+
+@served
+def test_an_address_that_is_taken_is_told(client):
+    with pytest.raises(HypvisionError, match="cannot listen at"), serving(Answers(), port=client.base_url.port):
+        pass
+
+
+def test_building_needs_no_server(tmp_path):
+    page = build(Answers(), tmp_path)
+    assert isinstance(page, gr.Blocks) and len(list(tmp_path.glob("*.jpg"))) == 8
