@@ -162,9 +162,10 @@ def node_colours(nodes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
 
 
 def _enlarge(level: Tensor, size: tuple[int, int]) -> np.ndarray:
-    """Maps ``(n, h, w)`` at the size ``(height, width)``, each with the maximum 1."""
+    """Maps ``(n, h, w)`` at the size ``(height, width)``, each with 1 in its strongest tenth."""
     large = F.interpolate(level[None].float(), size, mode="bilinear", align_corners=False)[0]
-    found: np.ndarray = (large / large.flatten(1).amax(1)[:, None, None].clamp(min=1e-12)).numpy()
+    strong = large.flatten(1).quantile(0.9, dim=1)[:, None, None]  # the maximum would leave peaked maps dark
+    found: np.ndarray = (large / strong.clamp(min=1e-12)).clamp(max=1).numpy()
     return found
 
 
@@ -183,7 +184,7 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 56, labels
     aspect = image.height / image.width
     widths = [min(leaf * 2**l - GAP * (l > 0), int(leaf * 1.5**l)) for l in range(len(maps))]
     heights = [max(1, round(w * aspect)) for w in widths]
-    line, text = 26, 13 if labels else 0
+    line, text = 26, 16 if labels else 0
     tops, top = {}, MARGIN
     for l in reversed(range(len(maps))):
         tops[l] = top
@@ -204,13 +205,14 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 56, labels
         light = _enlarge(level, (heights[l], widths[l]))
         won = torch.bincount(level.flatten(1).argmax(0), minlength=counts[l])
         for node in range(counts[l]):
-            lit = pixels * (0.25 + 0.75 * np.sqrt(light[node])[..., None])  # the root keeps peaked maps from being dark
+            lit = pixels * (0.25 + 0.75 * np.sqrt(light[node])[..., None])
             x, y = round(centre(l, node) - widths[l] / 2), tops[l]
             sheet.paste(Image.fromarray(lit.clip(0, 255).astype(np.uint8)), (x, y))
             frame = colours[l][node] if won[node] else (190, 190, 190)
             draw.rectangle([x - 2, y - 2, x + widths[l] + 1, y + heights[l] + 1], outline=frame, width=2)
             if labels:
-                draw.text((x, y + heights[l] + 1), str(int(won[node])), fill="black" if won[node] else (150, 150, 150))
+                shade = "black" if won[node] else (150, 150, 150)
+                draw.text((x, y + heights[l] + 2), str(int(won[node])), fill=shade, font_size=13)
     return sheet
 
 
@@ -281,7 +283,7 @@ def draw_disk(points: Sequence[Tensor], c: float, size: int = 640) -> Image.Imag
 
     for l in range(len(places) - 1):
         parents = places[l + 1][torch.arange(len(places[l])) // 2]
-        for path, colour in zip(geodesic_arc(places[l], parents, 24), colours[l]):
+        for path, colour in zip(geodesic_arc(places[l], parents, 128), colours[l]):
             draw.line(pixels(path), fill=colour, width=scale)
     for l, (level, shades) in enumerate(zip(places, colours)):
         r = (3 + 2 * l) * scale
