@@ -39,7 +39,7 @@ from hypvision.files import write_text
 from hypvision.images import images_in, open_image, read_labels
 from hypvision.inference import Boxes, Classes, Labels
 from hypvision.openmmlab.datasets.open_vocabulary_shapes import CLASSES, NOVEL
-from hypvision.viz.overlay import add_legend, paint
+from hypvision.viz.overlay import add_legend, draw_boxes, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import contact_sheet, save_image
 
@@ -128,7 +128,15 @@ def make_scenes() -> None:
     """The emoji on photos that two parts learn from: label maps and boxes of the same scenes."""
     for layout in ("masks", "coco"):
         export_emoji(
-            DATA / layout, SHIPPED / "emoji", SHIPPED / "photos", layout, train=800, val=100, size=96, overwrite=True
+            DATA / layout,
+            SHIPPED / "emoji",
+            SHIPPED / "photos",
+            layout,
+            train=800,
+            val=100,
+            size=96,
+            pale=0.5,
+            overwrite=True,
         )
 
 
@@ -217,7 +225,7 @@ def draw_all() -> list[Picture]:
     return [photos(), *tree(), segmentations(), detections(), before_and_after(), *clusters()]
 
 
-def photos(shown: int = 15) -> Picture:
+def photos(shown: int = 12) -> Picture:
     """Test photos of the groceries with the classifier's answers."""
     found = images_in(SHIPPED / "photos/test")
     files = [found[i] for i in np.linspace(0, len(found) - 1, shown).astype(int)]
@@ -225,114 +233,102 @@ def photos(shown: int = 15) -> Picture:
     for file, prediction in zip(files, hypvision.predict(files, *trained("photos"), expect=Classes)):
         result, truth = prediction.result, file.parent.name
         answer = result.names[result.best]
-        text = f"{answer} {result.scores[result.best]:.0%}" + (f" ({truth})" if answer != truth else "")
-        image = open_image(file).resize((CELL, CELL), Image.Resampling.BICUBIC)
-        tiles.append(add_legend(image, [(text, RIGHT if answer == truth else WRONG)], width=CELL))
-    path = save_image(contact_sheet(tiles, columns=5, cell=CELL), ROOT / "images/photos.png")
+        text = f"{answer} {result.scores[result.best]:.0%}" + (f" (is: {truth})" if answer != truth else "")
+        tiles.append(add_legend(larger(open_image(file)), [(text, RIGHT if answer == truth else WRONG)], width=CELL))
     text = "Test photos with the classifier's answer and its probability. Red: wrong, with the truth in brackets."
-    return Picture(path, "Groceries", text)
+    return Picture(sheet(tiles, "photos"), "Groceries", text)
 
 
-def tree(name: str = "Pineapple") -> list[Picture]:
+def tree(photo: str = "Lemon/07") -> list[Picture]:
     """What the Hi-Mapper of the first part sees in a test photo."""
     config, weights = trained("photos")
     model = Config.fromfile(config).model.backbone
+    options = ["--weights", weights, "--model-args", f"num_classes={model.num_classes}"]
     texts = {
-        "tree": "Each node is the photo lit by what the node attends to. Parents stand above their children.",
-        "levels": "The photo cut into the parts that win, at each level of the tree.",
-        "disk": "The nodes as points of the hyperbolic plane, joined to their parents by geodesics.",
+        "tree": "Each node is the photo, lit by what the node attends to; below it in how many of 64 places it is the "
+        "strongest of its level. Parents stand above their children.",
+        "disk": "The same nodes as points of the hyperbolic plane, joined to their parents by geodesics.",
     }
-    drawn = explain(name, model.pop("model_name"), weights=weights, size=256, **model)
-    return [Picture(drawn[kind], f"Hi-Mapper, {kind}", text) for kind, text in texts.items()]
+    drawn = explain(photo, model.model_name, *options)
+    return [Picture(drawn[kind], f"A photo's parts: {kind}", text) for kind, text in texts.items()]
 
 
-def clusters(name: str = "Kiwi") -> list[Picture]:
+def clusters(photo: str = "Watermelon/07") -> list[Picture]:
     """What an HCFormer of the zoo groups together in a test photo."""
     texts = {
-        "clusters": "The clusters of each block of HCFormer, trained on CIFAR-10 (zoo:hcformer_nano.cifar10).",
-        "regions": "The same clusters merged into eight regions.",
+        "clusters": "Clusters of the third stage of an HCFormer that was trained on CIFAR-10.",
+        "regions": "The clusters of all its stages, merged into eight regions.",
     }
-    drawn = explain(name, "zoo:hcformer_nano.cifar10", size=128)
-    return [Picture(drawn[kind], f"HCFormer, {kind}", text) for kind, text in texts.items()]
+    drawn = explain(photo, "zoo:hcformer_nano.cifar10", "--stage", "2", "--head", "0")
+    return [Picture(drawn[kind], f"A photo's parts: {kind}", text) for kind, text in texts.items()]
 
 
-def explain(
-    name: str, model: str, weights: Path | None = None, size: int = 256, **arguments: object
-) -> dict[str, Path]:
-    """Drawings of a test photo of the class ``name``, by the command that users have: their files, by kind.
-
-    Args:
-        name: of the class.
-        model: timm's name, or one of the zoo.
-        weights: its checkpoint.
-        size: side in pixels that the model sees.
-        **arguments: of the model.
-    """
-    photo, out = DATA / f"{name.lower()}.jpg", ROOT / "images"
-    shutil.copyfile(SHIPPED / "photos/test" / name / "00.jpg", photo)
-    command = [sys.executable, "-m", "hypvision.cli", "explain", photo, "--out", out, "--size", str(size)]
-    command += ["--model", model, *(["--weights", weights] if weights else [])]
-    command += ["--model-args", *(f"{key}={value!r}" for key, value in arguments.items())] if arguments else []
-    call(command, answer=True)
-    return {path.stem.partition("_")[2]: path for path in sorted(out.glob(f"{photo.stem}_*.png"))}
+def explain(photo: str, model: str, *options: str | Path) -> dict[str, Path]:
+    """Drawings of a test photo, ``CLASS/NUMBER``, by the command that users have: their files, by kind."""
+    name = photo.replace("/", "-").lower()
+    image = open_image(SHIPPED / "photos/test" / f"{photo}.jpg").resize((512, 512), Image.Resampling.BICUBIC)
+    command = [sys.executable, "-m", "hypvision.cli", "explain", save_image(image, DATA / f"{name}.png")]
+    call([*command, "--out", ROOT / "images", "--size", "256", "--model", model, *options], answer=True)
+    return {path.stem.rpartition("_")[2]: path for path in (ROOT / "images").glob(f"{name}_*.png")}
 
 
-def segmentations(shown: int = 5) -> Picture:
+def segmentations(shown: int = 4) -> Picture:
     """Scenes of emoji, where the emoji are, and what the segmenter finds."""
     files = images_in(DATA / "masks/val/images")[:shown]
+    images, maps = (
+        [open_image(file) for file in files],
+        [DATA / "masks/val/masks" / f"{file.stem}.png" for file in files],
+    )
     found = [
         prediction.result for prediction in hypvision.predict(files, *trained("emoji_segmentation"), expect=Labels)
     ]
-    truth = [read_labels(DATA / "masks/val/masks" / f"{file.stem}.png") for file in files]
-    images = [open_image(file) for file in files]
-    tiles = [larger(image) for image in images]
-    for maps in (truth, [result.labels for result in found]):
-        tiles += [painted(image, labels, result.names) for image, labels, result in zip(images, maps, found)]
-    path = save_image(contact_sheet(tiles, columns=shown, cell=CELL), ROOT / "images/emoji_segmentation.png")
-    text = "Validation scenes: the image, the truth, and what HCFormer with Semantic FPN finds."
-    return Picture(path, "Emoji, segmented", text)
+    tiles = [painted(image, read_labels(path), found[0].names) for image, path in zip(images, maps)]
+    tiles += [painted(image, result.labels, result.names) for image, result in zip(images, found)]
+    text = "Scenes of the validation data. Above: the truth; below: what HCFormer with Semantic FPN finds."
+    return Picture(sheet(tiles, "emoji_segmentation"), "Emoji, segmented", text)
 
 
-def detections(shown: int = 5) -> Picture:
+def detections(shown: int = 4) -> Picture:
     """Scenes of emoji, where the emoji are, and what the detector finds."""
     truth = _ground_truth()
     chosen = truth.loadImgs(sorted(truth.imgs)[:shown])
     files = [DATA / "coco/val2017" / image["file_name"] for image in chosen]
-    predictions = hypvision.predict(files, *trained("emoji_detection"), expect=Boxes)
-    rows: list[list[Image.Image]] = [[larger(open_image(file)) for file in files], [], []]
-    for image, file, prediction in zip(chosen, files, predictions):
-        items = truth.loadAnns(truth.getAnnIds(image["id"]))
-        corners = np.array([item["bbox"] for item in items], dtype=float).reshape(-1, 4)
+    images, factor = [larger(open_image(file)) for file in files], CELL // chosen[0]["width"]
+    names = [truth.cats[number]["name"] for number in sorted(truth.cats)]
+    tiles = []
+    for image, shown_image in zip(images, chosen):
+        items = truth.loadAnns(truth.getAnnIds(shown_image["id"]))
+        corners = factor * np.array([item["bbox"] for item in items], dtype=float).reshape(-1, 4)
         corners[:, 2:] += corners[:, :2]
-        names = tuple(truth.cats[number]["name"] for number in sorted(truth.cats))
-        labels = np.array([sorted(truth.cats).index(item["category_id"]) for item in items], dtype=int)
-        masks = np.array([truth.annToMask(item) for item in items], dtype=bool).reshape(-1, *prediction.size[::-1])
-        objects = Boxes(corners, np.ones(len(items)), labels, names, masks)
-        for row, boxes in zip(rows[1:], (objects, prediction.result)):
-            row.append(boxed(open_image(file), boxes))
-    path = save_image(contact_sheet(sum(rows, []), columns=shown, cell=CELL), ROOT / "images/emoji_detection.png")
-    text = "Validation scenes: the image, the truth, and what HCFormer with Mask R-CNN finds, with its probability."
-    return Picture(path, "Emoji, detected", text)
+        labels = [sorted(truth.cats).index(item["category_id"]) for item in items]
+        tiles.append(draw_boxes(image, corners, [names[label] for label in labels], label_colours(len(names))[labels]))
+    for image, prediction in zip(images, hypvision.predict(files, *trained("emoji_detection"), expect=Boxes)):
+        found = prediction.result
+        masks = None if found.masks is None else found.masks.repeat(factor, 1).repeat(factor, 2)
+        tiles.append(replace(found, boxes=found.boxes * factor, masks=masks).draw(image))
+    text = "Scenes of the validation data. Above: the truth; below: what HCFormer with Mask R-CNN finds."
+    return Picture(sheet(tiles, "emoji_detection"), "Emoji, detected", text)
 
 
-def before_and_after(shown: int = 5) -> Picture:
+def before_and_after(shown: int = 4) -> Picture:
     """HyperCLIP and the frozen CLIP that it started from, by the functions that users have."""
     scenes = open_vocabulary_scenes()
     unseen = [CLASSES["shape"].index(name) for name in NOVEL["shape"]]
+    chosen = [i for i, scene in enumerate(scenes) if np.isin(scene.semantic, unseen).any()][:shown]
     config, weights = trained("open_vocabulary")
     models = [load_segmenter(clip="shapes-s8"), load_segmenter(weights, Config.fromfile(config).model.to_dict())]
-    tiles, scores = [larger(scene.image) for scene in scenes[:shown]], []
+    tiles, scores = [larger(scenes[i].image) for i in chosen], []
     for model in models:
         found = [segment(scene.image, CLASSES["shape"], model) for scene in scenes]
-        tiles += [painted(result.image, result.labels, result.classes) for result in found[:shown]]
+        tiles += [painted(found[i].image, found[i].labels, found[i].classes) for i in chosen]
         scores.append(mean_iou([scene.semantic for scene in scenes], [result.labels for result in found], unseen))
-    path = save_image(contact_sheet(tiles, columns=shown, cell=CELL), ROOT / "images/open_vocabulary.png")
+    line = f"{', '.join(NOVEL['shape'])}: mIoU {scores[1]:.3f}; the CLIP before tuning: {scores[0]:.3f}."
+    print(f"Shapes whose names had no label in training: {line}", flush=True)
     text = (
-        "Validation scenes: the image, what the CLIP finds before tuning, and what HyperCLIP finds. "
-        f"No label had {', '.join(NOVEL['shape'])}: mIoU {scores[1]:.3f}; the CLIP before tuning: {scores[0]:.3f}."
+        "Scenes of the validation data with shapes whose names had no label in training. Above: the scene; middle: "
+        f"what the CLIP finds before tuning; below: what HyperCLIP finds. Only these shapes: {line}"
     )
-    print(text)
-    return Picture(path, "Words without labels", text)
+    return Picture(sheet(tiles, "open_vocabulary"), "Words without labels", text)
 
 
 def trained(name: str) -> tuple[str, Path]:
@@ -341,27 +337,30 @@ def trained(name: str) -> tuple[str, Path]:
 
 
 def larger(image: Image.Image) -> Image.Image:
-    """The image at the size of its place on a sheet, so that names fit on it."""
+    """The image at the size of its place on a sheet, so that there is room for names."""
     return image.resize((CELL, CELL), Image.Resampling.BICUBIC)
 
 
 def painted(image: Image.Image, labels: np.ndarray, classes: Sequence[str]) -> Image.Image:
     """The larger image with all classes but the first, the background, painted in, and their names below it."""
-    factor, colours = CELL // image.width, label_colours(len(classes))
-    shown = paint(larger(image), np.where(labels, labels, -1).repeat(factor, 0).repeat(factor, 1), colours, 0.6)
-    return add_legend(shown, [(classes[number], colours[number]) for number in np.unique(labels) if number], width=CELL)
+    factor, colours = CELL // image.width, label_colours(len(classes) - 1)
+    shown = paint(larger(image), labels.astype(int).repeat(factor, 0).repeat(factor, 1) - 1, colours, 0.6)
+    return add_legend(shown, [(classes[label], colours[label - 1]) for label in np.unique(labels) if label], width=CELL)
 
 
-def boxed(image: Image.Image, found: Boxes) -> Image.Image:
-    """What was found, drawn on the larger image."""
-    factor = CELL // image.width
-    masks = None if found.masks is None else found.masks.repeat(factor, 1).repeat(factor, 2)
-    return replace(found, boxes=found.boxes * factor, masks=masks).draw(larger(image))
+def sheet(tiles: Sequence[Image.Image], name: str) -> Path:
+    """Tiles in rows of four as one picture; its file."""
+    side = max(max(tile.size) for tile in tiles)
+    equal = []
+    for tile in tiles:
+        equal.append(Image.new("RGB", (side, side), "white"))
+        equal[-1].paste(tile)
+    return save_image(contact_sheet(equal, cell=side), ROOT / f"images/{name}.png")
 
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>The demo of hypvision</title><style>
-body {{ font-family: sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; color: #222 }}
+body {{ font-family: sans-serif; max-width: 1400px; margin: 2em auto; padding: 0 1em; color: #222 }}
 table {{ border-collapse: collapse }} td, th {{ padding: .3em .8em; border-bottom: 1px solid #ccc; text-align: left }}
 td.number {{ text-align: right; font-variant-numeric: tabular-nums }} img {{ max-width: 100% }}
 </style></head><body>

@@ -1,4 +1,5 @@
-# The third part of `make demo`: a slim Mask R-CNN on scenes of 96 x 96 pixels, from the backbone of the first part.
+# The recipe of zoo:mask-rcnn_hcformer_nano.shapes: a slim Mask R-CNN on drawn scenes of 96 x 96 pixels, from the
+# backbone of classification.py.
 _base_ = [
     "../_base_/models/mask_rcnn_hcformer.py",
     "../_base_/datasets/coco_instance.py",

@@ -1,4 +1,5 @@
-# The second part of `make demo`: Semantic FPN on scenes of 96 x 96 pixels, from the backbone of the first part.
+# The recipe of zoo:semantic-fpn_hcformer_nano.shapes: Semantic FPN on drawn scenes of 96 x 96 pixels, from the backbone
+# of classification.py.
 _base_ = [
     "../_base_/models/semantic_fpn_hcformer.py",
     "../_base_/schedules/ade20k_adamw_80k.py",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from hypvision.cli.arguments import Parser, whole
+from hypvision.cli.arguments import Parser, number, whole
 
 # Those of hypvision.data, whose import brings PyTorch.
 PREPARED = ("ade847", "pc59", "pc459", "voc20", "voc20b")
@@ -55,6 +55,8 @@ def add_data_make_arguments(parser: Parser) -> None:
     text = "scenes of the emoji in this folder on photos, in the layouts masks and coco, instead of drawn shapes"
     parser.add_argument("--emoji", metavar="DIR", help=text)
     parser.add_argument("--photos", metavar="DIR", help="with --emoji: folder of photos, with train and test in it")
+    text = "with --emoji: share of white in the photos, by which emoji stand out (default: 0)"
+    parser.add_argument("--pale", type=number, default=0.0, metavar="X", help=text)
     parser.add_argument("--overwrite", action="store_true", help="replace a data set with other parameters")
 
 
@@ -71,7 +73,7 @@ def run_data_make(args: Namespace) -> None:
     make: Callable[..., Path] = export
     if args.emoji is not None:
         layouts, levels = EMOJI_LAYOUTS, EMOJI_LEVELS
-        make = partial(export_emoji, emoji=args.emoji, photos=args.photos)
+        make = partial(export_emoji, emoji=args.emoji, photos=args.photos, pale=args.pale)
     one_of((*layouts, "all"), **{"--layout": args.layout})
     level = args.level or ("shape" if args.emoji is None else "group")
     one_of(levels, **{"--level": level})

@@ -19,7 +19,7 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 
-from hypvision.checks import at_least
+from hypvision.checks import at_least, between
 from hypvision.data.emoji import Emoji, augment, read_emoji
 from hypvision.errors import HypvisionError
 from hypvision.images import images_in, open_image
@@ -75,6 +75,7 @@ class EmojiScenes(Dataset):
         boxes: give a box of each scene.
         general: probabilities that a word names the class or the group of an emoji instead of it.
         augmented: turn, mirror and recolour the emoji.
+        pale: share of white in the photos: 0 leaves them as they are.
         seed: of all random choices.
     """
 
@@ -91,8 +92,10 @@ class EmojiScenes(Dataset):
         boxes: bool = False,
         general: tuple[float, float] = (0.25, 0.1),
         augmented: bool = True,
+        pale: float = 0.0,
         seed: int = 0,
     ):
+        between(0, 1, pale=pale)
         at_least(1, length=length, count=min(count), size=size)
         self.emoji, classes = read_emoji(root, split)
         self.metainfo = dict(classes=classes)
@@ -104,6 +107,7 @@ class EmojiScenes(Dataset):
             raise HypvisionError(f"No style of {list(styles)} has an image of the split '{split}' in '{root}/images'.")
         self.length, self.size, self.count, self.side = length, size, tuple(count), tuple(side)
         self.boxes, self.general, self.augmented = boxes, tuple(general), augmented
+        self.pale = pale
         self.seed = [seed, ("train", "val", "test").index(split)]
 
     def __len__(self) -> int:
@@ -154,7 +158,8 @@ class EmojiScenes(Dataset):
         side = int(min(photo.size) * rng.uniform(0.5, 1.0))
         left, top = (int(rng.integers(whole - side + 1)) for whole in photo.size)
         crop = photo.resize((self.size, self.size), Image.Resampling.BILINEAR, (left, top, left + side, top + side))
-        return np.array(crop)
+        pixels = np.array(crop)
+        return (pixels * (1 - self.pale) + 255 * self.pale).astype(np.uint8) if self.pale else pixels
 
     def _emoji(self, rng: np.random.Generator) -> tuple[int, np.ndarray, np.ndarray]:
         """Number, pixels and mask of an emoji, cut to its own box."""

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from hypvision.checks import one_of
+from hypvision.checks import at_least, one_of
 from hypvision.errors import HypvisionError
 from hypvision.files import check_output_folder, replacing_folder, write_json
 from hypvision.records import read_record
@@ -162,6 +162,7 @@ def export_emoji(
     size: int = 128,
     seed: int = 0,
     level: str = "group",
+    pale: float = 0.0,
     overwrite: bool = False,
 ) -> Path:
     """Write scenes of emoji on photos (:class:`~hypvision.data.emoji_scenes.EmojiScenes`) with their masks and boxes.
@@ -175,6 +176,7 @@ def export_emoji(
         train, val, size, seed, overwrite: as for :func:`export`; scenes are square. Only training scenes turn, mirror
             and recolour the emoji.
         level: what the classes are: ``"name"`` of the emoji, its ``"class"`` or its ``"group"``.
+        pale: share of white in the photos, 0 to 1: the emoji stand out more, and less training is enough.
 
     Raises:
         HypvisionError: as :func:`export`, or a folder does not hold what it should.
@@ -184,13 +186,14 @@ def export_emoji(
     out = Path(out)
     one_of(EMOJI_LAYOUTS, layout=layout)
     one_of(("name", "class", "group"), level=level)
+    at_least(1, integer=True, train=train, val=val, size=size)
     record = dict(
         format=_FORMAT, layout=layout, train=train, val=val, size=size, seed=seed, level=level,
-        emoji=str(emoji), photos=str(photos),
+        emoji=str(emoji), photos=str(photos), pale=pale,
     )  # fmt: skip
     if _already_there(out, record, overwrite):
         return out
-    make = partial(EmojiScenes, emoji, size=size, seed=seed)
+    make = partial(EmojiScenes, emoji, size=size, seed=seed, pale=pale)
     scenes = {
         "train": make(photos=Path(photos) / "train", split="train", length=train),
         "val": make(photos=Path(photos) / "test", split="val", length=val, augmented=False),

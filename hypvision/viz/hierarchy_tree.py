@@ -162,9 +162,10 @@ def node_colours(nodes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
 
 
 def _enlarge(level: Tensor, size: tuple[int, int]) -> np.ndarray:
-    """Maps ``(n, h, w)`` at the size ``(height, width)``, each with the maximum 1."""
+    """Maps ``(n, h, w)`` at the size ``(height, width)``, each with 1 in its strongest tenth."""
     large = F.interpolate(level[None].float(), size, mode="bilinear", align_corners=False)[0]
-    found: np.ndarray = (large / large.flatten(1).amax(1)[:, None, None].clamp(min=1e-12)).numpy()
+    strong = large.flatten(1).quantile(0.9, dim=1)[:, None, None]  # the maximum would leave peaked maps dark
+    found: np.ndarray = (large / strong.clamp(min=1e-12)).clamp(max=1).numpy()
     return found
 
 
@@ -214,7 +215,7 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96, labels
         light = _enlarge(maps[l], (heights[l], widths[l]))
         for node in level:
             x, y = box(l, node)
-            lit = pale + np.sqrt(light[node])[..., None] * (pixels - pale)  # the root shows weak places, too
+            lit = pale + np.sqrt(light[node])[..., None] * (pixels - pale)
             sheet.paste(Image.fromarray(lit.clip(0, 255).astype(np.uint8)), (x, y))
             draw.rectangle([x - 3, y - 3, x + widths[l] + 2, y + heights[l] + 2], outline=colours[l][node], width=3)
             if labels:
@@ -305,7 +306,7 @@ def draw_disk(points: Sequence[Tensor], c: float, size: int = 640) -> Image.Imag
 
     for l in range(len(places) - 1):
         parents = places[l + 1][torch.arange(len(places[l])) // 2]
-        for path, colour in zip(geodesic_arc(places[l], parents, 24), colours[l]):
+        for path, colour in zip(geodesic_arc(places[l], parents, 128), colours[l]):
             draw.line(pixels(path), fill=colour, width=scale)
     for l, (level, shades) in enumerate(zip(places, colours)):
         r = (3 + 2 * l) * scale

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from base64 import b64decode
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from PIL import Image
 
 pytest.importorskip("mmengine")
 pytest.importorskip("open_clip")
-from hypvision.data.export import export
+from hypvision.data.export import export_emoji
 from hypvision.engine import run as engine
 from hypvision.engine.config import load_config
 
@@ -33,31 +34,42 @@ def demo(monkeypatch, tmp_path):
     return module
 
 
+def make_scenes(demo, train, val):
+    for layout in ("masks", "coco"):
+        export_emoji(
+            demo.DATA / layout, demo.SHIPPED / "emoji", demo.SHIPPED / "photos", layout, train=train, val=val, size=96
+        )
+
+
 def test_floors(demo):
-    export(demo.DATA / "imagefolder", "imagefolder", 16, 32, 32)
-    export(demo.DATA / "ade", "ade", 2, 8, 48, level="kind")
-    export(demo.DATA / "coco", "coco", 2, 8, 48, level="kind")
-    classification, segmentation, detection, open_vocabulary = demo.PARTS
-    assert demo.floor(classification) == pytest.approx(1 / 16)  # balanced classes
-    truth = [np.array(Image.open(path)) for path in (demo.DATA / "ade/annotations/validation").iterdir()]
-    answer, truth = np.ones((8, 48, 48), int), np.stack(truth)  # ground everywhere
-    ious = [((answer == c) & (truth == c)).sum() / ((answer == c) | (truth == c)).sum() for c in np.unique(truth)]
-    assert demo.floor(segmentation) == pytest.approx(np.mean(ious))
+    make_scenes(demo, 2, 8)
+    photos, segmentation, detection, open_vocabulary = demo.PARTS
+    assert demo.floor(photos) == pytest.approx(1 / 20)  # balanced classes
+    truth = np.stack([np.array(Image.open(path)) for path in (demo.DATA / "masks/val/masks").iterdir()])
+    assert truth.max() > 0
+    assert demo.floor(segmentation) == pytest.approx((truth == 0).mean() / len(np.unique(truth)))  # all is photo
     assert 0 <= demo.floor(detection) < 0.3
     ground = [(scene.instances == 0).mean() for scene in demo.open_vocabulary_scenes()]
     assert demo.floor(open_vocabulary) == pytest.approx(np.mean(ground) / 17)  # 0 for the 16 shapes
 
 
-def test_sheets_show_some_of_the_painted_images(demo):
-    shown = demo.ROOT / "classification" / "shown"
-    shown.mkdir(parents=True)
-    for i in range(20):
-        Image.new("RGB", (40, 60), (10 * i, 0, 0)).save(shown / f"{i:02d}.png")
-    path = demo.sheet(demo.PARTS[0])
-    assert path == demo.ROOT / "images" / "classification.png" and Image.open(path).size == (
-        990,
-        498,
-    )  # two rows of four
+def test_the_report_holds_the_table_and_the_pictures(demo, tmp_path):
+    Image.new("RGB", (4, 3), "red").save(tmp_path / "red.png")
+    picture = demo.Picture(tmp_path / "red.png", "Red & blue", "a <picture>")
+    page = demo.write_report([(demo.PARTS[0], 0.75, 0.05, 12.3)], [picture])
+    text = page.read_text()
+    assert page == tmp_path / "report.html" and "<td>photos</td>" in text and "Red &amp; blue" in text
+    assert re.findall(r'"number">(.*?)<', text) == ["0.750", "0.050", "12"] and "a &lt;picture&gt;" in text
+    found = re.findall(r'src="data:image/png;base64,(.*?)"', text)
+    assert [b64decode(one) for one in found] == [(tmp_path / "red.png").read_bytes()]
+
+
+def test_what_is_painted_on_the_larger_image(demo):
+    labels = np.zeros((96, 96), int)
+    labels[:48] = 2
+    shown = np.array(demo.painted(Image.new("RGB", (96, 96), (200, 200, 200)), labels, ["photo", "face", "food"]))
+    assert shown.shape[1] == demo.CELL < shown.shape[0]  # with a legend
+    assert (shown[150:280, :] == 200).all() and (shown[10:130, :] != 200).any(-1).all()
 
 
 def test_intersection_over_union(demo):
@@ -75,12 +87,49 @@ def test_open_vocabulary_before_and_after(demo):
     engine.train(load_config(name, options), folder)
     (folder / "iter_2.pth").rename(folder / "last.pth")
     metrics = engine.test(load_config(name), folder / "last.pth", folder / "test")
-    path, line = demo.before_and_after()
-    found = re.search(r"ring: mIoU ([\d.]+); the CLIP before tuning: ([\d.]+)", line)
+    picture = demo.before_and_after(shown=4)
+    found = re.search(r"ring: mIoU ([\d.]+); the CLIP before tuning: ([\d.]+)\.$", picture.text)
     assert float(found[1]) == pytest.approx(metrics["mIoU_novel"] / 100, abs=2e-3)
     assert found[1] != found[2]  # two steps have changed something
-    sheet = np.array(Image.open(path))
-    assert sheet.shape[1] == 4 * 306 + 6 and len(np.unique(sheet.reshape(-1, 3), axis=0)) > 50
+    sheet = np.array(Image.open(picture.path))
+    assert sheet.shape[1] == 4 * (demo.CELL + 6) + 6 and len(np.unique(sheet.reshape(-1, 3), axis=0)) > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["photos", "emoji_segmentation", "emoji_detection"])
+def test_a_part_and_its_pictures(demo, name):
+    """Two steps of each training on its own data, and what is drawn of it."""
+    make_scenes(demo, 8, 5)
+    config = f"configs/demo/{name}.py"
+    options = {
+        "emoji_segmentation": {"data_root": f"{demo.DATA}/masks"},
+        "emoji_detection": {"data_root": f"{demo.DATA}/coco/"},
+    }
+    length = {"emoji_segmentation": {"train_cfg.max_iters": 2, "default_hooks.checkpoint.interval": 2}}
+    short = {"train_cfg.max_epochs": 1, "default_hooks.checkpoint.interval": 1}
+    settings = load_config(config, options.get(name, {}) | length.get(name, short) | {"param_scheduler": []})
+    if name == "photos":
+        settings.train_dataloader.batch_size = 160
+    engine.train(settings, demo.ROOT / name)
+    next((demo.ROOT / name).glob("*_[12].pth")).rename(demo.ROOT / name / "last.pth")
+    metrics = engine.test(
+        load_config(config, options.get(name)), demo.ROOT / name / "last.pth", demo.ROOT / name / "test"
+    )
+    part = next(part for part in demo.PARTS if part.name == name)
+    assert np.isfinite(metrics[part.metric])
+    draw = {"photos": demo.photos, "emoji_segmentation": demo.segmentations, "emoji_detection": demo.detections}[name]
+    pictures = [draw(), *(demo.tree() if name == "photos" else [])]
+    assert len({picture.path for picture in pictures}) == (4 if name == "photos" else 1)
+    for picture in pictures:
+        assert min(Image.open(picture.path).size) > 150 and picture.title and picture.text.endswith(".")
+
+
+@pytest.mark.slow
+def test_clusters_of_a_photo(demo):
+    demo.DATA.mkdir()
+    found = demo.clusters()
+    assert [picture.path.name for picture in found] == ["kiwi_clusters.png", "kiwi_regions.png"]
+    assert all(picture.path.is_file() for picture in found)
 
 
 def test_calls(demo):
@@ -99,7 +148,7 @@ def test_calls(demo):
     ],
 )
 def test_ends(demo, monkeypatch, capsys, error, status, message):
-    monkeypatch.setattr(demo, "export", lambda *_, **__: None)
+    monkeypatch.setattr(demo, "make_scenes", lambda: None)
 
     def run(part, quiet=False):
         if quiet:
@@ -112,7 +161,7 @@ def test_ends(demo, monkeypatch, capsys, error, status, message):
 
 
 def test_a_failure_beside_the_classifier_is_told_before_the_detector_begins(demo, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "export", lambda *_, **__: None)
+    monkeypatch.setattr(demo, "make_scenes", lambda: None)
     begun, failed = [], threading.Event()
 
     def run(part, quiet=False):
@@ -127,12 +176,12 @@ def test_a_failure_beside_the_classifier_is_told_before_the_detector_begins(demo
         return 0.5, 1.0
 
     monkeypatch.setattr(demo, "run", run)
-    assert demo.main() == 3 and sorted(begun) == ["classification", "open_vocabulary"]
+    assert demo.main() == 3 and "emoji_detection" not in begun and {"photos", "open_vocabulary"} <= {*begun}
     assert "no CLIP\nThe demo stopped in" in capsys.readouterr().err
 
 
 def test_a_failure_in_front_interrupts_what_runs_beside_it(demo, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "export", lambda *_, **__: None)
+    monkeypatch.setattr(demo, "make_scenes", lambda: None)
 
     def run(part, quiet=False):
         if quiet:
@@ -147,19 +196,21 @@ def test_a_failure_in_front_interrupts_what_runs_beside_it(demo, monkeypatch, ca
     assert "stopped in: tools/train.py x.py" in capsys.readouterr().err and not demo.RUNNING
 
 
-def test_a_finished_demo_starts_anew_and_an_interrupted_one_goes_on(demo, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "export", lambda *_, **__: None)
-    monkeypatch.setattr(demo, "sheet", lambda part: demo.ROOT / f"{part.name}.png")
-    monkeypatch.setattr(demo, "clusters", list)
-    monkeypatch.setattr(demo, "detections", lambda: demo.ROOT / "detection.png")
-    monkeypatch.setattr(demo, "before_and_after", lambda: (demo.ROOT / "after.png", "rings: better"))
+@pytest.mark.parametrize(("metric", "status"), [(0.75, 0), (0.1, 1), (float("nan"), 1)])
+def test_the_end(demo, monkeypatch, capsys, metric, status):
+    """A figure that is not above its floor is a failure. A finished demo starts anew, an interrupted one goes on."""
+    monkeypatch.setattr(demo, "make_scenes", lambda: None)
+    monkeypatch.setattr(demo, "draw_all", list)
     monkeypatch.setattr(demo, "floor", lambda part: 0.1)
-    monkeypatch.setattr(demo, "run", lambda part, quiet=False: (0.75, 12.0))
-    checkpoint = demo.ROOT / "classification" / "epoch_1.pth"
+    monkeypatch.setattr(
+        demo, "run", lambda part, quiet=False: (metric if part.name == "emoji_detection" else 0.75, 12.0)
+    )
+    checkpoint = demo.ROOT / "photos" / "epoch_1.pth"
     checkpoint.parent.mkdir()
     checkpoint.touch()
-    assert demo.main() == 0 and checkpoint.exists() and demo.FINISHED.exists()
-    table = capsys.readouterr().out
-    assert table.count("0.750") == 4 and str(demo.ROOT / "detection.png") in table
-    assert "rings: better" in table and str(demo.ROOT / "after.png") in table
-    assert demo.main() == 0 and not checkpoint.exists()
+    assert demo.main() == status and checkpoint.exists() and demo.FINISHED.exists()
+    said = capsys.readouterr()
+    assert said.out.count("0.750") == (4 if status == 0 else 3)
+    assert said.out.splitlines()[-1] == f"Results and pictures: {(demo.ROOT / 'report.html').resolve()}"
+    assert said.err == ("Not above the floor: emoji_detection\n" if status else "")
+    assert demo.main() == status and not checkpoint.exists()
