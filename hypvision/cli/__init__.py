@@ -76,6 +76,7 @@ GROUPS = {
 COMMANDS = {
     "train": Command("train", "train a classifier, segmenter, detector or language model"),
     "test": Command("train", "measure a checkpoint on test data"),
+    "plot": Command("plot", "draw the curves of trainings: loss, rate and metrics"),
     "predict": Command("predict", "run any model on images, folders and videos"),
     "explain": Command("explain", "draw what a model clusters, or its tree of parts, in an image"),
     "export": Command("export", "write a model for ONNX or torch.export"),

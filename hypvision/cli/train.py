@@ -37,6 +37,8 @@ def add_train_arguments(parser: Parser) -> None:
         help="go on from this checkpoint, or from the newest complete one in the work dir",
     )
     parser.add_argument("--amp", action="store_true", help="mixed precision")
+    text = "send the log there, too, with the package of this name"
+    parser.add_argument("--log", choices=["tensorboard", "wandb", "mlflow"], help=text)
     _add_common_arguments(parser)
 
 
@@ -48,7 +50,7 @@ def run_train(args: Namespace) -> None:
 
     with readable_errors():
         options = parse_options(args.cfg_options)
-        train(args.config, args.work_dir, args.resume, args.amp, options, args.launcher, args.verbose)
+        train(args.config, args.work_dir, args.resume, args.amp, options, args.launcher, args.verbose, args.log)
         leave_processes()
 
 

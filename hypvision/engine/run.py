@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from mmengine.dist import is_main_process
 
 from hypvision.checkpoints.match import check_compatible, engine_names
 from hypvision.checkpoints.sources import is_address
@@ -27,11 +30,13 @@ from hypvision.engine.config import files_of, leave_out_pretrained, load_config,
 from hypvision.engine.console import ConsoleHook, quiet
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, find_test_options, import_extensions
 from hypvision.engine.hooks import InterruptHook
+from hypvision.engine.tracking import track
 from hypvision.engine.work_dir import lock_work_dir
 from hypvision.engine.workers import with_extensions
 from hypvision.errors import HypvisionError
 from hypvision.files import check_output, check_output_folder, protecting
 from hypvision.images import is_image
+from hypvision.viz.curves import choose, draw_curves, read_runs
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -92,6 +97,7 @@ def train(
     cfg_options: dict[str, Any] | None = None,
     launcher: str = "none",
     verbose: bool = False,
+    log: str | None = None,
 ) -> Runner:
     """Train what a config describes.
 
@@ -105,9 +111,11 @@ def train(
         launcher: ``"none"``, ``"pytorch"`` (torchrun), ``"slurm"`` or ``"mpi"``.
         verbose: mmengine's whole log on the console, which is otherwise in its file alone; see
             :mod:`hypvision.engine.console`.
+        log: where the log goes besides its files: ``"tensorboard"``, ``"wandb"`` or ``"mlflow"``, see
+            :mod:`hypvision.engine.tracking`.
 
     Returns:
-        The runner at the end of its work.
+        The runner at the end of its work. ``results.png`` in the work dir has the curves of the training.
 
     Raises:
         HypvisionError: a mistake in the config, the data or the checkpoint; the loss became NaN.
@@ -116,6 +124,8 @@ def train(
         config = load_config(config, cfg_options)
         import_extensions(config)
         config = prepare(config, work_dir, amp, launcher)
+        if log is not None:
+            track(config, log)
         _check_training(config, resume)
         with lock_work_dir(config.work_dir):
             return _train(config, None if verbose else ConsoleHook())
@@ -197,7 +207,19 @@ def _train(config: Config, console: ConsoleHook | None) -> Runner:
                 hook.restore()
             if isinstance(hook, ConsoleHook):
                 hook.close()
+    if is_main_process() and find_spec("matplotlib") is not None:
+        _draw_results(runner)
     return runner
+
+
+def _draw_results(runner: Runner) -> None:
+    """``results.png``: the curves of a training, if it has logged enough for some."""
+    try:
+        panels = choose(read_runs([runner.work_dir]))
+        if any(len(curve.steps) > 1 for panel in panels.values() for curve in panel):
+            draw_curves(panels, Path(runner.work_dir, "results.png"))
+    except HypvisionError as error:  # no log for files, a full disk: the training is complete all the same
+        _logger.info("results.png was not drawn: %s", error)
 
 
 def _check_weights(

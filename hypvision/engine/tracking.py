@@ -1,0 +1,74 @@
+"""Where a training sends its log besides its files: ``hypvision train --log``, with mmengine's own backends."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hypvision.errors import HypvisionError, did_you_mean
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
+
+TRACKERS = {"tensorboard": "TensorboardVisBackend", "wandb": "WandbVisBackend", "mlflow": "MLflowVisBackend"}
+"""Package -> the backend that writes to it."""
+
+# mlflow refuses long values: of the config it gets what one compares, and the whole as a file.
+_PARAMETERS = ("optim_wrapper", "train_cfg", "param_scheduler", "randomness")
+
+
+def track(config: Config, name: str) -> None:
+    """Change a config so that its training sends its log to a tracker as well.
+
+    Args:
+        config: after :func:`hypvision.engine.config.prepare`.
+        name: of :data:`TRACKERS`.
+
+    Raises:
+        HypvisionError: an unknown name, the package is missing, or nobody is logged in.
+    """
+    if name not in TRACKERS:
+        raise HypvisionError(
+            f"There is no --log '{name}'.{did_you_mean(name, TRACKERS)} There are: {', '.join(TRACKERS)}."
+        )
+    if find_spec(name) is None:
+        raise HypvisionError(
+            f"--log {name} needs the package '{name}', which is not installed. Run: pip install {name}"
+        )
+    visualizer = config.get("visualizer") or dict(type="Visualizer")
+    backends = list(visualizer.get("vis_backends") or [dict(type="LocalVisBackend")])
+    if all(backend.get("type") != TRACKERS[name] for backend in backends):
+        backends.append(dict(type=TRACKERS[name], **_settings(config, name)))
+    config.visualizer = dict(visualizer, vis_backends=backends)
+
+
+def _settings(config: Config, name: str) -> dict[str, Any]:
+    run = Path(config.work_dir).name
+    if name == "wandb":
+        if os.environ.get("WANDB_MODE") not in ("offline", "disabled", "dryrun") and not _logged_in():
+            raise HypvisionError(
+                "--log wandb: nobody is logged in at Weights & Biases. Run `wandb login` once, or set "
+                "WANDB_MODE=offline to write the log to this machine."
+            )
+        project = os.environ.get("WANDB_PROJECT", "hypvision")
+        return dict(init_kwargs=dict(project=project, name=os.environ.get("WANDB_NAME", run)))
+    if name == "mlflow":
+        place = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').absolute()}"
+        return dict(
+            exp_name=os.environ.get("MLFLOW_EXPERIMENT_NAME", "hypvision"),
+            run_name=run,
+            tracking_uri=place,
+            tracked_config_keys=[key for key in _PARAMETERS if config.get(key) is not None],
+        )
+    return {}
+
+
+def _logged_in() -> bool:
+    import wandb
+
+    try:
+        return bool(wandb.login(prompt=False))
+    except TypeError:  # of versions that cannot leave out the question
+        return bool(wandb.api.api_key)

@@ -1,0 +1,209 @@
+"""Curves of trainings, from the logs that they write: ``WORK_DIR/TIME/vis_data/scalars.json``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hypvision.errors import HypvisionError, did_you_mean, require
+from hypvision.files import csv_text, parse_json, read_lines, write_text
+from hypvision.viz.sheet import save_figure
+
+LOG = "vis_data/scalars.json"
+_PLACES = ("step", "iter", "epoch")  # where a record stands in the training
+_MOST = 12  # panels without a choice of quantities
+
+
+class Curve(NamedTuple):
+    """A quantity of a run.
+
+    Attributes:
+        run: name of the run.
+        split: ``"train"`` or ``"val"``.
+        quantity: name in the log.
+        unit: of the steps, ``"iteration"`` or ``"epoch"``.
+        steps: where each value was taken.
+        values: the numbers.
+    """
+
+    run: str
+    split: str
+    quantity: str
+    unit: str
+    steps: list[float]
+    values: list[float]
+
+
+def read_runs(places: Sequence[str | Path]) -> list[Curve]:
+    """Every quantity that runs have logged.
+
+    Args:
+        places: for each run its work dir, one of the time-stamped folders in it, or a ``scalars.json``. A work dir with
+            several logs is one training that was resumed: from the first step of a log on, it replaces the earlier.
+
+    Raises:
+        HypvisionError: a place without a log, or with one that cannot be read.
+    """
+    found: list[Curve] = []
+    for place, name in zip(places, _names([Path(place).absolute() for place in places])):
+        records: list[dict[str, Any]] = []
+        for path in _logs(Path(place)):
+            new = _records(path)
+            first = min((record["step"] for record in new if "iter" in record), default=math.inf)
+            is_repeated = (i for i, record in enumerate(records) if "iter" in record and record["step"] >= first)
+            records = records[: next(is_repeated, len(records))] + new
+        found += _curves(name, records)
+    return found
+
+
+def _names(places: Sequence[Path]) -> list[str]:
+    """The last parts of the paths, as many as tell them apart."""
+    parts = [path.parts[: -len(Path(LOG).parts)] if path.name == Path(LOG).name else path.parts for path in places]
+    for count in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(part[-count:]) for part in parts]
+        if len({*names}) == len({*parts}):
+            break
+    return names if parts else []
+
+
+def _logs(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place]
+    found = [place / LOG] if (place / LOG).is_file() else sorted(place.glob(f"*/{LOG}"))
+    if not found:
+        missing = f"'{place}' has no log of a training" if place.is_dir() else f"There is no run '{place}'"
+        raise HypvisionError(f"{missing}. Give the work dir of a training, which has TIME/{LOG}, or such a file.")
+    return found
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    found = []
+    for number, line in enumerate(read_lines(path, "the log of a training", blank=True), 1):
+        try:
+            record = parse_json(line) if line else None
+        except ValueError:
+            record = ""
+        if record is None:
+            continue
+        if not isinstance(record, dict) or not _is_value(record.get("step")):
+            raise HypvisionError(
+                f"Line {number} of '{path}' is no record of a training's log. Expected: JSON with a number \"step\", such "
+                'as {"loss": 0.5, "iter": 10, "step": 10}. Give the work dir of a training.'
+            )
+        found.append(record)
+    return found
+
+
+def _is_value(value: Any) -> bool:
+    """Whether it is a number, of a size that a float has."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+
+
+def _curves(run: str, records: list[dict[str, Any]]) -> list[Curve]:
+    by_epoch = any("epoch" in record for record in records)
+    found: dict[tuple[str, str], Curve] = {}
+    last = 0.0
+    for record in records:
+        split, step = ("train" if "iter" in record else "val"), record["step"]
+        last = step if split == "train" else last
+        unit = "epoch" if split == "val" and (by_epoch or step < last) else "iteration"
+        for name, value in record.items():
+            if name not in _PLACES and _is_value(value):
+                curve = found.setdefault((split, name), Curve(run, split, name, unit, [], []))
+                curve.steps.append(step)
+                curve.values.append(float(value))
+    return list(found.values())
+
+
+def write_curves(curves: Sequence[Curve], path: str | Path) -> None:
+    """Write every value as a row of a table: run, split, quantity, unit, step, value."""
+    rows = ([(*curve[:4], step, value) for step, value in zip(curve.steps, curve.values)] for curve in curves)
+    write_text(path, csv_text([("run", "split", "quantity", "unit", "step", "value"), *chain(*rows)]))
+
+
+def choose(curves: Sequence[Curve], patterns: Sequence[str] = ()) -> dict[str, list[Curve]]:
+    """The curves of each panel of a figure, under its title.
+
+    Args:
+        curves: of all runs.
+        patterns: names of quantities, with ``*`` for any letters; without them: the loss, the rate and the metrics of
+            the validation.
+
+    Raises:
+        HypvisionError: no quantity has such a name.
+    """
+    known = list(dict.fromkeys(curve.quantity for curve in curves))
+    for pattern in patterns:
+        if not any(fnmatch(name, pattern) for name in known):
+            raise HypvisionError(
+                f"No run has logged '{pattern}'.{did_you_mean(pattern, known)} There are: {', '.join(known)}."
+            )
+    panels: dict[str, list[Curve]] = {}
+    for pattern in patterns or ("loss", "lr", "*"):
+        for curve in curves:
+            usual = curve.split == "val" and curve.quantity not in ("time", "data_time")
+            if fnmatch(curve.quantity, pattern) and (patterns or pattern != "*" or usual):
+                title = curve.quantity if curve.split == "train" else f"{curve.quantity} (validation)"
+                panel = panels.setdefault(title, [])
+                if curve not in panel:
+                    panel.append(curve)
+    return panels if patterns else dict(list(panels.items())[:_MOST])
+
+
+def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path, dpi: int = 110) -> None:
+    """Write a figure with a panel for each quantity, a line for each run.
+
+    Args:
+        panels: see :func:`choose`.
+        path: of the figure; matplotlib takes the format from its ending.
+        dpi: pixels an inch.
+
+    Raises:
+        HypvisionError: matplotlib is missing, or the place is not writable.
+    """
+    require("matplotlib", "viz")
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    runs = list(dict.fromkeys(curve.run for panel in panels.values() for curve in panel))
+    colours = _colours(len(runs))
+    columns = 2 if len(panels) == 4 else min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure((4.2 * columns, 3 * rows + 0.5), layout="constrained")
+    every = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in every[len(panels) :]:
+        axes.set_axis_off()
+    for axes, (title, panel) in zip(every, panels.items()):
+        for curve in panel:
+            marker = "." if len(curve.steps) <= 30 else None
+            axes.plot(curve.steps, curve.values, color=colours[runs.index(curve.run)], marker=marker, linewidth=1.4)
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel(" or ".join(dict.fromkeys(curve.unit for curve in panel)), fontsize=8)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    if len(runs) == 1:
+        figure.suptitle(runs[0], fontsize=11)
+    else:
+        handles = [_line(colour) for colour in colours]
+        figure.legend(handles, runs, loc="outside upper center", ncols=max(1, min(3, len(runs))), fontsize=9)
+    save_figure(figure, path, dpi)
+
+
+def _line(colour: Any) -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], color=colour, linewidth=2)
+
+
+def _colours(count: int) -> list[Any]:
+    from matplotlib import colormaps
+
+    if count <= 10:
+        return list(colormaps["tab10"].colors[:count])
+    return [colormaps["turbo"]((i + 0.5) / count) for i in range(count)]
