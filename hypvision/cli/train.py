@@ -60,11 +60,13 @@ def add_test_arguments(parser: Parser) -> None:
     parser.add_argument(
         "weights", metavar="WEIGHTS", help="checkpoint file, or zoo:NAME (hypvision zoo list lists them)"
     )
-    predictions = parser.add_mutually_exclusive_group()
-    text = "write the label maps of a segmenter into this folder"
-    parser.add_output("--out", what="folder", metavar="DIR", help=text, group=predictions)
-    text = "write the predictions of any other model into this file (.json)"
-    parser.add_output("--save", metavar="FILE", help=text, group=predictions)
+    text = (
+        "write a report into this folder: report.html with the confusion matrix, a table of the classes, curves of "
+        "precision and recall (boxes), the worst mistakes; of a segmenter also its label maps"
+    )
+    parser.add_output("--out", what="folder", metavar="DIR", help=text)
+    text = "write the predictions into this file (.json; of a metric learner the embeddings, .npz)"
+    parser.add_output("--save", metavar="FILE", help=text)
     parser.add_output(
         "--show-dir",
         what="folder",
@@ -88,10 +90,9 @@ def run_test(args: Namespace) -> None:
 
     with readable_errors():
         options = parse_options(args.cfg_options)
-        out = args.out or args.save
         metrics = test(
-            args.config, args.weights, args.work_dir, out, args.show_dir, args.tta, options, args.launcher,
-            args.allow_nonfinite, args.verbose,
+            args.config, args.weights, args.work_dir, args.out, args.show_dir, args.tta, options, args.launcher,
+            args.allow_nonfinite, args.verbose, args.save,
         )  # fmt: skip
         from mmengine.dist import is_main_process
 

@@ -1,15 +1,15 @@
 """Registries by which tasks and OpenMMLab's libraries extend the engine.
 
-The engine imports no task: packages above it register here how ``hypvision test`` writes predictions (``--out``), draws
-images (``--show-dir``) and augments at test time (``--tta``), and how ``hypvision predict`` runs a model.
+The engine imports no task: packages above it register here how ``hypvision test`` writes predictions (``--save``) and
+reports (``--out``), draws images (``--show-dir``) and augments at test time (``--tta``), and how ``hypvision predict`` runs a model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hypvision.plugins import PLUGINS, plugin
 
@@ -37,6 +37,10 @@ TEST_OPTIONS: dict[str, TestOptions] = {}
 
 PREDICTION_ARGUMENTS: dict[str, str] = {}
 """Metric -> its argument that names the file or folder of the predictions."""
+
+REPORTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {}
+"""Metric -> a function of its settings to those of the :class:`~hypvision.engine.reports.ReportMetric` that collects
+what a report of its task shows."""
 
 PREDICTORS: dict[str, Callable | str] = {}
 """By the ``type`` of the model, or by the ``default_scope`` of the config: a function of a model in evaluation mode,

@@ -7,6 +7,7 @@ is added to a config.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from contextlib import nullcontext
 from importlib.util import find_spec
 from itertools import count
@@ -30,10 +31,11 @@ from hypvision.engine.config import files_of, leave_out_pretrained, load_config,
 from hypvision.engine.console import ConsoleHook, quiet
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, find_test_options, import_extensions
 from hypvision.engine.hooks import InterruptHook
+from hypvision.engine.reports import add_report
 from hypvision.engine.tracking import track
 from hypvision.engine.work_dir import lock_work_dir
 from hypvision.engine.workers import with_extensions
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, require
 from hypvision.files import check_output, check_output_folder, protecting
 from hypvision.images import is_image
 from hypvision.viz.curves import choose, draw_curves, read_runs
@@ -253,6 +255,7 @@ def test(
     launcher: str = "none",
     allow_nonfinite: bool = False,
     verbose: bool = False,
+    save: str | Path | None = None,
 ) -> dict[str, float]:
     """Measure a checkpoint on the test data of a config.
 
@@ -260,8 +263,8 @@ def test(
         config: path of a config file, or a config.
         weights: checkpoint file, ``"zoo:NAME"``, or URL with the file's sum, ``https://...#sha256=HEX``.
         work_dir: folder of the logs; default ``work_dirs/CONFIG_NAME``.
-        out: where predictions go: for classification a JSON file with metrics and predictions; for segmentation a
-            folder of PNG label maps; for detection the prefix of COCO result files.
+        out: folder of a report: ``report.html`` and the pictures and tables in it, see
+            :mod:`hypvision.engine.reports`; for segmentation also the PNG label maps, in ``label_maps``.
         show_dir: folder for images with the predictions drawn in.
         tta: test-time augmentation: the config's ``tta_model`` and ``tta_pipeline``; without them, and for
             classification, each image and its mirror image.
@@ -269,6 +272,8 @@ def test(
         launcher: as for :func:`train`.
         allow_nonfinite: accept weights that are NaN or infinite; metrics become NaN if predictions are not finite.
         verbose: as for :func:`train`.
+        save: file of the predictions: for classification JSON with metrics and predictions; for detection the prefix of
+            COCO result files; for retrieval the embeddings.
 
     Returns:
         The metrics by name.
@@ -294,9 +299,11 @@ def test(
         leave_out_pretrained(config.model)
         if tta:
             _use_tta(config)
-        if out is not None:
-            with protecting(weights, *files_of(config)):
-                _write_predictions(config, Path(out))
+        with protecting(weights, *files_of(config)):
+            if save is not None:
+                _write_predictions(config, Path(save))
+            if out is not None:
+                _write_report(config, Path(out), str(weights))
         if show_dir is not None:
             check_output_folder(show_dir)
             check_result(config, Path(show_dir))
@@ -332,29 +339,44 @@ def _use_tta(config: Config) -> None:
         config.model = dict(config.tta_model, module=config.model)
 
 
-def _write_predictions(config: Config, out: Path) -> None:
-    """Set the output argument of the task's metric; each has its own format."""
+def _evaluators(config: Config) -> Iterator[tuple[dict[str, Any], str | None]]:
+    """Each metric of a test, and its argument that names the file or folder of the predictions."""
     evaluators = config.test_evaluator
-    evaluators = list(evaluators) if isinstance(evaluators, (list, tuple)) else [evaluators]
-    for evaluator in evaluators:
-        argument = PREDICTION_ARGUMENTS.get(str(evaluator.get("type")).rpartition(".")[2])
-        if argument is not None:
-            path = out.with_suffix("") if argument == "outfile_prefix" else out
-            if argument == "outfile_prefix":
-                for kind in ("bbox", "segm", "proposal", "keypoints"):  # mmdet writes them itself
-                    check_output(f"{path}.{kind}.json")
-            elif argument == "output_dir":
-                check_output_folder(path)
-            else:
-                check_output(path)
-            check_result(config, path)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            evaluator[argument] = str(path)
-            return
-    types = ", ".join(str(evaluator.get("type")) for evaluator in evaluators)
-    raise HypvisionError(
-        f"--out, --save: predictions can be written by {', '.join(PREDICTION_ARGUMENTS)}, but the config has {types}."
-    )
+    for evaluator in evaluators if isinstance(evaluators, (list, tuple)) else [evaluators]:
+        yield evaluator, PREDICTION_ARGUMENTS.get(str(evaluator.get("type")).rpartition(".")[2])
+
+
+def _write_predictions(config: Config, path: Path) -> None:
+    """Set the output argument of the task's metric; each has its own format."""
+    for evaluator, argument in _evaluators(config):
+        if argument in (None, "output_dir"):
+            continue
+        if argument == "outfile_prefix":
+            path = path.with_suffix("")
+            for kind in ("bbox", "segm", "proposal", "keypoints"):  # mmdet writes them itself
+                check_output(f"{path}.{kind}.json")
+        else:
+            check_output(path)
+        check_result(config, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        evaluator[argument] = str(path)
+        return
+    if any(argument for _, argument in _evaluators(config)):
+        raise HypvisionError("--save: the predictions of a segmenter are label maps, a folder of them. Use --out DIR.")
+    types = ", ".join(str(evaluator.get("type")) for evaluator, _ in _evaluators(config))
+    able = ", ".join(name for name, argument in PREDICTION_ARGUMENTS.items() if argument != "output_dir")
+    raise HypvisionError(f"--save: predictions can be written by {able}, but the config has {types}.")
+
+
+def _write_report(config: Config, folder: Path, weights: str) -> None:
+    """Let the test write its report, and a segmenter its label maps."""
+    require("matplotlib", "viz")
+    check_output_folder(folder)
+    check_result(config, folder)
+    for evaluator, argument in _evaluators(config):
+        if argument == "output_dir":
+            evaluator[argument] = str(check_output_folder(folder / "label_maps"))
+    add_report(config, folder, weights)
 
 
 def check_result(config: Config, path: Path) -> None:

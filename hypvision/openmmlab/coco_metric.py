@@ -6,7 +6,9 @@ sorts the numbers of the categories, gives -1 for a mean of nothing, and takes a
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +19,7 @@ from mmdet.datasets.api_wrappers import COCOevalMP
 from mmdet.evaluation import CocoMetric
 from mmdet.evaluation.metrics import coco_metric
 from mmdet.registry import METRICS
+from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from hypvision.engine.metrics import Metric
@@ -143,3 +146,65 @@ class CheckedCocoMetric(Metric, CocoMetric):
         annotations = self._coco_api.dataset.get("annotations", ())
         known = {x["category_id"] for x in annotations if not x.get("iscrowd") and x["image_id"] in images}
         return [name for name, number in zip(classes, self.cat_ids) if number not in known]
+
+    def reference(self, truth: Sequence[dict]) -> tuple[COCO, list[int]]:
+        """The ground truth, of the annotation file or of the samples, and the number of each class in it."""
+        names = list(self.dataset_meta["classes"])
+        if self._coco_api is not None:
+            return self._coco_api, list(self._coco_api.get_cat_ids(cat_names=names))
+        annotations: list[dict[str, Any]] = []
+        for item in truth:
+            for instance in item["anns"]:
+                left, top, right, bottom = (float(value) for value in instance["bbox"])
+                annotation = dict(
+                    id=len(annotations) + 1,
+                    image_id=item["img_id"],
+                    bbox=[left, top, right - left, bottom - top],
+                    area=(right - left) * (bottom - top),
+                    iscrowd=int(instance.get("ignore_flag", 0)),
+                    category_id=int(instance["bbox_label"]),
+                )
+                if instance.get("mask") is not None:
+                    annotation["segmentation"] = instance["mask"]
+                annotations.append(annotation)
+        reference = COCO()
+        images = [dict(id=item["img_id"], width=item["width"], height=item["height"]) for item in truth]
+        categories = [dict(id=number, name=name) for number, name in enumerate(names)]
+        reference.dataset = dict(images=images, annotations=annotations, categories=categories)
+        with contextlib.redirect_stdout(io.StringIO()):
+            reference.createIndex()
+        return reference, list(range(len(names)))
+
+
+def detections_of(predictions: Sequence[dict], ids: list[int], metric: str) -> list[dict]:
+    """What was found in all images, in COCO's format; ``metric`` is ``"bbox"`` or ``"segm"``."""
+    found = []
+    for item in predictions:
+        for k, (box, score, label) in enumerate(zip(item["bboxes"], item["scores"], item["labels"])):
+            left, top, right, bottom = (float(value) for value in box)
+            entry = dict(image_id=item["img_id"], category_id=ids[int(label)], score=float(score))
+            if metric == "segm":
+                entry["segmentation"] = item["masks"][k]
+            else:
+                entry["bbox"] = [left, top, right - left, bottom - top]
+            found.append(entry)
+    return found
+
+
+def precision_curves(reference: COCO, detections: list[dict], ids: list[int], images: list, metric: str) -> np.ndarray:
+    """Precision (thresholds, recalls, classes) from 0 to 1, of up to 100 detections an image, as pycocotools has it at
+    ten IoUs from 0.5 and 101 recalls from 0; -1 for classes without an object."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        # loadRes takes no empty list
+        if detections:
+            found = reference.loadRes(detections)
+        else:
+            found = COCO()
+            found.dataset = dict(reference.dataset, annotations=[])
+            found.createIndex()
+        run = CheckedCOCOeval(reference, found, metric)  # classes in the order of the ids
+        run.params.catIds, run.params.imgIds = ids, sorted(set(images))
+        run.evaluate()
+        run.accumulate()
+    curves: np.ndarray = run.eval["precision"][:, :, :, 0, -1]
+    return curves

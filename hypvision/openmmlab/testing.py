@@ -1,14 +1,14 @@
-"""How ``hypvision test`` serves mmseg and mmdet: views for ``--tta``, painted images, files of predictions."""
+"""How ``hypvision test`` serves mmseg and mmdet: views for ``--tta``, painted images, predictions, reports."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
 
-from hypvision.engine.extensions import PREDICTION_ARGUMENTS, TEST_OPTIONS, TestOptions
+from hypvision.engine.extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
 from hypvision.errors import HypvisionError
 
 AFTER_FLIP = ("Pad", "LoadAnnotations")  # padding stays right and below; the truth is that of the image as it is
@@ -72,6 +72,20 @@ def _show(config: Config, folder: Path) -> None:
         config.visualizer.save_dir = str(folder)
 
 
+def _segmentation_report(metric: Mapping[str, Any]) -> dict[str, Any]:
+    import hypvision.openmmlab.segmentation_report  # noqa: F401 - registers it
+
+    return dict(type="SegmentationReport", ignore_index=metric.get("ignore_index", 255))
+
+
+def _detection_report(metric: Mapping[str, Any]) -> dict[str, Any]:
+    import hypvision.openmmlab.detection_report  # noqa: F401 - registers it; imports mmdet
+
+    return dict(type="DetectionReport", **{key: metric.get(key) for key in ("ann_file", "backend_args")})
+
+
 TEST_OPTIONS.update(mmseg=TestOptions(_augment, _show), mmdet=TestOptions(_augment, _show))
 PREDICTION_ARGUMENTS.update(IoUMetric="output_dir", CocoMetric="outfile_prefix")
 PREDICTION_ARGUMENTS.update(OpenVocabIoUMetric="output_dir", OpenVocabCocoMetric="outfile_prefix")
+REPORTS.update(IoUMetric=_segmentation_report, OpenVocabIoUMetric=_segmentation_report)
+REPORTS.update(CocoMetric=_detection_report, OpenVocabCocoMetric=_detection_report)

@@ -11,11 +11,13 @@ from hypvision.tasks.classification import (
     PredictionPainterHook,
     TopKAccuracy,
 )
+from hypvision.tasks.classification_report import ClassificationReport
 from hypvision.tasks.hierarchy import HierarchyClassifier
 from hypvision.tasks.multi_label import MultiLabelAP
 
 __all__ = [
     "CalibrationError",
+    "ClassificationReport",
     "GroupAccuracy",
     "HierarchyClassifier",
     "ImageClassifier",

@@ -27,7 +27,7 @@ def contact_sheet(images: Sequence[Image.Image], columns: int = 4, cell: int = 2
     """
     if not images:
         raise ValueError("There are no images to put on the sheet.")
-    return _rows([_fitted(image, cell) for image in images], columns, cell, gap)
+    return _rows([fitted(image, cell) for image in images], columns, cell, gap)
 
 
 def search_sheet(
@@ -36,7 +36,7 @@ def search_sheet(
     """An image of the query, framed in blue, and of its neighbours with a line of text below each."""
     tiles, gap = [], 8
     for image, text in [(query, "query"), *results]:
-        tile, small = Image.new("RGB", (cell, cell + 16), "white"), _fitted(image, cell)
+        tile, small = Image.new("RGB", (cell, cell + 16), "white"), fitted(image, cell)
         tile.paste(small, ((cell - small.width) // 2, (cell - small.height) // 2))
         ImageDraw.Draw(tile).text((0, cell + 2), text[: cell // 6], fill="black")
         tiles.append(tile)
@@ -54,7 +54,7 @@ def text_tile(text: str, cell: int = 160) -> Image.Image:
     return tile
 
 
-def _fitted(image: Image.Image, cell: int) -> Image.Image:
+def fitted(image: Image.Image, cell: int) -> Image.Image:
     """The image with its long side ``cell``; the pixels of tiny ones stay visible."""
     scale = cell / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))

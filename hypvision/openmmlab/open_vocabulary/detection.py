@@ -6,8 +6,6 @@ Importing this module imports mmdet and open_clip.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,13 +22,12 @@ from mmdet.registry import DATASETS, METRICS, MODELS
 from mmdet.structures.bbox import bbox2roi
 from mmengine.config import ConfigDict
 from mmengine.structures import InstanceData
-from pycocotools.coco import COCO
 from torch import Tensor, nn
 
 from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_boxes, region_logits
 from hypvision.files import write_text
-from hypvision.openmmlab.coco_metric import CheckedCOCOeval, CheckedCocoMetric
+from hypvision.openmmlab.coco_metric import CheckedCocoMetric, detections_of, precision_curves
 from hypvision.openmmlab.datasets.detection import CheckedCocoDataset
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
     OpenVocabMaps,
@@ -278,10 +275,10 @@ class OpenVocabCocoMetric(CheckedCocoMetric):
         names = list(self.dataset_meta["classes"])
         groups = groups_of(names, self.groups)
         truth, predictions = zip(*results) if results else ((), ())
-        reference, ids = self._reference(truth, names)
+        reference, ids = self.reference(truth)
         found: dict[str, float] = {}
         for metric in self.metrics:
-            detections = _detections(predictions, ids, metric)
+            detections = detections_of(predictions, ids, metric)
             if self.outfile_prefix is not None:
                 write_text(f"{self.outfile_prefix}.{metric}.json", json.dumps(detections, default=bytes.decode))
             if self.format_only:
@@ -295,61 +292,9 @@ class OpenVocabCocoMetric(CheckedCocoMetric):
                 found[f"{prefix}AP50_{group}"] = mean_percent(precision[0, numbers])
         return found
 
-    def _reference(self, truth: Sequence[dict], names: list[str]) -> tuple[COCO, list[int]]:
-        if self._coco_api is not None:
-            return self._coco_api, list(self._coco_api.get_cat_ids(cat_names=names))
-        annotations: list[dict[str, Any]] = []
-        for item in truth:
-            for instance in item["anns"]:
-                left, top, right, bottom = (float(value) for value in instance["bbox"])
-                annotation = dict(
-                    id=len(annotations) + 1,
-                    image_id=item["img_id"],
-                    bbox=[left, top, right - left, bottom - top],
-                    area=(right - left) * (bottom - top),
-                    iscrowd=int(instance.get("ignore_flag", 0)),
-                    category_id=int(instance["bbox_label"]),
-                )
-                if instance.get("mask") is not None:
-                    annotation["segmentation"] = instance["mask"]
-                annotations.append(annotation)
-        reference = COCO()
-        images = [dict(id=item["img_id"], width=item["width"], height=item["height"]) for item in truth]
-        categories = [dict(id=number, name=name) for number, name in enumerate(names)]
-        reference.dataset = dict(images=images, annotations=annotations, categories=categories)
-        with contextlib.redirect_stdout(io.StringIO()):
-            reference.createIndex()
-        return reference, list(range(len(names)))
 
-
-def _detections(predictions: Sequence[dict], ids: list[int], metric: str) -> list[dict]:
-    found = []
-    for item in predictions:
-        for k, (box, score, label) in enumerate(zip(item["bboxes"], item["scores"], item["labels"])):
-            left, top, right, bottom = (float(value) for value in box)
-            entry = dict(image_id=item["img_id"], category_id=ids[int(label)], score=float(score))
-            if metric == "segm":
-                entry["segmentation"] = item["masks"][k]
-            else:
-                entry["bbox"] = [left, top, right - left, bottom - top]
-            found.append(entry)
-    return found
-
-
-def _precision(reference: COCO, detections: list[dict], ids: list[int], images: list, metric: str) -> np.ndarray:
+def _precision(*arguments: Any) -> np.ndarray:
     """Average precision (thresholds, classes) from 0 to 1; NaN for classes without an object."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        # loadRes takes no empty list
-        if detections:
-            found = reference.loadRes(detections)
-        else:
-            found = COCO()
-            found.dataset = dict(reference.dataset, annotations=[])
-            found.createIndex()
-        run = CheckedCOCOeval(reference, found, metric)  # classes in the order of the ids
-        run.params.catIds, run.params.imgIds = ids, sorted(set(images))
-        run.evaluate()
-        run.accumulate()
-    precision = run.eval["precision"][:, :, :, 0, -1]  # thresholds, recalls, classes
+    precision = precision_curves(*arguments)
     occurs = (precision > -1).all((0, 1))
     return np.where(occurs, precision.mean(1), np.nan)

@@ -1,0 +1,123 @@
+"""The report of a test, ``hypvision test --out DIR``: collected beside the metrics, written when these are known."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mmengine.dist import is_main_process
+from mmengine.evaluator import BaseMetric
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from hypvision.engine.extensions import REPORTS
+from hypvision.viz.report import Part, write_report
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
+
+_logger = logging.getLogger(__name__)
+
+
+class ReportMetric(BaseMetric):
+    """Collects what a report shows of the predictions. It measures nothing: predictions that are not finite, which the
+    metrics refuse, are left out.
+
+    Attributes:
+        dataset: the test data.
+        parts: of the report, in the first process after the test.
+    """
+
+    default_prefix = ""
+    dataset: Any = None
+    parts: Sequence[Part] = ()
+
+    def compute_metrics(self, results: list) -> dict[str, float]:
+        """Make the parts; gives no numbers."""
+        self.parts = self.report(results)
+        return {}
+
+    @abstractmethod
+    def report(self, results: list) -> list[Part]:
+        """The parts of the report, from what ``process`` has collected of each image."""
+
+    @property
+    def names(self) -> list[str]:
+        """The classes."""
+        return [str(name) for name in (self.dataset_meta or {}).get("classes") or ()]
+
+
+def add_report(config: Config, folder: Path, weights: str) -> None:
+    """Change a config so that its test writes a report.
+
+    Args:
+        config: after :func:`hypvision.engine.config.prepare`.
+        folder: of the report.
+        weights: what is tested.
+    """
+    evaluators = config.test_evaluator
+    evaluators = list(evaluators) if isinstance(evaluators, (list, tuple)) else [evaluators]
+    kinds = (str(evaluator.get("type")).rpartition(".")[2] for evaluator in evaluators)
+    found = next(((kind, own) for kind, own in zip(kinds, evaluators) if kind in REPORTS), None)
+    if found is not None:
+        config.test_evaluator = [*evaluators, REPORTS[found[0]]({**found[1], "evaluators": evaluators})]
+    hook = dict(type="ReportHook", folder=str(folder), config=str(config.filename), weights=weights)
+    config.custom_hooks = [*config.custom_hooks, hook]
+
+
+@HOOKS.register_module()
+class ReportHook(Hook):
+    """Writes the report of a test.
+
+    Args:
+        folder: where to.
+        config: what was tested.
+        weights: those of the test.
+    """
+
+    priority = "LOWEST"
+
+    def __init__(self, folder: str, config: str, weights: str):
+        self.folder, self.config, self.weights = folder, config, weights
+
+    def before_test(self, runner: Runner) -> None:
+        for metric in runner.test_evaluator.metrics:
+            if isinstance(metric, ReportMetric):
+                metric.dataset = runner.test_dataloader.dataset
+
+    def after_test_epoch(self, runner: Runner, metrics: Mapping[str, float] | None = None) -> None:
+        if not is_main_process():
+            return
+        data = runner.test_dataloader.dataset
+        facts = dict(config=self.config, weights=self.weights, data=f"{len(data)} samples of {type(data).__name__}")
+        table = [("metric", "value"), *((name, float(value)) for name, value in (metrics or {}).items())]
+        parts, own = [Part("Metrics", "metrics", table=table)], []
+        for metric in runner.test_evaluator.metrics:
+            if isinstance(metric, ReportMetric):
+                own += metric.parts
+        parts += own or [*_classes(runner), Part("Mistakes", text=_NO_CLASSES.format(type(runner.model).__name__))]
+        title = f"Test of {Path(self.config).stem}"
+        _logger.info("Report: %s", write_report(self.folder, title, facts, parts))
+
+
+_NO_CLASSES = (
+    "There is no confusion matrix and no sheet of mistakes: a {} does not give one class to each image, pixel or box, so "
+    "that nothing says which class was taken for which."
+)
+
+
+def _classes(runner: Runner) -> list[Part]:
+    """What other metrics found of each class."""
+    return [
+        Part(
+            f"{type(metric).__name__} of each class",
+            "classes",
+            table=[("class", "value", "samples"), *(tuple(found) for found in metric.classes)],
+        )
+        for metric in runner.test_evaluator.metrics
+        if getattr(metric, "classes", ())
+    ][:1]

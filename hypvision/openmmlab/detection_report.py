@@ -1,0 +1,244 @@
+"""What ``hypvision test --out`` reports of a detector: curves of precision and recall, what it takes for what, and its
+worst images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from mmengine.registry import METRICS
+from pycocotools import mask
+
+from hypvision.engine.reports import ReportMetric
+from hypvision.images import open_image
+from hypvision.openmmlab.coco_metric import CheckedCocoMetric, detections_of, precision_curves
+from hypvision.tasks.classification_report import confusion_parts
+from hypvision.viz.evaluation import Mistake, mistake_sheet, precision_recall_figure
+from hypvision.viz.overlay import add_legend, draw_boxes
+from hypvision.viz.report import Part
+from hypvision.viz.sheet import fitted
+
+_SCORE, _IOU = 0.3, 0.5  # from which on a box counts as found, outside of the curves; as in mmdet's confusion matrix
+_WORST = 12  # images on the sheet
+_CELL = 300  # pixels of their longer side
+_LINES = 10  # classes with a curve
+_COLOURS = dict(found=(46, 140, 60), missed=(240, 160, 20), false=(205, 40, 40))
+
+
+class Matches(NamedTuple):
+    """What became of the boxes of an image.
+
+    Attributes:
+        pairs: numbers of a true box and the predicted one on it.
+        missed: numbers of true boxes.
+        false: numbers of predicted boxes.
+    """
+
+    pairs: list[tuple[int, int]]
+    missed: list[int]
+    false: list[int]
+
+
+@METRICS.register_module()
+class DetectionReport(ReportMetric):
+    """Collects the boxes of a detector.
+
+    Args:
+        ann_file: of the truth; None: that of the samples.
+        backend_args: see mmdet's CocoMetric.
+        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
+    """
+
+    def __init__(self, ann_file: str | None = None, backend_args: dict | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.boxes = CheckedCocoMetric(ann_file, metric="bbox", backend_args=backend_args)
+        self.boxes.allow_nonfinite = True
+
+    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
+        """Keep the true and the predicted boxes of each image, and its path."""
+        self.boxes.dataset_meta = self.dataset_meta
+        for sample in data_samples:
+            found = sample["pred_instances"]
+            plain = {key: found[key] for key in ("bboxes", "scores", "labels")}
+            self.boxes.process({}, [{**sample, "pred_instances": plain}])
+            self.results += [(*item, str(sample["img_path"])) for item in self.boxes.results]
+            self.boxes.results.clear()
+
+    def report(self, results: list[tuple]) -> list[Part]:
+        """The curves, the classes, the matrix, the worst images."""
+        if not results:
+            return [Part("Predictions", text="No image has boxes that are finite.")]
+        names = self.names
+        truth, predictions, paths = zip(*results)
+        self.boxes.dataset_meta = self.dataset_meta
+        reference, ids = self.boxes.reference(truth)
+        images = [item["img_id"] for item in truth]
+        curves = precision_curves(reference, detections_of(predictions, ids, "bbox"), ids, images, "bbox")
+        annotations = [reference.loadAnns(reference.getAnnIds(imgIds=[image])) for image in images]
+        counts, scenes = np.zeros((len(names) + 1, len(names) + 1), dtype=np.int64), []
+        for known, item, path in zip(annotations, predictions, paths):
+            known = [annotation for annotation in known if annotation["category_id"] in ids]
+            scenes.append(_Scene(path, known, item, [ids.index(a["category_id"]) for a in known]))
+            scenes[-1].count(counts)
+        threshold = f"Boxes with a score of at least {_SCORE}, matched at an IoU of at least {_IOU}."
+        matrix, *confused = confusion_parts(counts, names, "boxes", extra=("(nothing)", "(missed)"))
+        return [
+            *curve_parts(curves, names),
+            Part("Classes", "classes", threshold, table=box_table(curves, counts, names)),
+            Part(matrix.title, matrix.name, f"{matrix.text} {threshold}", matrix.picture, matrix.table, shown=False),
+            *confused,
+            _worst_images(scenes, names),
+        ]
+
+
+def match_boxes(
+    truth: np.ndarray, labels: np.ndarray, crowd: np.ndarray, found: np.ndarray, found_labels: np.ndarray
+) -> Matches:
+    """Pair true and predicted boxes one to one: those of the same class first, then any, by their IoU.
+
+    Args:
+        truth: (T, 4), ``x, y, width, height``.
+        labels: (T,).
+        crowd: bool (T,), boxes around several objects: what lies in them is neither right nor wrong.
+        found: (P, 4).
+        found_labels: (P,).
+    """
+    if not len(truth) or not len(found):
+        return Matches([], np.flatnonzero(~crowd).tolist(), list(range(len(found))))
+    iou = np.asarray(mask.iou(found.astype(float), truth.astype(float), crowd.astype(np.uint8))).T
+    same = labels[:, None] == found_labels[None]
+    candidates = [(bool(same[t, p]), float(iou[t, p]), t, p) for t, p in np.argwhere(iou >= _IOU) if not crowd[t]]
+    pairs: list[tuple[int, int]] = []
+    true, predicted = set(np.flatnonzero(crowd).tolist()), set(np.flatnonzero((iou[crowd] >= _IOU).any(0)).tolist())
+    taken: set[int] = set()
+    for _, _, t, p in sorted(candidates, key=lambda item: (-item[0], -item[1], *item[2:])):
+        if t not in true and p not in taken:
+            pairs.append((int(t), int(p)))
+            true.add(int(t))
+            taken.add(int(p))
+    missed = [t for t in range(len(truth)) if t not in true]
+    return Matches(pairs, missed, [p for p in range(len(found)) if p not in taken | predicted])
+
+
+class _Scene:
+    """An image with its true and its predicted boxes."""
+
+    def __init__(self, path: str, annotations: list[dict], found: dict, labels: list[int]):
+        self.path, self.labels = path, np.array(labels, dtype=int)
+        self.truth = np.array([a["bbox"] for a in annotations], dtype=float).reshape(-1, 4)
+        crowd = np.array([bool(a.get("iscrowd")) for a in annotations], dtype=bool)
+        sure = np.asarray(found["scores"]) >= _SCORE
+        corners = np.asarray(found["bboxes"], dtype=float).reshape(-1, 4)[sure]
+        self.found = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1)
+        self.found_labels, self.scores = np.asarray(found["labels"])[sure], np.asarray(found["scores"])[sure]
+        self.matches = match_boxes(self.truth, self.labels, crowd, self.found, self.found_labels)
+        self.confused = [(t, p) for t, p in self.matches.pairs if self.labels[t] != self.found_labels[p]]
+
+    def count(self, counts: np.ndarray) -> None:
+        """Add the boxes to a confusion matrix, whose last row is of no object and last column of no box."""
+        for t, p in self.matches.pairs:
+            counts[self.labels[t], self.found_labels[p]] += 1
+        np.add.at(counts, (self.labels[self.matches.missed], -1), 1)
+        np.add.at(counts, (-1, self.found_labels[self.matches.false]), 1)
+
+    def badness(self) -> float:
+        """One for each object that was missed or called something else, and the score of each box on nothing."""
+        false = self.scores[self.matches.false].sum()
+        return len(self.matches.missed) + len(self.confused) + float(false)
+
+    def counted(self) -> tuple[int, int, int]:
+        """How many objects were missed, how many called something else, and how many boxes lie on nothing."""
+        return len(self.matches.missed), len(self.confused), len(self.matches.false)
+
+    def draw(self, names: Sequence[str]) -> Mistake:
+        """The boxes in the image."""
+        image = open_image(self.path)
+        small = fitted(image, _CELL)
+        wrong = {p for _, p in self.confused}
+        boxes, texts, colours = [], [], []
+        for p in [*self.matches.false, *wrong, *(p for _, p in self.matches.pairs if p not in wrong)]:
+            kind = "found" if p not in wrong and p not in self.matches.false else "false"
+            boxes.append(self.found[p])
+            texts.append(f"{names[self.found_labels[p]]} {100 * self.scores[p]:.0f}")
+            colours.append(_COLOURS[kind])
+        for t in [*self.matches.missed, *(t for t, _ in self.confused)]:
+            boxes.append(self.truth[t])
+            texts.append(names[self.labels[t]])
+            colours.append(_COLOURS["missed"])
+        corners = np.array(boxes, dtype=float).reshape(-1, 4) * (small.width / image.width)
+        corners[:, 2:] += corners[:, :2]
+        missed, confused, false = self.counted()
+        what = ((missed, "missed"), (confused, "of another class"), (false, "on nothing"))
+        line = ", ".join(f"{count} {text}" for count, text in what if count)
+        return Mistake([draw_boxes(small, corners, texts, np.array(colours).reshape(-1, 3))], [line])
+
+
+def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
+    """Curves of precision and recall, those of all classes and those of each.
+
+    Args:
+        curves: (10 IoUs, 101 recalls, C), -1 for classes without an object.
+        names: of the classes.
+    """
+    known = np.flatnonzero((curves > -1).all((0, 1)))
+    title = "Precision and recall"
+    if not len(known):
+        return [Part(title, text="There is no object in the test data.")]
+    recall, mean = np.linspace(0, 1, curves.shape[1]), curves[:, :, known].mean(2)
+    by_ap = sorted(known.tolist(), key=lambda c: -curves[0, :, c].mean())
+    chosen = by_ap if len(by_ap) <= _LINES else [*by_ap[: _LINES // 2], *by_ap[-_LINES // 2 :]]
+    panels = {
+        "mean of the classes, by IoU": {
+            f"{50 + 10 * i} %  (AP {100 * mean[2 * i].mean():.1f})": mean[2 * i] for i in range(5)
+        },
+        "classes at an IoU of 50 %": {
+            f"{names[c]}  ({100 * curves[0, :, c].mean():.1f})": curves[0, :, c] for c in chosen
+        },
+    }
+    some = "" if len(chosen) == len(by_ap) else " On the right are the five best and the five worst classes."
+    lines = {"(mean)": mean, **{names[c]: curves[:, :, c] for c in known}}
+    rows = (
+        [(name, iou, float(r), float(p)) for r, p in zip(recall, curve[place])]
+        for name, curve in lines.items()
+        for iou, place in ((0.5, 0), (0.75, 5))
+    )
+    table = [("class", "IoU", "recall", "precision"), *chain(*rows)]
+    text = f"Precision at 101 recalls, as pycocotools has it. The area below a curve is its AP.{some}"
+    return [Part(title, "precision_recall", text, precision_recall_figure(recall, panels), table, shown=False)]
+
+
+def box_table(curves: np.ndarray, counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
+    """AP of each class in percent, and what became of its objects, the worst AP first.
+
+    Args:
+        curves: see :func:`curve_parts`.
+        counts: (C + 1, C + 1), see :func:`hypvision.tasks.classification_report.confusion_parts`.
+        names: of the classes.
+    """
+    ap = np.where((curves > -1).all((0, 1)), 100 * curves.mean(1), np.nan)
+    rows = []
+    for c, name in enumerate(names):
+        objects, right, missed = int(counts[c].sum()), int(counts[c, c]), int(counts[c, -1])
+        numbers = (objects, right, objects - right - missed, missed, int(counts[-1, c]))
+        rows.append((name, float(ap[:, c].mean()), float(ap[0, c]), float(ap[5, c]), *numbers))
+    head = ("class", "AP", "AP50", "AP75", "objects", "found", "of another class", "missed", "boxes on nothing")
+    return [head, *sorted(rows, key=lambda row: (row[1] != row[1], row[1]))]
+
+
+def _worst_images(scenes: Sequence[_Scene], names: Sequence[str]) -> Part:
+    order = sorted(scenes, key=lambda scene: -scene.badness())
+    head = ("image", "missed", "of another class", "boxes on nothing")
+    table = [head, *((scene.path, *scene.counted()) for scene in order)]
+    worst = [scene for scene in order if scene.badness() > 0][:_WORST]
+    if not worst:
+        return Part("Worst images", "mistakes", "Every object is found, and nothing else.", table=table, shown=False)
+    sheet = mistake_sheet([scene.draw(names) for scene in worst], 4, _CELL)
+    legend = [
+        ("found, with the score", _COLOURS["found"]),
+        ("missed: the object as it is", _COLOURS["missed"]),
+        ("a box on nothing, or of another class", _COLOURS["false"]),
+    ]
+    text = f"The images with most of these. {len(scenes) - sum(s.badness() > 0 for s in scenes)} images have none."
+    return Part("Worst images", "mistakes", text, add_legend(sheet, legend), table, photo=True, shown=False)

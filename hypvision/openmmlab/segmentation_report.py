@@ -1,0 +1,128 @@
+"""What ``hypvision test --out`` reports of a segmenter: which classes it takes for which, and its worst images."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mmengine.registry import METRICS
+from PIL import Image
+
+from hypvision.engine.reports import ReportMetric
+from hypvision.images import open_image
+from hypvision.tasks.classification_report import confusion_parts
+from hypvision.viz.evaluation import Mistake, mistake_sheet
+from hypvision.viz.overlay import add_legend, paint
+from hypvision.viz.palette import label_colours
+from hypvision.viz.report import Part
+from hypvision.viz.sheet import fitted
+
+_WORST = 10  # images on the sheet
+_CELL = 300  # pixels of their longer side
+_LEGEND = 40  # classes in the legend
+
+
+@METRICS.register_module()
+class SegmentationReport(ReportMetric):
+    """Collects the label maps of a segmenter: how many pixels of each class were given each class, image by image, and
+    the pictures of the worst images so far.
+
+    Args:
+        ignore_index: label of pixels without truth.
+        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
+    """
+
+    def __init__(self, ignore_index: int = 255, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.ignore_index = ignore_index
+        self._worst: list[tuple[float, int, dict[str, Any]]] = []
+
+    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
+        """Count the pixels of each image."""
+        for sample in data_samples:
+            finite = "seg_logits" not in sample or bool(sample["seg_logits"]["data"].isfinite().all())
+            if "gt_sem_seg" not in sample or not finite:
+                continue
+            found, truth = (sample[key]["data"].squeeze().cpu().numpy() for key in ("pred_sem_seg", "gt_sem_seg"))
+            known = truth != self.ignore_index
+            pairs, counts = np.unique(np.stack([truth[known], found[known]]), axis=1, return_counts=True)
+            entry = dict(path=str(sample["img_path"]), pairs=pairs, counts=counts, iou=mean_iou(pairs, counts))
+            self.results.append(entry)
+            self._keep_if_bad(entry, truth, found)
+
+    def _keep_if_bad(self, entry: dict[str, Any], truth: np.ndarray, found: np.ndarray) -> None:
+        """Draw an image that is among the worst so far, and drop the drawing of the one that no longer is."""
+        item = (-entry["iou"], len(self.results), entry)
+        if entry["iou"] >= 1 or np.isnan(entry["iou"]):
+            return
+        if len(self._worst) < _WORST:
+            heapq.heappush(self._worst, item)
+        elif item > self._worst[0]:
+            del heapq.heapreplace(self._worst, item)[2]["pictures"]
+        else:
+            return
+        image = fitted(open_image(entry["path"]), _CELL)
+        known = truth != self.ignore_index
+        entry["pictures"] = [image]
+        for labels in (truth, found):
+            labels = np.where(known, labels, -1) if labels is truth else labels
+            small = np.asarray(Image.fromarray(labels.astype(np.int32)).resize(image.size, Image.Resampling.NEAREST))
+            entry["pictures"].append(paint(image, small, label_colours(len(self.names)), 0.6))
+
+    def report(self, results: list[dict]) -> list[Part]:
+        """The matrix, the classes, the worst images."""
+        self._worst.clear()
+        if not results:
+            return [Part("Predictions", text="No image has a label map and logits that are finite.")]
+        names = self.names
+        counts = np.zeros((len(names), len(names)), dtype=np.int64)
+        for entry in results:
+            np.add.at(counts, tuple(entry["pairs"]), entry["counts"])
+        return [
+            *confusion_parts(counts, names, "pixels"),
+            Part("Classes", "classes", table=pixel_table(counts, names)),
+            _worst_images(results, names),
+        ]
+
+
+def mean_iou(pairs: np.ndarray, counts: np.ndarray) -> float:
+    """Mean IoU of an image over the classes that it has, 0 to 1; NaN without a labelled pixel.
+
+    Args:
+        pairs: (2, N), true and predicted class.
+        counts: (N,), pixels of each pair.
+    """
+    values = []
+    for label in np.unique(pairs[0]):
+        true, found = pairs == label
+        values.append(counts[true & found].sum() / counts[true | found].sum())
+    return float(np.mean(values)) if values else float("nan")
+
+
+def pixel_table(counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
+    """IoU, recall and precision of each class in percent, the worst IoU first; a class that is neither there nor
+    predicted has none."""
+    right, true, found = np.diag(counts), counts.sum(1), counts.sum(0)
+    with np.errstate(invalid="ignore"):
+        iou, recall, precision = 100 * right / (true + found - right), 100 * right / true, 100 * right / found
+    rows = zip(names, true.tolist(), iou.tolist(), recall.tolist(), precision.tolist())
+    order = sorted(rows, key=lambda row: (row[2] != row[2], row[2]))
+    return [("class", "pixels", "IoU", "recall", "precision"), *order]
+
+
+def _worst_images(results: list[dict], names: list[str]) -> Part:
+    table = sorted(((entry["iou"], entry["path"]) for entry in results), key=lambda row: (row[0] != row[0], row[0]))
+    drawn = sorted((entry for entry in results if "pictures" in entry), key=lambda entry: entry["iou"])[:_WORST]
+    title, rows = "Worst images", [("image", "mean IoU"), *((path, 100 * iou) for iou, path in table)]
+    if not drawn:
+        return Part(title, "mistakes", "Every image is segmented without a mistake.", table=rows, shown=False)
+    tiles = [Mistake(e["pictures"], [f"mean IoU {100 * e['iou']:.1f} %   {e['path']}"]) for e in drawn]
+    sheet = mistake_sheet(tiles, 1, _CELL, ("image", "truth", "prediction"))
+    labels = sorted({int(label) for entry in drawn for label in np.unique(entry["pairs"])})
+    colours, more = label_colours(len(names)), len(labels) - _LEGEND
+    legend = [(names[label], colours[label]) for label in labels[:_LEGEND]]
+    sheet = add_legend(sheet, [*legend, *([(f"and {more} more classes", None)] if more > 0 else [])])
+    text = "By the mean IoU of an image over the classes that it has. Pixels without truth are not painted there."
+    return Part(title, "mistakes", text, sheet, rows, photo=True, shown=False)

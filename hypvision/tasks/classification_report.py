@@ -1,0 +1,164 @@
+"""What ``hypvision test --out`` reports of a classifier: which classes it takes for which, and its worst mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from mmengine.registry import METRICS
+
+from hypvision.engine.extensions import REPORTS
+from hypvision.engine.reports import ReportMetric
+from hypvision.files import read_json
+from hypvision.tasks.metric_learning_metrics import lca_heights
+from hypvision.viz.evaluation import Mistake, bars_figure, confusion_figure, mistake_sheet
+from hypvision.viz.report import Part
+
+_WORST = 24  # mistakes on the sheet
+_PAIRS = 20  # of classes that are confused most
+
+
+@METRICS.register_module()
+class ClassificationReport(ReportMetric):
+    """Collects the predictions of a classifier.
+
+    Args:
+        ancestors: the groups above each class, from general to specific, by the names of the classes, or a JSON file
+            of it; None: those of the data, if it has some.
+        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
+    """
+
+    def __init__(self, ancestors: Mapping[str, Sequence[str]] | str | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.ancestors = read_json(ancestors) if isinstance(ancestors, str) else ancestors
+
+    def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
+        """Keep ``(index, true class, predicted class, its score, score of the true class)`` of each image."""
+        for sample in data_samples:
+            scores, label = sample["scores"], sample["label"]
+            if label is not None and scores.isfinite().all():
+                best = int(scores.argmax())
+                self.results.append((sample["index"], label, best, float(scores[best]), float(scores[label])))
+
+    def report(self, results: list[tuple]) -> list[Part]:
+        """The matrix, the classes, the tree, the mistakes."""
+        if not results:
+            return [Part("Predictions", text="No image has a label and scores that are finite.")]
+        count = 1 + max(max(row[1:3]) for row in results)
+        names = self.names or [str(label) for label in range(count)]
+        counts = np.zeros((len(names), len(names)), dtype=np.int64)
+        np.add.at(counts, ([row[1] for row in results], [row[2] for row in results]), 1)
+        groups = self._groups(names)
+        order = None if groups is None else sorted(range(len(names)), key=lambda c: (groups[c], c))
+        distances = None if groups is None else 2 * lca_heights(groups).numpy()
+        return [
+            *confusion_parts(counts, names, "images", order, distances),
+            Part("Classes", "classes", table=class_table(counts, names)),
+            *([] if distances is None else [distance_part(counts, distances)]),
+            self._mistakes(results, names, distances),
+        ]
+
+    def _groups(self, names: list[str]) -> list[tuple[str, ...]] | None:
+        """The groups above each class; None without a tree in which all classes are equally deep."""
+        found = self.ancestors
+        if found is None:
+            found = dict(zip(names, (self.dataset_meta or {}).get("ancestors") or ()))
+        above = [tuple(found.get(name, ())) for name in names]
+        return above if above and above[0] and len({*map(len, above)}) == 1 else None
+
+    def _mistakes(self, results: list[tuple], names: list[str], distances: np.ndarray | None) -> Part:
+        wrong = sorted((row for row in results if row[1] != row[2]), key=lambda row: -row[3])
+        title, text = "Worst mistakes", f"{len(wrong)} of {len(results)} images are wrong."
+        if not wrong or not hasattr(self.dataset, "read"):
+            return Part(title, text=text)
+        tiles = []
+        for index, true, best, score, right in wrong[:_WORST]:
+            lines = [f"{names[best]}  {100 * score:.0f} %", f"true: {names[true]}  {100 * right:.0f} %"]
+            lines += [] if distances is None else [f"distance {distances[true, best]}"]
+            tiles.append(Mistake([self.dataset.read(index)], lines))
+        head = ("image", "true", "predicted", "score", "score of the true class")
+        table = [(self.dataset.name(i), names[y], names[p], s, r) for i, y, p, s, r in wrong]
+        text += " The most confident ones come first: what was predicted, and what is true."
+        return Part(title, "mistakes", text, mistake_sheet(tiles, 4), [head, *table], photo=True, shown=False)
+
+
+def confusion_parts(
+    counts: np.ndarray,
+    names: Sequence[str],
+    unit: str,
+    order: Sequence[int] | None = None,
+    distances: np.ndarray | None = None,
+    extra: tuple[str, str] | None = None,
+) -> list[Part]:
+    """A confusion matrix, and the pairs of classes that are confused most.
+
+    Args:
+        counts: int (R, C), true classes down, predicted ones across.
+        names: of the classes.
+        unit: what was counted, in the plural.
+        order: of the classes in the picture.
+        distances: (C, C) between the classes in a tree.
+        extra: name of a last row, of what is no object, and of a last column, of objects that were not found.
+    """
+    rows, columns = ([*names, extra[i]] if extra else [*names] for i in (0, 1))
+    text = f"How many {unit} of each true class (rows) were given each class (columns)."
+    text += "" if order is None else " The classes stand in the order of the tree."
+    table = [("true", *columns), *((name, *row) for name, row in zip(rows, counts.tolist()))]
+    picture = confusion_figure(counts, rows, columns, order)
+    matrix = Part("Confusion matrix", "confusion", text, picture, table, shown=False)
+    total = counts.sum(1)
+    wrong = sorted(
+        ((int(n), y, p) for (y, p), n in np.ndenumerate(counts[: len(names), : len(names)]) if n and y != p),
+        key=lambda item: (-item[0], item[1:]),
+    )
+    head = ("true", "predicted", unit, "% of the true class", *([] if distances is None else ["distance"]))
+    pairs = [
+        (names[y], names[p], n, 100 * n / int(total[y]), *([] if distances is None else [int(distances[y, p])]))
+        for n, y, p in wrong[:_PAIRS]
+    ]
+    return [matrix, Part("Confused most", "confused", table=[head, *pairs])] if pairs else [matrix]
+
+
+def class_table(counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
+    """Recall, precision and F1 of each class in percent, the worst F1 first; a class that is neither there nor
+    predicted has none."""
+    right, true, found = np.diag(counts), counts.sum(1), counts.sum(0)
+    with np.errstate(invalid="ignore"):
+        recall, precision, f1 = 100 * right / true, 100 * right / found, 200 * right / (true + found)
+    rows = zip(names, true.tolist(), recall.tolist(), precision.tolist(), f1.tolist())
+    return [("class", "images", "recall", "precision", "F1"), *sorted(rows, key=lambda row: (row[4] != row[4], row[4]))]
+
+
+def distance_part(counts: np.ndarray, distances: np.ndarray) -> Part:
+    """How far mistakes are from the truth in a tree, beside what classes drawn evenly would give.
+
+    Args:
+        counts: int (C, C), true classes down, predicted ones across.
+        distances: edges between two classes, int (C, C).
+    """
+    apart = ~np.eye(len(counts), dtype=bool)
+    wrong = np.where(apart, counts, 0).sum(1)
+    steps = sorted({*distances[apart].tolist()})
+    mistakes = [int(counts[apart & (distances == step)].sum()) for step in steps]
+    chance = [float((wrong * (apart & (distances == step)).sum(1)).sum() / max(len(counts) - 1, 1)) for step in steps]
+    total = sum(mistakes)
+    head = ("distance", "mistakes", "% of the mistakes", "by chance")
+    rows = [(s, n, 100 * n / max(total, 1), c) for s, n, c in zip(steps, mistakes, chance)]
+    mean = sum(s * n for s, n in zip(steps, mistakes)) / max(total, 1)
+    drawn = sum(s * c for s, c in zip(steps, chance)) / max(total, 1)
+    text = (
+        f"Edges of the tree between the predicted and the true class, 2 for a sibling: {mean:.2f} on average over "
+        f"{total} mistakes. Wrong classes drawn evenly would be {drawn:.2f} away."
+    )
+    groups = {"mistakes": mistakes, "wrong classes drawn evenly": chance}
+    picture = bars_figure([str(step) for step in steps], groups, "distance in the tree", "images")
+    return Part("Distance of the mistakes in the tree", "distances", text, picture, [head, *rows])
+
+
+def _settings(metric: Mapping[str, Any]) -> dict[str, Any]:
+    trees = (other.get("ancestors") for other in metric["evaluators"])
+    return dict(type="ClassificationReport", ancestors=next(filter(None, trees), None))
+
+
+REPORTS["TopKAccuracy"] = _settings

@@ -1,0 +1,182 @@
+"""Figures of a test: confusion matrices, curves of precision and recall, bars, and sheets of the worst mistakes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from hypvision.viz.overlay import printable
+from hypvision.viz.sheet import fitted
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_DPI = 110
+_NUMBERED, _NAMED = 20, 100  # classes up to which a matrix has its counts, and its names
+_SHORT = 24  # letters of a name beside a matrix
+
+
+class Mistake(NamedTuple):
+    """A tile of a sheet.
+
+    Attributes:
+        pictures: side by side.
+        lines: of text below.
+    """
+
+    pictures: Sequence[Image.Image]
+    lines: Sequence[str]
+
+
+def confusion_figure(
+    counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], order: Sequence[int] | None = None
+) -> Image.Image:
+    """A confusion matrix as an image; the colour is the share of a row, so that rare classes count as the others.
+
+    Args:
+        counts: (R, C), true classes down, predicted ones across.
+        rows: names of the true classes.
+        columns: names of the predicted classes.
+        order: in which the classes stand, the same down and across; it leaves rows and columns after the last of its
+            numbers in their places.
+    """
+    from matplotlib.figure import Figure
+
+    if order is not None:
+        down, across = ([*order, *range(len(order), len(names))] for names in (rows, columns))
+        counts, rows, columns = counts[np.ix_(down, across)], [rows[i] for i in down], [columns[i] for i in across]
+    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    most = max(counts.shape)
+    side = max(4.0, 0.42 * most if most <= _NUMBERED else 0.16 * most) if most <= _NAMED else 9.0
+    figure = Figure((side + 2.6, side + 1.6), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1, interpolation="nearest", aspect="auto")
+    axes.set(xlabel="predicted", ylabel="true")
+    if most <= _NAMED:
+        size = 9 if most <= _NUMBERED else 6.5
+        axes.set_xticks(range(len(columns)), [_short(name) for name in columns], rotation=90, fontsize=size)
+        axes.set_yticks(range(len(rows)), [_short(name) for name in rows], fontsize=size)
+    else:
+        axes.set(xticks=[], yticks=[])
+    if most <= _NUMBERED:
+        for (y, x), count in np.ndenumerate(counts):
+            if count:
+                colour = "white" if share[y, x] > 0.55 else "black"
+                axes.text(x, y, _brief(count), ha="center", va="center", color=colour, fontsize=8)
+    bar = figure.colorbar(image, ax=axes, shrink=0.6)
+    bar.set_label("share of the true class", fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    return to_image(figure)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _SHORT else f"{name[: _SHORT - 1]}…"
+
+
+def _brief(count: float) -> str:
+    """At most four signs: ``950``, ``12k``, ``3M``."""
+    for unit in ("", "k", "M", "G"):
+        if count < 1000:
+            break
+        count /= 1000
+    return f"{count:.0f}{unit}"
+
+
+def precision_recall_figure(recall: np.ndarray, panels: Mapping[str, Mapping[str, np.ndarray]]) -> Image.Image:
+    """Curves of precision over recall as an image.
+
+    Args:
+        recall: (R,), from 0 to 1.
+        panels: title -> name of a line -> precision (R,).
+    """
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    figure = Figure((5.6 * len(panels), 4.6), layout="constrained")
+    for axes, (title, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items()):
+        for i, (name, precision) in enumerate(lines.items()):
+            colour = colormaps["tab10"](i) if len(lines) <= 10 else colormaps["turbo"]((i + 0.5) / len(lines))
+            axes.plot(recall, precision, label=_short(name), color=colour, linewidth=1.5)
+        axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.03))
+        axes.set_title(title, fontsize=10)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8, loc="lower left")
+    return to_image(figure)
+
+
+def bars_figure(names: Sequence[str], groups: Mapping[str, Sequence[float]], xlabel: str, ylabel: str) -> Image.Image:
+    """Groups of bars beside each other as an image.
+
+    Args:
+        names: of the places on the axis.
+        groups: name -> height at each place.
+        xlabel, ylabel: names of the axes.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure((max(4.5, 0.9 * len(names) + 2), 3.6), layout="constrained")
+    axes, width = figure.subplots(), 0.8 / len(groups)
+    for i, ((name, heights), colour) in enumerate(zip(groups.items(), ("#2a78b8", "#c4c4c4", "#d98b2b"))):
+        places = np.arange(len(names)) + (i - (len(groups) - 1) / 2) * width
+        drawn = axes.bar(places, heights, width, label=name, color=colour)
+        axes.bar_label(drawn, fmt="%.0f", fontsize=8)
+    axes.set_xticks(range(len(names)), names)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.margins(y=0.12)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8)
+    return to_image(figure)
+
+
+def to_image(figure: Figure) -> Image.Image:
+    """A figure of matplotlib as an image, RGB."""
+    content = io.BytesIO()
+    figure.savefig(content, dpi=_DPI, format="png")
+    return Image.open(content).convert("RGB")
+
+
+def mistake_sheet(
+    mistakes: Sequence[Mistake], columns: int, cell: int = 220, titles: Sequence[str] = (), size: int = 13
+) -> Image.Image:
+    """Mistakes in rows, all tiles of one size, texts below them.
+
+    Args:
+        mistakes: at least one, each with equally many pictures.
+        columns: mistakes in a row.
+        cell: pixels of the longer side of each picture; small ones are enlarged.
+        titles: of the pictures of a mistake, above the first row.
+        size: height of the texts in pixels.
+    """
+    font, gap, line = ImageFont.load_default(size), 8, round(1.35 * size)
+    tiles = [[fitted(picture, cell) for picture in mistake.pictures] for mistake in mistakes]
+    high = max(picture.height for pictures in tiles for picture in pictures)
+    wide = len(tiles[0]) * (cell + gap) - gap
+    below = line * max(len(mistake.lines) for mistake in mistakes)
+    columns, head = min(columns, len(mistakes)), line + gap // 2 if titles else 0
+    rows = -(-len(mistakes) // columns)
+    step = (wide + 2 * gap, high + below + 2 * gap)
+    sheet = Image.new("RGB", (columns * step[0], rows * step[1] + head), "white")
+    draw = ImageDraw.Draw(sheet)
+    for column in range(columns if titles else 0):
+        for i, title in enumerate(titles):
+            middle = column * step[0] + gap + i * (cell + gap) + cell // 2
+            draw.text((middle, gap // 2), title, "black", font, anchor="ma")
+    for place, (mistake, pictures) in enumerate(zip(mistakes, tiles)):
+        x, y = place % columns * step[0] + gap, place // columns * step[1] + head + gap
+        for i, picture in enumerate(pictures):
+            left = x + i * (cell + gap) + (cell - picture.width) // 2
+            sheet.paste(picture, (left, y + (high - picture.height) // 2))
+        for i, text in enumerate(mistake.lines):
+            draw.text((x, y + high + i * line + 2), _cut(text, font, wide), "black", font)
+    return sheet
+
+
+def _cut(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
+    text = printable(text)
+    while len(text) > 1 and font.getlength(text) > width:
+        text = f"{text.removesuffix('...')[:-1]}..."
+    return text

@@ -1,0 +1,109 @@
+"""A report as files, and as one page of HTML that holds them all and refers to nothing outside of itself."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from hypvision.files import csv_text, write_text
+from hypvision.viz.sheet import save_image
+
+_ROWS = 100  # of a table on the page
+# The second line keeps a browser from loading anything, whatever a class name holds.
+_HEAD = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{title}</title><style>
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; color: #222 }}
+h1 {{ font-size: 1.5em }} h2 {{ font-size: 1.2em; margin-top: 2em; border-top: 1px solid #ddd; padding-top: 1em }}
+img {{ max-width: 100% }} div.wide {{ overflow-x: auto }}
+table {{ border-collapse: collapse; font-size: 14px }}
+th, td {{ padding: 2px 12px 2px 0; text-align: left; border-bottom: 1px solid #eee }}
+td.number, th.number {{ text-align: right; font-variant-numeric: tabular-nums }}
+</style></head><body>
+"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section of a report.
+
+    Attributes:
+        title: its heading.
+        name: of its files without their ending; "": it has none of its own.
+        text: a paragraph below the heading.
+        picture: written as NAME.png, or NAME.jpg if it is a ``photo``.
+        table: rows of values, the first one has the names of the columns; written as NAME.csv.
+        photo: whether the picture has photos in it.
+        shown: whether the page shows the table; the file has it all the same.
+    """
+
+    title: str
+    name: str = ""
+    text: str = ""
+    picture: Image.Image | None = None
+    table: Sequence[Sequence[Any]] = ()
+    photo: bool = False
+    shown: bool = True
+
+
+def write_report(folder: str | Path, title: str, facts: Mapping[str, Any], parts: Sequence[Part]) -> Path:
+    """Write the pictures and tables of all parts, and ``report.html``. Returns its path.
+
+    Args:
+        folder: made if missing.
+        title: of the page.
+        facts: what the report is about, shown at its beginning.
+        parts: in their order.
+
+    Raises:
+        HypvisionError: the place is not writable.
+    """
+    lines = [_HEAD.format(title=escape(title)), f"<h1>{escape(title)}</h1>"]
+    lines.append(_html_table([("", ""), *facts.items()], head=False))
+    for part in parts:
+        lines.append(f"<h2>{escape(part.title)}</h2>")
+        lines += [f"<p>{escape(part.text)}</p>"] if part.text else []
+        if part.picture is not None:
+            kind = ("jpg", "jpeg") if part.photo else ("png", "png")
+            content = save_image(part.picture, Path(folder, f"{part.name}.{kind[0]}")).read_bytes()
+            source = f"data:image/{kind[1]};base64,{base64.b64encode(content).decode('ascii')}"
+            lines.append(f'<img alt="{escape(part.title)}" src="{source}">')
+        if part.table:
+            if part.name:
+                write_text(Path(folder, f"{part.name}.csv"), csv_text(part.table))
+            if part.shown:
+                lines.append(_html_table(part.table))
+            hidden = len(part.table) - 1 - _ROWS if part.shown else len(part.table) - 1
+            if hidden > 0 and part.name:
+                lines.append(f"<p>{hidden} {'more ' if part.shown else ''}rows are in {escape(part.name)}.csv.</p>")
+    path = Path(folder, "report.html")
+    write_text(path, "\n".join([*lines, "</body></html>\n"]))
+    return path
+
+
+def _html_table(table: Sequence[Sequence[Any]], head: bool = True) -> str:
+    rows = []
+    numbers = [all(isinstance(value, (int, float)) for value in column) for column in zip(*table[1:])]
+    for place, row in enumerate(table[: _ROWS + 1]):
+        if place == 0 and not head:
+            continue
+        kind = "th" if place == 0 else "td"
+        cells = (
+            f"<{kind}{' class=number' if i < len(numbers) and numbers[i] else ''}>{escape(_shown(value))}</{kind}>"
+            for i, value in enumerate(row)
+        )
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    return f'<div class="wide"><table>{"".join(rows)}</table></div>'
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return "-" if value != value else f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+    return str(value)
