@@ -1,7 +1,8 @@
 """Registries by which tasks and OpenMMLab's libraries extend the engine.
 
 The engine imports no task: packages above it register here how ``hypvision test`` writes predictions (``--save``) and
-reports (``--out``), draws images (``--show-dir``) and augments at test time (``--tta``), and how ``hypvision predict`` runs a model.
+reports (``--out``), draws images (``--show-dir``) and augments at test time (``--tta``), and how ``hypvision predict``
+runs a model.
 """
 
 from __future__ import annotations

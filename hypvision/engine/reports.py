@@ -105,8 +105,8 @@ class ReportHook(Hook):
 
 
 _NO_CLASSES = (
-    "There is no confusion matrix and no sheet of mistakes: a {} does not give one class to each image, pixel or box, so "
-    "that nothing says which class was taken for which."
+    "There is no confusion matrix and no sheet of mistakes: {} does not give one class to each image, pixel or box, so "
+    "nothing says which class was taken for which."
 )
 
 

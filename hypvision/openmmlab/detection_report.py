@@ -16,7 +16,7 @@ from hypvision.images import open_image
 from hypvision.openmmlab.coco_metric import CheckedCocoMetric, detections_of, precision_curves
 from hypvision.tasks.classification_report import confusion_parts
 from hypvision.viz.evaluation import Mistake, mistake_sheet, precision_recall_figure
-from hypvision.viz.overlay import add_legend, draw_boxes
+from hypvision.viz.overlay import draw_boxes
 from hypvision.viz.report import Part
 from hypvision.viz.sheet import fitted
 
@@ -33,7 +33,7 @@ class Matches(NamedTuple):
     Attributes:
         pairs: numbers of a true box and the predicted one on it.
         missed: numbers of true boxes.
-        false: numbers of predicted boxes.
+        false: numbers of predicted boxes, on nothing or on an object that has a better one.
     """
 
     pairs: list[tuple[int, int]]
@@ -83,7 +83,7 @@ class DetectionReport(ReportMetric):
             scenes.append(_Scene(path, known, item, [ids.index(a["category_id"]) for a in known]))
             scenes[-1].count(counts)
         threshold = f"Boxes with a score of at least {_SCORE}, matched at an IoU of at least {_IOU}."
-        matrix, *confused = confusion_parts(counts, names, "boxes", extra=("(nothing)", "(missed)"))
+        matrix, *confused = confusion_parts(counts, names, "boxes", extra=("(no object)", "(missed)"))
         return [
             *curve_parts(curves, names),
             Part("Classes", "classes", threshold, table=box_table(curves, counts, names)),
@@ -144,12 +144,12 @@ class _Scene:
         np.add.at(counts, (-1, self.found_labels[self.matches.false]), 1)
 
     def badness(self) -> float:
-        """One for each object that was missed or called something else, and the score of each box on nothing."""
+        """One for each object that was missed or called something else, and the score of each extra box."""
         false = self.scores[self.matches.false].sum()
         return len(self.matches.missed) + len(self.confused) + float(false)
 
     def counted(self) -> tuple[int, int, int]:
-        """How many objects were missed, how many called something else, and how many boxes lie on nothing."""
+        """How many objects were missed, how many called something else, and how many boxes are extra."""
         return len(self.matches.missed), len(self.confused), len(self.matches.false)
 
     def draw(self, names: Sequence[str]) -> Mistake:
@@ -170,7 +170,7 @@ class _Scene:
         corners = np.array(boxes, dtype=float).reshape(-1, 4) * (small.width / image.width)
         corners[:, 2:] += corners[:, :2]
         missed, confused, false = self.counted()
-        what = ((missed, "missed"), (confused, "of another class"), (false, "on nothing"))
+        what = ((missed, "missed"), (confused, "of another class"), (false, "extra"))
         line = ", ".join(f"{count} {text}" for count, text in what if count)
         return Mistake([draw_boxes(small, corners, texts, np.array(colours).reshape(-1, 3))], [line])
 
@@ -223,22 +223,25 @@ def box_table(curves: np.ndarray, counts: np.ndarray, names: Sequence[str]) -> l
         objects, right, missed = int(counts[c].sum()), int(counts[c, c]), int(counts[c, -1])
         numbers = (objects, right, objects - right - missed, missed, int(counts[-1, c]))
         rows.append((name, float(ap[:, c].mean()), float(ap[0, c]), float(ap[5, c]), *numbers))
-    head = ("class", "AP", "AP50", "AP75", "objects", "found", "of another class", "missed", "boxes on nothing")
+    head = ("class", "AP", "AP50", "AP75", "objects", "found", "of another class", "missed", "extra boxes")
     return [head, *sorted(rows, key=lambda row: (row[1] != row[1], row[1]))]
 
 
 def _worst_images(scenes: Sequence[_Scene], names: Sequence[str]) -> Part:
     order = sorted(scenes, key=lambda scene: -scene.badness())
-    head = ("image", "missed", "of another class", "boxes on nothing")
+    head = ("image", "missed", "of another class", "extra boxes")
     table = [head, *((scene.path, *scene.counted()) for scene in order)]
     worst = [scene for scene in order if scene.badness() > 0][:_WORST]
     if not worst:
         return Part("Worst images", "mistakes", "Every object is found, and nothing else.", table=table, shown=False)
-    sheet = mistake_sheet([scene.draw(names) for scene in worst], 4, _CELL)
     legend = [
         ("found, with the score", _COLOURS["found"]),
-        ("missed: the object as it is", _COLOURS["missed"]),
-        ("a box on nothing, or of another class", _COLOURS["false"]),
+        ("an object that was missed or called something else", _COLOURS["missed"]),
+        ("an extra box, or one of another class", _COLOURS["false"]),
     ]
-    text = f"The images with most of these. {len(scenes) - sum(s.badness() > 0 for s in scenes)} images have none."
-    return Part("Worst images", "mistakes", text, add_legend(sheet, legend), table, photo=True, shown=False)
+    sheet = mistake_sheet([scene.draw(names) for scene in worst], 3, _CELL, legend=legend)
+    right = len(scenes) - sum(scene.badness() > 0 for scene in scenes)
+    text = (
+        f"{right} of {len(scenes)} images have no mistake. An extra box lies on nothing, or on an object that has one."
+    )
+    return Part("Worst images", "mistakes", text, sheet, table, photo=True, shown=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,13 @@ from hypvision.engine.reports import ReportMetric
 from hypvision.images import open_image
 from hypvision.tasks.classification_report import confusion_parts
 from hypvision.viz.evaluation import Mistake, mistake_sheet
-from hypvision.viz.overlay import add_legend, paint
+from hypvision.viz.overlay import paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.report import Part
 from hypvision.viz.sheet import fitted
 
 _WORST = 10  # images on the sheet
-_CELL = 300  # pixels of their longer side
+_CELL = 220  # pixels of their longer side
 _LEGEND = 40  # classes in the legend
 
 
@@ -118,11 +119,11 @@ def _worst_images(results: list[dict], names: list[str]) -> Part:
     title, rows = "Worst images", [("image", "mean IoU"), *((path, 100 * iou) for iou, path in table)]
     if not drawn:
         return Part(title, "mistakes", "Every image is segmented without a mistake.", table=rows, shown=False)
-    tiles = [Mistake(e["pictures"], [f"mean IoU {100 * e['iou']:.1f} %   {e['path']}"]) for e in drawn]
-    sheet = mistake_sheet(tiles, 1, _CELL, ("image", "truth", "prediction"))
+    tiles = [Mistake(e["pictures"], [f"mean IoU {100 * e['iou']:.1f} %   {Path(e['path']).name}"]) for e in drawn]
     labels = sorted({int(label) for entry in drawn for label in np.unique(entry["pairs"])})
     colours, more = label_colours(len(names)), len(labels) - _LEGEND
-    legend = [(names[label], colours[label]) for label in labels[:_LEGEND]]
-    sheet = add_legend(sheet, [*legend, *([(f"and {more} more classes", None)] if more > 0 else [])])
+    legend: list[tuple[str, Any]] = [(names[label], colours[label]) for label in labels[:_LEGEND]]
+    legend += [(f"and {more} more classes", None)] if more > 0 else []
+    sheet = mistake_sheet(tiles, 2, _CELL, ("image", "truth", "prediction"), legend)
     text = "By the mean IoU of an image over the classes that it has. Pixels without truth are not painted there."
     return Part(title, "mistakes", text, sheet, rows, photo=True, shown=False)

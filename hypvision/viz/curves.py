@@ -91,8 +91,8 @@ def _records(path: Path) -> list[dict[str, Any]]:
             continue
         if not isinstance(record, dict) or not _is_value(record.get("step")):
             raise HypvisionError(
-                f"Line {number} of '{path}' is no record of a training's log. Expected: JSON with a number \"step\", such "
-                'as {"loss": 0.5, "iter": 10, "step": 10}. Give the work dir of a training.'
+                f"Line {number} of '{path}' is no record of a training's log. Expected: JSON with a number \"step\", "
+                'such as {"loss": 0.5, "iter": 10, "step": 10}. Give the work dir of a training.'
             )
         found.append(record)
     return found

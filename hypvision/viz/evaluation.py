@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _DPI = 110
 _NUMBERED, _NAMED = 20, 100  # classes up to which a matrix has its counts, and its names
+_LARGE = 10_000  # counts from which on percents are written
+_SIZE = 13  # height of the texts of a sheet in pixels
 _SHORT = 24  # letters of a name beside a matrix
 
 
@@ -36,6 +38,7 @@ def confusion_figure(
     counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], order: Sequence[int] | None = None
 ) -> Image.Image:
     """A confusion matrix as an image; the colour is the share of a row, so that rare classes count as the others.
+    Up to 20 classes have their numbers: counts, or where these are large percents of the row.
 
     Args:
         counts: (R, C), true classes down, predicted ones across.
@@ -49,12 +52,12 @@ def confusion_figure(
     if order is not None:
         down, across = ([*order, *range(len(order), len(names))] for names in (rows, columns))
         counts, rows, columns = counts[np.ix_(down, across)], [rows[i] for i in down], [columns[i] for i in across]
-    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    share = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
     most = max(counts.shape)
     side = max(4.0, 0.42 * most if most <= _NUMBERED else 0.16 * most) if most <= _NAMED else 9.0
     figure = Figure((side + 2.6, side + 1.6), layout="constrained")
     axes = figure.subplots()
-    image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1, interpolation="nearest", aspect="auto")
+    image = axes.imshow(share, cmap="Blues", vmin=0, vmax=100, interpolation="nearest", aspect="auto")
     axes.set(xlabel="predicted", ylabel="true")
     if most <= _NAMED:
         size = 9 if most <= _NUMBERED else 6.5
@@ -63,27 +66,21 @@ def confusion_figure(
     else:
         axes.set(xticks=[], yticks=[])
     if most <= _NUMBERED:
-        for (y, x), count in np.ndenumerate(counts):
-            if count:
-                colour = "white" if share[y, x] > 0.55 else "black"
-                axes.text(x, y, _brief(count), ha="center", va="center", color=colour, fontsize=8)
+        percents = counts.max() >= _LARGE
+        if percents:
+            axes.set_title("numbers: % of the true class", fontsize=9)
+        for (y, x), number in np.ndenumerate(np.rint(share).astype(int) if percents else counts):
+            if number:
+                colour = "white" if share[y, x] > 55 else "black"
+                axes.text(x, y, str(number), ha="center", va="center", color=colour, fontsize=8)
     bar = figure.colorbar(image, ax=axes, shrink=0.6)
-    bar.set_label("share of the true class", fontsize=8)
+    bar.set_label("% of the true class", fontsize=8)
     bar.ax.tick_params(labelsize=8)
     return to_image(figure)
 
 
 def _short(name: str) -> str:
     return name if len(name) <= _SHORT else f"{name[: _SHORT - 1]}…"
-
-
-def _brief(count: float) -> str:
-    """At most four signs: ``950``, ``12k``, ``3M``."""
-    for unit in ("", "k", "M", "G"):
-        if count < 1000:
-            break
-        count /= 1000
-    return f"{count:.0f}{unit}"
 
 
 def precision_recall_figure(recall: np.ndarray, panels: Mapping[str, Mapping[str, np.ndarray]]) -> Image.Image:
@@ -140,7 +137,11 @@ def to_image(figure: Figure) -> Image.Image:
 
 
 def mistake_sheet(
-    mistakes: Sequence[Mistake], columns: int, cell: int = 220, titles: Sequence[str] = (), size: int = 13
+    mistakes: Sequence[Mistake],
+    columns: int,
+    cell: int = 220,
+    titles: Sequence[str] = (),
+    legend: Sequence[tuple[str, Sequence[int] | None]] = (),
 ) -> Image.Image:
     """Mistakes in rows, all tiles of one size, texts below them.
 
@@ -149,22 +150,28 @@ def mistake_sheet(
         columns: mistakes in a row.
         cell: pixels of the longer side of each picture; small ones are enlarged.
         titles: of the pictures of a mistake, above the first row.
-        size: height of the texts in pixels.
+        legend: texts with their colours, RGB; None: no field.
     """
-    font, gap, line = ImageFont.load_default(size), 8, round(1.35 * size)
+    font, gap, line = ImageFont.load_default(_SIZE), 8, round(1.35 * _SIZE)
     tiles = [[fitted(picture, cell) for picture in mistake.pictures] for mistake in mistakes]
     high = max(picture.height for pictures in tiles for picture in pictures)
     wide = len(tiles[0]) * (cell + gap) - gap
     below = line * max(len(mistake.lines) for mistake in mistakes)
-    columns, head = min(columns, len(mistakes)), line + gap // 2 if titles else 0
+    columns = min(columns, len(mistakes))
     rows = -(-len(mistakes) // columns)
     step = (wide + 2 * gap, high + below + 2 * gap)
+    places, top = _legend_places([text for text, _ in legend], font, columns * step[0])
+    head = top + (line + gap // 2 if titles else 0)
     sheet = Image.new("RGB", (columns * step[0], rows * step[1] + head), "white")
     draw = ImageDraw.Draw(sheet)
+    for (text, colour), (x, y) in zip(legend, places):
+        if colour is not None:
+            draw.rectangle((x, y, x + _SIZE, y + _SIZE), fill=tuple(map(int, colour)))
+        draw.text((x + (0 if colour is None else 20), y - 1), printable(text), "black", font)
     for column in range(columns if titles else 0):
         for i, title in enumerate(titles):
             middle = column * step[0] + gap + i * (cell + gap) + cell // 2
-            draw.text((middle, gap // 2), title, "black", font, anchor="ma")
+            draw.text((middle, top + gap // 2), title, "black", font, anchor="ma")
     for place, (mistake, pictures) in enumerate(zip(mistakes, tiles)):
         x, y = place % columns * step[0] + gap, place // columns * step[1] + head + gap
         for i, picture in enumerate(pictures):
@@ -173,6 +180,20 @@ def mistake_sheet(
         for i, text in enumerate(mistake.lines):
             draw.text((x, y + high + i * line + 2), _cut(text, font, wide), "black", font)
     return sheet
+
+
+def _legend_places(
+    texts: Sequence[str], font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int
+) -> tuple[list[tuple[int, int]], int]:
+    """Where the entries of a legend begin, in lines of a width, and the height of all."""
+    found, x, y = [], 8, 8
+    for text in texts:
+        wide = 20 + round(font.getlength(printable(text)))
+        if x > 8 and x + wide > width:
+            x, y = 8, y + 2 * _SIZE - 4
+        found.append((x, y))
+        x += wide + 16
+    return found, y + 2 * _SIZE if texts else 0
 
 
 def _cut(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
