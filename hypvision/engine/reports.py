@@ -66,7 +66,7 @@ def add_report(config: Config, folder: Path, weights: str) -> None:
     if found is not None:
         config.test_evaluator = [*evaluators, REPORTS[found[0]]({**found[1], "evaluators": evaluators})]
     hook = dict(type="ReportHook", folder=str(folder), config=str(config.filename), weights=weights)
-    config.custom_hooks = [*config.custom_hooks, hook]
+    config.custom_hooks = [*(config.get("custom_hooks") or []), hook]
 
 
 @HOOKS.register_module()

@@ -46,7 +46,8 @@ class SegmentationReport(ReportMetric):
             finite = "seg_logits" not in sample or bool(sample["seg_logits"]["data"].isfinite().all())
             if "gt_sem_seg" not in sample or not finite:
                 continue
-            found, truth = (sample[key]["data"].squeeze().cpu().numpy() for key in ("pred_sem_seg", "gt_sem_seg"))
+            maps = (sample[key]["data"].cpu().numpy() for key in ("pred_sem_seg", "gt_sem_seg"))
+            found, truth = (labels.reshape(labels.shape[-2:]) for labels in maps)
             known = truth != self.ignore_index
             pairs, counts = np.unique(np.stack([truth[known], found[known]]), axis=1, return_counts=True)
             entry = dict(path=str(sample["img_path"]), pairs=pairs, counts=counts, iou=mean_iou(pairs, counts))

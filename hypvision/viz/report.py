@@ -80,9 +80,8 @@ def write_report(folder: str | Path, title: str, facts: Mapping[str, Any], parts
                 write_text(Path(folder, f"{part.name}.csv"), csv_text(part.table))
             if part.shown:
                 lines.append(_html_table(part.table))
-            hidden = len(part.table) - 1 - _ROWS if part.shown else len(part.table) - 1
-            if hidden > 0 and part.name:
-                lines.append(f"<p>{hidden} {'more ' if part.shown else ''}rows are in {escape(part.name)}.csv.</p>")
+            if part.name and not (part.shown and len(part.table) <= _ROWS + 1):
+                lines.append(f"<p>{'All' if part.shown else 'The'} numbers are in {escape(part.name)}.csv.</p>")
     path = Path(folder, "report.html")
     write_text(path, "\n".join([*lines, "</body></html>\n"]))
     return path

@@ -149,6 +149,7 @@ def test_mistakes_say_what_was_meant(capsys, words, said):
 NEEDED = {
     "train": ["in.py"],
     "test": ["in.py", "in.pth"],
+    "plot": ["in.json"],
     "predict": ["in.png", "--model", "m"],
     "explain": ["in.png", "--model", "m"],
     "clip segment": ["in.png", "--classes", "a"],
@@ -196,7 +197,7 @@ def identities(folder):
 @pytest.mark.parametrize(("name", "option", "what"), OUTPUTS)
 def test_outputs_are_new_or_regular(tmp_path, monkeypatch, capsys, name, option, what):
     monkeypatch.chdir(tmp_path)
-    for file in ("in.py", "in.pth", "in.png", "in.csv", "target"):
+    for file in ("in.py", "in.pth", "in.png", "in.csv", "in.json", "target"):
         Path(file).write_text("x")
     os.mkfifo("pipe")
     Path("folder").mkdir()

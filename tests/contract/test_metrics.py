@@ -19,6 +19,7 @@ import mmseg.registry
 
 from hypvision.clip.spaces import Sphere
 from hypvision.engine.metrics import Metric
+from hypvision.engine.reports import ReportMetric
 from hypvision.errors import HypvisionError
 from hypvision.openmmlab.preparing import PREPARATIONS  # noqa: F401 - registers nothing by itself
 
@@ -149,7 +150,7 @@ REGISTRIES = (mmengine.registry.METRICS, mmdet.registry.METRICS, mmseg.registry.
 def registered():
     """Every metric of hypvision by its name, those that take the place of others included."""
     return {name: kind for registry in REGISTRIES for name, kind in registry.module_dict.items()
-            if kind.__module__.startswith("hypvision")}  # fmt: skip
+            if kind.__module__.startswith("hypvision") and not issubclass(kind, ReportMetric)}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from PIL import Image
 
 from hypvision.cli import main
 from hypvision.engine.config import files_of, load_config
-from hypvision.engine.run import _write_predictions
+from hypvision.engine.run import _write_predictions, _write_report
 from hypvision.engine.run import test as measure
 from hypvision.errors import HypvisionError
 from hypvision.files import protecting
@@ -80,7 +80,7 @@ def test_images_of_the_data_stay(config, monkeypatch, capsys):
 
     monkeypatch.chdir(data / "val")  # where everything lies below the data, but images
     with pytest.raises(HypvisionError, match="which holds data"):
-        measure(config, weights, config.parent / "t", out="blue/0.png")
+        measure(config, weights, config.parent / "t", save="blue/0.png")
     assert image.read_bytes() == before
 
 
@@ -102,7 +102,7 @@ def test_label_maps_and_annotations_of_the_data_stay(tmp_path, monkeypatch, root
         (tmp_path / "config.json").write_text(json.dumps(content))
         found = load_config(tmp_path / "config.json")
         with protecting(*files_of(found)), pytest.raises(HypvisionError) if refused else nullcontext():
-            _write_predictions(found, Path(out))
+            _write_report(found, Path(out), "x") if metric == "IoUMetric" else _write_predictions(found, Path(out))
 
 
 def test_names_of_classes_lead_nowhere(tmp_path):

@@ -1,6 +1,10 @@
 """What ``--tta``, ``--out``, ``--save`` and ``--show-dir`` give for the three tasks, against a direct computation."""
 
+import base64
+import csv
 import json
+import re
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -39,6 +43,25 @@ def trained(task, layout, side, folder):
     return SimpleNamespace(config=folder / f"{task}.py", checkpoint=checkpoint, data=data, model=runner.model.eval())
 
 
+def table(path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def confusion(folder) -> list[list[int]]:
+    """The numbers of the matrix in a report."""
+    return [list(map(int, list(row.values())[1:])) for row in table(folder / "confusion.csv")]
+
+
+def check_page(folder, tables):
+    """The report has these tables, its pictures are in the page, and nothing in it leads out of it."""
+    assert {path.stem for path in folder.glob("*.csv")} - {"confused"} == tables - {"confused"}
+    page = (folder / "report.html").read_text()
+    pictures = re.findall(r'src="data:image/(?:png|jpeg);base64,([^"]+)"', page)
+    found = [path.read_bytes() for path in folder.iterdir() if path.suffix in (".png", ".jpg")]
+    assert sorted(map(base64.b64decode, pictures)) == sorted(found) and len(found) > 0
+    assert page.count("src=") == len(pictures) and not re.search(r"href=|url\(|https?:|<script|@import", page)
+
+
 def images(paths) -> list[torch.Tensor]:
     """BGR images ``(3, H, W)``, as mmcv reads them, by OpenCV itself (JPEG decoders differ by a grey level)."""
     import cv2
@@ -66,7 +89,7 @@ def probabilities(model, image: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("tta", [False, True])
 def test_segmentation(segmenter, tmp_path, capsys, tta):
     names = sorted((segmenter.data / "images/validation").glob("*.jpg"))
-    arguments = ["--work-dir", tmp_path, "--out", tmp_path / "maps", "--show-dir", tmp_path / "shown"]
+    arguments = ["--work-dir", tmp_path, "--out", tmp_path / "report", "--show-dir", tmp_path / "shown"]
     metrics = run(capsys, segmenter.config, segmenter.checkpoint, *arguments, *(["--tta"] if tta else []))
     expected = []
     for image in images(names):
@@ -75,13 +98,16 @@ def test_segmentation(segmenter, tmp_path, capsys, tta):
             scores = scores + probabilities(segmenter.model, image.flip(-1)).flip(-1)
         expected.append(scores.argmax(0).numpy())
     for path, labels in zip(names, expected):
-        written = np.array(Image.open(tmp_path / "maps" / f"{path.stem}.png"))
+        written = np.array(Image.open(tmp_path / "report/label_maps" / f"{path.stem}.png"))
         assert np.array_equal(written, labels + 1)  # as in the data set, where 0 is never used
         shown = [file for file in (tmp_path / "shown").rglob("*.png") if path.stem in file.name]
         assert len(shown) == 1 and Image.open(shown[0]).size[1] == 64
     truth = [np.array(Image.open(segmenter.data / "annotations/validation" / f"{path.stem}.png")) - 1 for path in names]
     right = np.mean([a == b for a, b in zip(expected, truth)])
     assert metrics["aAcc"] == pytest.approx(100 * right, abs=0.01)
+    pairs = Counter(pair for a, b in zip(truth, expected) for pair in zip(a.flat, b.flat))
+    assert confusion(tmp_path / "report") == [[pairs[true, guess] for guess in range(5)] for true in range(5)]
+    check_page(tmp_path / "report", {"metrics", "confusion", "confused", "classes", "mistakes"})
 
 
 # Detection ----------------------------------------------------------------------------------------------------------
@@ -124,7 +150,8 @@ def thinned(boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, limit: fl
 @pytest.mark.parametrize("tta", [False, True])
 def test_detection(detector, tmp_path, capsys, tta):
     options = ["--cfg-options", "model.test_cfg.rcnn.score_thr=0.01", "model.test_cfg.rcnn.max_per_img=20"]
-    arguments = ["--work-dir", tmp_path, "--save", tmp_path / "found.json", "--show-dir", tmp_path / "shown", *options]
+    places = ["--save", tmp_path / "found.json", "--out", tmp_path / "report", "--show-dir", tmp_path / "shown"]
+    arguments = ["--work-dir", tmp_path, *places, *options]
     metrics = run(capsys, detector.config, detector.checkpoint, *arguments, *(["--tta"] if tta else []))
     assert {"coco/bbox_mAP", "coco/segm_mAP"} <= metrics.keys()
     written = {kind: json.loads((tmp_path / f"found.{kind}.json").read_text()) for kind in ("bbox", "segm")}
@@ -153,6 +180,12 @@ def test_detection(detector, tmp_path, capsys, tta):
         assert [item["category_id"] - 1 for item in found] == labels[kept].tolist()
         segments = [item["segmentation"] for item in written["segm"] if item["image_id"] == number]
         assert np.array_equal(np.stack([coco_mask.decode(s) for s in segments]).astype(bool), masks[kept])
+    rows = table(tmp_path / "report/classes.csv")
+    known = [float(row["AP50"]) for row in rows if row["AP50"] != "nan"]
+    assert np.mean(known) / 100 == pytest.approx(metrics["coco/bbox_mAP_50"], abs=1e-3)
+    truth = json.loads((detector.data / "annotations/instances_val2017.json").read_text())["annotations"]
+    assert sum(int(row["objects"]) for row in rows) == len(truth)
+    check_page(tmp_path / "report", {"metrics", "precision_recall", "classes", "confusion", "mistakes"})
 
 
 def test_mirror_detector_without_masks_or_findings():
@@ -213,9 +246,9 @@ def test_classification(tmp_path):
     runner = train(config, tmp_path / "run")
     model, data = runner.model.eval(), runner.val_dataloader.dataset
     inputs = torch.stack([data[i]["inputs"] for i in range(len(data))])
-    out, shown = tmp_path / "out.json", tmp_path / "shown"
+    out, shown, folder = tmp_path / "out.json", tmp_path / "shown", tmp_path / "report"
     for tta in (False, True):
-        metrics = measure(config, tmp_path / "run/epoch_1.pth", tmp_path / "run", out, shown, tta)
+        metrics = measure(config, tmp_path / "run/epoch_1.pth", tmp_path / "run", folder, shown, tta, save=out)
         with torch.no_grad():
             logits = model.backbone(inputs)
             if tta:
@@ -228,5 +261,10 @@ def test_classification(tmp_path):
         right = [label == guess for label, guess in zip(data.labels, best)]
         assert metrics["top1"] == pytest.approx(100 * np.mean(right))
         assert len(list(shown.glob("right_*.png"))) == sum(right)
+        pairs = Counter(zip(data.labels.tolist(), best))
+        assert confusion(folder) == [[pairs[true, guess] for guess in range(3)] for true in range(3)]
+        check_page(
+            folder, {"metrics", "confusion", "classes"} | ({"confused", "mistakes"} if not all(right) else set())
+        )
         for file in shown.iterdir():
             file.unlink()

@@ -139,7 +139,7 @@ def segmentation_or_detection(metric: str, hook: str, **more) -> Config:
     return Config(
         dict(
             model=dict(type="EncoderDecoder"), test_dataloader=dict(dataset=dataset),
-            test_evaluator=[dict(type="Other"), dict(type=metric)], visualizer=dict(type="Visualizer"),
+            test_evaluator=[dict(type="Other"), dict(type=metric)], visualizer=dict(type="Visualizer"), custom_hooks=[],
             default_hooks=dict(visualization=dict(type=hook)), **more,
         )
     )  # fmt: skip
@@ -147,8 +147,11 @@ def segmentation_or_detection(metric: str, hook: str, **more) -> Config:
 
 def test_options_of_test_reach_the_parts_of_segmentation_and_detection(tmp_path):
     config = segmentation_or_detection("mmseg.IoUMetric", "SegVisualizationHook", default_scope="mmseg")
-    engine._write_predictions(config, tmp_path / "maps")
-    assert config.test_evaluator[1].output_dir == str(tmp_path / "maps")
+    with pytest.raises(HypvisionError, match="Use --out DIR"):
+        engine._write_predictions(config, tmp_path / "maps.json")
+    engine._write_report(config, tmp_path / "report", "x.pth")
+    assert config.test_evaluator[1].output_dir == str(tmp_path / "report/label_maps")
+    assert config.test_evaluator[2].type == "SegmentationReport" and config.custom_hooks[-1].type == "ReportHook"
     engine._show(config, tmp_path / "painted")
     assert config.default_hooks.visualization.draw and config.visualizer.save_dir == str(tmp_path / "painted")
     with pytest.raises(HypvisionError, match="tta_model"):  # the config tells neither mmseg nor mmdet

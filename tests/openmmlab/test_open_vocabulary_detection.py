@@ -224,9 +224,11 @@ def test_train_and_test(tune, tmp_path):
     trained = {name for name, p in model.named_parameters() if name.startswith("clip.") and p.requires_grad}
     assert bool(trained) == (tune != "frozen") and (tune != "adapter" or all(".hyperclip." in name for name in trained))
     assert set(model.train_classes) < set(model.test_classes) == set(scene_classes())
-    metrics = run_test(small(TUNING[tune]), tmp_path / "iter_2.pth", tmp_path / "test", out=tmp_path / "found.json")
+    places = dict(out=tmp_path / "report", save=tmp_path / "found.json")
+    metrics = run_test(small(TUNING[tune]), tmp_path / "iter_2.pth", tmp_path / "test", **places)
     assert {"ov/AP50", "ov/AP50_base", "ov/AP50_novel"} <= set(metrics)
     assert {path.name for path in tmp_path.glob("found.*.json")} >= {"found.bbox.json"}
+    assert (tmp_path / "report/precision_recall.csv").is_file()
     if tune == "adapter":
         check_any_image(model, tmp_path)
 

@@ -38,9 +38,9 @@ def test_train_and_test(folder, tmp_path, amp):
     assert runner.message_hub.get_scalar("train/loss").current() > 0
     assert not any(p.requires_grad for name, p in model.named_parameters()
                    if name.startswith("clip.") and ".hyperclip." not in name)  # fmt: skip
-    metrics = run_test(config(folder), tmp_path / "iter_2.pth", tmp_path / "test", out=tmp_path / "maps")
+    metrics = run_test(config(folder), tmp_path / "iter_2.pth", tmp_path / "test", out=tmp_path / "report")
     assert 0 <= metrics["mIoU"] <= 100 and np.isfinite(metrics["mIoU"])
-    written = sorted((tmp_path / "maps").iterdir())
+    written = sorted((tmp_path / "report/label_maps").iterdir())
     assert [path.name for path in written] == ["0.png", "1.png"]
     assert all(set(np.unique(Image.open(path))) <= {0, 1, 2} for path in written)
 

@@ -93,9 +93,14 @@ def test_a_trained_checkpoint_is_measured_again(data, tmp_path):
     config.param_scheduler = []
     said = train(config, tmp_path / "run").message_hub.get_scalar("val/recall@1").current()
     out = tmp_path / "embeddings.npz"
-    found = run_test(tiny("lhier_resnet10t_cifar10.py", data), tmp_path / "run/epoch_1.pth", tmp_path / "test", out=out)
+    places = dict(out=tmp_path / "report", save=out)
+    found = run_test(
+        tiny("lhier_resnet10t_cifar10.py", data), tmp_path / "run/epoch_1.pth", tmp_path / "test", **places
+    )
     assert found["recall@1"] == pytest.approx(said)
     assert {"r_precision", "map@r", "mistake_height"} <= set(found)
+    page = (tmp_path / "report/report.html").read_text()
+    assert "MetricLearner does not give one class to each image" in page and "<img" not in page
     with np.load(out) as file:
         assert file["embeddings"].shape == (32, 65) and list(file["classes"]) == ["frog", "horse", "ship", "truck"]
 

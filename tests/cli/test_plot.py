@@ -1,0 +1,32 @@
+"""``hypvision plot``."""
+
+import json
+
+import pytest
+from helpers.engine import fails
+
+from hypvision.cli import main
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture
+def run(tmp_path):
+    path = tmp_path / "run/t/vis_data/scalars.json"
+    path.parent.mkdir(parents=True)
+    records = [dict(loss=1 / step, lr=0.1, iter=step, step=step) for step in (1, 2, 3)]
+    path.write_text("\n".join(map(json.dumps, records)))
+    return tmp_path / "run"
+
+
+def test_figure_and_table(run, tmp_path, capsys):
+    assert main(["plot", str(run), "--keys", "loss", "--save", str(tmp_path / "c.svg")]) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / "c.svg"), str(tmp_path / "c.csv")]
+    assert "<svg" in (tmp_path / "c.svg").read_text() and len((tmp_path / "c.csv").read_text().splitlines()) == 7
+
+
+def test_mistakes(run, tmp_path, capsys):
+    assert "ends in .png, .svg or .pdf" in fails(capsys, "plot", run, "--save", tmp_path / "c.gif")
+    assert "There are: loss, lr" in fails(capsys, "plot", run, "--keys", "top1", "--save", tmp_path / "c.png")
+    assert "There is no run" in fails(capsys, "plot", tmp_path / "none", "--save", tmp_path / "c.png")
+    assert not list(tmp_path.glob("c.*"))
