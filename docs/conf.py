@@ -40,7 +40,12 @@ autodoc_typehints = "signature"
 napoleon_use_ivar = True  # the attributes of a class in one list
 autodoc_member_order = "bysource"
 
-nb_execution_mode = "off"
+# A notebook runs when its code has changed; what it showed is kept beside the site.
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(ROOT / "build/notebooks")
+nb_execution_timeout = 600
+nb_execution_raise_on_error = True
+nb_output_stderr = "remove"
 
 html_theme = "furo"
 html_title = f"hypvision {__version__}"

@@ -1,0 +1,43 @@
+"""The site: every public name has a page, and it builds without a warning."""
+
+import ast
+import re
+import subprocess
+import sys
+
+import pytest
+from helpers.engine import ROOT
+
+LISTED = set(re.findall(r"^   (hypvision[\w.]*)$", (ROOT / "docs/api.md").read_text(encoding="utf-8"), flags=re.M))
+
+
+def public_packages():
+    """Packages that say what is public, by name."""
+    found = {}
+    for path in sorted((ROOT / "hypvision").rglob("__init__.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+                found[".".join(path.parent.relative_to(ROOT).parts)] = ast.literal_eval(node.value)
+    return found
+
+
+def test_the_api_lists_every_package_that_has_public_names():
+    assert set(public_packages()) == LISTED
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("furo", reason="the extra 'docs' is not installed")
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--quiet", "-b", "html", "-c", "docs"]
+    options = ["-d", str(tmp_path / "doctrees"), "-D", "nb_execution_mode=off"]  # tests/test_notebooks.py runs them
+    done = subprocess.run(
+        [*command, *options, ".", str(tmp_path / "site")], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert 'url=docs/index.html"' in (tmp_path / "site/index.html").read_text()
+    for package, names in public_packages().items():
+        listing = (tmp_path / "site/docs/api" / f"{package}.html").read_text()
+        lost = [name for name in names if not name.startswith("_") and f"{package}.{name}" not in listing]
+        assert not lost, (package, lost)
+    configs = (tmp_path / "site/docs/methods/hcformer.html").read_text()
+    assert "ImageNet-1K: Top 1 Accuracy 73.0" in configs and "hcformer_nano.cifar10" in configs
