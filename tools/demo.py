@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Sequence
@@ -94,6 +95,7 @@ def main() -> int:
         FINISHED.unlink()
     # Half of the cores: two trainings run at a time, and OpenMP waits badly for a core that another process uses.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
+    warnings.simplefilter("ignore")  # of libraries about their own code
     begin = time.time()
     try:
         print("Putting emoji on photos ...", flush=True)
@@ -124,20 +126,11 @@ def main() -> int:
     return 0
 
 
-def make_scenes() -> None:
+def make_scenes(train: int = 800, val: int = 100) -> None:
     """The emoji on photos that two parts learn from: label maps and boxes of the same scenes."""
+    folders = SHIPPED / "emoji", SHIPPED / "photos"
     for layout in ("masks", "coco"):
-        export_emoji(
-            DATA / layout,
-            SHIPPED / "emoji",
-            SHIPPED / "photos",
-            layout,
-            train=800,
-            val=100,
-            size=96,
-            pale=0.5,
-            overwrite=True,
-        )
+        export_emoji(DATA / layout, *folders, layout, train, val, size=96, pale=0.4, overwrite=True)
 
 
 def run_all() -> list[tuple[Part, float, float]]:

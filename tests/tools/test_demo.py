@@ -15,7 +15,6 @@ from PIL import Image
 
 pytest.importorskip("mmengine")
 pytest.importorskip("open_clip")
-from hypvision.data.export import export_emoji
 from hypvision.engine import run as engine
 from hypvision.engine.config import load_config
 
@@ -34,15 +33,8 @@ def demo(monkeypatch, tmp_path):
     return module
 
 
-def make_scenes(demo, train, val):
-    for layout in ("masks", "coco"):
-        export_emoji(
-            demo.DATA / layout, demo.SHIPPED / "emoji", demo.SHIPPED / "photos", layout, train=train, val=val, size=96
-        )
-
-
 def test_floors(demo):
-    make_scenes(demo, 2, 8)
+    demo.make_scenes(train=2, val=8)
     photos, segmentation, detection, open_vocabulary = demo.PARTS
     assert demo.floor(photos) == pytest.approx(1 / 20)  # balanced classes
     truth = np.stack([np.array(Image.open(path)) for path in (demo.DATA / "masks/val/masks").iterdir()])
@@ -92,14 +84,14 @@ def test_open_vocabulary_before_and_after(demo):
     assert float(found[1]) == pytest.approx(metrics["mIoU_novel"] / 100, abs=2e-3)
     assert found[1] != found[2]  # two steps have changed something
     sheet = np.array(Image.open(picture.path))
-    assert sheet.shape[1] == 4 * (demo.CELL + 6) + 6 and len(np.unique(sheet.reshape(-1, 3), axis=0)) > 50
+    assert sheet.shape[1] > 4 * demo.CELL and len(np.unique(sheet.reshape(-1, 3), axis=0)) > 50
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["photos", "emoji_segmentation", "emoji_detection"])
 def test_a_part_and_its_pictures(demo, name):
     """Two steps of each training on its own data, and what is drawn of it."""
-    make_scenes(demo, 8, 5)
+    demo.make_scenes(train=8, val=5)
     config = f"configs/demo/{name}.py"
     options = {
         "emoji_segmentation": {"data_root": f"{demo.DATA}/masks"},
@@ -119,16 +111,15 @@ def test_a_part_and_its_pictures(demo, name):
     assert np.isfinite(metrics[part.metric])
     draw = {"photos": demo.photos, "emoji_segmentation": demo.segmentations, "emoji_detection": demo.detections}[name]
     pictures = [draw(), *(demo.tree() if name == "photos" else [])]
-    assert len({picture.path for picture in pictures}) == (4 if name == "photos" else 1)
+    assert len({picture.path for picture in pictures}) == (3 if name == "photos" else 1)
     for picture in pictures:
         assert min(Image.open(picture.path).size) > 150 and picture.title and picture.text.endswith(".")
 
 
 @pytest.mark.slow
 def test_clusters_of_a_photo(demo):
-    demo.DATA.mkdir()
     found = demo.clusters()
-    assert [picture.path.name for picture in found] == ["kiwi_clusters.png", "kiwi_regions.png"]
+    assert [picture.path.name for picture in found] == ["watermelon-07_clusters.png", "watermelon-07_regions.png"]
     assert all(picture.path.is_file() for picture in found)
 
 
