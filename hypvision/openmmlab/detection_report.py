@@ -140,8 +140,10 @@ class _Scene:
         """Add the boxes to a confusion matrix, whose last row is of no object and last column of no box."""
         for t, p in self.matches.pairs:
             counts[self.labels[t], self.found_labels[p]] += 1
-        np.add.at(counts, (self.labels[self.matches.missed], -1), 1)
-        np.add.at(counts, (-1, self.found_labels[self.matches.false]), 1)
+        for t in self.matches.missed:
+            counts[self.labels[t], -1] += 1
+        for p in self.matches.false:
+            counts[-1, self.found_labels[p]] += 1
 
     def badness(self) -> float:
         """One for each object that was missed or called something else, and the score of each extra box."""
@@ -198,7 +200,7 @@ def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
         },
     }
     some = "" if len(chosen) == len(by_ap) else " On the right are the five best and the five worst classes."
-    lines = {"(mean)": mean, **{names[c]: curves[:, :, c] for c in known}}
+    lines = {"(mean)": mean, **{names[c]: curves[:, :, c] for c in known.tolist()}}
     rows = (
         [(name, iou, float(r), float(p)) for r, p in zip(recall, curve[place])]
         for name, curve in lines.items()
