@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -233,16 +234,18 @@ def _worst_images(scenes: Sequence[_Scene], names: Sequence[str]) -> Part:
     order = sorted(scenes, key=lambda scene: -scene.badness())
     head = ("image", "missed", "of another class", "extra boxes")
     table = [head, *((scene.path, *scene.counted()) for scene in order)]
-    worst = [scene for scene in order if scene.badness() > 0][:_WORST]
+    wrong = [scene for scene in order if scene.badness() > 0]
+    worst = [scene for scene in wrong if Path(scene.path).is_file()][:_WORST]  # some data are drawn on the spot
     if not worst:
-        return Part("Worst images", "mistakes", "Every object is found, and nothing else.", table=table, shown=False)
+        text = "The images are no files, so none is shown." if wrong else "Every object is found, and nothing else."
+        return Part("Worst images", "mistakes", text, table=table, shown=False)
     legend = [
         ("found, with the score", _COLOURS["found"]),
         ("an object that was missed or called something else", _COLOURS["missed"]),
         ("an extra box, or one of another class", _COLOURS["false"]),
     ]
     sheet = mistake_sheet([scene.draw(names) for scene in worst], 3, _CELL, legend=legend)
-    right = len(scenes) - sum(scene.badness() > 0 for scene in scenes)
+    right = len(scenes) - len(wrong)
     text = (
         f"{right} of {len(scenes)} images have no mistake. An extra box lies on nothing, or on an object that has one."
     )
