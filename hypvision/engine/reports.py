@@ -15,6 +15,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from hypvision.engine.extensions import REPORTS
+from hypvision.engine.hooks import unwrapped
 from hypvision.viz.report import Part, write_report
 
 if TYPE_CHECKING:
@@ -95,11 +96,10 @@ class ReportHook(Hook):
         data = runner.test_dataloader.dataset
         facts = dict(config=self.config, weights=self.weights, data=f"{len(data)} samples of {type(data).__name__}")
         table = [("metric", "value"), *((name, float(value)) for name, value in (metrics or {}).items())]
-        parts, own = [Part("Metrics", "metrics", table=table)], []
-        for metric in runner.test_evaluator.metrics:
-            if isinstance(metric, ReportMetric):
-                own += metric.parts
-        parts += own or [*_classes(runner), Part("Mistakes", text=_NO_CLASSES.format(type(runner.model).__name__))]
+        found = [metric.parts for metric in runner.test_evaluator.metrics if isinstance(metric, ReportMetric)]
+        own = [part for parts in found for part in parts]
+        none = Part("Mistakes", text=_NO_CLASSES.format(type(unwrapped(runner)).__name__))
+        parts = [Part("Metrics", "metrics", table=table), *(own or [*_classes(runner), none])]
         title = f"Test of {Path(self.config).stem}"
         _logger.info("Report: %s", write_report(self.folder, title, facts, parts))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,8 +67,7 @@ def _settings(config: Config, name: str) -> dict[str, Any]:
 
 
 def _logged_in() -> bool:
-    import wandb
-
+    wandb = import_module("wandb")
     try:
         return bool(wandb.login(prompt=False))
     except TypeError:  # of versions that cannot leave out the question

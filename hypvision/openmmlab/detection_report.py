@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,8 +141,10 @@ class _Scene:
         """Add the boxes to a confusion matrix, whose last row is of no object and last column of no box."""
         for t, p in self.matches.pairs:
             counts[self.labels[t], self.found_labels[p]] += 1
-        np.add.at(counts, (self.labels[self.matches.missed], -1), 1)
-        np.add.at(counts, (-1, self.found_labels[self.matches.false]), 1)
+        for t in self.matches.missed:
+            counts[self.labels[t], -1] += 1
+        for p in self.matches.false:
+            counts[-1, self.found_labels[p]] += 1
 
     def badness(self) -> float:
         """One for each object that was missed or called something else, and the score of each extra box."""
@@ -198,7 +201,7 @@ def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
         },
     }
     some = "" if len(chosen) == len(by_ap) else " On the right are the five best and the five worst classes."
-    lines = {"(mean)": mean, **{names[c]: curves[:, :, c] for c in known}}
+    lines = {"(mean)": mean, **{names[c]: curves[:, :, c] for c in known.tolist()}}
     rows = (
         [(name, iou, float(r), float(p)) for r, p in zip(recall, curve[place])]
         for name, curve in lines.items()
@@ -231,16 +234,18 @@ def _worst_images(scenes: Sequence[_Scene], names: Sequence[str]) -> Part:
     order = sorted(scenes, key=lambda scene: -scene.badness())
     head = ("image", "missed", "of another class", "extra boxes")
     table = [head, *((scene.path, *scene.counted()) for scene in order)]
-    worst = [scene for scene in order if scene.badness() > 0][:_WORST]
+    wrong = [scene for scene in order if scene.badness() > 0]
+    worst = [scene for scene in wrong if Path(scene.path).is_file()][:_WORST]  # some data are drawn on the spot
     if not worst:
-        return Part("Worst images", "mistakes", "Every object is found, and nothing else.", table=table, shown=False)
+        text = "The images are no files, so none is shown." if wrong else "Every object is found, and nothing else."
+        return Part("Worst images", "mistakes", text, table=table, shown=False)
     legend = [
         ("found, with the score", _COLOURS["found"]),
         ("an object that was missed or called something else", _COLOURS["missed"]),
         ("an extra box, or one of another class", _COLOURS["false"]),
     ]
     sheet = mistake_sheet([scene.draw(names) for scene in worst], 3, _CELL, legend=legend)
-    right = len(scenes) - sum(scene.badness() > 0 for scene in scenes)
+    right = len(scenes) - len(wrong)
     text = (
         f"{right} of {len(scenes)} images have no mistake. An extra box lies on nothing, or on an object that has one."
     )

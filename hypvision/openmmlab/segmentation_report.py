@@ -57,7 +57,7 @@ class SegmentationReport(ReportMetric):
     def _keep_if_bad(self, entry: dict[str, Any], truth: np.ndarray, found: np.ndarray) -> None:
         """Draw an image that is among the worst so far, and drop the drawing of the one that no longer is."""
         item = (-entry["iou"], len(self.results), entry)
-        if entry["iou"] >= 1 or np.isnan(entry["iou"]):
+        if entry["iou"] >= 1 or np.isnan(entry["iou"]) or not Path(entry["path"]).is_file():
             return
         if len(self._worst) < _WORST:
             heapq.heappush(self._worst, item)
@@ -119,7 +119,9 @@ def _worst_images(results: list[dict], names: list[str]) -> Part:
     drawn = sorted((entry for entry in results if "pictures" in entry), key=lambda entry: entry["iou"])[:_WORST]
     title, rows = "Worst images", [("image", "mean IoU"), *((path, 100 * iou) for iou, path in table)]
     if not drawn:
-        return Part(title, "mistakes", "Every image is segmented without a mistake.", table=rows, shown=False)
+        wrong = any(iou < 1 for iou, _ in table)
+        text = "The images are no files, so none is shown." if wrong else "Every image is segmented without a mistake."
+        return Part(title, "mistakes", text, table=rows, shown=False)
     tiles = [Mistake(e["pictures"], [f"mean IoU {100 * e['iou']:.1f} %   {Path(e['path']).name}"]) for e in drawn]
     labels = sorted({int(label) for entry in drawn for label in np.unique(entry["pairs"])})
     colours, more = label_colours(len(names)), len(labels) - _LEGEND

@@ -151,7 +151,7 @@ def distance_part(counts: np.ndarray, distances: np.ndarray) -> Part:
         f"Edges of the tree between the predicted and the true class, 2 for a sibling: {mean:.2f} on average over "
         f"{total} mistakes. Wrong classes drawn evenly would be {drawn:.2f} away."
     )
-    groups = {"mistakes": mistakes, "wrong classes drawn evenly": chance}
+    groups: dict[str, Sequence[float]] = {"mistakes": mistakes, "wrong classes drawn evenly": chance}
     picture = bars_figure([str(step) for step in steps], groups, "distance in the tree", "images")
     return Part("Distance of the mistakes in the tree", "distances", text, picture, [head, *rows])
 

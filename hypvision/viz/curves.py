@@ -204,6 +204,4 @@ def _line(colour: Any) -> Any:
 def _colours(count: int) -> list[Any]:
     from matplotlib import colormaps
 
-    if count <= 10:
-        return list(colormaps["tab10"].colors[:count])
-    return [colormaps["turbo"]((i + 0.5) / count) for i in range(count)]
+    return [colormaps["tab10"](i) if count <= 10 else colormaps["turbo"]((i + 0.5) / count) for i in range(count)]
