@@ -151,6 +151,21 @@ def _silence_libraries() -> None:
         warnings.filterwarnings("ignore", text)
 
 
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """What a user should know is a sentence, without the line of code that says it."""
+    if issubclass(category, UserWarning) and file is None:
+        print(f"warning: {message}", file=sys.stderr)
+    elif sys.stderr is not None:
+        (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
+
+
 def _run(argv: list[str], load: Callable[[], None] | None) -> None:
     name = _command(argv)
     parser = parser_of(name)
@@ -158,6 +173,7 @@ def _run(argv: list[str], load: Callable[[], None] | None) -> None:
     with protecting(*parser.inputs(args)), warnings.catch_warnings(), ExitStack() as streams:
         if "verbose" not in args:  # train and test have them in their log
             _silence_libraries()
+            warnings.showwarning = _show_warning
         if "verbose" not in args and name != "exec" and sys.stdout is not None:
             streams.enter_context(redirect_stdout(cast(TextIO, Escaped(sys.stdout))))
         parser.check_outputs(args)

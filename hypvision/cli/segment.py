@@ -36,6 +36,7 @@ def run_clip_segment(args: Namespace) -> None:
     """``clip segment`` from parsed arguments; prints the names of the files written."""
     from hypvision.clip.classes import load_classes
     from hypvision.clip.segmentation.segment import load_segmenter, parse_classes, segment
+    from hypvision.clip.words import check_words
     from hypvision.files import protecting
     from hypvision.inference.progress import progress
     from hypvision.inference.results import Labels
@@ -52,6 +53,8 @@ def run_clip_segment(args: Namespace) -> None:
 
         config = load_config(args.config).model.to_dict()
     model = load_segmenter(args.weights, config, args.clip).to(device)
+    check_words(model, classes)
+    model.set_classes(classes)
     failed: list[str] = []
     with protecting(*sources.files), Writer(args.out, ("overlay", "labels"), every=args.every) as writer:
         for frame in progress(sources, len(sources), "image"):

@@ -202,13 +202,17 @@ class OpenVocabularyCLIP(nn.Module):
         return super()._apply(*args, **kwargs)
 
 
-def _warn_of_equal(names: Sequence[str], text: Tensor) -> None:
+def equal_pairs(text: Tensor) -> list[tuple[int, int]]:
+    """Pairs of classes whose embeddings (T, P, E), averaged over P, are the same to round-off of float32."""
     mean = F.normalize(text.float().mean(1), dim=-1)
-    first, second = torch.nonzero((mean @ mean.T > 1 - 1e-6).triu(1), as_tuple=True)
-    if len(first):
-        pair = f"'{names[int(first[0])]}' from '{names[int(second[0])]}'"
+    return [(first, second) for first, second in torch.nonzero((mean @ mean.T > 1 - 1e-6).triu(1)).tolist()]
+
+
+def _warn_of_equal(names: Sequence[str], text: Tensor) -> None:
+    if pairs := equal_pairs(text):
+        pair = f"'{names[pairs[0][0]]}' from '{names[pairs[0][1]]}'"
         warnings.warn(
-            f"CLIP cannot tell {pair}: their texts have the same embedding ({len(first)} such pairs). They are the "
+            f"CLIP cannot tell {pair}: their texts have the same embedding ({len(pairs)} such pairs). They are the "
             "same word, or words that it was never taught, as most are for 'shapes-s8', which knows drawn shapes only.",
             stacklevel=3,
         )

@@ -17,7 +17,7 @@ from hypvision.inference.results import Boxes, Classes, Result, Tags
 
 # Entropy of the scores as a share of log(number of classes), above which no class stands out. Pictures above it: of the
 # grocery classifier 15 % of its own photos (of all 160 it is 13 %: right in 14 % of those, in 81 % of the others), 52 %
-# of emoji, 96 % of noise, 78 % of flat colours; of tf_efficientnet_lite0.imagenet 8 % of the same photos, 82 % of noise,
+# of emoji, 96 % of noise, 78 % of flat colours; of tf_efficientnet_lite0.imagenet 8 % of these photos, 82 % of noise,
 # 100 % of flat colours; of hcformer_nano.shapes 0 % of its own shapes. At 0.7 it is 20 % and 14 % of the photos.
 # hcformer_nano.cifar10 and .shapes stay sure of noise (2 % and 0 % above): no score gives such networks away.
 UNSURE = 0.75
@@ -25,9 +25,9 @@ UNSURE = 0.75
 # over 0.66 in 95 % of its scenes; the median is 0.45 on photos, 0.48 on emoji, 0.27 on noise, 0.14 on flat colours.
 WEAK = 0.5
 # Enlargement to the size of the training. The grocery classifier (160 pixels) is right on 72 % of photos of 96 pixels
-# (1.7 times), 55 % of 48 (3.3), 24 % of 32 (5), 5 % of 16 (10). tf_efficientnet_lite0.imagenet (224) says the same as of
-# 128 pixels for 75 % at 96 (2.3), 39 % at 48 (4.7), 20 % at 32 (7). hcformer_nano.shapes (64) is right on 96 %, 92 % at
-# 16 pixels (4) and 64 % at 8 (8). Large pictures lose nothing: 95 % at 640 pixels.
+# (1.7 times), 55 % of 48 (3.3), 24 % of 32 (5), 5 % of 16 (10). tf_efficientnet_lite0.imagenet (224) says the same of
+# a photo of 96 pixels (2.3) as of one of 128 for 75 %, at 48 (4.7) for 39 %, at 32 (7) for 20 %. hcformer_nano.shapes
+# (64) is right on 96 %, 92 % at 16 pixels (4), 64 % at 8 (8). Large pictures lose nothing: 95 % at 640 pixels.
 ENLARGED = 4.0
 # Where a picture is looked at as it is: its size beside that of the training. Of drawn scenes (96 pixels)
 # semantic-fpn_hcformer_nano.shapes has an mIoU of 71 %, 37 % at half the size, 39 % at twice, 31 % at three times;

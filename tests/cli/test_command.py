@@ -164,6 +164,7 @@ NEEDED = {
     "data prepare": ["voc20", "folder"],
     "data make": [],
     "check": ["in.py"],
+    "browse": ["in.py"],
     "zoo list": [],
     "zoo get": ["zoo:none"],
     "zoo card": ["none"],

@@ -143,7 +143,7 @@ WAITS = {
     "clip/adapters/base.py: Adapter.fingerprint": "of what is written with an adapter",
     "clip/classes.py: warn_of_equal_texts": "tokens of class names, on the CPU",
     "clip/fingerprint.py: bytes_of": "of weights and settings, once a cache",
-    "clip/open_vocabulary.py: _warn_of_equal": "of classes that are set, outside of training",
+    "clip/open_vocabulary.py: equal_pairs": "of classes that are set, outside of training",
     "clip/prompting/features.py": "features that are kept, before the training",
     "clip/prompting/heads.py: TipAdapter.search": "of evaluation",
     "clip/prompting/prompted.py: CoOp._places": "of the tokenizer's numbers, on the CPU",

@@ -24,6 +24,7 @@ from hypvision.clip.names import clip_options
 from hypvision.clip.segmentation.official import segmenter_names, segmenter_variant
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 from hypvision.clip.towers import patch_size
+from hypvision.clip.words import check_words
 from hypvision.errors import HypvisionError
 from hypvision.images import open_image
 
@@ -115,6 +116,10 @@ def segment(
         classes: names, or anything that :func:`~hypvision.clip.classes.load_classes` takes.
         model: a segmenter; default: that of :func:`load_segmenter` for the other arguments, which is kept.
         weights, clip: see :func:`load_segmenter`.
+
+    Raises:
+        HypvisionError: words that the model cannot tell apart, or knows none of (:mod:`hypvision.clip.words`); an image
+            that cannot be read or is too small.
     """
     name = f"The image '{image}'" if isinstance(image, (str, Path)) else "The image"
     image = open_image(image)
@@ -122,7 +127,9 @@ def segment(
     if model is None:
         model = _default(*(None if value is None else str(value) for value in (weights, clip)))
     model.check_size(image.size[::-1], name)
-    model.set_classes(names)
+    if names != model.classes:
+        check_words(model, names)
+        model.set_classes(names)
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
     return Segmentation(model.predict([pixels])[0].cpu().numpy(), names, image)
 

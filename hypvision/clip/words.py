@@ -1,0 +1,62 @@
+"""Whether a CLIP knows words: those that it cannot tell apart, and those that its training never had."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hypvision.clip.classes import prompts
+from hypvision.clip.open_vocabulary import OpenVocabularyCLIP, equal_pairs
+from hypvision.errors import HypvisionError
+
+# More classes than this share with a twin are a mistake of the user; long lists have a few (ADE-847: 18 of 847).
+_TWINS = 0.1
+_ADVICE = (
+    "Two small CLIPs ship: shapes-s8 knows drawn shapes (disk, red star, grey ground), emoji-s16 what emoji show (cat "
+    "face, fruit). For other words take one that was trained on photos, downloaded once: --clip ViT-B-16:openai."
+)
+
+
+def check_words(model: OpenVocabularyCLIP, names: Sequence[str]) -> None:
+    """Refuse words that a CLIP cannot tell apart or knows none of, and warn of those that it does not know.
+
+    Raises:
+        HypvisionError: names have the same embedding (of a long list more than a tenth), or it was taught none.
+    """
+    foreign = unknown_words(model.clip, model.tokenizer, names)
+    listed = ", ".join(f"'{name}'" for name in foreign[:5]) + (", ..." if len(foreign) > 5 else "")
+    if len(foreign) == len(names):
+        raise HypvisionError(f"This CLIP was never taught {'any of the words ' * (len(names) > 1)}{listed}. {_ADVICE}")
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the same, milder
+        pairs = equal_pairs(model.encode_classes(names))
+    if len({number for pair in pairs for number in pair}) > _TWINS * len(names):
+        pair = f"'{names[pairs[0][0]]}' from '{names[pairs[0][1]]}'"
+        more = f" (and {len(pairs) - 1} more such pairs)" if len(pairs) > 1 else ""
+        why = f"It was never taught {listed}. {_ADVICE}" if foreign else "Leave one out, or give it another name."
+        raise HypvisionError(f"This CLIP cannot tell {pair}{more}: their texts have the same embedding. {why}")
+    if foreign:
+        warnings.warn(f"This CLIP was never taught {listed}: what it finds there means little. {_ADVICE}", stacklevel=3)
+
+
+def unknown_words(clip: nn.Module, tokenizer: object, names: Sequence[str]) -> list[str]:
+    """The names with a token that the training of a CLIP never had: its row in the table of words is zero.
+
+    This holds for CLIPs that were trained here from scratch; the tables of others have no such rows.
+    """
+    words = getattr(getattr(clip, "text", None) or clip, "token_embedding", None)
+    weight: Tensor | None = getattr(words, "weight", None)
+    if weight is None or not callable(tokenizer):
+        return []
+    blank = ~(weight.detach() != 0).any(1)
+    if not blank.any():
+        return []
+    found = []
+    for name in names:
+        tokens = tokenizer([text for (text,) in prompts(name, ("{}",))]).to(weight.device)
+        if (blank[tokens] & (tokens != 0)).any():  # 0 fills the rest of a text
+            found.append(name)
+    return found
