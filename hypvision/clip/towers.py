@@ -427,8 +427,8 @@ def encode_image(model: Any, images: Tensor, normalize: bool = False, prompts: P
 def class_token_features(visual: Any, images: Tensor) -> Tensor:
     """What ``visual(images)`` gives (B, E), for less work where it is timm's plain ViT that pools the class token: the
     last block computes that token alone."""
-    trunk = getattr(visual, "trunk", None)
-    blocks = getattr(trunk, "blocks", None)
+    trunk: Any = getattr(visual, "trunk", None)
+    blocks: Any = getattr(trunk, "blocks", None)
     plain = blocks is not None and getattr(trunk, "global_pool", "") == "token" and _is_plain_timm(blocks[-1])
     if trunk is None or not plain or trunk.grad_checkpointing or trunk.num_prefix_tokens != 1:
         return visual(images)

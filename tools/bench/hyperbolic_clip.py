@@ -32,9 +32,10 @@ INTRODUCTION = f"""
 ## MERU and HyCoCLIP
 
 A training step (forward, loss, backward, AdamW) of MERU against the CLIP with the same towers, and of HyCoCLIP against
-the official order of work: whole and box images and their texts as four passes, all texts padded to 77 tokens. Ranking is
-the similarity of all images and texts against the matrix product of their vectors alone. Ratios are those of medians, timed
-in turns in one process; on a CPU they are of the time of the process, which other work on the machine changes little.
+the official order of work: whole and box images and their texts as four passes, all texts padded to 77 tokens. Ranking
+is the similarity of all images and texts against the matrix product of their vectors alone. Ratios are those of
+medians, timed in turns in one process; on a CPU they are of the time of the process, which other work on the machine
+changes little.
 
 {MARKS[0]}
 {MARKS[1]}
