@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from hypvision.checks import one_of
 from hypvision.clip.hyperbolic_checkpoint import CURVATURES
 from hypvision.clip.spaces import Hyperboloid, Modality, Space, Sphere
+from hypvision.clip.towers import class_token_features
 
 MAX_LOGIT_SCALE = math.log(100)
 
@@ -96,7 +97,7 @@ class HyperbolicCLIP(CLIP):
 
     def encode_image(self, image: Tensor, normalize: bool = False) -> Tensor:
         """Features (B, E) of normalised images, or their points."""
-        features: Tensor = self.visual(image)
+        features = class_token_features(self.visual, image)
         return self.space.embed(features, "image") if normalize else features
 
     def encode_text(self, text: Tensor, normalize: bool = False) -> Tensor:

@@ -194,7 +194,7 @@ def create_clip(
         set_model_preprocess_cfg(model, merge_preprocess_dict(about, options.get("force_preprocess_cfg") or {}))
         from hypvision.clip.tokenizer import Tokenizer
 
-        tokenizer = Tokenizer(context_length=_text_length(config))
+        tokenizer: Any = Tokenizer(context_length=_text_length(config))
     else:
         if whole:
             options["pretrained_text"] = False  # no weights for the text tower alone

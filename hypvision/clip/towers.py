@@ -378,6 +378,14 @@ def _mask(text: Any, x: Tensor) -> Tensor | None:
     return torch.full((size, size), float("-inf"), device=x.device).triu_(1)
 
 
+def encode_by_length(model: nn.Module, tokens: Tensor, normalize: bool = False, parts: int = 4) -> Tensor:
+    """:func:`encode_text` in so many parts of similar lengths, each cut to its longest text."""
+    lengths = torch.where(tokens != 0, torch.arange(1, tokens.shape[1] + 1, device=tokens.device), 0).amax(-1)
+    order = lengths.argsort(stable=True)
+    found = torch.cat([encode_text(model, part, normalize) for part in tokens[order].chunk(parts)])
+    return found[order.argsort()]
+
+
 # Images ---------------------------------------------------------------------------------------------------------------
 
 
@@ -414,6 +422,41 @@ def encode_image(model: Any, images: Tensor, normalize: bool = False, prompts: P
             x = visual._pool(sequence.leave(x))[0]
         x = x if visual.proj is None else x @ visual.proj
     return space_of(model).embed(x, "image") if normalize else x
+
+
+def class_token_features(visual: Any, images: Tensor) -> Tensor:
+    """What ``visual(images)`` gives (B, E), for less work where it is timm's plain ViT that pools the class token: the
+    last block computes that token alone."""
+    trunk: Any = getattr(visual, "trunk", None)
+    blocks: Any = getattr(trunk, "blocks", None)
+    plain = blocks is not None and getattr(trunk, "global_pool", "") == "token" and _is_plain_timm(blocks[-1])
+    if trunk is None or not plain or trunk.grad_checkpointing or trunk.num_prefix_tokens != 1:
+        return visual(images)
+    x = trunk.norm_pre(trunk.patch_drop(trunk._pos_embed(trunk.patch_embed(images))))
+    for block in blocks[:-1]:
+        x = block(x)
+    block, attention = blocks[-1], blocks[-1].attn
+    y = block.norm1(x)
+    weight, bias, width = attention.qkv.weight, attention.qkv.bias, attention.qkv.out_features // 3
+    query = F.linear(y[:, :1], weight[:width], bias[:width])
+    key, value = F.linear(y, weight[width:], bias[width:]).chunk(2, dim=-1)
+    query, key, value = (part.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for part in (query, key, value))
+    one = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+    one = x[:, :1] + block.drop_path1(block.ls1(attention.proj_drop(attention.proj(one))))
+    one = one + block.drop_path2(block.ls2(block.mlp(block.norm2(one))))
+    return visual.head(trunk.forward_head(trunk.norm(one)))
+
+
+def _is_plain_timm(block: Any) -> bool:
+    """Whether a block is timm's own, without hooks, dropout or norms in its attention."""
+    attention = getattr(block, "attn", None)
+    if type(block).__name__ != "Block" or type(attention).__name__ != "Attention" or attention is None:
+        return False
+    parts = (attention.q_norm, attention.k_norm, attention.norm)
+    linear = isinstance(attention.qkv, nn.Linear) and isinstance(attention.qkv.bias, Tensor)
+    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in block.modules())
+    simple = all(isinstance(part, nn.Identity) for part in parts) and getattr(attention, "gate", None) is None
+    return linear and simple and not hooked and attention.attn_drop.p == 0 and not hasattr(attention, "rope")
 
 
 def encode_dense(

@@ -3,8 +3,8 @@
 Papers: "Hyperbolic Image-Text Representations", Desai et al. (ICML 2023); "Compositional Entailment Learning for
     Hyperbolic Vision-Language Models", Pal et al. (ICLR 2025).
 
-Logits are a scale times the cosine on CLIP's sphere, and minus a scale times the distance on the hyperboloid. For a
-batch that is spread over processes gather the points first: :func:`gathered`.
+Logits are a scale times the cosine on CLIP's sphere, and minus a scale times the distance on the hyperboloid
+(:mod:`hypvision.clip.spaces`). For a batch that is spread over processes gather the points first: :func:`gathered`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,6 @@ def gathered(x: Tensor) -> Tensor:
     from torch.distributed.nn.functional import all_gather
 
     return torch.cat(all_gather(x.contiguous()))
-
-
-def hyperbolic_logits(x: Tensor, y: Tensor, scale: Tensor | float, c: Tensor | float) -> Tensor:
-    """``-scale * dist(x, y)`` (N, M) of points (N, d + 1) and (M, d + 1), time first."""
-    return -scale * lorentz.cdist(x, y, c)
 
 
 def soft_cross_entropy(logits: Tensor, true: Tensor) -> Tensor:

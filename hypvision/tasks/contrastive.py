@@ -21,7 +21,7 @@ from hypvision.checks import one_of
 from hypvision.clip.hyperbolic import HyperbolicCLIP
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.spaces import Hyperboloid, space_of
-from hypvision.clip.towers import encode_image, encode_text
+from hypvision.clip.towers import encode_by_length, encode_image, encode_text
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.geometry import lorentz
@@ -128,9 +128,10 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     ) -> dict[str, Tensor]:
         space, count = space_of(self.clip), len(inputs)
         box_words = boxes[1] if boxes else []
-        points = self._images(torch.cat([inputs, boxes[0]]) if boxes else inputs)
         sentences = sorted({*caption, *box_words})
-        encoded = encode_text(self.clip, self.tokenizer(sentences).to(self.mean.device), normalize=True)
+        encoded = encode_by_length(self.clip, self.tokenizer(sentences).to(self.mean.device), normalize=True)
+        # Images last: their activations, the most of all, are free before the gradients of the text tower come.
+        points = self._images(torch.cat([inputs, boxes[0]]) if boxes else inputs)
         place = {text: number for number, text in enumerate(sentences)}
         words = encoded[[place[text] for text in [*caption, *box_words]]]
         logit_scale: Any = self.clip.logit_scale

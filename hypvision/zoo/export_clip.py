@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hypvision.checks import one_of
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.spaces import Hyperboloid, Modality, Space, Sphere, space_of
-from hypvision.clip.towers import encode_text
+from hypvision.clip.towers import class_token_features, encode_text
 
 TOWERS = ("image", "text")
 
@@ -43,7 +43,7 @@ class ImageTower(nn.Module):
         self.visual, self.lift = model.visual, _Lift(space_of(model), "image")
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.lift(self.visual(x))
+        return self.lift(class_token_features(self.visual, x))
 
 
 class TextTower(nn.Module):

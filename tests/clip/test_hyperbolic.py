@@ -176,3 +176,18 @@ def test_long_texts_are_cut_and_it_is_told_once(meru):
         again = clip.tokenizer(["one" + " a" * 100])
     assert torch.equal(cut[1], again[0]) and cut.shape == (2, 77) and int(cut[1, -1]) == int(fits[0, -1]) == 49407
     assert torch.equal(cut[1, 2:-1], fits[0, 2:-1])
+
+
+def test_the_last_block_of_the_class_token_alone_gives_the_same(monkeypatch):
+    model, images = tiny(), torch.randn(3, 3, 32, 32)
+    found = {}
+    for name, encode in (("ours", model.encode_image), ("timm", model.visual)):
+        model.zero_grad()
+        out = encode(images)
+        out.square().sum().backward()
+        found[name] = [out, *(p.grad for p in model.visual.parameters() if p.requires_grad)]
+    for x, y in zip(*found.values()):
+        assert float((x - y).detach().norm()) <= 1e-5 * float(y.detach().norm()) + 1e-6
+    calls = []
+    model.visual.trunk.blocks[-1].register_forward_hook(lambda *args: calls.append(1))  # then it runs as a whole
+    assert torch.allclose(model.encode_image(images), found["timm"][0], atol=1e-5) and calls

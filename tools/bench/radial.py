@@ -43,12 +43,17 @@ precision, recall and tau; of the loss and, relative to the largest of each tens
 """
 
 
+def made_up_words() -> list[str]:
+    """Words that are one token each."""
+    vocabulary = open_clip.get_tokenizer("ViT-B-32").encoder
+    whole = [token.removesuffix("</w>") for token in vocabulary if token.endswith("</w>")]
+    return [word for word in whole if word.isascii() and word.isalpha() and len(word) > 2]
+
+
 def made_up(count: int, seed: int = 0) -> tuple[list[list[str]], list[list[str]]]:
     """Chains and negatives of made-up words; half of the texts of the two upper levels repeat themselves."""
     rng = np.random.default_rng(seed)
-    vocabulary = open_clip.get_tokenizer("ViT-B-32").encoder
-    whole = [token.removesuffix("</w>") for token in vocabulary if token.endswith("</w>")]
-    words = rng.choice([word for word in whole if word.isascii() and word.isalpha() and len(word) > 2], 2000)
+    words = rng.choice(made_up_words(), 2000)
 
     def text(level: int) -> str:
         return " ".join(rng.choice(words[: 40 if level < 2 else None], 1 + rng.poisson(TOKENS_A_LEVEL[level] - 1)))
