@@ -26,7 +26,14 @@ extensions = [
 ]
 # The source folder is the repository, so that links between its pages mean the same here as where the code is hosted.
 root_doc = "docs/index"
-include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**", "configs/*/README.md", "model_zoo/README.md"]
+include_patterns = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/**",
+    "configs/*/README.md",
+    "model_zoo/README.md",
+]
 exclude_patterns = [".*", "build", "data", "work_dirs", "tests", "hypvision", "docs/conf.py", "docs/_templates"]
 templates_path = [str(ROOT / "docs/_templates")]  # autosummary seeks from the source folder, pages from here
 

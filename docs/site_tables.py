@@ -1,10 +1,10 @@
 """Tables of the site that are made from what machines read: configs from their metafiles, weights from the zoo's index.
 
-    ```{configs} hcformer
-    ```
+```{configs} hcformer
+```
 
-    ```{weights} hcformer
-    ```
+```{weights} hcformer
+```
 """
 
 from pathlib import Path

@@ -120,6 +120,34 @@ def test_class_folders(tmp_path):
     assert (loaded.img_size // loaded.patch_size, loaded.locality) == (16, 2) and "Muon" in str(runner.optim_wrapper)
 
 
+@pytest.mark.slow
+def test_hi_mapper_on_class_folders(tmp_path):
+    make_images(tmp_path / "data", 4, CLASSES)
+    [block] = blocks("Hi-Mapper: class folders, from trained features")
+    runner = run(block, tmp_path / "data", tmp_path)
+    assert runner.model.backbone.trunk.conv_stem.weight.requires_grad is False
+    assert runner.message_hub.get_scalar("val/top1").current() >= 0
+    assert runner.val_dataloader.dataset.metainfo["classes"] == CLASSES
+
+
+@pytest.mark.slow
+def test_retrieval_with_and_without_a_hierarchy(tmp_path):
+    root = make_images(tmp_path / "data", 8, CLASSES)
+    for name in CLASSES:  # training never sees the classes of the test
+        (root / "val" / name).rename(root / "val" / f"wild {name}")
+    [block] = blocks("Retrieval: class folders")
+    several = {"train_dataloader.batch_size": 8}
+    plain = run(block, root, tmp_path, **several)
+    assert 0 <= plain.message_hub.get_scalar("val/recall@1").current() <= 100
+    assert plain.val_dataloader.dataset.metainfo["classes"][0] == "wild cat"
+    tree = {name: ["tame"] for name in CLASSES} | {f"wild {name}": ["wild"] for name in CLASSES}
+    (root / "tree.json").write_text(json.dumps(tree))
+    [ancestors] = re.findall(r"`(every = dict\(.*?\))`", SECTIONS["A hierarchy of your own"])
+    block = re.sub(r"^every = .*$", ancestors, block, flags=re.M)
+    runner = run(block, root, tmp_path, **several)
+    assert runner.val_dataloader.dataset.metainfo["ancestors"][0] == ("wild",)
+
+
 def test_several_labels(tmp_path):
     data = make_images(tmp_path / "data", 2, CLASSES)
     for split in ("train", "val"):
