@@ -153,9 +153,8 @@ def _classify(gr: Any, answers: Answers, examples: Examples) -> None:
             scores = gr.Label(label="Classes", num_top_classes=5)
             gr.Markdown("What the model finds, or what it groups together:")
             shown = dict(preview=True, selected_index=0, height=560, object_fit="contain", interactive=False)
-            drawings = gr.Gallery(
-                elem_id="drawings", show_label=False, format="png", buttons=["download", "fullscreen"], **shown
-            )
+            shown |= dict(show_label=False, format="png", buttons=["download", "fullscreen"])
+            drawings = gr.Gallery(elem_id="drawings", **shown)
     _on(gr, button, answers.classify, [photo, model, words], [scores, drawings], words)
 
 

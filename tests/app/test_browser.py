@@ -6,7 +6,6 @@ import shutil
 import pytest
 from helpers.bad_images import BAD_IMAGES
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
 pytest.importorskip("gradio")
 pytest.importorskip("open_clip")
 pytest.importorskip("mmengine")
@@ -17,6 +16,7 @@ from playwright.sync_api import sync_playwright
 from hypvision.app import Answers
 from hypvision.app.server import serving
 
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 SECONDS = 45_000  # in Playwright's thousandths; a loaded machine is slow
 BUTTONS = {
     "Classify and explain": "Classify and explain",
