@@ -2,7 +2,7 @@
 
 Each node of the tree attends to the map of the backbone; the attention is a soft map of a part. Three views of it:
 
-- :func:`draw_tree`: every node as a small image lit by its map, parents above their children;
+- :func:`draw_tree`: every node that wins somewhere as a small image, in colour where its map is strong;
 - :func:`draw_levels`: for each level the image cut into the parts that win;
 - :func:`draw_disk`: the nodes in the Poincare disk, joined to their parents by geodesics.
 
@@ -168,50 +168,74 @@ def _enlarge(level: Tensor, size: tuple[int, int]) -> np.ndarray:
     return found
 
 
-def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 56, labels: bool = True) -> Image.Image:
-    """The tree, its coarsest nodes on top: each node is the image lit by its map, framed in its colour.
+def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96, labels: bool = True) -> Image.Image:
+    """The tree under the image, its coarsest nodes on top: each is the image, in colour where its map is strong, pale
+    elsewhere.
+
+    A node is shown if it, or one below it, is the strongest of its level in some patch.
 
     Args:
         image: what the model saw.
         maps: of one image, ``(n_l, h, w)`` for each level from the finest.
         leaf: width in pixels of a leaf.
-        labels: write under each node in how many patches it is the strongest of its level; a node that is strongest
-            nowhere has a grey frame.
+        labels: write under each node in how many patches it is the strongest of its level.
     """
-    counts = [len(level) for level in maps]
-    colours, step = node_colours(counts), leaf + GAP
-    aspect = image.height / image.width
-    widths = [min(leaf * 2**l - GAP * (l > 0), int(leaf * 1.5**l)) for l in range(len(maps))]
+    counts, photo = [len(level) for level in maps], to_rgb(image)
+    colours, aspect = node_colours(counts), image.height / image.width
+    won = [torch.bincount(level.flatten(1).argmax(0), minlength=len(level)) for level in maps]
+    middles = _columns(won)
+    step, line, text = leaf + 3 * GAP, 30, 20 if labels else 0
+    # larger towards the top, as far as neighbours leave room
+    apart = [min(np.diff([*level.values(), np.inf])) for level in middles] + [np.inf]
+    widths = [int(min(leaf * 1.25**l, step * gap - 3 * GAP)) for l, gap in enumerate(apart)]
     heights = [max(1, round(w * aspect)) for w in widths]
-    line, text = 26, 13 if labels else 0
-    tops, top = {}, MARGIN
-    for l in reversed(range(len(maps))):
-        tops[l] = top
-        top += heights[l] + text + line
-    sheet = Image.new("RGB", (2 * MARGIN + counts[0] * step, top - line + MARGIN), "white")
+    # the levels from the top: the image itself, then the coarsest
+    tops = [MARGIN + sum(h + text + line for h in heights[l + 1 :]) for l in range(len(heights))]
+    columns = max(len(middles[0]), widths[-1] / step)
+    sheet = Image.new("RGB", (round(2 * MARGIN + columns * step), tops[0] + heights[0] + text + MARGIN), "white")
     draw = ImageDraw.Draw(sheet)
 
     def centre(level: int, node: int) -> float:
-        return float(MARGIN + step * 2**level * (node + 0.5))
+        above = list(middles[-1].values()) if level == len(maps) else [middles[level][node]]
+        return MARGIN + step * (sum(above) / len(above) + 0.5)
 
-    for l in range(len(maps) - 1):  # edges first, below the images
-        for node in range(counts[l]):
-            start = (centre(l + 1, node // 2), tops[l + 1] + heights[l + 1] + text)
-            draw.line([start, (centre(l, node), tops[l])], fill=colours[l][node], width=2)
-    for l, level in enumerate(maps):
-        size = (widths[l], heights[l])
-        pixels = np.asarray(to_rgb(image).resize(size, Image.Resampling.BICUBIC), dtype=np.float32)
-        light = _enlarge(level, (heights[l], widths[l]))
-        won = torch.bincount(level.flatten(1).argmax(0), minlength=counts[l])
-        for node in range(counts[l]):
-            lit = pixels * (0.25 + 0.75 * np.sqrt(light[node])[..., None])  # the root keeps peaked maps from being dark
-            x, y = round(centre(l, node) - widths[l] / 2), tops[l]
+    def box(level: int, node: int) -> tuple[int, int]:
+        return round(centre(level, node) - widths[level] / 2), tops[level]
+
+    for l, level in enumerate(middles):  # edges first, below the images
+        for node in level:
+            above = l + 1, node // 2 if l + 1 < len(maps) else 0
+            start = centre(*above), tops[l + 1] + heights[l + 1] + text
+            draw.line([start, (centre(l, node), tops[l])], fill=colours[l][node], width=3)
+    sheet.paste(photo.resize((widths[-1], heights[-1]), Image.Resampling.BICUBIC), box(len(maps), 0))
+    for l, level in enumerate(middles):
+        pixels = np.asarray(photo.resize((widths[l], heights[l]), Image.Resampling.BICUBIC), dtype=np.float32)
+        pale = 0.7 * 255 + 0.3 * pixels.mean(-1, keepdims=True)
+        light = _enlarge(maps[l], (heights[l], widths[l]))
+        for node in level:
+            x, y = box(l, node)
+            lit = pale + np.sqrt(light[node])[..., None] * (pixels - pale)  # the root shows weak places, too
             sheet.paste(Image.fromarray(lit.clip(0, 255).astype(np.uint8)), (x, y))
-            frame = colours[l][node] if won[node] else (190, 190, 190)
-            draw.rectangle([x - 2, y - 2, x + widths[l] + 1, y + heights[l] + 1], outline=frame, width=2)
+            draw.rectangle([x - 3, y - 3, x + widths[l] + 2, y + heights[l] + 2], outline=colours[l][node], width=3)
             if labels:
-                draw.text((x, y + heights[l] + 1), str(int(won[node])), fill="black" if won[node] else (150, 150, 150))
+                draw.text((x, y + heights[l] + 4), str(int(won[l][node])), fill="black", font_size=13)
     return sheet
+
+
+def _columns(won: Sequence[Tensor]) -> list[dict[int, float]]:
+    """For each level the nodes to show and the column of each: its own, or the middle of those below it."""
+    shown = [set(torch.nonzero(level).flatten().tolist()) for level in won]
+    for below, level in zip(shown, shown[1:]):
+        level |= {node // 2 for node in below}
+    for level, below in zip(shown[::-1], shown[-2::-1]):  # a node that nothing stands below gets a child to stand on
+        below |= {2 * node for node in level if not {2 * node, 2 * node + 1} & below}
+    places = [{node: float(column) for column, node in enumerate(sorted(shown[0]))}]
+    for level in shown[1:]:
+        children = {
+            node: [places[-1][n] for n in (2 * node, 2 * node + 1) if n in places[-1]] for node in sorted(level)
+        }
+        places.append({node: sum(found) / len(found) for node, found in children.items()})
+    return places
 
 
 def draw_levels(image: Image.Image, maps: Sequence[Tensor], alpha: float = 0.6, side: int = 224) -> Image.Image:

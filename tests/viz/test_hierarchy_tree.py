@@ -11,6 +11,7 @@ from hypvision.data.shapes import make_scene
 from hypvision.errors import HypvisionError
 from hypvision.geometry import lorentz
 from hypvision.viz.hierarchy_tree import (
+    _columns,
     containment,
     disk_positions,
     draw_tree,
@@ -96,20 +97,37 @@ def test_two_dimensions_are_drawn_without_loss():
     torch.testing.assert_close(place @ place.T, (expected @ expected.T).double(), rtol=1e-4, atol=1e-5)
 
 
-def test_bright_where_the_map_is():
-    image = Image.new("RGB", (64, 64), "white")
+def test_colour_is_where_the_map_is():
+    image = Image.new("RGB", (64, 64), "red")
     left = torch.zeros(2, 4, 4)
     left[0, :, :2], left[1, :, 2:] = 1, 1
-    drawing = np.asarray(draw_tree(image, [left, left[:1]], leaf=64, labels=False).convert("L"), dtype=float)
-    bottom = drawing[-76:-12, 12 : 12 + 64]  # the first leaf
-    assert bottom[:, 2:20].mean() > 200 and bottom[:, 44:60].mean() < 90
+    drawing = np.asarray(draw_tree(image, [left, left[:1]], leaf=64, labels=False), dtype=float)
+    first = drawing[-76:-12, 18 : 18 + 64]  # the leaf at the left
+    assert np.abs(first[:, 2:20] - [255, 0, 0]).max() < 30 and np.ptp(first[:, 44:60], axis=-1).max() < 60
+
+
+def test_only_what_wins_is_shown_and_stands_on_what_is_shown():
+    generator = torch.Generator().manual_seed(0)
+    for size in (2, 5):
+        maps = [torch.rand(n, size, size, generator=generator) for n in (32, 16, 8, 4)]
+        won = [torch.bincount(level.flatten(1).argmax(0), minlength=len(level)) for level in maps]
+        shown = _columns(won)
+        assert list(shown[0].values()) == list(range(len(shown[0])))
+        for level, above, counts in zip(shown, [*shown[1:], dict.fromkeys(range(4))], won):
+            assert {node for node, count in enumerate(counts.tolist()) if count} <= set(level)
+            assert {node // 2 for node in level} <= set(above) or above.keys() == set(range(4))
+            assert list(level.values()) == sorted(level.values())
+        for below, level in zip(shown, shown[1:]):
+            for node, place in level.items():
+                children = [below[n] for n in (2 * node, 2 * node + 1) if n in below]
+                assert children and place == sum(children) / len(children)
 
 
 def test_all_views(model):
     scene = make_scene(0, size=(64, 96)).image
     images = explain_hierarchy(model, scene, size=64)
     assert set(images) == {"tree", "levels", "disk"}
-    assert images["tree"].width > 32 * 56 and images["disk"].size == (640, 640)
+    assert images["tree"].width > 4 * 96 and images["disk"].size == (640, 640)
     flat = timm.create_model("himapper", img_size=64, geometry="euclidean", **SMALL)
     assert set(explain_hierarchy(flat, scene.resize((64, 64)), size=64)) == {"tree", "levels"}
     with pytest.raises(HypvisionError, match="does not accept images of 96 x 64"):
