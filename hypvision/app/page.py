@@ -121,7 +121,10 @@ def _photo(gr: Any, label: str = "Photo") -> Any:
 
 
 def _examples(gr: Any, photo: Any, paths: list[str]) -> None:
-    gr.Examples(paths, photo, label="Examples: drawn shapes, which the models that ship know")
+    label = "Examples: drawn shapes, which the models that ship know"
+    chosen = gr.Dataset(components=[photo], samples=[[path] for path in paths], label=label, type="index")
+    # gr.Examples would put another component in the place of the photo, which opens files by itself
+    chosen.click(paths.__getitem__, chosen, photo, api_visibility="private", show_progress="hidden")
 
 
 def _clips(gr: Any) -> Any:
