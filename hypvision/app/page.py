@@ -121,7 +121,10 @@ def _photo(gr: Any, label: str = "Photo") -> Any:
 
 
 def _examples(gr: Any, photo: Any, paths: list[str]) -> None:
-    gr.Examples(paths, photo, label="Examples: drawn shapes, which the models that ship know")
+    label = "Examples: drawn shapes, which the models that ship know"
+    chosen = gr.Dataset(components=[photo], samples=[[path] for path in paths], label=label, type="index")
+    # gr.Examples would put another component in the place of the photo, which opens files by itself
+    chosen.click(paths.__getitem__, chosen, photo, api_visibility="private", show_progress="hidden")
 
 
 def _clips(gr: Any) -> Any:
@@ -153,7 +156,8 @@ def _classify(gr: Any, answers: Answers, examples: Examples) -> None:
             scores = gr.Label(label="Classes", num_top_classes=5)
             gr.Markdown("What the model finds, or what it groups together:")
             shown = dict(preview=True, selected_index=0, height=560, object_fit="contain", interactive=False)
-            drawings = gr.Gallery(show_label=False, format="png", buttons=["download", "fullscreen"], **shown)
+            shown |= dict(show_label=False, format="png", buttons=["download", "fullscreen"])
+            drawings = gr.Gallery(elem_id="drawings", **shown)
     _on(gr, button, answers.classify, [photo, model, words], [scores, drawings], words)
 
 
@@ -171,7 +175,7 @@ def _find(gr: Any, answers: Answers) -> None:
             button = gr.Button("Find", variant="primary")
         with gr.Column(scale=3):
             shown = dict(columns=4, height=720, object_fit="contain", interactive=False)
-            found = gr.Gallery(show_label=False, buttons=["fullscreen"], **shown)
+            found = gr.Gallery(elem_id="found", show_label=False, buttons=["fullscreen"], **shown)
             gr.Markdown("The nearest come first; below each stands its distance, and the name of its file.")
     _on(gr, button, answers.find, [words, photo, model, count, folder], found, words)
 
@@ -187,7 +191,7 @@ def _segment(gr: Any, answers: Answers, examples: Examples) -> None:
             _examples(gr, photo, examples.scenes)
         with gr.Column(scale=3):
             shown = dict(format="png", interactive=False, height=640, buttons=["download", "fullscreen"])
-            found = gr.Image(label="Segments", **shown)
+            found = gr.Image(elem_id="segments", label="Segments", **shown)
     _on(gr, button, answers.segment, [photo, words, clip], found, words)
 
 
@@ -204,7 +208,7 @@ def _walk(gr: Any, answers: Answers, examples: Examples) -> None:
             button = gr.Button("Walk", variant="primary")
             _examples(gr, photo, examples.scenes)
         with gr.Column(scale=3):
-            found = gr.Plot(show_label=False, format="png")
+            found = gr.Plot(elem_id="walk", show_label=False, format="png")
             gr.Markdown("The root is on top. A bar is the distance from it; in brackets the similarity to the photo.")
     _on(gr, button, answers.walk, [photo, texts, clip, walk], found)
 
@@ -219,6 +223,6 @@ def _disk(gr: Any, answers: Answers) -> None:
             steps = gr.Slider(100, 4000, value=500, step=100, label="Steps of training")
             button = gr.Button("Embed", variant="primary")
         with gr.Column(scale=3):
-            found = gr.Plot(show_label=False)
+            found = gr.Plot(elem_id="disk", show_label=False)
             gr.Markdown("Distances are hyperbolic: the rim is infinitely far away. Point at a dot to see its name.")
     _on(gr, button, answers.disk, [chains, file, steps], found)

@@ -65,8 +65,8 @@ def test_the_page_has_its_tabs_and_no_doors_beside_them(client):
     tabs = [part["props"]["label"] for part in config["components"] if part["type"] == "tabitem"]
     assert tabs == TABS
     assert config["analytics_enabled"] is False and not config.get("footer_links")
-    ours = [door for door in config["dependencies"] if not door["api_name"].startswith("load_example")]
-    assert len(ours) == 5 and {door["api_visibility"] for door in ours} == {"private"}
+    doors = config["dependencies"]
+    assert len(doors) == 8 and {door["api_visibility"] for door in doors} == {"private"}
     assert client.get("monitoring").status_code >= 400
 
 

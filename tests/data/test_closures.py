@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from hypvision.data.closures import read_closure
+from hypvision.data.closures import closure_of, read_closure
 from hypvision.errors import HypvisionError
 
 PAIRS = [("dog", "mammal"), ("cat", "mammal"), ("dog", "canine"), ("canine", "mammal"), ("wolf", "canine")]
@@ -65,3 +65,16 @@ def test_no_text(tmp_path):
         read_closure(tmp_path / "pairs")
     with pytest.raises(HypvisionError, match="missing"):
         read_closure(tmp_path / "missing")
+
+
+def test_chains_make_a_closure():
+    closure = closure_of([["animal", "mammal", "dog"], ["animal", "mammal", "cat"], ["mammal"], []])
+    found = {(closure.names[a], closure.names[b]) for a, b in closure.pairs}
+    assert found == {
+        ("mammal", "animal"),
+        *((name, above) for name in ("cat", "dog") for above in ("animal", "mammal")),
+    }
+    with pytest.raises(HypvisionError, match="no name below another"):
+        closure_of([["animal"], ["animal", "animal"]])
+    with pytest.raises(HypvisionError, match="The hierarchy makes names their own ancestors"):
+        closure_of([["a", "b"], ["b", "a"]])
