@@ -163,6 +163,7 @@ NEEDED = {
     "metric closure": ["in.csv"],
     "data prepare": ["voc20", "folder"],
     "data make": [],
+    "data shard": ["folder"],
     "check": ["in.py"],
     "browse": ["in.py"],
     "zoo list": [],
