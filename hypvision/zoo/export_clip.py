@@ -13,6 +13,7 @@ from hypvision.checks import one_of
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.spaces import Hyperboloid, Modality, Space, Sphere, space_of
 from hypvision.clip.towers import class_token_features, encode_text
+from hypvision.clip.views import view_of
 
 TOWERS = ("image", "text")
 
@@ -84,8 +85,6 @@ def clip_tower(clip: CLIPBundle, part: str) -> tuple[ImageTower | TextTower, tup
     model: Any = clip.model
     if part == "text":
         return TextTower(model).eval(), tuple(clip.tokenizer(["a"]).shape[1:]), about
-    size = model.visual.image_size
-    height, width = (size, size) if isinstance(size, int) else size
-    config = model.visual.preprocess_cfg
-    about |= {name: list(config[name]) for name in ("mean", "std")} | dict(interpolation=config["interpolation"])
-    return ImageTower(model).eval(), (3, height, width), about
+    view = view_of(model)
+    about |= dict(mean=list(clip.mean), std=list(clip.std), interpolation=view.interpolation)
+    return ImageTower(model).eval(), (3, *view.size), about

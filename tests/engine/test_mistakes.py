@@ -338,7 +338,8 @@ def test_full_disk(originals, checkpoints, tmp_path, capsys, monkeypatch, task):
 
     monkeypatch.setattr(os, "replace", full)  # mmengine's files and ours
     out = tmp_path / "out" / "found"
-    said = fails(capsys, "test", config, checkpoints[task], "--work-dir", tmp_path / "run", "--out", out)
+    flag = "--save" if task == "detection" else "--out"
+    said = fails(capsys, "test", config, checkpoints[task], "--work-dir", tmp_path / "run", flag, out)
     assert "he disk is full" in said and "Free some space" in said
     assert remains(tmp_path / "out") == []
     if task == "detection":
