@@ -53,7 +53,7 @@ def segment(path):
     from hypvision.clip.segmentation.segment import segment
 
     model = SimpleNamespace(
-        check_size=lambda *args: None, classes=["a"], predict=lambda x: [torch.zeros(x[0].shape[1:])]
+        check_size=lambda *args: None, classes=("a",), predict=lambda x: [torch.zeros(x[0].shape[1:])]
     )
     return segment(path, ["a"], model).image
 
