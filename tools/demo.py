@@ -238,7 +238,7 @@ def tree(photo: str = "Lemon/07") -> list[Picture]:
     model = Config.fromfile(config).model.backbone
     options = ["--weights", weights, "--model-args", f"num_classes={model.num_classes}"]
     texts = {
-        "tree": "Each node is the photo, lit by what the node attends to; below it in how many of 64 places it is the "
+        "tree": "Each node is the photo, in colour where the node attends; below it in how many of 64 places it is the "
         "strongest of its level. Parents stand above their children.",
         "disk": "The same nodes as points of the hyperbolic plane, joined to their parents by geodesics.",
     }

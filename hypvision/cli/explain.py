@@ -91,12 +91,11 @@ def run_explain(args: Namespace) -> None:
     size = args.size or side_seen(model, weights)
     if weights is None:
         print("No --weights given: the weights are random, and so is what they cluster.")
+    clusters = {name: getattr(args, name) for name in ("regions", "stage", "block", "head", "level")}
     with protecting(*sources.files):
         for frame in progress(sources, len(sources), "image"):
             image, name = frame.open(), frame.name if frame.number is None else f"{frame.name}_{frame.number:06d}"
-            drawings = explain(
-                model, image, size, args.regions, args.mean, args.std, args.stage, args.block, args.head, args.level
-            )
+            drawings = explain(model, image, size, args.mean, args.std, **clusters)
             for kind, drawing in drawings.items():
                 print(save_image(drawing, below(args.out, f"{name}_{kind}.png")))
 

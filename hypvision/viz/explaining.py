@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from PIL import Image
 from torch import nn
@@ -15,16 +16,12 @@ def explain(
     model: nn.Module,
     image: Image.Image,
     size: int = 224,
-    regions: int = 8,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
-    stage: int | None = None,
-    block: int | None = None,
-    head: int | None = None,
-    level: str = "both",
+    **clusters: Any,
 ) -> dict[str, Image.Image]:
     """The tree of parts of a Hi-Mapper (:func:`~hypvision.viz.explain_hierarchy`), or the clusters of an HCFormer
-    (:func:`~hypvision.viz.explain_image`, which has the arguments and errors)."""
+    (:func:`~hypvision.viz.explain_image`), with their arguments and errors; ``clusters``: of the latter alone."""
     if hasattr(model, "forward_with_hierarchy"):
         return explain_hierarchy(model, image, size, mean, std)
-    return explain_image(model, image, size, regions, mean, std, stage, block, head, level)
+    return explain_image(model, image, size, mean=mean, std=std, **clusters)
