@@ -87,7 +87,9 @@ def test_an_ascii_console_shows_any_name():
 def test_ctrl_c_before_the_command_runs(tmp_path):
     """While the modules are imported, which takes longer than most commands."""
     (tmp_path / "argparse.py").write_text(
-        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n"
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it\n"
+        "os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n"
     )
     code = f"import sys; sys.path.insert(1, {str(tmp_path)!r})\n"
     code += "from hypvision_cli import main; sys.exit(main(['configs']))"
