@@ -72,6 +72,9 @@ class Sphere:
         one_of(("distance", "cosine"), measure=measure)
         self._root, self.measure, self.epsilon = root, measure, epsilon
 
+    def __repr__(self) -> str:
+        return f"Sphere({'with' if self.has_root else 'without'} a root)"
+
     @property
     def has_root(self) -> bool:
         """Whether the root is known."""
@@ -139,6 +142,9 @@ class Hyperboloid:
         scales: dict[Modality, Tensor] | None = None,
     ):
         self.c, self.min_radius, self.scales = c, min_radius, scales or {}
+
+    def __repr__(self) -> str:
+        return f"Hyperboloid(c={torch.as_tensor(self.c).item():.4g})"
 
     def embed(self, features: Tensor, modality: Modality) -> Tensor:
         with torch.autocast(features.device.type, enabled=False):
