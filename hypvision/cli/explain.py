@@ -3,8 +3,9 @@
 For a clustering backbone writes ``NAME_clusters.png`` (cluster maps of each stage, level and head) and
 ``NAME_regions.png`` (fine to coarse clusters, merged into regions) for each image; see :mod:`hypvision.viz.clusters`.
 For a Hi-Mapper ``NAME_tree.png``, ``NAME_levels.png`` and ``NAME_disk.png``; see :mod:`hypvision.viz.hierarchy_tree`.
-For a CLIP (``--clip NAME --texts FILE``) ``NAME_walk.png``, the way of the image to the root with the texts on it, and
-``radii.png``, the histogram of distances from the root; see :mod:`hypvision.viz.traversal`.
+For a CLIP (``--clip NAME --texts FILE``) ``NAME_walk.png``, the way of the image to the root, or to another image, with
+the texts and images on it, and ``radii.png``, the histogram of distances from the root; see
+:mod:`hypvision.viz.traversal`.
 """
 
 from __future__ import annotations
@@ -35,8 +36,13 @@ def add_explain_arguments(parser: Parser) -> None:
         metavar="NAME",
         help="e.g. hcformer_nano, himapper_resnet50, or a name of `hypvision zoo list`, which has its weights",
     )
-    add_clip_argument(model, "a CLIP instead, and the way of each image to its root through --texts")
+    add_clip_argument(model, "a CLIP instead, and the way of each image to its root through --texts and --gallery")
     add_texts_argument(parser, "with --clip: what the way may pass")
+    text = (
+        "with --clip: images that the way may pass: files, folders, patterns; of a folder with captions its boxes, too"
+    )
+    parser.add_argument("--gallery", nargs="+", default=[], metavar="IMAGE", help=text)
+    parser.add_argument("--to", metavar="IMAGE", help="with --clip: where the way ends (default: the root)")
     text = "with --clip: points of the way (default: 50)"
     parser.add_argument("--steps", type=whole(2, 100_000), default=50, metavar="N", help=text)
     text = "with --clip: folder of images with captions (and boxes) for the histogram (docs/data.md)"
@@ -71,8 +77,8 @@ def run_explain(args: Namespace) -> None:
     """``explain`` from parsed arguments; prints the names of the files written."""
     if args.clip is not None:
         return _explain_clip(args)
-    if args.texts or args.captions:
-        raise HypvisionError("--texts and --captions are for a CLIP: name it with --clip NAME[:WEIGHTS].")
+    if given := [name for name in ("texts", "gallery", "to", "captions") if getattr(args, name)]:
+        raise HypvisionError(f"--{given[0]} is for a CLIP: name it with --clip NAME[:WEIGHTS].")
     from hypvision.files import below, protecting
     from hypvision.inference.progress import progress
     from hypvision.inference.sources import find_sources
@@ -107,31 +113,54 @@ def _explain_clip(args: Namespace) -> None:
     from hypvision.files import protecting
     from hypvision.images import find_images, open_image, output_names
     from hypvision.inference.caption_radii import caption_radii
+    from hypvision.inference.pictures import embed_pictures, find_pictures
     from hypvision.viz.radii import draw_radii
-    from hypvision.viz.traversal import draw_traversal
+    from hypvision.viz.traversal import Found, draw_traversal
 
     words = texts_of(args)
-    if not words:
-        raise HypvisionError("A way to the root passes texts: give them with --texts, such as a .txt file of captions.")
-    files = find_images(args.images)
+    if not words and not args.gallery:
+        raise HypvisionError(
+            "A way passes texts or images: give --texts, such as a .txt file of captions, or --gallery, a folder of "
+            "images."
+        )
+    files, pictures = find_images(args.images), find_pictures(args.gallery)
     clip = clip_of(args, "cpu")
     space = rooted(clip)
-    images, texts = embed_images(clip, files), embed_texts(clip.model, clip.tokenizer, words, progress=True)
-    radii = {"images": space.radius(images), "texts": space.radius(texts)}
+    images = embed_images(clip, files)
+    end = None if args.to is None else embed_images(clip, [args.to])[0]
+    points = {"images": images}
+    if words:
+        points["texts"] = embed_texts(clip.model, clip.tokenizer, words, progress=True)
+    if pictures:
+        points["gallery"] = embed_pictures(clip, pictures)
+    radii = {name: space.radius(value) for name, value in points.items()}
     if args.captions is not None:
         radii = caption_radii(clip, args.captions, space)
-    with protecting(*files):
+    with protecting(*files, *(picture.path for picture in pictures), *([] if args.to is None else [args.to])):
         for path, name, point in zip(files, output_names(files), images):
-            way = space.radius(space.towards_root(point, args.steps)).tolist()
-            found = meru_traversal(point, texts, words, space, args.steps)
             print(path)
-            for step in found:
-                print(
-                    f"  from {step.threshold:4.0%} of the way: {step.text} (distance from the root {step.radius:.3f})"
+            way = space.radius(space.way(point, args.steps, end)).tolist()
+            passed: list[Found] = []
+            if words:
+                for step in meru_traversal(point, points["texts"], words, space, args.steps, end=end):
+                    passed.append(Found(round(step.threshold * (args.steps - 1)), step.text, step.radius))
+            ends = [path] if args.to is None else [path, Path(args.to)]  # they are no news, but their boxes are
+            others = [n for n, x in enumerate(pictures) if x.box or not any(x.path.samefile(each) for each in ends)]
+            if others:
+                # Images have no cones but in HyCoCLIP, and there those of boxes alone: the nearest counts.
+                walk = meru_traversal(
+                    point, points["gallery"][others], list(map(str, others)), space, args.steps, cones=False, end=end
                 )
-            places = [(round(step.threshold * (args.steps - 1)), step.text, step.radius) for step in found]
+                for step in walk:
+                    if step.text != "[ROOT]":
+                        picture = pictures[int(step.text)]
+                        place = round(step.threshold * (args.steps - 1))
+                        passed.append(Found(place, str(picture), step.radius, picture.open()))
+            for found in sorted(passed, key=lambda found: found.step):
+                share = found.step / (args.steps - 1)
+                print(f"  from {share:4.0%} of the way: {found.name} (distance from the root {found.radius:.3f})")
             out = Path(args.out, f"{name}_walk.png")
-            draw_traversal(open_image(path), way, places, out)
+            draw_traversal(open_image(path), way, passed, out, None if args.to is None else open_image(args.to))
             print(out)
     draw_radii(radii, {}, Path(args.out, "radii.png"), "distance from the root")
     print(Path(args.out, "radii.png"))

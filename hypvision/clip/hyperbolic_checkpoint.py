@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor
 
+from hypvision.checkpoints.read import read_file
 from hypvision.errors import HypvisionError
 
 PUBLISHED = {
@@ -52,7 +54,8 @@ def from_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """State dict of :class:`HyperbolicCLIP` from an official one.
 
     Raises:
-        HypvisionError: it normalises its images otherwise than by ImageNet's mean and standard deviation.
+        HypvisionError: it normalises its images otherwise than by ImageNet's mean and standard deviation, or lacks some
+            of the scalars, or has one outside of its interval.
     """
     found = {}
     for name, value in weights.items():
@@ -68,6 +71,7 @@ def from_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             found[_RENAMED.get(old, "") + name.removeprefix(old)] = (
                 value.T.contiguous() if name == "textual_proj.weight" else value
             )
+    check_scalars(found, "sphere" if found.keys().isdisjoint(SCALARS) else "lorentz")
     return found
 
 
@@ -84,33 +88,56 @@ def to_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def check_scalars(weights: Mapping[str, Tensor], geometry: str, source: Any) -> None:
-    """Refuse a file of another geometry than the model, or with a scalar outside of its interval.
+def check_scalars(weights: Mapping[str, Tensor], geometry: str, source: Any = None, whole: bool = True) -> None:
+    """Refuse weights of another geometry than the model, or with a scalar outside of its interval.
+
+    Args:
+        weights: by our names.
+        geometry: of the model.
+        source: where they come from, for errors.
+        whole: they are those of a whole model, so that all scalars must be there.
 
     Raises:
         HypvisionError: says which.
     """
+    place = "The checkpoint" if source is None else f"'{source}'"
     there = [name for name in SCALARS if name in weights]
     if geometry == "sphere" and there:
         raise HypvisionError(
-            f"'{source}' has '{there[0]}', so its model is hyperbolic (MERU or HyCoCLIP), not the CLIP baseline. "
+            f"{place} has '{there[0]}', so its model is hyperbolic (MERU or HyCoCLIP), not the CLIP baseline. "
             "Name the model 'meru-...' or 'hycoclip-...'."
         )
-    if geometry == "lorentz" and not there:
+    if geometry == "lorentz" and whole and not there:
         raise HypvisionError(
-            f"'{source}' has no curvature ('curv'): it is a CLIP baseline. Name the model 'clip-vit-...'."
+            f"{place} has no curvature ('curv'): it is a CLIP baseline. Name the model 'clip-vit-...'."
         )
     missing = [name for name in SCALARS if name not in weights]
-    if geometry == "lorentz" and missing:
-        raise HypvisionError(f"'{source}' lacks {', '.join(missing)}. Take an intact copy of the checkpoint.")
+    if geometry == "lorentz" and whole and missing:
+        raise HypvisionError(f"{place} lacks {', '.join(missing)}. Take an intact copy of the checkpoint.")
     for name in there:
         if weights[name].numel() != 1 or not math.isfinite(float(weights[name])):
-            raise HypvisionError(f"'{source}': '{name}' is not one finite number. Take an intact copy.")
-    if there and not CURVATURES[0] * 0.999 <= (c := math.exp(float(weights["curv"]))) <= CURVATURES[1] * 1.001:
+            raise HypvisionError(f"{place}: '{name}' is not one finite number. Take an intact copy.")
+    if (
+        "curv" in there
+        and not CURVATURES[0] * 0.999 <= (c := math.exp(float(weights["curv"]))) <= CURVATURES[1] * 1.001
+    ):
         raise HypvisionError(
-            f"'{source}' has the curvature {c:.4g}; MERU's and HyCoCLIP's trainings keep it between {CURVATURES[0]} "
+            f"{place} has the curvature {c:.4g}; MERU's and HyCoCLIP's trainings keep it between {CURVATURES[0]} "
             f"and {CURVATURES[1]:.0f}. Is 'curv' its logarithm? Take an intact copy."
         )
+
+
+def read_official(path: Path) -> dict[str, Any]:
+    """What an official file holds. The root of walks, which it has beside the weights, comes among them, as in ours."""
+    content = read_file(path)
+    model, root = content.get("model"), content.get("root")
+    return {**content, "model": {**model, "root": root}} if isinstance(model, Mapping) and root is not None else content
+
+
+def as_official(weights: Mapping[str, Tensor], epoch: int) -> dict[str, Any]:
+    """What the official code saves: the weights as ``model``, and the root beside it."""
+    model = {name: value for name, value in weights.items() if name != "root"}
+    return {"model": model, **({"root": weights["root"]} if "root" in weights else {})}
 
 
 def root_of(content: Mapping[str, Any], width: int, source: Any) -> Tensor | None:

@@ -19,6 +19,7 @@ from hypvision.checkpoints.match import placed
 from hypvision.checks import one_of
 from hypvision.clip import adapters
 from hypvision.clip.classes import TEMPLATES, load_classes, prompts
+from hypvision.clip.hyperbolic_checkpoint import check_scalars
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle, clip_names, create_clip
 from hypvision.clip.spaces import Sphere, space_of
@@ -131,7 +132,11 @@ class OpenVocabularyCLIP(nn.Module):
 
     def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename weights to this model's names; those of a CLIP model alone are accepted too."""
-        return placed(self, "clip", clip_names(weights))
+        found = placed(self, "clip", clip_names(weights))
+        if (geometry := getattr(self.clip, "geometry", None)) is not None:
+            own = {name.removeprefix("clip."): value for name, value in found.items()}
+            check_scalars(own, geometry, whole="token_embedding.weight" in own)
+        return found
 
     @property
     def embedding_size(self) -> int:

@@ -54,8 +54,9 @@ class Space(Protocol):
     def half_aperture(self, x: Tensor) -> Tensor:
         """Half-aperture ``(...)`` of the entailment cones at ``x``, in radians."""
 
-    def towards_root(self, x: Tensor, steps: int) -> Tensor:
-        """``steps`` points ``(steps, d)`` from ``x`` ``(d,)`` to the root, evenly spaced; both ends are among them."""
+    def way(self, x: Tensor, steps: int, end: Tensor | None = None) -> Tensor:
+        """``steps`` points ``(steps, d)`` from ``x`` ``(d,)`` to ``end``, or to the root, evenly spaced on a straight
+        line (in the tangent space at the origin; a chord, then made unit length); both ends are among them."""
 
 
 class Sphere:
@@ -71,6 +72,9 @@ class Sphere:
     def __init__(self, root: Tensor | None = None, measure: str = "distance", epsilon: float = 0.1):
         one_of(("distance", "cosine"), measure=measure)
         self._root, self.measure, self.epsilon = root, measure, epsilon
+
+    def __repr__(self) -> str:
+        return f"Sphere({'with' if self.has_root else 'without'} a root)"
 
     @property
     def has_root(self) -> bool:
@@ -113,9 +117,9 @@ class Sphere:
     def half_aperture(self, x: Tensor) -> Tensor:
         return cone_half_aperture(x, self.root, self.epsilon)
 
-    def towards_root(self, x: Tensor, steps: int) -> Tensor:
+    def way(self, x: Tensor, steps: int, end: Tensor | None = None) -> Tensor:
         share = torch.linspace(0, 1, steps, dtype=x.dtype, device=x.device)[:, None]
-        return F.normalize(torch.lerp(x, self.root, share), dim=-1)
+        return F.normalize(torch.lerp(x, self.root if end is None else end, share), dim=-1)
 
 
 class Hyperboloid:
@@ -139,6 +143,9 @@ class Hyperboloid:
         scales: dict[Modality, Tensor] | None = None,
     ):
         self.c, self.min_radius, self.scales = c, min_radius, scales or {}
+
+    def __repr__(self) -> str:
+        return f"Hyperboloid(c={torch.as_tensor(self.c).item():.4g})"
 
     def embed(self, features: Tensor, modality: Modality) -> Tensor:
         with torch.autocast(features.device.type, enabled=False):
@@ -173,9 +180,11 @@ class Hyperboloid:
     def half_aperture(self, x: Tensor) -> Tensor:
         return lorentz.half_aperture(x, self.c, self.min_radius)
 
-    def towards_root(self, x: Tensor, steps: int) -> Tensor:
-        share = torch.linspace(1, 0, steps, dtype=x.dtype, device=x.device)[:, None]
-        return lorentz.expmap0(share * lorentz.logmap0(x, self.c), self.c)
+    def way(self, x: Tensor, steps: int, end: Tensor | None = None) -> Tensor:
+        share = torch.linspace(0, 1, steps, dtype=x.dtype, device=x.device)[:, None]
+        first = lorentz.logmap0(x, self.c)
+        last = torch.zeros_like(first) if end is None else lorentz.logmap0(end, self.c)
+        return lorentz.expmap0(torch.lerp(first, last, share), self.c)
 
 
 def space_of(model: nn.Module) -> Space:

@@ -1,10 +1,11 @@
-"""The way of a photo to the root of a CLIP's embeddings, with the texts on it."""
+"""The way of a photo to the root of a CLIP's embeddings, or to another photo, with the texts and images on it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import shorten
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -13,46 +14,99 @@ from hypvision.errors import require
 from hypvision.viz.sheet import save_figure
 
 _LINE = 0.3  # inches of a label
+_PICTURE = 0.85  # of a small image
+_BLUE, _ORANGE, _GREY = "#1f5fa8", "#c25d10", "#b0b0b0"
+
+
+class Found(NamedTuple):
+    """What is the nearest somewhere on the way: the number of the first such point, its name and its own distance from
+    the root; of an image the image, too."""
+
+    step: int
+    name: str
+    radius: float
+    image: Image.Image | None = None
 
 
 def draw_traversal(
-    image: Image.Image, radii: Sequence[float], found: Sequence[tuple[int, str, float]], path: str | Path
+    photo: Image.Image,
+    radii: Sequence[float],
+    found: Sequence[Found],
+    path: str | Path,
+    end: Image.Image | None = None,
 ) -> None:
-    """Write a photo and beside it its way to the root, from top to bottom.
+    """Write a photo and beside it its way, from top to bottom: at the left the images on it, at the right the texts.
 
     Args:
-        image: the photo.
-        radii: distances from the root of the points of the way, the photo's first, the root's last.
-        found: for each text that is the nearest somewhere on the way the number of the first such point, the text, and
-            its own distance from the root.
+        photo: where the way begins.
+        radii: distances from the root of the points of the way, the photo's first.
+        found: what the way passes.
         path: of the file.
+        end: the photo where the way ends; None: it ends at the root.
 
     Raises:
         HypvisionError: matplotlib is missing, or the place is not writable.
     """
-    height = max(3.2, _LINE * (len(found) + 1) + 0.9)
+    texts = [each for each in found if each.image is None]
+    pictures = [each for each in found if each.image is not None]
+    height = max(3.2, _LINE * (len(texts) + 1) + 0.9, _PICTURE * len(pictures) + 1.3)
     figure = require("matplotlib.figure", "viz").Figure((8, height), layout="constrained")
-    photo, axis = figure.subplots(1, 2, width_ratios=[1, 1.7])
-    photo.imshow(image)
-    photo.axis("off")
-    top = max(radii[0], 1e-6)
-    gap = 1.1 * top * _LINE / (height - 0.9)
-    places = np.array([radii[step] for step, _, _ in found])
-    labels = _apart(places, gap, top)
-    axis.plot([0] * len(radii), radii, "-", color="#b0b0b0", zorder=1)
-    axis.scatter([0] * len(radii), radii, s=8, color="#b0b0b0", zorder=2, label="points from the photo to the root")
-    axis.scatter([0] * len(found), places, s=34, color="#1f5fa8", zorder=3,
-                 label="from here on the nearest is ... (its distance from the root)")  # fmt: skip
-    for place, label, (_, text, radius) in zip(places, labels, found):
-        axis.plot([0.0, 0.12, 0.17], [place, label, label], "-", color="#1f5fa8", linewidth=0.6, zorder=1)
-        axis.text(0.185, label, f"{shorten(text, 50, placeholder='...')}  ({radius:.2f})", va="center", fontsize=9)
-    for name, place in (("photo", radii[0]), ("root", radii[-1])):
-        axis.text(-0.03, place, name, ha="right", va="center", fontsize=9)
-    low, high = min(0.0, *labels) - 0.05 * top, max(top, *labels) + 0.05 * top
-    axis.set(xlim=(-0.16, 1.0), ylim=(low, high), xticks=[], ylabel="distance from the root")
+    if end is None:
+        grid = figure.subplot_mosaic([["photo", "way"]], width_ratios=[1, 1.7])
+    else:
+        grid = figure.subplot_mosaic([["photo", "way"], ["end", "way"]], width_ratios=[1, 1.7])
+        grid["end"].imshow(end)
+        grid["end"].axis("off")
+    grid["photo"].imshow(photo)
+    grid["photo"].axis("off")
+    axis = grid["way"]
+    # Towards another photo the distances may fall and rise again: then the height is what is left of the way.
+    heights = np.asarray(radii, float) if end is None else np.linspace(1, 0, len(radii))
+    top = max(heights[0], 1e-6)
+    inch = 1.1 * top / (height - 0.9)
+    axis.plot([0] * len(heights), heights, "-", color=_GREY, zorder=1)
+    axis.scatter([0] * len(heights), heights, s=8, color=_GREY, zorder=2, label="points of the way")
+    reach = [0.0, top]
+    for each, gap, side, colour in ((texts, _LINE, 1, _BLUE), (pictures, _PICTURE, -1, _ORANGE)):
+        if not each:
+            continue
+        places = heights[[one.step for one in each]]
+        labels = _apart(places, gap * inch, top)
+        reach += [labels[-1] - 0.5 * gap * inch, labels[0] + 0.5 * gap * inch]
+        kind = "text" if side > 0 else "image"
+        axis.scatter([0] * len(each), places, s=34, color=colour, zorder=3, label=f"from here on the nearest {kind}")
+        for place, label, one in zip(places, labels, each):
+            axis.plot([0.0, side * 0.1, side * 0.14], [place, label, label], "-", color=colour, linewidth=0.6, zorder=1)
+            if one.image is None:
+                text = f"{shorten(one.name, 50, placeholder='...')}  ({one.radius:.2f})"
+                axis.text(0.155, label, text, va="center", fontsize=9)
+            else:
+                _put(axis, one, (-0.15, label))
+    for name, place, align in (("photo", heights[0], "bottom"), ("root" if end is None else "end", heights[-1], "top")):
+        axis.annotate(name, (0, place), (0, 4 if align == "bottom" else -4), textcoords="offset points", ha="center",
+                      va=align, fontsize=9)  # fmt: skip
+    margin = 0.25 * inch
+    axis.set(xlim=(-0.65 if pictures else -0.16, 1.0), ylim=(min(reach) - margin, max(reach) + margin), xticks=[])
+    axis.set(ylabel="distance from the root" if end is None else "share of the way that is left")
+    axis.set_yticks([tick for tick in axis.get_yticks() if -1e-9 <= tick <= top + 1e-9])
     axis.spines[["top", "right", "bottom"]].set_visible(False)
-    figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+    title = "in brackets: the distance from the root"
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False, title=title, title_fontsize=8)
     save_figure(figure, path, dpi=110)
+
+
+def _put(axis: Any, found: Found, place: tuple[float, float]) -> None:
+    """The image of what was found, whose right side is at a place, and its number left of it."""
+    assert found.image is not None
+    boxes = require("matplotlib.offsetbox", "viz")
+    side = 72 * 0.9 * _PICTURE  # in points
+    small = found.image.convert("RGB")
+    small.thumbnail((256, 256))
+    zoom = side / max(small.size)
+    image = boxes.OffsetImage(np.asarray(small), zoom=zoom)
+    axis.add_artist(boxes.AnnotationBbox(image, place, frameon=False, box_alignment=(1, 0.5), pad=0))
+    axis.annotate(f"({found.radius:.2f})", place, (-zoom * small.width - 4, 0), textcoords="offset points", ha="right",
+                  va="center", fontsize=9)  # fmt: skip
 
 
 def _apart(places: np.ndarray, gap: float, top: float) -> np.ndarray:

@@ -130,6 +130,7 @@ CONVERTERS = {
     "meru": Converter(
         "MERU, HyCoCLIP or CLIP baseline",
         official_clip.is_official, official_clip.from_official, official_clip.to_official, official_clip.variant,
+        read=official_clip.read_official, as_saved=official_clip.as_official,
     ),
     "hf-clip": Converter("open_clip CLIP", is_hugging_face, from_hugging_face, to_hugging_face, clip_variant),
 }  # fmt: skip

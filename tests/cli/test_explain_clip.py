@@ -9,8 +9,9 @@ pytest.importorskip("open_clip")
 pytest.importorskip("matplotlib")
 from hypvision.cli import main
 from hypvision.clip.models import ARCHITECTURES, create_clip
-from hypvision.clip.radial.measure import rooted
+from hypvision.clip.radial.measure import embed_images, rooted
 from hypvision.inference.caption_radii import caption_radii
+from hypvision.inference.pictures import embed_pictures, find_pictures
 from hypvision.viz import traversal
 from hypvision.viz.radii import draw_radii
 
@@ -27,10 +28,15 @@ def meru(monkeypatch, tmp_path):
         ARCHITECTURES, "meru-tiny", config | dict(embed_dim=16, vision_cfg=vision, text_cfg=text, geometry="lorentz")
     )
     torch.manual_seed(0)
-    model = create_clip("meru-tiny").model
+    clip = create_clip("meru-tiny")
+    model = clip.model
     with torch.no_grad():
-        model.textual_alpha.fill_(-2.5)
+        model.textual_alpha.fill_(-2.0)
         model.visual_alpha.fill_(0.0)
+        # The projection makes the feature of the red image of this bias: texts lie on its way to the root.
+        model.ln_final.bias.fill_(1.0)
+        red = clip.normalised(torch.tensor([255.0, 0.0, 0.0])[None, :, None, None].expand(1, 3, 32, 32))
+        model.text_projection.mul_(0.1).add_(model.encode_image(red) / len(model.ln_final.bias))
     torch.save(model.state_dict(), tmp_path / "meru.pth")
     (tmp_path / "data/images").mkdir(parents=True)
     lines = ["image,caption,left,top,right,bottom,words"]
@@ -42,27 +48,73 @@ def meru(monkeypatch, tmp_path):
     return tmp_path
 
 
-def test_the_way_to_the_root(meru, capsys, monkeypatch):
-    drawn, draw = {}, traversal.draw_traversal
+@pytest.fixture
+def drawn(monkeypatch):
+    """What is drawn: the arguments of each picture by its name."""
+    found, draw = {}, traversal.draw_traversal
     monkeypatch.setattr(
-        traversal, "draw_traversal", lambda *given: drawn.update({given[3].name: given}) or draw(*given)
+        traversal, "draw_traversal", lambda *given: found.update({given[3].name: given}) or draw(*given)
     )
-    image, out = str(meru / "data/images/0.png"), meru / "out"
-    arguments = ["--clip", f"meru-tiny:{meru / 'meru.pth'}", "--texts", str(meru / "texts.txt"), "--out", str(out)]
-    assert main(["explain", image, *arguments, "--captions", str(meru / "data"), "--steps", "20"]) == 0
+    return found
+
+
+def explain(meru, *arguments):
+    """``explain`` of the first image; the files that it wrote."""
+    clip, out = f"meru-tiny:{meru / 'meru.pth'}", meru / "out"
+    assert main(["explain", str(meru / "data/images/0.png"), "--clip", clip, "--out", str(out), *arguments]) == 0
+    return {path.name for path in out.iterdir()}
+
+
+def test_the_way_to_the_root(meru, capsys, drawn):
+    arguments = ["--texts", str(meru / "texts.txt"), "--captions", str(meru / "data"), "--steps", "20"]
+    assert explain(meru, *arguments) == {"0_walk.png", "radii.png"}
     told = capsys.readouterr().out
-    assert {path.name for path in out.iterdir()} == {"0_walk.png", "radii.png"}
     clip = create_clip("meru-tiny", meru / "meru.pth")
-    for _, radii, found, _ in drawn.values():
-        assert len(radii) == 20 and radii[-1] == pytest.approx(0, abs=1e-4)
-        assert np.allclose(np.diff(radii), radii[0] / -19, atol=1e-4)  # even steps to the origin
-        assert found[-1][1:] == ("[ROOT]", pytest.approx(0, abs=1e-4))
-        for step, text, radius in found[:-1]:
-            assert 0 <= step < 20 and radius == pytest.approx(
-                float(clip.space.radius(clip.embed_texts([text]))), rel=1e-4
-            )
-            assert f"{text} ({radius:.3f} from the root)" in told
-    assert len(np.unique(np.asarray(Image.open(out / "radii.png")).reshape(-1, 3), axis=0)) > 10
+    [(_, radii, found, _, end)] = drawn.values()
+    assert end is None and len(radii) == 20 and radii[-1] == pytest.approx(0, abs=1e-4)
+    assert np.allclose(np.diff(radii), radii[0] / -19, atol=1e-4)  # even steps to the origin
+    assert len(found) > 1 and found[-1].name == "[ROOT]" and found[-1].radius == pytest.approx(0, abs=1e-4)
+    for step, text, radius, image in found[:-1]:
+        assert 0 <= step < 20 and image is None
+        assert radius == pytest.approx(float(clip.space.radius(clip.embed_texts([text]))), rel=1e-4)
+        assert f"{text} (distance from the root {radius:.3f})" in told
+    assert len(np.unique(np.asarray(Image.open(meru / "out/radii.png")).reshape(-1, 3), axis=0)) > 10
+
+
+def test_the_way_to_another_image_passes_images_and_boxes(meru, capsys, drawn):
+    end = str(meru / "data/images/2.png")
+    explain(meru, "--gallery", str(meru / "data"), "--to", end, "--steps", "30")
+    [(_, radii, found, _, last)] = drawn.values()
+    clip = create_clip("meru-tiny", meru / "meru.pth")
+    points = embed_images(clip, [meru / f"data/images/{n}.png" for n in range(3)])
+    first, length = clip.space.radius(points[0]), len(radii)
+    assert length == 30 and radii[0] == pytest.approx(float(first), rel=1e-4)
+    assert radii[-1] == pytest.approx(float(clip.space.radius(points[2])), rel=1e-4)
+    assert np.array_equal(np.asarray(last), np.asarray(Image.open(end)))
+    # Its ends are no news, but their boxes are: each step has the nearest of image 1, its box, and the box of image 2.
+    others = {
+        str(picture): embed_pictures(clip, [picture])[0]
+        for picture in find_pictures([meru / "data"])
+        if picture.box or picture.path.stem == "1"
+    }
+    assert len(others) == 3 and sum(name.endswith(("blue", "green")) for name in others) == 2
+    names, rows = [*others], torch.stack([*others.values()])
+    way = clip.space.way(points[0], 30, points[2])
+    root = clip.space.way(points[0], 2)[-1:]
+    nearest = clip.space.similarity(way, torch.cat([rows, root])).argmax(1).tolist()
+    expected = [names[n] for n in dict.fromkeys(nearest) if n < len(names)]
+    assert [one.name for one in found] == expected != [] and all(one.image is not None for one in found)
+    told = capsys.readouterr().out
+    assert all(f"{one.name} (distance from the root {one.radius:.3f})" in told for one in found)
+
+
+def test_pictures_of_files_and_of_folders_with_boxes(meru):
+    found = find_pictures([meru / "data", meru / "data/images/0.png"])
+    names = [
+        f"{meru}/data/images/{name}" for name in ("0.png", "1.png", "1.png, blue", "2.png", "2.png, green", "0.png")
+    ]
+    assert [str(picture) for picture in found] == names
+    assert [picture.open().size for picture in found[1:3]] == [(40, 40), (20, 20)]
 
 
 def test_distances_of_captions_and_boxes(meru):
@@ -78,7 +130,8 @@ def test_distances_of_captions_and_boxes(meru):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--clip", "emoji-s16:none"], "give them with --texts"),
+        (["--clip", "emoji-s16:none"], "give --texts, such as a .txt file of captions, or --gallery"),
+        (["--model", "hcformer_nano", "--to", "a.png"], "--to is for a CLIP"),
         (["--model", "hcformer_nano", "--texts", "a dog"], "name it with --clip"),
         ([], "one of the arguments --model --clip is required"),
     ],

@@ -9,11 +9,13 @@ import torch
 import torch.nn.functional as F
 
 from hypvision.clip.hyperbolic import HyperbolicCLIP, sincos_positions
-from hypvision.clip.hyperbolic_checkpoint import check_scalars, to_official
-from hypvision.clip.models import ARCHITECTURES, create_clip, pretrained_tags
+from hypvision.clip.hyperbolic_checkpoint import check_scalars, from_official, to_official
+from hypvision.clip.models import ARCHITECTURES, CLIPBundle, create_clip, pretrained_tags
+from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.spaces import Hyperboloid, Sphere, space_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry import lorentz
+from hypvision.zoo.convert import CONVERTERS, convert_file
 
 
 def tiny(geometry="lorentz"):
@@ -153,6 +155,59 @@ def test_wrong_files_are_named(meru, change, name, message):
     torch.save({"model": {key: value for key, value in weights.items() if value is not None}}, path)
     with pytest.raises(HypvisionError, match=message.replace("(", r"\(")):
         create_clip(name, path)
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "message"),
+    [
+        ({"curv": None, "visual_alpha": None, "textual_alpha": None}, "meru-tiny", "it is a CLIP baseline"),
+        ({}, "clip-tiny", "hyperbolic"),
+        ({"textual_alpha": None}, "meru-tiny", "lacks textual_alpha"),
+        ({"curv": torch.tensor(5.0)}, "meru-tiny", "curvature 148.4"),
+    ],
+)
+@pytest.mark.parametrize("official", [True, False])
+def test_trainings_and_tests_refuse_them_too(meru, change, name, message, official):
+    """Weights that ``hypvision test`` or ``--resume`` reads are no argument of ``create_clip``."""
+    weights = {key: value for key, value in {**meru[1], **change}.items() if value is not None}
+    if not official:
+        renamed = from_official(meru[1])
+        weights = {f"clip.{key}": value for key, value in {**renamed, **change}.items() if value is not None}
+    model = OpenVocabularyCLIP()
+    model.build_clip(dict(name=name), tune="frozen", dense=False)
+    with pytest.raises(HypvisionError, match=message):
+        model.checkpoint_filter(weights)
+
+
+def test_a_part_of_the_weights_may_lack_the_scalars():
+    model = OpenVocabularyCLIP()
+    model.build_clip(CLIPBundle(tiny(), len, (0.0,) * 3, (1.0,) * 3), tune="frozen", dense=False)
+    assert [*model.checkpoint_filter({"clip.ln_final.bias": torch.zeros(32)})] == ["clip.ln_final.bias"]
+
+
+def test_the_root_of_a_baseline(meru, tmp_path):
+    path, _ = meru
+    weights, root = to_official(tiny("sphere").state_dict()), torch.arange(24.0)
+    torch.save({"model": weights, "root": root}, path)
+    assert torch.allclose(create_clip("clip-tiny", path).space.root, root / root.norm())
+    for wrong in (torch.zeros(24), torch.ones(23), torch.full((24,), math.nan), "root"):
+        torch.save({"model": weights, "root": wrong}, path)
+        with pytest.raises(HypvisionError, match="'root' is no vector of 24 numbers"):
+            create_clip("clip-tiny", path)
+
+
+@pytest.mark.parametrize("geometry", ["lorentz", "sphere"])
+def test_converting_keeps_weights_and_root(tmp_path, monkeypatch, geometry):
+    monkeypatch.setitem(CONVERTERS, "meru", CONVERTERS["meru"]._replace(variant=lambda weights: ("tiny", {})))
+    content = {"model": to_official(tiny(geometry).state_dict()), "iteration": 3}
+    content |= {"root": torch.arange(24.0)} if geometry == "sphere" else {}
+    torch.save(content, tmp_path / "in.pth")
+    convert_file("meru", tmp_path / "in.pth", tmp_path / "ours.safetensors")
+    convert_file("meru", tmp_path / "ours.safetensors", tmp_path / "out.pth", to_official=True)
+    back = torch.load(tmp_path / "out.pth", weights_only=True)
+    assert back.keys() == content.keys() - {"iteration"} and back["model"].keys() == content["model"].keys()
+    assert all(torch.equal(value, content["model"][name]) for name, value in back["model"].items())
+    assert geometry == "lorentz" or torch.equal(back["root"], content["root"])
 
 
 def test_names_and_tags():

@@ -152,6 +152,7 @@ WAITS = {
     "clip/radial/reference.py": "embeddings that are kept, before the training",
     "clip/radial/retrieval.py": "of evaluation",
     "clip/radial/traversal.py": "of evaluation",
+    "clip/spaces.py: Hyperboloid.__repr__": "of what is printed",
     "clip/radial/weights.py": "of files",
     "clip/radius.py: radius_statistics": "of what is logged after an evaluation",
     "clip/segmentation/segment.py: segment": "of a prediction",

@@ -1,4 +1,4 @@
-"""Walks of one image through texts, from general to specific: that of HierarCaps and that of MERU, two ways."""
+"""Walks of one image through texts or images, between general and specific: that of HierarCaps and that of MERU."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hypvision.clip.spaces import Space, Sphere
 
 
 class Step(NamedTuple):
-    """A text that a walk finds, with its distance from the root and its similarity to the image; ``threshold`` is the
-    radius (of HierarCaps' walk) or the share of the way to the root (of MERU's) where it appears."""
+    """A text, or the name of an image, that a walk finds, with its distance from the root and its similarity to the
+    image; ``threshold`` is the radius (of HierarCaps' walk) or the share of the way (of MERU's) where it appears."""
 
     text: str
     radius: float
@@ -57,25 +57,31 @@ def hierarcaps_traversal(
 
 
 def meru_traversal(
-    image: Tensor, texts: Tensor, words: Sequence[str], space: Space, steps: int = 50, cones: bool | None = None
+    image: Tensor,
+    texts: Tensor,
+    words: Sequence[str],
+    space: Space,
+    steps: int = 50,
+    cones: bool | None = None,
+    end: Tensor | None = None,
 ) -> list[Step]:
     """The most similar text to each of ``steps`` points from the image to the root, each once; from specific to
     general.
 
     Desai et al., "Hyperbolic Image-Text Representations" (ICML 2023). On the hyperboloid the points are evenly spaced
     in the tangent space at the origin, for CLIP on the straight line, made unit length. The root is one of the texts:
-    "[ROOT]".
+    "[ROOT]". Texts may be images as well, ``words`` their names, as in HyCoCLIP's walks (Pal et al., ICLR 2025).
 
     Arguments as of :func:`hierarcaps_traversal`. ``cones`` leaves out texts whose entailment cone does not hold the
     point (that of the root holds every point); default: on the hyperboloid, not for CLIP, as in the official code.
+    ``end`` ``(d,)`` is where the way ends, such as another image; default: the root.
     """
-    points = space.towards_root(image, steps)
+    points, root = space.way(image, steps, end), space.way(image, 2)[-1:]
     similarity = space.similarity(points, texts)
     if cones or (cones is None and not isinstance(space, Sphere)):
         aperture = space.half_aperture(texts)
         outside = torch.stack([space.exterior_angle(texts, p.expand_as(texts)) > aperture for p in points])
         similarity = similarity.masked_fill(outside, -math.inf)
-    root = points[-1:]
     similarity = torch.cat([similarity, space.similarity(points, root)], dim=1)
     texts, words = torch.cat([texts, root]), [*words, "[ROOT]"]
     first: dict[int, float] = {}

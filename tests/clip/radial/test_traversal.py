@@ -62,10 +62,32 @@ def test_meru_walk_goes_down_the_ray():
 
 def test_points_towards_the_root():
     x = lorentz.expmap0(torch.tensor([0.6, 0.8]), 2.0)
-    points = Hyperboloid(2.0).towards_root(x, 5)
+    points = Hyperboloid(2.0).way(x, 5)
     assert torch.allclose(lorentz.dist0(points, 2.0), torch.tensor([1.0, 0.75, 0.5, 0.25, 0.0]), atol=1e-5)
-    sphere = Sphere(torch.tensor([0.0, 1.0])).towards_root(torch.tensor([1.0, 0.0]), 3)
+    sphere = Sphere(torch.tensor([0.0, 1.0])).way(torch.tensor([1.0, 0.0]), 3)
     assert torch.allclose(sphere, torch.tensor([[1.0, 0], [math.sqrt(0.5)] * 2, [0, 1]]), atol=1e-6)
+
+
+def test_ways_between_two_images():
+    tangents = torch.tensor([[1.5, 0.5], [-0.5, 1.0]])
+    x, y = lorentz.expmap0(tangents, 2.0)
+    points = Hyperboloid(2.0).way(x, 4, y)
+    expected = torch.stack([tangents[0] + share * (tangents[1] - tangents[0]) for share in (0, 1 / 3, 2 / 3, 1)])
+    assert torch.allclose(lorentz.logmap0(points, 2.0), expected, atol=1e-5)
+    x, y = units(2, 6)
+    points = Sphere().way(x, 3, y)
+    assert torch.allclose(points, torch.stack([x, (x + y) / (x + y).norm(), y]), atol=1e-6)
+
+
+def test_the_walk_to_another_image_goes_by_what_lies_between():
+    tangents = torch.tensor([[2.0, 0.0], [1.0, 1.0], [0.0, 2.0], [-2.0, -2.0]])
+    images, space = lorentz.expmap0(tangents, 1.0), Hyperboloid(1.0)
+    found = meru_traversal(images[0], images, ["a", "between", "b", "far"], space, 51, cones=False, end=images[2])
+    assert [step.text for step in found] == ["a", "between", "b"]
+    assert found[1].threshold < 0.5 < found[2].threshold
+    apart = lorentz.expmap0(torch.tensor([[2.0, 0.0], [-2.0, 0.0]]), 1.0)  # the straight line leads over the root
+    found = meru_traversal(apart[0], apart, ["a", "b"], space, 51, cones=False, end=apart[1])
+    assert [step.text for step in found] == ["a", "[ROOT]", "b"]
 
 
 def test_meru_walk_of_clip():

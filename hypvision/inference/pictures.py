@@ -1,0 +1,64 @@
+"""Images and boxes of images, which a walk may pass and whose distances from the root are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from PIL import Image
+from torch import Tensor
+from tqdm import tqdm
+
+from hypvision.clip.models import CLIPBundle
+from hypvision.clip.radial.measure import embed_images
+from hypvision.data.caption_folder import Box, Captioned, cut_box, find_captions, read_captions
+from hypvision.images import find_images, open_image
+
+
+class Picture(NamedTuple):
+    """An image, or a box of it."""
+
+    path: Path
+    box: Box | None = None
+
+    def __str__(self) -> str:
+        return str(self.path) if self.box is None else f"{self.path}, {self.box.words.strip()}"
+
+    def open(self) -> Image.Image:
+        """The image, cut to the box."""
+        image = open_image(self.path)
+        return image if self.box is None else cut_box(image, self.box)
+
+
+def pictures_of(folder: str | Path, rows: Iterable[Captioned]) -> list[Picture]:
+    """The images of a folder with captions, and their boxes, each once."""
+    found: dict[tuple[str, str], Picture] = {}
+    for row in rows:
+        path = Path(folder).expanduser() / "images" / row.image
+        for picture in (Picture(path), *(Picture(path, box) for box in row.boxes)):
+            found.setdefault((row.image, str(picture.box)), picture)
+    return list(found.values())
+
+
+def find_pictures(names: Iterable[str | Path]) -> list[Picture]:
+    """What paths, folders and patterns name (:func:`~hypvision.images.find_images`), and of a folder with captions
+    (:mod:`hypvision.data.caption_folder`) its images and boxes.
+
+    Raises:
+        HypvisionError: one of them names nothing, or its captions are not as expected.
+    """
+    found: list[Picture] = []
+    for name in names:
+        captioned = find_captions(Path(name).expanduser()) is not None
+        found += pictures_of(name, read_captions(name)) if captioned else map(Picture, find_images([name]))
+    return found
+
+
+def embed_pictures(clip: CLIPBundle, pictures: Sequence[Picture], batch: int = 64) -> Tensor:
+    """Points ``(m, d)`` in the model's space."""
+    starts = tqdm(
+        range(0, len(pictures), batch), desc="images", leave=False, disable=True if len(pictures) <= batch else None
+    )
+    return torch.cat([embed_images(clip, [picture.open() for picture in pictures[n : n + batch]]) for n in starts])
