@@ -147,6 +147,8 @@ def explain_machine(error: BaseException) -> str | None:
         return "The memory is full. Give a smaller input or batch, or fewer workers."
     if isinstance(error, RecursionError):
         return "An input is nested too deeply, or names itself. Correct it."
+    if isinstance(error, RuntimeError) and re.match("Symlink loop from|Could not determine home", text):  # of pathlib
+        return f"A path leads nowhere: {text}. Correct it, or what it links to."
     killed = re.search(r"DataLoader worker .*(exited unexpectedly|is killed by signal: [\w ]+)", text)
     if killed or isinstance(error, (BrokenPipeError, ConnectionResetError, BrokenExecutor)):
         how = f" ({killed[1]})" if killed else ""

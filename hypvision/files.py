@@ -152,8 +152,11 @@ def replacing(path: str | Path, durable: bool = False, suffix: str | None = None
         if durable and os.name == "posix":
             with suppress(OSError):  # some network file systems cannot; the content is on the disk all the same
                 _flush(path.parent)
-    except OSError as error:
-        raise _not_written(path, error) from error
+    except Exception as error:
+        told = _as_not_written(path, temporary, error)
+        if told is error:
+            raise
+        raise told from error
     finally:
         with suppress(OSError):  # the disk is gone: the first error says more
             temporary.unlink(missing_ok=True)
@@ -183,8 +186,11 @@ def replacing_folder(path: str | Path) -> Iterator[Path]:
             if old.exists():
                 os.replace(old, path)
             raise
-    except OSError as error:
-        raise _not_written(path, error) from error
+    except Exception as error:
+        told = _as_not_written(path, temporary, error)
+        if told is error:
+            raise
+        raise told from error
     finally:
         for folder in (temporary, old):
             shutil.rmtree(folder, ignore_errors=True)
@@ -397,6 +403,21 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _as_not_written(path: Path, temporary: Path, error: Exception) -> Exception:
+    """What is told of an error while ``temporary`` was written: one of the disk, or the error itself."""
+    number = re.search(r"os error (\d+)", str(error))
+    if isinstance(error, HypvisionError):  # of a file in a folder, which has its name after the move
+        told = str(error).replace(str(temporary), str(path))
+        return error if told == str(error) else HypvisionError(told)
+    if isinstance(error, OSError):
+        return _not_written(path, error)
+    if number and type(error).__name__ == "SafetensorError":
+        return _not_written(path, OSError(int(number[1]), os.strerror(int(number[1]))))
+    if "inline_container" in str(error):  # the writer of torch.save, which does not know why
+        return _not_written(path, OSError("PyTorch could not write all of it, as happens when the disk is full"))
+    return error
 
 
 def _not_written(path: Path, error: Exception) -> HypvisionError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import importlib.util
+import io
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -295,6 +296,23 @@ def _read(path: str | Path, what: str, use: Callable[[Image.Image], _Result], pi
             f"The {what} '{path}' cannot be read{empty}: the file is damaged, or none of {kinds} "
             f"({one_line(error)}). Replace it by an intact copy, or leave it out."
         ) from error
+
+
+def write_image(image: Image.Image, path: str | Path, format: str, **options: Any) -> None:
+    """Write an image file by Python; what Pillow itself writes of JPEG and TIFF is cut short, unsaid, by a full disk.
+
+    Args:
+        image: the picture.
+        path: the file.
+        format: Pillow's name of it.
+        options: of Pillow for the format.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    encoded = io.BytesIO()
+    image.save(encoded, format, **options)
+    Path(path).write_bytes(encoded.getbuffer())
 
 
 def to_rgb(image: Image.Image, name: str = "The image") -> Image.Image:

@@ -37,6 +37,8 @@ def failing(error):
         (failing(RuntimeError("DataLoader worker (pid(s) 3, 4) exited unexpectedly")), 2, "worker process ended"),
         (failing(BrokenProcessPool("abruptly")), 2, "worker process ended"),
         (deep, 2, "nested too deeply"),
+        (lambda: Path("~no_such_user").expanduser(), 2, "A path leads nowhere: Could not determine home"),
+        (failing(RuntimeError("Symlink loop from '/a'")), 2, "leads nowhere: Symlink loop from '/a'"),  # Path.resolve
         (failing(KeyboardInterrupt()), 130, "Interrupted."),
         (failing(BrokenPipeError(errno.EPIPE, "Broken pipe")), 141, ""),
         (lambda: print("\udcff \u20ac"), 0, ""),

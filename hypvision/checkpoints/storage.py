@@ -247,16 +247,11 @@ def write_tensors(tensors: Mapping[str, Tensor], path: str | Path, metadata: Map
     Raises:
         HypvisionError: the place cannot be written.
     """
-    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with replacing(path) as temporary:
-        try:
-            save_file(stored, temporary, metadata={"format": "pt", **(metadata or {})})
-        except SafetensorError as error:  # of the disk, whose number is in the text alone
-            number = re.search(r"os error (\d+)", str(error))
-            raise OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(str(error)) from error
+        save_file(stored, temporary, metadata={"format": "pt", **(metadata or {})})
         os.chmod(temporary, 0o644)  # safetensors makes files that their owner alone can read
 
 

@@ -184,7 +184,7 @@ def add_zoo_push_arguments(parser: Parser) -> None:
     parser.add_argument("names", nargs="+", metavar="NAME", help="names as `hypvision zoo list` lists them")
     place = parser.add_mutually_exclusive_group(required=True)
     text = "make a release folder for a web server; it must be new or empty"
-    place.add_argument("--out", metavar="DIR", help=text)
+    parser.add_output("--out", what="folder", group=place, metavar="DIR", help=text)
     place.add_argument("--hub", metavar="USER/REPO", help="upload to a repository on the Hugging Face hub (one name)")
     parser.add_argument("--private", action="store_true", help="make a new hub repository private")
 

@@ -19,6 +19,7 @@ from tqdm import tqdm
 from hypvision.checks import at_least, one_of
 from hypvision.errors import HypvisionError
 from hypvision.files import check_output_folder, replacing_folder, write_json
+from hypvision.images import write_image
 from hypvision.records import read_record
 
 from .shapes import ShapesClassification, ShapesScenes
@@ -56,7 +57,7 @@ def _write_ade(root: Path, lengths: dict[str, int], size: tuple[int, int], seed:
         data = ShapesScenes(split, length, size, seed)
         for i in tqdm(range(length), desc=f"ade {split}", unit="img", leave=False, disable=None):
             scene = data[i]
-            scene.image.save(root / "images" / folder / f"{i:06d}.jpg", quality=95)
+            write_image(scene.image, root / "images" / folder / f"{i:06d}.jpg", "JPEG", quality=95)
             labels = (scene.semantic_at(level) + 1).astype(np.uint8 if len(names) < 255 else np.uint16)
             Image.fromarray(labels).save(root / "annotations" / folder / f"{i:06d}.png")
     (root / "objectInfo.txt").write_text("".join(f"{i}\t{name}\n" for i, name in enumerate(names, start=1)))
@@ -78,7 +79,7 @@ def _write_coco(root: Path, lengths: dict[str, int], size: tuple[int, int], seed
         for i in tqdm(range(length), desc=f"coco {split}", unit="img", leave=False, disable=None):
             scene = data[i]
             name = f"{i:012d}.jpg"
-            scene.image.save(folder / name, quality=95)
+            write_image(scene.image, folder / name, "JPEG", quality=95)
             width, height = scene.image.size
             images.append(dict(id=i, file_name=name, width=width, height=height))
             for item, mask in zip(scene.objects, scene.masks):
@@ -213,7 +214,7 @@ def _write_masks(root: Path, split: str, scenes: Iterable[Any], labels: Sequence
     for kind in ("images", "masks"):
         (root / split / kind).mkdir(parents=True)
     for i, scene in enumerate(scenes):
-        Image.fromarray(scene.image).save(root / split / "images" / f"{i:06d}.jpg", quality=95)
+        write_image(Image.fromarray(scene.image), root / split / "images" / f"{i:06d}.jpg", "JPEG", quality=95)
         found = np.zeros(scene.image.shape[:2], np.uint8 if len(classes) < 255 else np.uint16)
         for placed in scene.objects:
             found[placed.mask] = labels[placed.emoji] + 1
@@ -229,7 +230,7 @@ def _write_instances(
     images, instances = [], []  # type: list[dict], list[dict]
     for i, scene in enumerate(scenes):
         name, (height, width) = f"{i:012d}.jpg", scene.image.shape[:2]
-        Image.fromarray(scene.image).save(folder / name, quality=95)
+        write_image(Image.fromarray(scene.image), folder / name, "JPEG", quality=95)
         images.append(dict(id=i, file_name=name, width=width, height=height))
         for placed in scene.objects:
             rows, columns = (np.flatnonzero(placed.mask.any(axis)) for axis in (1, 0))

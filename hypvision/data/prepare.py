@@ -30,7 +30,7 @@ from hypvision.data.label_maps import check_size, read_label_map
 from hypvision.data.published import read_matlab
 from hypvision.errors import HypvisionError, one_line, require
 from hypvision.files import below, check_output_folder, read_json, read_lines, replacing
-from hypvision.images import image_kind, open_image, read_labels, shown_size
+from hypvision.images import image_kind, open_image, read_labels, shown_size, write_image
 
 Item = tuple[str, Path, Path, Callable[[], np.ndarray]]  # name, image, file of its labels, the labels
 
@@ -214,9 +214,9 @@ def _write(source_image: Path, labels: np.ndarray, image_path: Path, label_path:
         image = cv2.resize(np.asarray(open_image(source_image)), size, interpolation=cv2.INTER_LINEAR)
         labels = cv2.resize(labels, size, interpolation=cv2.INTER_NEAREST)
         with replacing(image_path) as temporary:
-            Image.fromarray(image).save(temporary, format="JPEG", quality=95)
+            write_image(Image.fromarray(image), temporary, "JPEG", quality=95)
     else:
         with replacing(image_path) as temporary:
             shutil.copyfile(source_image, temporary)
     with replacing(label_path) as temporary:
-        Image.fromarray(labels).save(temporary, format="TIFF" if label_path.suffix == ".tif" else "PNG")
+        write_image(Image.fromarray(labels), temporary, "TIFF" if label_path.suffix == ".tif" else "PNG")

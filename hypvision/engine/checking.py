@@ -136,7 +136,8 @@ def open_parts(config: Config, phases: Sequence[str], report: Report) -> tuple[A
     parts: dict[str, Any] = {}
     for phase in phases:
         loader = config.get(f"{phase}_dataloader")
-        same = next((p for p in parts if loader and config[f"{p}_dataloader"].dataset == loader.dataset), None)
+        data = (loader or {}).get("dataset")
+        same = next((p for p in parts if data and config[f"{p}_dataloader"].get("dataset") == data), None)
         if same:
             report.notes.append(f"{phase}: the data of {same}.")
         elif loader:
@@ -200,12 +201,11 @@ def _draw(dataset: Any, phase: str, out: Path, report: Report) -> None:
     for number in range(min(PICTURES, len(dataset))):
         index = number * len(dataset) // min(PICTURES, len(dataset))
 
-        def draw(index: int = index) -> None:
-            if (picture := picture_of(dataset, index)) is not None:
-                report.pictures.append(save_image(picture, out / f"{phase}_{index}.png"))
-
-        if (fault := _fault(draw)) is not None:
+        drawn: list[Image.Image | None] = []
+        if (fault := _fault(lambda index=index, drawn=drawn: drawn.append(picture_of(dataset, index)))) is not None:
             report.faults.append(f"{phase}: sample {index}: {fault}")
+        for picture in filter(None, drawn):
+            report.pictures.append(save_image(picture, out / f"{phase}_{index}.png"))
 
 
 def picture_of(dataset: Any, index: int) -> Image.Image | None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypvision.engine.checks import close_configs, datasets_of
 from hypvision.engine.extensions import PREPARATIONS, RUN_HOOKS
-from hypvision.errors import HypvisionError, did_you_mean, require
+from hypvision.errors import HypvisionError, did_you_mean, explain_machine, one_line, require
 from hypvision.shipped import config_folder, find_config
 
 if TYPE_CHECKING:
@@ -102,6 +102,14 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
                 f"The config '{path}', or a base of it, names itself in _base_, or is nested too deeply. Correct it."
             ) from error
         except Exception as error:  # a config is code and can raise anything
+            no_place = error.__context__  # mmengine reads in a temporary folder, and does not expect to have none
+            if isinstance(error, UnboundLocalError) and isinstance(no_place, OSError):
+                raise HypvisionError(
+                    f"The config '{path}' cannot be read: {one_line(no_place)}. Free some space, or set TMPDIR to a "
+                    "folder that can be written."
+                ) from error
+            if isinstance(error, OSError) and (told := explain_machine(error)):
+                raise HypvisionError(f"The config '{path}' cannot be read. {told}") from error
             raise HypvisionError(f"The config '{path}' cannot be read: {type(error).__name__}: {error}.") from error
     if "model" not in config:
         raise HypvisionError(f"The config '{source}' has no 'model': it is a part to be used as _base_ of another one.")

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from hypvision.errors import HypvisionError
 from hypvision.files import replacing
-from hypvision.images import to_rgb
+from hypvision.images import to_rgb, write_image
 from hypvision.viz.overlay import font, printable
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def save_image(image: Image.Image, path: str | Path) -> Path:
     format = image_format(path)
     options = {"quality": 92} if format in ("JPEG", "WEBP") else {}
     with replacing(path) as temporary:
-        (image.convert("RGB") if format == "JPEG" else image).save(temporary, format=format, **options)
+        write_image(image.convert("RGB") if format == "JPEG" else image, temporary, format, **options)
     return path
 
 

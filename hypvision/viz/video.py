@@ -114,15 +114,18 @@ def writing_video(target: Path, rate: float) -> Iterator[Callable[[Image.Image],
         HypvisionError: ``target`` cannot be written, or OpenCV has no encoder.
     """
     cv2 = _opencv()
-    writer = None
+    writer, count = None, 0
 
     def append(image: Image.Image) -> None:
-        nonlocal writer
+        nonlocal writer, count
         if writer is None:
             writer = cv2.VideoWriter(str(temporary), cv2.VideoWriter_fourcc(*"mp4v"), rate, image.size)
             if not writer.isOpened():
-                raise HypvisionError(f"'{target}' was not written: OpenCV has no encoder for MP4 here.")
+                raise HypvisionError(
+                    f"'{target}' was not written: OpenCV has no encoder for MP4 here, or the disk is full."
+                )
         writer.write(np.asarray(image.convert("RGB"))[..., ::-1])
+        count += 1
 
     with replacing(target) as temporary:
         try:
@@ -130,3 +133,12 @@ def writing_video(target: Path, rate: float) -> Iterator[Callable[[Image.Image],
         finally:
             if writer is not None:
                 writer.release()
+        if count and not _has_frames(temporary, count):  # OpenCV says nothing of a full disk
+            raise OSError("OpenCV could not write all of it, as happens when the disk is full")
+
+
+def _has_frames(path: Path, count: int) -> bool:
+    try:
+        return frame_count(path) >= count
+    except HypvisionError:
+        return False

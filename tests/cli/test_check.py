@@ -119,3 +119,17 @@ def test_boxes_are_drawn_where_the_file_says(case, capsys, tmp_path):
     with Image.open(tmp_path / "seen/train_0.png") as image:
         columns = [sum(sum(image.getpixel((x, y))) > 60 for y in range(image.height)) for x in range(64)]
     assert columns[10] > 30 and max(columns[39:41]) > 30 and max(columns[12:38]) < 30  # the box is 40 pixels high
+
+
+@pytest.mark.parametrize("command", ["check", "browse", "train"])
+def test_a_loader_without_data(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path / "a.py", tmp_path)
+    (tmp_path / "b.py").write_text('_base_ = ["a.py"]\ntrain_dataloader = dict(_delete_=True, batch_size=2)\n')
+    try:
+        status = main([command, "b.py"])
+    except SystemExit as end:
+        status = end.code
+    said = capsys.readouterr()
+    assert status == (1 if command == "check" else 2)
+    assert "train_dataloader names no data. Give it a dataset" in said.out + said.err

@@ -169,6 +169,7 @@ NEEDED = {
     "zoo list": [],
     "zoo get": ["zoo:none"],
     "zoo card": ["none"],
+    "zoo push": ["none"],
     "export": ["in.pth", "--format", "onnx", "--model", "m"],
     "zoo convert": ["--from", "hcformer", "in.pth"],
     "lm save": ["in.py", "in.pth"],

@@ -58,6 +58,13 @@ TEXTS = {
     "lm/config.json": '{"model_type": "helm", "vocab_size": -1}',
     "data/dtd/split_zhou_DescribableTextures.json": '{"train": [["a.jpg", 0]], "val": [], "test": 3}',
     "results/settings.json": '{"steps": "many"}',
+    "closure.csv": "id1,id2\ndog,animal\ncat,animal\ncat,pet\n",
+    "pairs.tsv": "dog\tanimal\nanimal\tthing\n",
+    "circle.csv": "id1,id2\ndog,dog\n",
+    "run/vis_data/scalars.json": '{"loss": 1.5, "iter": 1, "step": 1}\n{"loss": 1.2, "iter": 2, "step": 2}\n{"top1": 5',
+    "run/scalars.json": '{"loss": "NaN", "step": -1}\n[]\n',
+    "pairs/captions.csv": "image,caption,left,top,right,bottom,words\na.png,a dog,0,0,9,9,dog\nb.png,a cat,,,,,\n",
+    "lines/captions.jsonl": '{"image": "a.png", "caption": "a dog", "boxes": [{"box": [0, 0, 4, 4], "words": "a"}]}\n',
 }
 
 
@@ -76,8 +83,18 @@ def write_scratch(folder):
     for name, content in BAD_IMAGES.items():
         (inner / "bad" / name).write_bytes(content)
         (inner / name).write_bytes(content)
+    for name in ("pairs/images", "lines/images"):
+        (inner / name).mkdir()
     good = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 56, 3), dtype=np.uint8))
-    for name in ("good.png", "folder/good.jpg", "folder/deep/good.png", "grinning \U0001f600 face.png"):
+    for name in (
+        "good.png",
+        "folder/good.jpg",
+        "folder/deep/good.png",
+        "pairs/images/a.png",
+        "pairs/images/b.png",
+        "lines/images/a.png",
+        "grinning \U0001f600 face.png",
+    ):
         good.save(inner / name)
     Image.new("RGB", (1, 1)).save(inner / "pixel.png")
     torch.save({"state_dict": {"weight": torch.zeros(2)}}, inner / "other.pth")
@@ -151,13 +168,22 @@ PLAUSIBLE = {
     "datasets": ["dtd", "eurosat", "imagenet", "no_such"], "root": ["data", "folder", "empty", "pipe"],
     "results": ["results", "folder", "empty", "pipe"], "pretrained": ["other.pth", "zoo:shapes-s8.captions", "no_such"],
     "teacher": ["other.pth", "code.pth", "no_such"], "host": ["depth=3", "n_ctx=-1", "x"], "pickles": ["folder", "new"],
-    "folder": ["lm", "folder", "empty", "new", "pipe"], "include": ["folder", "no_such"], "tasks": ["no_such", "a,b"],
+    "folder": ["lm", "images", "pairs", "lines", "folder", "empty", "new", "pipe"],
+    "include": ["folder", "no_such"], "tasks": ["no_such", "a,b"],
     "prompts": ["a", "", "\u0663", "x" * 5000],
     "subjects": ["quick", "fig1", "fig8", "losses.csv", "ids.npy", "code.pth"],
     "losses": ["losses.csv", "empty.csv", "chains.csv"], "tokenizer": ["broken.json", "config.json", "good.png"],
     "widths": ["2", "4", "0"], "densities": ["0.1", "2", "nan"], "write": ["overlay", "labels", "json", "no_such"],
     "things": ["cat", "dog", "no_such"], "score": ["0", "0.5", "2"], "submit_options": ["timeout_min=1", "x", "a=b"],
     "mean": ["0", "0.5", "1e30"], "std": ["0.5", "1", "-1", "1e-30"], "sweep": ["0", "1", "-1", "1e30"],
+    "runs": ["run", "run/vis_data", "run/scalars.json", "run/vis_data/scalars.json", "folder", "config.json", "pipe"],
+    "keys": ["loss", "lr", "loss*", "[", "no_such"], "closure": ["closure.csv", "pairs.tsv", "circle.csv", "pipe"],
+    "dim": ["1", "2", "5", "0", "9" * 40], "rate": ["0.1", "0", "-1", "1e30"], "temperature": ["1", "0", "-1", "1e-30"],
+    "texts": ["a dog", "classes.txt", "latin.txt", "", "no_such.txt"], "resume": ["other.pth", "code.pth", "no_such"],
+    "work_dir": ["new", "folder", "pipe", "good.png"], "show_dir": ["new", "pipe"], "samples": ["1", "2", "0"],
+    "save": ["new.png", "new.svg", "new.json", "new.npz", "new.csv", "pipe", "good.png", "folder"],
+    "emoji": ["folder", "emoji", "pipe"], "photos": ["folder", "empty"], "every": ["1", "2", "0"],
+    "workers": ["0", "-1", "x"], "data_root": ["folder", "data", "pipe"], "port": ["-1", "x"],
     "size": ["32", "64", "33", "0", "8193"], "stage": ["0", "3", "4", "-1"], "head": ["0", "99"], "block": ["0", "99"],
 }  # fmt: skip
 

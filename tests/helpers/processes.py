@@ -1,10 +1,11 @@
-"""Processes: a copy of this one, which has all imports behind it, and two gloo processes that run a script."""
+"""Processes: copies of this one or of a fresh one, with all imports behind them; two gloo ones that run a script."""
 
+import importlib
+import json
 import os
 import socket
 import subprocess
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,23 +17,60 @@ def forked(work):
     A new interpreter would spend seconds on importing PyTorch: take one only where starting or importing is tested, or
     where the function trains, which PyTorch refuses in a fork of a process that has trained.
     """
-    with tempfile.TemporaryFile() as said:
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                os.dup2(said.fileno(), 1)
-                os.dup2(said.fileno(), 2)
-                sys.stdout = sys.stderr = os.fdopen(2, "w", closefd=False)
-                status = work() or 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                os._exit(status)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        said.seek(0)
-        return SimpleNamespace(returncode=status, output=said.read().decode())
+    reading, writing = os.pipe()  # not a file, of which a test may have forbidden the writing
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(reading)
+            os.dup2(writing, 1)
+            os.dup2(writing, 2)
+            os.close(writing)
+            sys.stdout = sys.stderr = os.fdopen(2, "w", closefd=False)
+            status = work() or 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as said:
+        output = said.read().decode(errors="replace")
+    return SimpleNamespace(returncode=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), output=output)
+
+
+class Forks:
+    """Runs functions of a module in forks of a process that has imported the module and done nothing else.
+
+    For what trains, which PyTorch refuses in a fork of a process that has trained.
+    """
+
+    def __init__(self, module):
+        tests = Path(__file__).parents[1]
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, (tests, tests.parent))))
+        code = f"from helpers.processes import serve; serve({module!r})"
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen([sys.executable, "-c", code], env=environment, text=True, **pipes)
+
+    def __call__(self, name, *arguments):
+        """The outcome of a function, as of :func:`forked`; the arguments are such as JSON takes."""
+        print(json.dumps([name, arguments]), file=self._process.stdin, flush=True)
+        return SimpleNamespace(**json.loads(self._process.stdout.readline()))
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def serve(module):
+    """What the process of :class:`Forks` does."""
+    asked, answers = sys.stdin, os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what imports print
+    functions = importlib.import_module(module)
+    for line in asked:
+        name, arguments = json.loads(line)
+        done = forked(lambda name=name, arguments=arguments: getattr(functions, name)(*arguments))
+        print(json.dumps(vars(done)), file=answers, flush=True)
 
 
 def run_in_two(code, folder, modules):
