@@ -136,7 +136,9 @@ def open_parts(config: Config, phases: Sequence[str], report: Report) -> tuple[A
     parts: dict[str, Any] = {}
     for phase in phases:
         loader = config.get(f"{phase}_dataloader")
-        same = next((p for p in parts if loader and config[f"{p}_dataloader"].dataset == loader.dataset), None)
+        same = next(
+            (p for p in parts if loader and config[f"{p}_dataloader"].get("dataset") == loader.get("dataset")), None
+        )
         if same:
             report.notes.append(f"{phase}: the data of {same}.")
         elif loader:

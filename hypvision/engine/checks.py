@@ -68,7 +68,12 @@ def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test"))
     from hypvision.data.image_folder import check_root  # imports PyTorch, which other uses of this module do not need
 
     for phase in phases:
-        for dataset in datasets_of(config.get(f"{phase}_dataloader")):
+        loader = config.get(f"{phase}_dataloader")
+        if isinstance(loader, dict) and loader and not loader.get("dataset"):
+            raise HypvisionError(
+                f"{phase}_dataloader has no data: add dataset=dict(type=..., ...) to it in the config."
+            )
+        for dataset in datasets_of(loader):
             if dataset.get("type") == "ImageFolderDataset":
                 check_root(dataset["root"])
             elif dataset.get("type") != "CIFARDataset":

@@ -90,6 +90,13 @@ def test_names_and_missing_parts(case, capsys):
     assert status == 1 and f"Give '{data / 'train/train'}' as root" in said
 
 
+def test_a_loader_without_data(case, capsys):
+    _, config = case("classification")
+    config.write_text(config.read_text() + "\ntrain_dataloader = dict(batch_size=2)\n")
+    status, said, _ = check(capsys, config)
+    assert status == 1 and "fault: train: train_dataloader has no data: add dataset=dict(" in said
+
+
 @pytest.mark.parametrize("task", LAYOUTS)
 def test_faults_of_other_tasks(case, capsys, task):
     data, config = case(task)
