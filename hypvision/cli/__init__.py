@@ -85,6 +85,7 @@ COMMANDS = {
     "export": Command("export", "write a model for ONNX or torch.export"),
     "check": Command("check", "look at the data of a config before a training"),
     "browse": Command("browse", "draw what a config feeds its model: augmented, with labels, masks, boxes"),
+    "summary": Command("summary", "count what a model has and does, and measure its speed, by module"),
     "configs": Command("configs", "list the configs that ship", light=True),
     "exec": Command("configs", "run another project's script with our models registered"),
     "zoo list": Command("zoo", "list the trained weights of the zoo"),

@@ -71,7 +71,8 @@ def add_test_arguments(parser: Parser) -> None:
         "--show-dir",
         what="folder",
         metavar="DIR",
-        help="write images with the predictions painted in (of a classifier 200, taken evenly from the data)",
+        help="write images with the predictions painted in, of segmenters and detectors beside the truth (of a "
+        "classifier 200 images, taken evenly from the data)",
     )
     parser.add_argument(
         "--tta", action="store_true", help="test-time augmentation: the config's views, or mirror images"

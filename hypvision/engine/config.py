@@ -351,20 +351,21 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
     return config
 
 
-def leave_out_pretrained(model: Any) -> None:
+def leave_out_pretrained(model: Any, whole: bool = False) -> None:
     """Change the ``model`` of a config so that building it fetches no weights, since a checkpoint replaces them.
 
-    A class with ``checkpoint_is_partial = True`` stays as it is: its checkpoints lack what is frozen.
+    A class with ``checkpoint_is_partial = True`` stays as it is, since its checkpoints lack what is frozen, unless
+    weights do not matter at all (``whole``).
     """
     from mmengine.registry import MODELS
 
     if isinstance(model, (list, tuple)):
         for part in model:
-            leave_out_pretrained(part)
+            leave_out_pretrained(part, whole)
     if not isinstance(model, dict):
         return
     kind = model.get("type")
-    if isinstance(kind, str) and getattr(MODELS.module_dict.get(kind), "checkpoint_is_partial", False):
+    if not whole and isinstance(kind, str) and getattr(MODELS.module_dict.get(kind), "checkpoint_is_partial", False):
         return
     if isinstance(model.get("clip"), dict):
         model["clip"]["load_weights"] = False
@@ -375,7 +376,7 @@ def leave_out_pretrained(model: Any) -> None:
             model[key] = without if model[key] is True or key != "pretrained" else None
     for key, part in model.items():
         if key not in ("clip", "distillation"):  # checkpoints do not contain the teacher
-            leave_out_pretrained(part)
+            leave_out_pretrained(part, whole)
 
 
 def _use_amp(config: Config, amp: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mmengine.registry import MODELS, DefaultScope
 
@@ -43,19 +43,31 @@ def predictor_of(request: Request) -> Predictor:
     return build(trained_model(config, request.weights).to(request.device), config, request)
 
 
+def untrained_model(config: Config, whole: bool = False) -> Any:
+    """The model of a config without the weights that its training started from.
+
+    Args:
+        config: changed by this.
+        whole: leave out, too, the weights that its checkpoints lack since they are frozen.
+
+    Raises:
+        HypvisionError: the model cannot be built.
+    """
+    import_extensions(config)
+    leave_out_pretrained(config.model, whole)
+    scope = config.get("default_scope") or "mmengine"
+    PREPARATIONS.get(scope, lambda _: None)(config)
+    with DefaultScope.overwrite_default_scope(scope), readable_errors():
+        return MODELS.build(config.model)
+
+
 def trained_model(config: Config | str | Path, weights: str | Path) -> nn.Module:
     """The model of a config with the weights of its checkpoint, in eval mode, with ``dataset_meta`` or None.
 
     Raises:
         HypvisionError: no such config, or the checkpoint cannot be read or does not fit.
     """
-    config = load_config(config)
-    import_extensions(config)
-    leave_out_pretrained(config.model)
-    scope = config.get("default_scope") or "mmengine"
-    PREPARATIONS.get(scope, lambda _: None)(config)
-    with DefaultScope.overwrite_default_scope(scope), readable_errors():
-        model = MODELS.build(config.model)
+    model = untrained_model(load_config(config))
     checkpoint = load(weights)
     load_trained(model, checkpoint, weights)
     about = (checkpoint.get("meta") or {}).get("dataset_meta") or {}

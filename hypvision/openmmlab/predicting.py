@@ -44,7 +44,8 @@ def _predictor(model: BaseModel, config: Config, request: Request) -> Predictor:
     def find(prepared: list[dict[str, Any]]) -> list[Result]:
         with DefaultScope.overwrite_default_scope(scope):
             batch = {key: [item[key] for item in prepared] for key in ("inputs", "data_samples")}
-            return [_result(sample, names, request) for sample in model.test_step(batch)]
+            samples = model.test_step(batch)
+        return [result_of(sample, names, request.score, request.max_boxes) for sample in samples]
 
     return Predictor(prepare, find, batch=False, known=_knowledge(model, config, request, names))
 
@@ -132,14 +133,21 @@ def _loaded(pixels: np.ndarray) -> dict[str, Any]:
     return dict(found, img_fields=["img"], seg_fields=[])
 
 
-def _result(sample: Any, names: Sequence[str], request: Request) -> Result:
+def result_of(sample: Any, names: Sequence[str], score: float | None = None, max_boxes: int | None = None) -> Result:
+    """What a model of mmseg or mmdet found in an image.
+
+    Args:
+        sample: with ``pred_sem_seg``, ``pred_instances`` or ``pred_panoptic_seg``.
+        names: of the classes.
+        score: of the worst box; None: 0.3.
+        max_boxes: the best ones; None: all.
+    """
     if "pred_panoptic_seg" in sample:
         return _segments(_numpy(sample.pred_panoptic_seg.sem_seg[0]), tuple(names))
     if "pred_instances" in sample:
         found = sample.pred_instances
         order = found.scores.argsort(descending=True, stable=True)
-        score = BOX_SCORE if request.score is None else request.score
-        found = found[order[found.scores[order] >= score][: request.max_boxes]]
+        found = found[order[found.scores[order] >= (BOX_SCORE if score is None else score)][:max_boxes]]
         masks = _numpy(found.masks).astype(bool) if "masks" in found else None
         return Boxes(_numpy(found.bboxes), _numpy(found.scores), _numpy(found.labels), tuple(names), masks)
     return Labels(_numpy(sample.pred_sem_seg.data[0]), tuple(names))

@@ -59,17 +59,9 @@ def _augment(config: Config) -> None:
 
 
 def _show(config: Config, folder: Path) -> None:
-    hook = (config.get("default_hooks") or {}).get("visualization")
-    if hook is None or "visualizer" not in config:
-        raise HypvisionError(
-            f"--show-dir: the config '{config.filename}' has no default_hooks.visualization and visualizer."
-        )
-    hook.draw = True
-    if hook.type.rpartition(".")[2] == "DetVisualizationHook":
-        hook.test_out_dir = str(folder.absolute())
-    else:
-        hook.interval = 1
-        config.visualizer.save_dir = str(folder)
+    import hypvision.openmmlab.painting  # noqa: F401 - registers it
+
+    config.custom_hooks = [*config.custom_hooks, dict(type="ResultPainterHook", out_dir=str(folder))]
 
 
 def _segmentation_report(metric: Mapping[str, Any]) -> dict[str, Any]:

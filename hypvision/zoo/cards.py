@@ -171,14 +171,14 @@ def _code(arguments: Mapping[str, Any]) -> str:
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Rows with equal keys as columns of plain text; parameters and sizes are aligned at the right."""
+    """Rows with equal keys as columns of plain text; counts and sizes are aligned at the right."""
+    right = ("parameters", "multiply-adds", "activations", "size")
     heads = list(rows[0]) if rows else []
     widths = {head: max(len(head), *(len(row[head]) for row in rows)) for head in heads}
     lines = []
     for cells in [dict(zip(heads, heads)), *rows]:
         aligned = (
-            cells[head].rjust(width) if head in ("parameters", "size") else cells[head].ljust(width)
-            for head, width in widths.items()
+            cells[head].rjust(width) if head in right else cells[head].ljust(width) for head, width in widths.items()
         )
         lines.append("  ".join(aligned).rstrip())
     return "\n".join(lines)

@@ -30,7 +30,7 @@ from hypvision.errors import HypvisionError, one_line, require
 from hypvision.files import replacing
 from hypvision.zoo.export_clip import ImageTower, TextTower
 from hypvision.zoo.export_detector import DetectorNetwork
-from hypvision.zoo.loading import TimmModel, load, load_trained
+from hypvision.zoo.loading import images_of, load, load_trained
 
 SUFFIXES = {"onnx": ".onnx", "torchexport": ".pt2"}
 FORMATS = tuple(SUFFIXES)
@@ -153,7 +153,7 @@ def export_model(
         raise HypvisionError(f"There is no part '{part}'. Known: {', '.join(PARTS)}.")
     if model is not None:
         classifier = load_trained(name, model, arguments)
-        shape = _input_size(classifier, arguments or {}, size)
+        shape = images_of(classifier, arguments or {}, size)
         config = classifier.pretrained_cfg
         about = {**config, "classes": config.get("label_names")}
         network, output = part_of(classifier, "classification", part, shape[1:])
@@ -174,14 +174,6 @@ def export_model(
     network, output = part_of(load(name), record.task, part, record.input["size"][1:])
     about = {name: record.input[name] for name in _ABOUT[:4]} | {"classes": record.classes}
     return export_network(network, tuple(record.input["size"]), format, path, dynamic_size, output, tell, about, half)
-
-
-def _input_size(model: TimmModel, arguments: Mapping[str, Any], size: int | None) -> tuple[int, int, int]:
-    """Channels, height and width of the images of a training."""
-    channels, *sides = model.pretrained_cfg["input_size"]
-    sides = size or arguments.get("img_size") or sides
-    height, width = (sides, sides) if isinstance(sides, int) else sides
-    return arguments.get("in_chans", channels), height, width
 
 
 def part_of(model: Any, task: str, part: str, size: Sequence[int]) -> tuple[nn.Module, str | tuple[str, ...]]:

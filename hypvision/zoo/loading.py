@@ -125,6 +125,14 @@ def as_tuples(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
 
 
+def images_of(model: TimmModel, arguments: Mapping[str, Any], size: int | None) -> tuple[int, int, int]:
+    """Channels, height and width of the images of a model with these arguments; ``size`` is their side."""
+    channels, *sides = model.pretrained_cfg["input_size"]
+    sides = size or arguments.get("img_size") or sides
+    height, width = (sides, sides) if isinstance(sides, int) else sides
+    return arguments.get("in_chans", channels), height, width
+
+
 def known_model(name: str) -> None:
     """Refuse a model that timm does not know.
 

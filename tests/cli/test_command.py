@@ -166,6 +166,7 @@ NEEDED = {
     "data shard": ["folder"],
     "check": ["in.py"],
     "browse": ["in.py"],
+    "summary": ["in.py"],
     "zoo list": [],
     "zoo get": ["zoo:none"],
     "zoo card": ["none"],

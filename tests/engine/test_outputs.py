@@ -18,12 +18,14 @@ from mmengine.config import Config
 from mmengine.structures import InstanceData
 from pycocotools import mask as coco_mask
 
+from hypvision.checkpoints.read import read
 from hypvision.cli import main
 from hypvision.data.export import export
 from hypvision.engine.config import load_config
 from hypvision.engine.run import test as measure
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
+from hypvision.inference.results import Boxes, Labels
 from hypvision.openmmlab.testing import mirror_pipeline
 from hypvision.openmmlab.tta import MirrorDetector
 
@@ -40,7 +42,21 @@ def trained(task, layout, side, folder):
     data = export(folder / "data", layout, 4, 3, side, level="kind")
     runner = train(tiny(task, data, folder / f"{task}.py"), folder / "run")
     checkpoint = folder / "run" / ("epoch_1.pth" if task == "detection" else "iter_2.pth")
-    return SimpleNamespace(config=folder / f"{task}.py", checkpoint=checkpoint, data=data, model=runner.model.eval())
+    classes = read(checkpoint)["meta"]["dataset_meta"]["classes"]
+    return SimpleNamespace(
+        config=folder / f"{task}.py", checkpoint=checkpoint, data=data, model=runner.model.eval(), classes=classes
+    )
+
+
+def occurs(picture, path):
+    """Whether a picture is the last in the row of a sheet, pixel by pixel."""
+    sheet = np.asarray(Image.open(path))
+    wanted = np.asarray(picture)
+    left = sheet.shape[1] // 2
+    return any(
+        np.array_equal(sheet[10 : 10 + wanted.shape[0], x : x + wanted.shape[1]], wanted)
+        for x in range(left, sheet.shape[1] - wanted.shape[1] + 1)
+    )
 
 
 def table(path) -> list[dict[str, str]]:
@@ -100,8 +116,9 @@ def test_segmentation(segmenter, tmp_path, capsys, tta):
     for path, labels in zip(names, expected):
         written = np.array(Image.open(tmp_path / "report/label_maps" / f"{path.stem}.png"))
         assert np.array_equal(written, labels + 1)  # as in the data set, where 0 is never used
-        shown = [file for file in (tmp_path / "shown").rglob("*.png") if path.stem in file.name]
-        assert len(shown) == 1 and Image.open(shown[0]).size[1] == 64
+        picture = Labels(labels, segmenter.classes).draw(Image.open(path))
+        assert occurs(picture, tmp_path / f"shown/{path.stem}.png")
+    assert len(list((tmp_path / "shown").iterdir())) == len(names)
     truth = [np.array(Image.open(segmenter.data / "annotations/validation" / f"{path.stem}.png")) - 1 for path in names]
     right = np.mean([a == b for a, b in zip(expected, truth)])
     assert metrics["aAcc"] == pytest.approx(100 * right, abs=0.01)
@@ -156,7 +173,7 @@ def test_detection(detector, tmp_path, capsys, tta):
     assert {"coco/bbox_mAP", "coco/segm_mAP"} <= metrics.keys()
     written = {kind: json.loads((tmp_path / f"found.{kind}.json").read_text()) for kind in ("bbox", "segm")}
     names = sorted((detector.data / "val2017").glob("*.jpg"))
-    assert sorted(file.name for file in (tmp_path / "shown").rglob("*.jpg")) == [path.name for path in names]
+    assert sorted(file.stem for file in (tmp_path / "shown").iterdir()) == [path.stem for path in names]
     detector.model.roi_head.test_cfg.update(score_thr=0.01, max_per_img=20)
     for number, image in enumerate(images(names)):
         views = [predict(detector.model, image)]
@@ -178,6 +195,9 @@ def test_detection(detector, tmp_path, capsys, tta):
         np.testing.assert_allclose([item["bbox"] for item in found], expected, atol=1e-3)
         np.testing.assert_allclose([item["score"] for item in found], scores[kept], atol=1e-5)
         assert [item["category_id"] - 1 for item in found] == labels[kept].tolist()
+        sure = [i for i in kept if scores[i] >= 0.3]
+        shown = Boxes(boxes[sure], scores[sure], labels[sure], detector.classes, masks[sure].astype(bool))
+        assert occurs(shown.draw(Image.open(names[number])), tmp_path / f"shown/{names[number].stem}.png")
         segments = [item["segmentation"] for item in written["segm"] if item["image_id"] == number]
         assert np.array_equal(np.stack([coco_mask.decode(s) for s in segments]).astype(bool), masks[kept])
     rows = table(tmp_path / "report/classes.csv")

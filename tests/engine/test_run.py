@@ -153,7 +153,7 @@ def test_options_of_test_reach_the_parts_of_segmentation_and_detection(tmp_path)
     assert config.test_evaluator[1].output_dir == str(tmp_path / "report/label_maps")
     assert config.test_evaluator[2].type == "SegmentationReport" and config.custom_hooks[-1].type == "ReportHook"
     engine._show(config, tmp_path / "painted")
-    assert config.default_hooks.visualization.draw and config.visualizer.save_dir == str(tmp_path / "painted")
+    assert config.custom_hooks[-1] == dict(type="ResultPainterHook", out_dir=str(tmp_path / "painted"))
     with pytest.raises(HypvisionError, match="tta_model"):  # the config tells neither mmseg nor mmdet
         engine._use_tta(segmentation_or_detection("mmseg.IoUMetric", "SegVisualizationHook"))
 
@@ -163,8 +163,6 @@ def test_options_of_test_reach_the_parts_of_segmentation_and_detection(tmp_path)
     )  # fmt: skip
     engine._write_predictions(config, tmp_path / "boxes.json")
     assert config.test_evaluator[1].outfile_prefix == str(tmp_path / "boxes")
-    engine._show(config, tmp_path / "painted")
-    assert config.default_hooks.visualization.test_out_dir == str(tmp_path / "painted")
     engine._use_tta(config)
     assert config.model.type == "DetTTAModel" and config.model.module.type == "EncoderDecoder"
     assert config.test_dataloader.dataset.dataset.pipeline == ["augmented"]

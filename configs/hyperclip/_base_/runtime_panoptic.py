@@ -10,4 +10,3 @@ custom_imports = dict(
     ]
 )  # fmt: skip
 default_hooks = dict(checkpoint=dict(save_best="ov/PQ"))
-visualizer = dict(type="PanopticVisualizer")

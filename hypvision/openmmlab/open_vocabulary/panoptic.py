@@ -17,11 +17,10 @@ import torch.nn.functional as F
 from mmdet.evaluation.functional import INSTANCE_OFFSET
 from mmdet.models.dense_heads import MaskFormerHead
 from mmdet.models.detectors import BaseDetector
-from mmdet.registry import DATASETS, METRICS, MODELS, TRANSFORMS, VISUALIZERS
+from mmdet.registry import DATASETS, METRICS, MODELS, TRANSFORMS
 from mmdet.structures import DetDataSample
 from mmdet.structures.bbox import HorizontalBoxes
 from mmdet.structures.mask import BitmapMasks
-from mmdet.visualization import DetLocalVisualizer
 from mmengine.config import ConfigDict
 from mmengine.structures import PixelData
 from torch import Tensor, nn
@@ -250,24 +249,11 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
             found = merge_segments(
                 scores, part.sigmoid(), is_thing, self.test_cfg["score_thr"], self.test_cfg["overlap_thr"]
             )
-            # mmdet's visualizer reads the words here.
-            words = dict(label_names=list(self.test_classes), ignore_index=len(self.test_classes))
-            sample.pred_panoptic_seg = PixelData(metainfo=words, sem_seg=found[None])
+            sample.pred_panoptic_seg = PixelData(sem_seg=found[None])
         return batch_data_samples
 
     def _forward(self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample]) -> tuple[Tensor, Tensor]:
         return self.panoptic_head(self.extract_feat(batch_inputs), batch_data_samples)
-
-
-@VISUALIZERS.register_module()
-class PanopticVisualizer(DetLocalVisualizer):
-    """mmdet's images; one without any segment stays as it is, where mmdet's own fails."""
-
-    def _draw_panoptic_seg(self, image: np.ndarray, panoptic_seg: PixelData, classes: Any, palette: Any) -> np.ndarray:
-        nothing = panoptic_seg.metainfo.get("ignore_index", len(classes or ()))
-        if (np.asarray(panoptic_seg.sem_seg) == nothing).all():
-            return image
-        return super()._draw_panoptic_seg(image, panoptic_seg, classes, palette)
 
 
 # Data -----------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,135 @@
+"""``hypvision summary MODEL|CONFIG``: how large a model is, and how fast on this machine."""
+
+from __future__ import annotations
+
+from argparse import Namespace, RawDescriptionHelpFormatter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hypvision.cli.arguments import (
+    Parser,
+    add_clip_argument,
+    add_device_argument,
+    add_model_args,
+    clip_of,
+    device_of,
+    whole,
+)
+from hypvision.errors import HypvisionError
+
+if TYPE_CHECKING:
+    from hypvision.inference.summary import Summary
+
+TOWERS = ("image", "text")  # those of hypvision.zoo.export_clip, whose import brings PyTorch
+COUNTED = (
+    "Counted are convolutions, linear and recurrent layers, other products of matrices, and attention; a multiply-add\n"
+    "is two floating-point operations. Activations are the numbers that convolutions and products of matrices give."
+)
+_EXAMPLES = """\
+examples:
+  hypvision summary resnet50 --depth 2 --save resnet50.csv
+  hypvision summary mask-rcnn_hcformer-nano-clusters_300i_shapes --size 320"""
+
+
+def add_summary_arguments(parser: Parser) -> None:
+    """The arguments of ``summary``."""
+    parser.formatter_class, parser.epilog = RawDescriptionHelpFormatter, _EXAMPLES
+    text = "a model of timm or ours, trained weights of `hypvision zoo list`, or a config, by its file or name"
+    parser.add_argument("model", nargs="?", metavar="MODEL|CONFIG", help=text)
+    add_clip_argument(parser, "instead of MODEL: a tower of this CLIP")
+    parser.add_argument("--part", choices=TOWERS, help="with --clip: which tower (default: image)")
+    add_model_args(parser)
+    text = "side of the images (default: that of the config's test data, or the model's own)"
+    parser.add_argument("--size", type=whole(1, 8192), metavar="N", help=text)
+    text = "modules to show: 1, the parts of the model (default), 2, the parts of these, ...; 0: the whole alone"
+    parser.add_argument("--depth", type=whole(0, 100), default=1, metavar="N", help=text)
+    text = "images of each call that is measured (default: 1)"
+    parser.add_argument("--batch", type=whole(1, 65536), default=1, metavar="N", help=text)
+    text = "calls that are measured; the median counts (default: 5; 0: count only)"
+    parser.add_argument("--repeats", type=whole(0, 10_000), default=5, metavar="N", help=text)
+    parser.add_output("--save", metavar="FILE", help="the whole numbers: .csv, a row a module, or .json")
+    add_device_argument(parser)
+
+
+def run_summary(args: Namespace) -> None:
+    """``summary`` from parsed arguments; prints the table."""
+    import torch
+
+    from hypvision.files import write_json, write_table
+    from hypvision.inference.progress import stages
+    from hypvision.inference.summary import subject_of, subject_of_clip, summarise
+    from hypvision.zoo.loading import parse_arguments
+
+    _check(args)
+    device, arguments = device_of(args), parse_arguments(args.model_args)
+    with stages() as tell:
+        tell(f"Building {args.model or args.clip}")
+        if args.clip is not None:
+            subject = subject_of_clip(clip_of(args, "cpu"), args.part or "image")
+        else:
+            subject = subject_of(args.model, arguments, args.size)
+        subject = subject._replace(network=subject.network.to(device), inputs=subject.inputs.to(device))
+        depth = args.depth + (args.clip is not None)  # a tower is one part of its wrapper
+        found = summarise(subject, depth, args.batch, args.repeats, tell)
+    where = device if device != "cpu" else f"cpu, {torch.get_num_threads()} threads"
+    shape = list(subject.inputs.shape[1:])
+    name = (args.model or args.clip) + (f" ({subject.about})" if subject.about else "")
+    print(_text(name, found, shape, subject.unit, where))
+    if args.save and Path(args.save).suffix == ".csv":
+        write_table(args.save, [row._asdict() for row in found.rows])
+    elif args.save:
+        about = dict(model=name, input=shape, counted=COUNTED.replace("\n", " "))
+        speed = dict(device=where, batch=found.batch, seconds=found.seconds, per_second=found.rate)
+        write_json(
+            args.save, {**about, **speed, "trained": found.trained, "modules": [r._asdict() for r in found.rows]}
+        )
+
+
+def _check(args: Namespace) -> None:
+    if (args.model is None) == (args.clip is None):
+        raise HypvisionError("Name what to look at: a model of timm, a config, or --clip NAME.")
+    if args.clip is None and args.part is not None:
+        raise HypvisionError(f"--part {args.part} is for a CLIP: name it with --clip NAME[:WEIGHTS].")
+    if args.clip is not None and (args.model_args or args.size):
+        raise HypvisionError("--clip says the model and its size: leave out --model-args and --size.")
+    if args.save and Path(args.save).suffix not in (".csv", ".json"):
+        raise HypvisionError(f"--save takes a file that ends in .csv or .json, got '{args.save}'.")
+
+
+def _text(name: str, found: Summary, shape: list[int], unit: str, where: str) -> str:
+    """The whole, the speed, and the table of modules."""
+    from hypvision.zoo.cards import table
+
+    whole = found.rows[0]
+    size = f"{shape[0]} tokens" if unit == "text" else " x ".join(map(str, shape))
+    lines = [
+        f"{name}: {_count(whole.parameters)} parameters"
+        + (f" ({_count(found.trained)} of them trained)" if found.trained < whole.parameters else "")
+        + f"; one {unit} of {size}: {_count(whole.multiply_adds)} multiply-adds, "
+        f"{_count(whole.activations)} activations"
+    ]
+    if found.rate is not None:
+        slow, fast = found.batch / max(found.seconds), found.batch / min(found.seconds)
+        calls = f"median of {len(found.seconds)} calls with {found.batch} {unit}{'s' * (found.batch > 1)}"
+        lines.append(f"speed: {found.rate:.4g} {unit}s a second ({calls}, from {slow:.4g} to {fast:.4g}; {where})")
+    if found.rows[1:]:
+        lines += ["", table([_cells(row) for row in found.rows[1:]])]
+    return "\n".join([*lines, "", COUNTED])
+
+
+def _cells(row: Any) -> dict[str, str]:
+    return {
+        "module": row.module,
+        "class": row.kind,
+        "parameters": _count(row.parameters),
+        "multiply-adds": _count(row.multiply_adds),
+        "activations": _count(row.activations),
+    }
+
+
+def _count(number: int) -> str:
+    """A count for people, to four digits: ``25.56 M``."""
+    for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= size:
+            return f"{number / size:.4g} {letter}"
+    return str(number)

@@ -1,0 +1,272 @@
+"""How large a network is, and how fast: parameters, multiply-adds, activations and images a second, by module.
+
+Counted are the operations that dominate networks, as published tables do: convolutions, linear and recurrent layers,
+other products of matrices, and attention. A multiply-add is two floating-point operations. Sums, activation functions,
+normalisations and interpolation are left out.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import timm
+import torch
+from torch import Tensor, nn
+from torch.backends import mha
+from torch.utils.flop_counter import FlopCounterMode
+
+from hypvision.checkpoints.index import builtin_index
+from hypvision.checkpoints.sources import find, is_address
+from hypvision.errors import HypvisionError, one_line
+from hypvision.plugins import plugin
+from hypvision.shipped import is_config
+from hypvision.zoo.loading import images_of, known_model, load, timm_model
+
+if TYPE_CHECKING:
+    from hypvision.clip.models import CLIPBundle
+
+_ATEN = torch.ops.aten
+_PRODUCTS = (_ATEN.convolution, _ATEN.mm, _ATEN.addmm, _ATEN.bmm, _ATEN.baddbmm)
+
+
+class Subject(NamedTuple):
+    """A network that can be looked at.
+
+    Attributes:
+        network: in evaluation mode.
+        inputs: a batch of one, (1, C, H, W) of images or (1, L) of texts.
+        run: calls the network on a batch of such inputs; None: the network itself.
+        unit: what an input is, ``"image"`` or ``"text"``.
+        about: what a reader must know of the network.
+    """
+
+    network: nn.Module
+    inputs: Tensor
+    run: Callable[[Tensor], Any] | None = None
+    unit: str = "image"
+    about: str = ""
+
+
+class Row(NamedTuple):
+    """A module of a network, with all that lies in it.
+
+    Attributes:
+        module: its name; empty: the whole network.
+        kind: its class.
+        parameters: each counted once, also where it is used twice.
+        multiply_adds: of one image.
+        activations: numbers that its convolutions and products of matrices give, of one image; fused attention keeps
+            no such product.
+    """
+
+    module: str
+    kind: str
+    parameters: int
+    multiply_adds: int
+    activations: int
+
+
+class Summary(NamedTuple):
+    """What is known of a network.
+
+    Attributes:
+        rows: the whole network, then its modules, in their order.
+        trained: how many of its parameters a training would change.
+        seconds: of each measured call; empty where none was asked for.
+        batch: inputs of such a call.
+    """
+
+    rows: list[Row]
+    trained: int
+    seconds: list[float]
+    batch: int
+
+    @property
+    def rate(self) -> float | None:
+        """Inputs a second, by the median of the calls; None where none was measured."""
+        return self.batch / statistics.median(self.seconds) if self.seconds else None
+
+
+def subject_of(name: str, arguments: Mapping[str, Any], size: int | None = None) -> Subject:
+    """A network by its name.
+
+    Args:
+        name: of a timm model or of a config, whose weights are random then; or of trained weights: a record of the
+            zoo, or a release.
+        arguments: of the constructor of a timm model.
+        size: side of the images; default: that of the test data or of the weights, or the model's own.
+
+    Raises:
+        HypvisionError: no such model, arguments that it does not accept, or one that takes no images.
+    """
+    if not timm.is_model(name) and is_config(name):
+        if arguments:
+            raise HypvisionError("A config says what its model is given: leave out --model-args, or change the config.")
+        return _plugin("a config")(name, size)
+    if is_address(name) or name in builtin_index().records:
+        record = find(name)[1]
+        if record.task == "zero-shot":
+            from hypvision.clip.models import create_clip
+            from hypvision.clip.names import clip_options
+
+            return subject_of_clip(create_clip(**clip_options(name)), "image")
+        channels, height, width = record.input["size"]
+        shape = (channels, size or height, size or width)
+        if record.task != "classification":
+            return _plugin(record.task)(load(name), shape)
+        return Subject(load(name, **arguments), torch.randn(1, *shape))
+    known_model(name)
+    try:
+        network = timm_model(name, **_with_size(name, arguments, size)).eval()
+    except (TypeError, ValueError) as error:
+        raise HypvisionError(f"The model '{name}' does not accept --model-args: {error}") from error
+    return Subject(network, torch.randn(1, *images_of(network, arguments, size)))
+
+
+def _plugin(role: str) -> Callable[..., Subject]:
+    build: Callable[..., Subject] = plugin(f"subject of {role}")
+    return build
+
+
+def _with_size(name: str, arguments: Mapping[str, Any], size: int | None) -> dict[str, Any]:
+    """The arguments, with the size for a model that must be built for it."""
+    fixed = getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
+    return {**({"img_size": size} if size and fixed else {}), **arguments}
+
+
+def subject_of_clip(clip: CLIPBundle, part: str) -> Subject:
+    """A tower of a CLIP, ``"image"`` or ``"text"``, with the lift of hyperbolic ones."""
+    from hypvision.zoo.export_clip import TextTower, clip_tower
+
+    tower, shape, _ = clip_tower(clip, part)
+    if isinstance(tower, TextTower):
+        return Subject(tower, tower.example((1, *shape), None), unit="text")
+    return Subject(tower, torch.randn(1, *shape))
+
+
+def summarise(
+    subject: Subject, depth: int = 1, batch: int = 1, repeats: int = 5, tell: Callable[[str], None] = lambda _: None
+) -> Summary:
+    """Count what a network has and does, and measure how fast it is where it lies.
+
+    Args:
+        subject: the network and its input; they are on one device.
+        depth: of the modules, by the dots in their names: 1 for the parts of the network, 0 for the whole alone.
+        batch: inputs of a measured call.
+        repeats: measured calls, after one that is not; 0: none.
+        tell: is given the name of each step.
+
+    Raises:
+        HypvisionError: the network does not take inputs of this size.
+    """
+    network, inputs = subject.network, subject.inputs
+    run = subject.run or network
+    with torch.no_grad():
+        tell("Counting")
+        try:
+            run(inputs)  # what is kept from call to call, such as embeddings of class names, counts with neither
+            products = _counted(network, run, inputs, _LACKING)
+        except (RuntimeError, AssertionError, ValueError) as error:
+            size = " x ".join(map(str, inputs.shape[1:]))
+            raise HypvisionError(
+                f"{type(network).__name__} takes no {subject.unit} of {size} ({one_line(error)}). Give another --size, "
+                "or build the network for this one, often by --model-args img_size=N."
+            ) from error
+        elements = _counted(network, run, inputs, dict.fromkeys(_PRODUCTS, _elements))
+        seconds = _seconds(run, inputs.expand(batch, *inputs.shape[1:]).contiguous(), repeats, tell)
+    root = type(network).__name__
+    multiply_adds = {name: sum(found.values()) // 2 for name, found in products.items()}
+    activations = {
+        name: sum(count for operation, count in found.items() if operation in _PRODUCTS)
+        for name, found in elements.items()
+    }
+    rows = []
+    for name, module in network.named_modules():
+        if name and name.count(".") >= depth:
+            continue
+        place = f"{root}.{name}" if name else root
+        row = Row(
+            name,
+            type(module).__name__,
+            sum(parameter.numel() for parameter in module.parameters()),
+            _within(module, place, multiply_adds),
+            _within(module, place, activations),
+        )
+        if not name or row.parameters or row.multiply_adds:
+            rows.append(row)
+    trained = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+    return Summary(rows, trained, seconds, batch)
+
+
+def _counted(
+    network: nn.Module, run: Callable[[Tensor], Any], inputs: Tensor, formulas: dict[Any, Any]
+) -> dict[str, dict[Any, int]]:
+    """What PyTorch's counter finds in a call, by the name of the module and the operation."""
+    counter = FlopCounterMode(display=False, custom_mapping=formulas)
+    fast, trained = mha.get_fastpath_enabled(), [value for value in network.parameters() if value.requires_grad]
+    try:
+        mha.set_fastpath_enabled(False)  # a whole transformer layer as one operation, which nothing counts
+        for value in trained:  # the counter would wait for the gradients of those that are arguments of a module
+            value.requires_grad_(False)
+        with counter:
+            run(inputs)
+    finally:
+        mha.set_fastpath_enabled(fast)
+        for value in trained:
+            value.requires_grad_(True)
+    return counter.get_flop_counts()
+
+
+def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
+    """Floating-point operations of attention from shapes (B, heads, L, E), (B, heads, S, E), (B, heads, S, F).
+
+    The weights and the sums that they weigh.
+    """
+    return 2 * math.prod(query[:-1]) * value[-2] * (query[-1] + value[-1])
+
+
+def _recurrent(inputs: Sequence[int], *weights: Any, **_: Any) -> int:
+    """Floating-point operations of a recurrent layer from the shapes of a sequence (L, B, C) and of its weights."""
+    given = weights[0] if isinstance(weights[0], list) else weights[:2]
+    return 2 * math.prod(inputs[:2]) * sum(math.prod(shape) for shape in given if len(shape) == 2)
+
+
+# What PyTorch's own table lacks: the attention kernel for CPUs, and recurrent layers.
+_LACKING = {
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _ATEN.mkldnn_rnn_layer: _recurrent,
+    _ATEN._cudnn_rnn: _recurrent,
+}
+
+
+def _elements(*_: Any, out_shape: Sequence[int], **__: Any) -> int:
+    return math.prod(out_shape)
+
+
+def _within(module: nn.Module, place: str, counts: Mapping[str, int]) -> int:
+    """The count of a module; of one that is never called itself, such as a list, that of its children."""
+    if place in counts:
+        return counts[place]
+    return sum(_within(child, f"{place}.{name}", counts) for name, child in module.named_children())
+
+
+def _seconds(run: Callable[[Tensor], Any], inputs: Tensor, repeats: int, tell: Callable[[str], None]) -> list[float]:
+    if repeats:
+        tell("Measuring")
+    found = []
+    for _ in range(repeats + 1 if repeats else 0):
+        _synchronise(inputs)
+        begin = time.perf_counter()
+        run(inputs)
+        _synchronise(inputs)
+        found.append(time.perf_counter() - begin)
+    return found[1:]
+
+
+def _synchronise(inputs: Tensor) -> None:
+    if inputs.is_cuda:
+        torch.cuda.synchronize(inputs.device)

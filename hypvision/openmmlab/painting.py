@@ -1,0 +1,65 @@
+"""The images of ``hypvision test --show-dir`` of segmenters and detectors: what was found, beside the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from PIL import Image
+
+from hypvision.engine.checking import picture_of
+from hypvision.files import below
+from hypvision.images import open_image, output_names
+from hypvision.openmmlab.predicting import result_of
+from hypvision.viz.sheet import save_image, titled_sheet
+
+
+@HOOKS.register_module()
+class ResultPainterHook(Hook):
+    """Writes each test image with its boxes, masks or classes painted in, left as they are in the annotations, right as
+    they were found; images without annotations alone.
+
+    Args:
+        out_dir: folder of the images; made if missing.
+    """
+
+    def __init__(self, out_dir: str):
+        self.out_dir = Path(out_dir)
+
+    def before_test(self, runner: Runner) -> None:
+        dataset: Any = runner.test_dataloader.dataset
+        paths = [str(dataset.get_data_info(index)["img_path"]) for index in range(len(dataset))]
+        self.indices = dict(zip(paths, range(len(paths))))
+        self.names = dict(zip(paths, output_names([Path(path) for path in paths])))
+        self.out_dir.mkdir(parents=True, exist_ok=True)
+
+    def after_test_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Sequence[Any] | None = None
+    ) -> None:
+        dataset: Any = runner.test_dataloader.dataset
+        classes = tuple(map(str, dataset.metainfo["classes"]))
+        for sample in outputs or ():  # each process paints its own share
+            path = str(sample.img_path)
+            found = result_of(sample, classes).draw(open_image(path))
+            if found is None:
+                continue
+            index = self.indices[path]
+            info = dataset.get_data_info(index)
+            annotated = info.get("seg_map_path") or info.get("instances") is not None
+            # A map of panoptic data has numbers of segments, which is another picture.
+            truth = picture_of(dataset, index) if annotated and "segments_info" not in info else None
+            tiles = [(found, "found")] if truth is None else [(truth, "true"), (found, "found")]
+            high = max(image.height for image, _ in tiles)
+            sheet = titled_sheet([(_filled(image, high), title) for image, title in tiles])
+            save_image(sheet, below(self.out_dir, f"{self.names[path]}.png"))
+
+
+def _filled(image: Image.Image, height: int) -> Image.Image:
+    """The image above white, so that images beside each other begin at one line though their legends differ."""
+    sheet = Image.new("RGB", (image.width, height), "white")
+    sheet.paste(image, (0, 0))
+    return sheet

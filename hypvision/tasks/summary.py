@@ -1,0 +1,70 @@
+"""The models of configs and of OpenMMLab for ``hypvision summary``; see :mod:`hypvision.inference.summary`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.structures import BaseDataElement
+from torch import Tensor, nn
+
+from hypvision.clip.views import view_of
+from hypvision.engine.config import load_config
+from hypvision.engine.predicting import untrained_model
+from hypvision.errors import HypvisionError
+from hypvision.inference.summary import Subject
+from hypvision.tasks.publishing import input_size
+from hypvision.zoo.export_clip import ImageTower
+
+_STAND_INS = tuple(f"class {number}" for number in range(1, 21))
+
+
+def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
+    """The model of a config, with random weights, on an image of its test data's size.
+
+    Args:
+        config: path of a config file, or the name of one that ships.
+        size: side of the images instead.
+
+    Raises:
+        HypvisionError: the model cannot be built, or takes no images.
+    """
+    loaded = load_config(config)
+    kind = loaded.model.get("type")
+    if kind in ("LanguageModel", "RadialTuning"):
+        raise HypvisionError(
+            f"The config '{config}' describes a {kind}, which learns from texts; a summary is of a model of images. "
+            "The text tower of a CLIP: hypvision summary --clip NAME --part text."
+        )
+    model: Any = untrained_model(loaded, whole=True).eval()
+    clip, about = getattr(getattr(model, "host", model), "clip", None), ""
+    shape = input_size(loaded, size) if clip is None else (3, *((size, size) if size else view_of(clip).size))
+    if kind == "CLIPContrast":  # of pairs: what belongs to an image is the work of its tower
+        return Subject(ImageTower(clip).eval(), torch.randn(1, *shape), about="its image tower")
+    if clip is not None and not getattr(model, "test_classes", ()):
+        model.train_classes = model.test_classes = _STAND_INS
+        model.set_classes(_STAND_INS)
+        about = f"with {len(_STAND_INS)} classes in place of the data's"
+    if loaded.get("default_scope") == "mmdet" and clip is not None:
+        shape = input_size(loaded, size)  # detectors look at larger images than CLIP does
+    if loaded.get("default_scope") in ("mmseg", "mmdet"):
+        subject = subject_of_model(model, shape)
+    else:
+        pixels = torch.randn(1, *shape) if clip is None else torch.randint(0, 256, (1, *shape))
+        subject = Subject(model, pixels)
+    return subject._replace(about=about)
+
+
+def subject_of_model(model: nn.Module, shape: tuple[int, int, int]) -> Subject:
+    """A segmenter or detector of OpenMMLab up to the outputs of its heads, on images of this shape (C, H, W).
+
+    A detector of two stages looks at the regions that its own first stage proposes.
+    """
+    about = dict(img_shape=shape[1:], ori_shape=shape[1:], batch_input_shape=shape[1:], pad_shape=shape[1:])
+
+    def run(images: Tensor) -> Any:
+        samples = [BaseDataElement(metainfo=dict(about, scale_factor=(1.0, 1.0))) for _ in images]
+        return model(images, samples, mode="tensor")
+
+    return Subject(model.eval(), torch.randn(1, *shape), run)
