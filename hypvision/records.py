@@ -117,7 +117,7 @@ def parse(kind: type[Kind] | Any, value: Any, where: str, extra: bool = False, a
             ``dict[str, float]`` or ``Literal["base2new", "shots"]``.
         value: plain values.
         where: what they are, for messages.
-        extra: leave out keys that the outermost type does not know.
+        extra: leave out keys that the outermost type, or that of the items of the outermost list, does not know.
         advice: what to do about it, the end of the message.
 
     Raises:
@@ -216,7 +216,9 @@ def _conform(kind: Any, value: Any, place: tuple[str, ...], extra: bool = False)
         if not isinstance(value, (list, tuple)) or len(value) < least:
             raise _wrong(place, f"must be a list{' of at least one' if least else ''}, got {show(value)}")
         before, last = place[:-1], "".join(place[-1:])
-        items = [_conform(inner, item, (*before, f"{last} {n}".strip())) for n, item in enumerate(value, start=1)]
+        items = [
+            _conform(inner, item, (*before, f"{last} {n}".strip()), extra) for n, item in enumerate(value, start=1)
+        ]
         return items if origin is list else tuple(items)
     if origin in (dict, Mapping):
         for name in _mapping(value, place):

@@ -21,7 +21,7 @@ def make_emoji(root: Path, per_split: int = 3, styles=STYLES, classes=CLASSES) -
                 ids.append(f"{split}-{label}-{number}")
                 words = ["one", "two", "three", "four", "five"][: number + 1]
                 rows.append(dict(id=ids[-1], name=f"{split} {name} {number}", keywords=words, group="Things",
-                                 subgroup=subgroup))  # fmt: skip
+                                 subgroup=subgroup, char="*", vendors=["noto"]))  # fmt: skip
     for style in styles:
         (root / "images" / style).mkdir(parents=True)
         for row in rows:
@@ -32,6 +32,9 @@ def make_emoji(root: Path, per_split: int = 3, styles=STYLES, classes=CLASSES) -
             Image.fromarray(pixels).save(root / "images" / style / f"{row['id']}.png")
     (root / "emoji.json").write_text(json.dumps(rows))
     (root / "splits/emoji_split.json").write_text(json.dumps(splits))
-    table = [dict(label=i, classname=c[0], subgroup=c[1], group_name=c[2]) for i, c in enumerate(classes)]
+    table = [  # with a group and counts, as in the folder that is published
+        dict(label=i, classname=c[0], subgroup=c[1], group="Things", group_name=c[2], emoji=dict(train=per_split))
+        for i, c in enumerate(classes)
+    ]
     (root / "splits/classes.json").write_text(json.dumps(table))
     return root
