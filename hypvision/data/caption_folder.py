@@ -105,7 +105,8 @@ def cut_box(image: Image.Image, box: Box) -> Image.Image:
 
 @DATASETS.register_module()
 class CaptionFolder(Dataset):
-    """Images with a caption each: ``inputs`` (3, H, W), ``caption``, and with boxes ``box_inputs``, ``box_caption``.
+    """Images with a caption each: ``inputs`` (3, H, W), ``caption``, ``image``, the name of the image, and with boxes
+    ``box_inputs``, ``box_caption``.
 
     Args:
         root: the folder, see this module.
@@ -141,7 +142,7 @@ class CaptionFolder(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         image, row = self.read(index), self.rows[index]
-        found = dict(inputs=self.transform(image), caption=row.caption.strip())
+        found = dict(inputs=self.transform(image), caption=row.caption.strip(), image=row.image)
         if self.boxes:
             box = row.boxes[int(torch.randint(len(row.boxes), ()))]
             found |= dict(box_inputs=self.transform(cut_box(image, box)), box_caption=box.words.strip())

@@ -89,11 +89,12 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         level: Tensor | None = None,
         box_inputs: Tensor | None = None,
         box_caption: list[str] | None = None,
+        image: list[str] | None = None,
         mode: str = "tensor",
     ) -> Any:
         """mmengine's modes; ``inputs`` uint8 (B, 3, H, W), ``concepts`` int64 (B, K), the numbers of the K concepts
         that an image shows, ``level`` (B,), which of them its caption names; ``box_inputs`` (B, 3, H, W), one box cut
-        from each image, and ``box_caption``, its words.
+        from each image, and ``box_caption``, its words; ``image``, its name, by which samples of one image are known.
 
         Returns:
             ``"tensor"``: points of the images (:func:`hypvision.clip.spaces.space_of`); ``"loss"``: the parts of the
@@ -112,7 +113,11 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             return images
         if caption is not None and label is None:  # pairs for retrieval
             words = encode_text(self.clip, self.tokenizer(list(caption)).to(self.mean.device), normalize=True)
-            return [dict(image=x, text=y, caption=c, space=space) for x, y, c in zip(images, words, caption)]
+            names: Sequence[str | None] = image or [None] * len(images)
+            return [
+                dict(image=x, text=y, caption=c, name=name, space=space)
+                for x, y, c, name in zip(images, words, caption, names)
+            ]
         return per_image(label, None, scores=space.similarity(images.float(), self.class_points()).cpu())
 
     def _images(self, inputs: Tensor) -> Tensor:

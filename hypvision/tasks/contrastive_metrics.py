@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from mmengine.registry import METRICS
 from torch import Tensor
 
+from hypvision.clip.radial.retrieval import read_tree
+from hypvision.data.closures import read_closure
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.files import read_json
@@ -53,12 +56,14 @@ class HierarchicalErrors(Metric):
     """The errors of HyCoCLIP's evaluation (Pal et al., ICLR 2025) in a tree of classes; means over the images.
 
     With ``A_p`` and ``A_t`` the ancestors of the predicted and of the true class, each with the class itself:
-    ``tie``, the tree-induced error, edges between the two; ``lca``, ``|A_p| - |A_p & A_t| + 1``; ``jaccard``,
-    ``precision`` and ``recall`` of ``A_p`` for ``A_t``.
+    ``tie``, the tree-induced error, edges of the shortest path between the two; ``lca``, ``|A_p| - |A_p & A_t| + 1``;
+    ``jaccard``, ``precision`` and ``recall`` of ``A_p`` for ``A_t``.
 
     Args:
-        ancestors: the groups above each class, from general to specific, by the names of the classes; or a JSON file
-            of it. Default: those of the data set.
+        ancestors: the groups above each class, from general to specific, by the names of the classes, or a JSON file
+            of it; the folder of BREEDS (:func:`hypvision.clip.radial.retrieval.read_tree`); or a file of pairs of a
+            name and one of its ancestors (:func:`hypvision.data.closures.read_closure`), such as WordNet's, where a
+            name may have several parents. Default: those of the data set.
         **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
@@ -67,11 +72,7 @@ class HierarchicalErrors(Metric):
 
     def __init__(self, ancestors: Mapping[str, Sequence[str]] | str | None = None, **kwargs: Any):
         super().__init__(**kwargs)
-        found = read_json(ancestors) if isinstance(ancestors, str) else ancestors
-        plain = isinstance(found, Mapping) and all(isinstance(row, (list, tuple)) for row in found.values())
-        if found is not None and not plain:
-            raise HypvisionError('"ancestors" of HierarchicalErrors is not {"CLASS": ["GROUP", ...]}.')
-        self.ancestors = found
+        self.above = None if ancestors is None else _ancestors(ancestors)
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
         """Keep the predicted and the true class of each image."""
@@ -85,36 +86,73 @@ class HierarchicalErrors(Metric):
             return dict.fromkeys(self.NAMES, math.nan)
         meta = self.dataset_meta or {}
         names = meta["classes"]
-        tree = dict(zip(names, meta.get("ancestors", ()))) if self.ancestors is None else self.ancestors
-        if missing := [name for name in names if name not in tree]:
+        above = _ancestors(dict(zip(names, meta.get("ancestors", ())))) if self.above is None else self.above
+        if missing := [name for name in names if name not in above]:
             raise HypvisionError(
                 f"'ancestors' of HierarchicalErrors lacks {len(missing)} classes, e.g. '{missing[0]}'."
             )
-        # A group is the path to it: two groups of one name under different groups are two.
-        paths = [[*tree[name], name] for name in names]
-        above = [{tuple(path[: i + 1]) for i in range(len(path))} for path in paths]
+        own = [above[name] | {name} for name in names]
+        neighbours = _neighbours({node: above[node] for nodes in own for node in nodes})
+        steps = {label: _steps(neighbours, names[label]) for label in {label for _, label in results}}
         rows = []
         for guess, truth in results:
-            predicted, true = above[guess], above[truth]
+            predicted, true = own[guess], own[truth]
             both = len(predicted & true)
-            edges = len(predicted) + len(true) - 2 * both
-            rows.append(
-                (
-                    edges,
-                    len(predicted) - both + 1,
-                    both / len(predicted | true),
-                    both / len(predicted),
-                    both / len(true),
-                )
-            )
+            edges = steps[truth][names[guess]]
+            shares = both / len(predicted | true), both / len(predicted), both / len(true)
+            rows.append((edges, len(predicted) - both + 1, *shares))
         return dict(zip(self.NAMES, torch.tensor(rows, dtype=torch.float64).mean(0).tolist()))
+
+
+Node = Hashable  # a name, or the path to a group: two groups of one name under different groups are two
+
+
+def _ancestors(given: Mapping[str, Sequence[str]] | str) -> dict[Node, set[Node]]:
+    """The ancestors of each class and of each group."""
+    path = Path(given).expanduser() if isinstance(given, str) else None
+    if path is not None and path.is_dir():
+        return {node: set(above) for node, above in read_tree(path).ancestors.items()}
+    if path is not None and path.suffix != ".json":
+        closure = read_closure(path, transitive=True)
+        return {name: {closure.names[n] for n in above} for name, above in zip(closure.names, closure.ancestors())}
+    content = given if path is None else read_json(path)
+    if not isinstance(content, Mapping) or not all(isinstance(row, (list, tuple)) for row in content.values()):
+        raise HypvisionError('"ancestors" of HierarchicalErrors is not {"CLASS": ["GROUP", ...]}.')
+    found: dict[Node, set[Node]] = {}
+    for name, groups in content.items():
+        paths = [tuple(groups[: depth + 1]) for depth in range(len(groups))]
+        for depth, group in enumerate(paths):
+            found[group] = {*paths[:depth]}
+        found[name] = {*paths}
+    return found
+
+
+def _neighbours(above: Mapping[Node, set[Node]]) -> dict[Node, set[Node]]:
+    """The nodes one edge away from each; what has nothing above it lies under one root."""
+    root = object()
+    found: dict[Node, set[Node]] = {node: set() for node in (root, *above)}
+    for node, ancestors in above.items():
+        between = set().union(*(above[ancestor] for ancestor in ancestors))
+        for parent in ancestors - between or {root}:
+            found[node].add(parent)
+            found[parent].add(node)
+    return found
+
+
+def _steps(neighbours: Mapping[Node, set[Node]], start: Node) -> dict[Node, int]:
+    """The number of edges from a node to each other one."""
+    found, level = {start: 0}, {start}
+    while level := {node for near in level for node in neighbours[near] if node not in found}:
+        found |= dict.fromkeys(level, 1 + max(found.values()))
+    return found
 
 
 @METRICS.register_module()
 class ImageTextRetrieval(Metric):
     """Recall, in percent, of images by their caption (``text_to_image_r1``, ...) and of captions by their image.
 
-    Any image with the same caption counts as found. NaN without pairs.
+    Of an image with several captions any of them counts, as does any image with the same caption: samples of one image
+    have its ``name``. NaN without pairs.
 
     Args:
         topk: the numbers of results that are looked at.
@@ -134,22 +172,27 @@ class ImageTextRetrieval(Metric):
             return
         for sample in data_samples:
             self.space = sample["space"]
-            self.results.append((sample["image"].float().cpu(), sample["text"].float().cpu(), sample["caption"]))
+            pair = sample["image"].float().cpu(), sample["text"].float().cpu()
+            self.results.append((*pair, sample["caption"], sample.get("name")))
 
-    def compute_metrics(self, results: list[tuple[Tensor, Tensor, str]]) -> dict[str, float]:
+    def compute_metrics(self, results: list[tuple[Tensor, Tensor, str, str | None]]) -> dict[str, float]:
         """The recalls."""
         names = [f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in self.topk]
         if not results:
             return dict.fromkeys(names, math.nan)
-        captions = [caption for *_, caption in results]
-        number = {text: place for place, text in enumerate(dict.fromkeys(captions))}
-        own = torch.tensor([number[text] for text in captions])
-        first = torch.tensor([captions.index(text) for text in number])
-        images, texts = torch.stack([row[0] for row in results]), torch.stack([row[1] for row in results])[first]
-        scores = self.space.similarity(images, texts)
+        keys = [(row if name is None else name, caption) for row, (*_, caption, name) in enumerate(results)]
+        images: dict[int | str, Tensor] = {}  # each image and each caption once
+        texts: dict[str, Tensor] = {}
+        for (image, caption), row in zip(keys, results):
+            images.setdefault(image, row[0])
+            texts.setdefault(caption, row[1])
+        places = [{key: place for place, key in enumerate(own)} for own in (images, texts)]
+        true = torch.zeros(len(images), len(texts), dtype=torch.bool)
+        for image, caption in keys:
+            true[places[0][image], places[1][caption]] = True
+        scores = self.space.similarity(torch.stack([*images.values()]), torch.stack([*texts.values()]))
         found = []
-        for ranked, truth in ((scores, own[:, None]), (scores.T, torch.arange(len(number))[:, None])):
-            best = ranked.topk(min(max(self.topk), ranked.shape[1])).indices
-            hit = (best if ranked is scores else own[best]) == truth
+        for ranked, truth in ((scores, true), (scores.T, true.T)):
+            hit = truth.gather(1, ranked.topk(min(max(self.topk), ranked.shape[1])).indices)
             found += [100.0 * float(hit[:, :k].any(1).double().mean()) for k in self.topk]
         return dict(zip(names, found))

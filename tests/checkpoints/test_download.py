@@ -1,6 +1,7 @@
 """Downloads from a server that misbehaves: what arrives is right, or nothing arrives and the message helps."""
 
 import base64
+import hashlib
 import multiprocessing
 import os
 import pickle
@@ -19,7 +20,8 @@ import hypvision.checkpoints.sources
 from hypvision.checkpoints.download import locked
 from hypvision.checkpoints.index import parse_record
 from hypvision.checkpoints.read import read_weights
-from hypvision.checkpoints.sources import cache_folder, resolve
+from hypvision.checkpoints.sources import cache_folder, fetch_first, resolve
+from hypvision.checkpoints.sources import fetch as fetch_source
 from hypvision.errors import HypvisionError
 
 
@@ -385,3 +387,22 @@ def test_links_in_a_shared_cache_lead_nowhere(record, server, home, tmp_path, mo
     with locked(tmp_path / "x.lock", "the work"):
         pass
     assert victim.read_text() == "untouched"
+
+
+def test_a_file_without_a_published_sum_keeps_that_of_its_first_download(server, record, monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    address, data = f"{server.url}/good/{record.filename}", server.files[record.filename]
+    digest = hashlib.sha256(data).hexdigest()
+    path = fetch_first(address)
+    assert path.read_bytes() == data and f"{address}#sha256={digest}" in caplog.text
+    requests = len(server.log)
+    assert fetch_first(address) == path and len(server.log) == requests  # from the cache
+    path.unlink()
+    server.files[record.filename] = data[:-1] + bytes([data[-1] ^ 1])
+    with pytest.raises(HypvisionError, match="sha256 begins with"):
+        fetch_first(address)
+    assert not path.exists()
+    server.files[record.filename] = data
+    assert fetch_first(address).read_bytes() == data
+    with pytest.raises(HypvisionError, match="sha256 begins with"):  # where a sum is given it counts, from the start
+        fetch_source(f"{address}#sha256={'0' * 64}")

@@ -77,6 +77,25 @@ def test_points_and_similarities_against_mpmath(length):
         )
 
 
+@pytest.mark.parametrize("c", [0.1, 1.0, 10.0])
+def test_points_lie_on_the_hyperboloid(c):
+    features = torch.randn(50, 24) * torch.logspace(-4, 1, 50)[:, None]
+    points = Hyperboloid(c).embed(features, "image").double()
+    constraint = points[:, 0] ** 2 - points[:, 1:].square().sum(1) - 1 / c
+    assert (constraint.abs() <= 1e-6 * points[:, 0] ** 2).all()
+
+
+def test_without_curvature_the_ranking_is_that_of_euclidean_distance():
+    """Of features in float64; with the curvature 1 it is another."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(n, 24, generator=generator, dtype=torch.float64) for n in (20, 30))
+    orders = [torch.cdist(x, y).argsort()]
+    for c in (1e-6, 1.0):
+        space = Hyperboloid(c)
+        orders.append(space.similarity(space.embed(x, "image"), space.embed(y, "text")).argsort(descending=True))
+    assert torch.equal(orders[0], orders[1]) and not torch.equal(orders[0], orders[2])
+
+
 def test_templates_are_averaged_before_the_lift():
     features = torch.randn(3, 4, 24)
     for space in (Hyperboloid(0.8, scales={"text": torch.tensor(0.3)}), Sphere()):

@@ -93,6 +93,16 @@ def model_and_batch():
 
 
 @pytest.mark.slow
+def test_boxes_that_are_the_whole_images_change_nothing_without_entailment():
+    pytest.importorskip("open_clip")
+    model, batch = model_and_batch()
+    model.entail = 0.0
+    plain = dict(inputs=batch["inputs"], caption=[f"{text}, {n}" for n, text in enumerate(batch["caption"])])
+    meru = sum(model(**plain, mode="loss").values()).detach()
+    hycoclip = model(**plain, box_inputs=plain["inputs"], box_caption=plain["caption"], mode="loss")
+    assert len(hycoclip) == 4 and sum(hycoclip.values()).item() == pytest.approx(float(meru), rel=1e-5)
+
+
 def test_two_processes_are_one(tmp_path):
     pytest.importorskip("open_clip")
     model, batch = model_and_batch()

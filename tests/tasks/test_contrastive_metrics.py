@@ -38,6 +38,26 @@ def test_hierarchical_errors():
         measured(HierarchicalErrors({k: v for k, v in TREE.items() if k != "cup"}), samples([0], [0]))
 
 
+def test_trees_of_breeds_and_of_wordnet(tmp_path):
+    """The same tree in three forms, and a name with two parents."""
+    expected = measured(HierarchicalErrors({**TREE, "cup": ["thing"]}), samples([0, 1, 2, 3], [0, 0, 3, 2]))
+    edges = {(above, below) for name, groups in TREE.items() for above, below in zip(groups, [*groups[1:], name])}
+    (tmp_path / "class_hierarchy.txt").write_text("".join(f"{above} {below}\n" for above, below in edges))
+    (tmp_path / "node_names.txt").write_text("dog\tdog, hound\n")
+    (tmp_path / "pairs.tsv").write_text("".join(f"{below}\t{above}\n" for above, below in edges))
+    for tree in (tmp_path, tmp_path / "pairs.tsv"):
+        found = measured(HierarchicalErrors(str(tree)), samples([0, 1, 2, 3], [0, 0, 3, 2]))
+        assert found == pytest.approx(expected)
+    with (tmp_path / "pairs.tsv").open("a") as file:
+        file.write("dog\tpet\ncat\tpet\npet\tthing\n")
+    found = measured(HierarchicalErrors(str(tmp_path / "pairs.tsv")), samples([0, 3], [1, 0]))
+    # cat by mammal or pet: 2 edges; both have mammal, animal, pet and thing above them. dog, pet, thing, cup: 3 edges.
+    assert found["tie"] == pytest.approx((2 + 3) / 2) and found["jaccard"] == pytest.approx((4 / 6 + 1 / 6) / 2)
+    (tmp_path / "tree.json").write_text('{"dog": "animal"}')
+    with pytest.raises(HypvisionError, match="is not"):
+        HierarchicalErrors(str(tmp_path / "tree.json"))
+
+
 def test_zero_shot_accuracy():
     found = measured(ZeroShotAccuracy(topk=(1, 2)), samples([0, 1, 2, 3], [0, 2, 0, 0]))
     assert found == {"top1": 25.0, "top2": 75.0}
@@ -64,3 +84,17 @@ def test_retrieval(space):
             any(i % 9 == t for i in sorted(range(12), key=lambda i: near(images[i], texts[t]))[:k]) for t in range(9)
         ]
         assert found[f"text_to_image_r{k}"] == pytest.approx(100 * sum(hits) / 9)
+
+
+def test_any_caption_of_an_image_counts():
+    """Image a has three captions, b one; each text is nearest to the image that it should be, but one of a's."""
+    space, images = Sphere(), {"a": torch.tensor([1.0, 0]), "b": torch.tensor([0, 1.0])}
+    angles = {"a1": 10.0, "a2": 30.0, "a3": 80.0, "b1": 60.0}
+    texts = {name: torch.tensor([math.cos(math.radians(x)), math.sin(math.radians(x))]) for name, x in angles.items()}
+    pairs = [("a", "a1"), ("a", "a2"), ("b", "b1"), ("a", "a3")]
+    found = measured(
+        ImageTextRetrieval(topk=(1, 2)),
+        [dict(image=images[i], text=texts[t], caption=t, name=i, space=space) for i, t in pairs],
+    )
+    # From a: a1. From b: a3, b1. Of the texts a3 alone is nearer to the other image.
+    assert found == dict(image_to_text_r1=50, image_to_text_r2=100, text_to_image_r1=75, text_to_image_r2=100)
