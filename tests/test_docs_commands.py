@@ -27,8 +27,14 @@ PAGES = [
     ROOT / "model_zoo/README.md",
 ]
 
-# The shell itself reads a block: variables, loops, comments. Nothing but hypvision is found, and that tells its words.
-SHELL = 'hypvision() { printf "%s\\0" "$@"; printf "\\n\\0"; }\n'
+# The shell itself reads a block: variables, loops, comments. Nothing but hypvision is found, and that tells its words;
+# so it is behind a launcher.
+SHELL = r"""
+hypvision() { printf "%s\\0" "$@"; printf "\\n\\0"; }
+launched() { while [[ $# -gt 0 && $1 != hypvision* ]]; do shift; done; [[ $# -gt 0 ]] && hypvision "${@:2}"; }
+torchrun() { launched "$@"; }
+srun() { launched "$@"; }
+"""
 PLACEHOLDER = re.compile(r"[A-Z_]+(\.py|\.pth)?|mine\.py|other\.py")
 
 
