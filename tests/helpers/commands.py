@@ -54,6 +54,7 @@ LINES = {
         "photos/a.png --clip shapes-s8 --texts words.txt --steps 5 --captions pairs --out out",
     ],
     "export": ["good.pth --format onnx --model good.py --save out.onnx"],
+    "summary": ["good.py --repeats 1 --device cpu --save out.csv"],
     "check": ["good.py --all --workers 0 --out out"],
     "browse": ["good.py --part train --samples 2 --out out"],
     "configs": ["cifar10"],
