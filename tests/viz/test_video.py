@@ -71,10 +71,10 @@ def test_one_frame_in_ten_million(tmp_path):
 def test_a_video_that_was_cut_short_is_not_kept(tmp_path, monkeypatch):
     """OpenCV says nothing of a full disk."""
     monkeypatch.setattr(video, "frame_count", lambda path: 1)
-    with pytest.raises(HypvisionError, match=r"b\.mp4' was not written: OpenCV could not write all of it"):
-        with writing_video(tmp_path / "b.mp4", 10) as append:
-            append(Image.new("RGB", (64, 48)))
-            append(Image.new("RGB", (64, 48)))
+    said = r"b\.mp4' was not written: OpenCV could not write all of it"
+    with pytest.raises(HypvisionError, match=said), writing_video(tmp_path / "b.mp4", 10) as append:
+        append(Image.new("RGB", (64, 48)))
+        append(Image.new("RGB", (64, 48)))
     assert not list(tmp_path.iterdir())
 
 
@@ -82,9 +82,8 @@ def test_names_that_are_not_utf8(tmp_path):
     """OpenCV crashes at them."""
     place = tmp_path / "\udcff" / "a.mp4"
     place.parent.mkdir()
-    with pytest.raises(HypvisionError, match=r"not UTF-8.*Rename"):
-        with writing_video(place, 10) as append:
-            append(Image.new("RGB", (64, 48)))
+    with pytest.raises(HypvisionError, match=r"not UTF-8.*Rename"), writing_video(place, 10) as append:
+        append(Image.new("RGB", (64, 48)))
     write_video(tmp_path / "a.mp4").rename(place)
     with pytest.raises(HypvisionError, match=r"not UTF-8.*Rename"):
         frame_count(place)
