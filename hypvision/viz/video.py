@@ -16,6 +16,7 @@ from hypvision.files import replacing
 from hypvision.images import MAX_PIXELS
 
 VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
+_RATES = (0.01, 1000.0)  # frames a second; OpenCV's writer never ends at infinity, and takes no more than 65,535
 
 
 def _opencv() -> ModuleType:
@@ -35,6 +36,17 @@ def _is_video(path: Path) -> bool:
     return matroska or avi or start[4:8] in (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot")
 
 
+def _name(path: Path) -> str:
+    """A path as OpenCV takes it, which crashes at others."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise HypvisionError(
+            f"The name of the video '{path}' is not UTF-8, which OpenCV needs. Rename the file, or its folder."
+        ) from error
+    return str(path)
+
+
 @contextmanager
 def _reading(path: Path) -> Iterator[Any]:
     cv2 = _opencv()
@@ -43,7 +55,7 @@ def _reading(path: Path) -> Iterator[Any]:
             f"The video '{path}' cannot be read: it is none of {', '.join(VIDEO_SUFFIXES)}, whatever its name says. "
             "Convert it to .mp4 (H.264) first."
         )
-    reader = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG)  # OpenCV's other readers take images and patterns of names
+    reader = cv2.VideoCapture(_name(path), cv2.CAP_FFMPEG)  # OpenCV's other readers take images and patterns of names
     try:
         if not reader.isOpened():
             raise HypvisionError(f"The video '{path}' cannot be read. Convert it to .mp4 (H.264) first.")
@@ -69,13 +81,14 @@ def frame_count(path: Path) -> int:
 
 
 def frame_rate(path: Path) -> float:
-    """Frames a second; 25 where the header does not say.
+    """Frames a second; 25 where the header does not say, or is damaged and says what no video has.
 
     Raises:
         HypvisionError: the video cannot be read.
     """
     with _reading(path) as reader:
-        return reader.get(_opencv().CAP_PROP_FPS) or 25.0
+        rate = reader.get(_opencv().CAP_PROP_FPS)
+        return rate if _RATES[0] <= rate <= _RATES[1] else 25.0
 
 
 def read_frames(path: Path, every: int = 1) -> Iterator[tuple[int, np.ndarray]]:
@@ -108,18 +121,18 @@ def read_frames(path: Path, every: int = 1) -> Iterator[tuple[int, np.ndarray]]:
 def writing_video(target: Path, rate: float) -> Iterator[Callable[[Image.Image], None]]:
     """A function that appends an image, RGB, to an MP4, which appears when it is complete.
 
-    The video has the size of the first image.
+    The video has the size of the first image. Rates beyond those of videos are brought back to them.
 
     Raises:
         HypvisionError: ``target`` cannot be written, or OpenCV has no encoder.
     """
     cv2 = _opencv()
-    writer, count = None, 0
+    writer, count, rate = None, 0, min(max(rate, _RATES[0]), _RATES[1])
 
     def append(image: Image.Image) -> None:
         nonlocal writer, count
         if writer is None:
-            writer = cv2.VideoWriter(str(temporary), cv2.VideoWriter_fourcc(*"mp4v"), rate, image.size)
+            writer = cv2.VideoWriter(_name(temporary), cv2.VideoWriter_fourcc(*"mp4v"), rate, image.size)
             if not writer.isOpened():
                 raise HypvisionError(
                     f"'{target}' was not written: OpenCV has no encoder for MP4 here, or the disk is full."

@@ -1,5 +1,8 @@
 """Videos: what is one, whatever it is called."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -9,7 +12,7 @@ import cv2
 
 from hypvision.errors import HypvisionError
 from hypvision.viz import video
-from hypvision.viz.video import frame_count, read_frames
+from hypvision.viz.video import frame_count, frame_rate, read_frames, writing_video
 
 
 def write_video(path, codec="mp4v", frames=3):
@@ -49,3 +52,38 @@ def test_frames_that_would_fill_the_memory_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(video, "MAX_PIXELS", 64 * 48 - 1)
     with pytest.raises(HypvisionError, match="frames are 64 x 48 pixels"):
         list(read_frames(write_video(tmp_path / "a.mp4")))
+
+
+@pytest.mark.parametrize("said", [0.0, np.nan, np.inf, -1.0, 1e-9, 9e4, 1e12])
+def test_a_rate_that_no_video_has(tmp_path, monkeypatch, said):
+    """Of a damaged header; OpenCV's writer refuses some, and never ends at infinity."""
+    reader = SimpleNamespace(get={cv2.CAP_PROP_FPS: said}.get)
+    monkeypatch.setattr(video, "_reading", lambda path: nullcontext(reader))
+    assert frame_rate(tmp_path / "a.mp4") == 25
+
+
+def test_one_frame_in_ten_million(tmp_path):
+    with writing_video(tmp_path / "b.mp4", 10 / 10**7) as append:
+        append(Image.new("RGB", (64, 48)))
+    assert frame_count(tmp_path / "b.mp4") == 1
+
+
+def test_a_video_that_was_cut_short_is_not_kept(tmp_path, monkeypatch):
+    """OpenCV says nothing of a full disk."""
+    monkeypatch.setattr(video, "frame_count", lambda path: 1)
+    said = r"b\.mp4' was not written: OpenCV could not write all of it"
+    with pytest.raises(HypvisionError, match=said), writing_video(tmp_path / "b.mp4", 10) as append:
+        append(Image.new("RGB", (64, 48)))
+        append(Image.new("RGB", (64, 48)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_that_are_not_utf8(tmp_path):
+    """OpenCV crashes at them."""
+    place = tmp_path / "\udcff" / "a.mp4"
+    place.parent.mkdir()
+    with pytest.raises(HypvisionError, match=r"not UTF-8.*Rename"), writing_video(place, 10) as append:
+        append(Image.new("RGB", (64, 48)))
+    write_video(tmp_path / "a.mp4").rename(place)
+    with pytest.raises(HypvisionError, match=r"not UTF-8.*Rename"):
+        frame_count(place)
