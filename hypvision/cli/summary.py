@@ -69,8 +69,7 @@ def run_summary(args: Namespace) -> None:
         else:
             subject = subject_of(args.model, arguments, args.size)
         subject = subject._replace(network=subject.network.to(device), inputs=subject.inputs.to(device))
-        depth = args.depth + (args.clip is not None)  # a tower is one part of its wrapper
-        found = summarise(subject, depth, args.batch, args.repeats, tell)
+        found = summarise(subject, args.depth, args.batch, args.repeats, tell)
     where = device if device != "cpu" else f"cpu, {torch.get_num_threads()} threads"
     shape = list(subject.inputs.shape[1:])
     name = (args.model or args.clip) + (f" ({subject.about})" if subject.about else "")

@@ -155,7 +155,8 @@ def summarise(
 
     Args:
         subject: the network and its input; they are on one device.
-        depth: of the modules, by the dots in their names: 1 for the parts of the network, 0 for the whole alone.
+        depth: of the modules, by the dots in their names: 1 for the parts of the network (of its only part, where it
+            has one), 0 for the whole alone.
         batch: inputs of a measured call.
         repeats: measured calls, after one that is not; 0: none.
         tell: is given the name of each step.
@@ -184,20 +185,19 @@ def summarise(
         name: sum(count for operation, count in found.items() if operation in _PRODUCTS)
         for name, found in elements.items()
     }
-    rows = []
-    for name, module in network.named_modules():
-        if name and name.count(".") >= depth:
-            continue
+
+    def row(name: str, module: nn.Module) -> Row:
         place = f"{root}.{name}" if name else root
-        row = Row(
-            name,
-            type(module).__name__,
-            sum(parameter.numel() for parameter in module.parameters()),
-            _within(module, place, multiply_adds),
-            _within(module, place, activations),
-        )
-        if not name or row.parameters or row.multiply_adds:
-            rows.append(row)
+        size = sum(parameter.numel() for parameter in module.parameters())
+        counts = (_within(module, place, found) for found in (multiply_adds, activations))
+        return Row(name, type(module).__name__, size, *counts)
+
+    rows = [row(name, module) for name, module in network.named_modules()]
+    whole, parts = rows[0], [part for part in rows[1:] if part.parameters or part.multiply_adds]
+    # A wrapper has one part, the network: what is of interest are the parts of this.
+    while depth > 0 and sum(part.module.count(".") < depth for part in parts) < min(2, len(parts)):
+        depth += 1
+    rows = [whole, *(part for part in parts if part.module.count(".") < depth)]
     trained = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
     return Summary(rows, trained, seconds, batch)
 

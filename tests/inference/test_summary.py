@@ -155,12 +155,12 @@ def test_mistakes_of_options(capsys, words, error):
 @pytest.mark.parametrize(
     ("config", "parts", "size"),
     [
-        ("photos", ["backbone"], 128),
+        ("photos", ["backbone", "backbone.trunk", "backbone.mapper"], 128),
         ("hier_efficientnet-lite0_20e_grocery", ["backbone", "neck", "metric_loss", "hier_loss"], 224),
         ("semantic-fpn_hcformer-nano_600i_camvid", ["backbone", "neck", "decode_head"], 192),
         ("detection", ["backbone", "neck", "rpn_head", "roi_head"], 96),
         ("camvid_hyperclip_600i", ["clip", "head"], 64),
-        ("clip-emoji_1400i", ["visual"], 64),
+        ("clip-emoji_1400i", ["visual", "visual.conv1", "visual.ln_pre", "visual.transformer", "visual.ln_post"], 64),
     ],
 )
 def test_a_config_of_each_task(capsys, config, parts, size):
