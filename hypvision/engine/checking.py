@@ -221,13 +221,11 @@ def _draw(dataset: Any, phase: str, out: Path, report: Report) -> None:
         draws = [partial(_sample_picture, dataset, read) for read in islice(dataset.one_by_one(), count)]
         indices = [*range(count)]
     for index, draw in zip(indices, draws):
-
-        def save(index: int = index, draw: Callable[[], Image.Image | None] = draw) -> None:
-            if (picture := draw()) is not None:
-                report.pictures.append(save_image(picture, out / f"{phase}_{index}.png"))
-
-        if (fault := _fault(save)) is not None:
+        drawn: list[Image.Image | None] = []
+        if (fault := _fault(lambda draw=draw, drawn=drawn: drawn.append(draw()))) is not None:
             report.faults.append(f"{phase}: sample {index}: {fault}")
+        for picture in filter(None, drawn):
+            report.pictures.append(save_image(picture, out / f"{phase}_{index}.png"))
 
 
 def picture_of(dataset: Any, index: int) -> Image.Image | None:
