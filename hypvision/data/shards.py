@@ -18,8 +18,9 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
-from itertools import count
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,8 +101,10 @@ class _Shards(IterableDataset):
         self.transform = None if transform is None else build_transform(transform)
         self.shuffle, self.seed, self.place = shuffle, seed, str(self.paths[0].parent)
         self.usage, self._start = Usage(self.place), (0, 1)
+        self._stop: int | None = None
         self.counts = self._count()
-        if not sum(self.counts):
+        self.total = sum(self.counts)
+        if not self.total:
             raise HypvisionError(f"The shards have no sample that can be used. {self.usage}")
 
     def _problem(self, sample: dict[str, Any]) -> str | None:
@@ -153,16 +156,23 @@ class _Shards(IterableDataset):
             raise HypvisionError(f"The shard '{path}' has a file twice ({error}). Write it again.") from error
         left_out += ended
 
-    def seek(self, batches: int, batch_size: int) -> None:
-        """Go on as after so many batches of each process."""
-        self._start = (batches, batch_size)
+    def seek(self, batches: int, batch_size: int, stop: int | None = None) -> None:
+        """Go on as after so many batches of each process, and end after ``stop`` more; None: without end."""
+        self._start, self._stop = (batches, batch_size), stop
 
     def __len__(self) -> int:
-        return sum(self.counts)
+        """Samples of an epoch of this process."""
+        return max(1, self.total // get_dist_info()[1]) if self.shuffle else self.total
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        info, left = get_worker_info(), None
+        if self._stop is not None:
+            worker, workers = (info.id, info.num_workers) if info else (0, 1)
+            left = max(0, -(-(self._stop - worker) // workers)) * self._start[1]
+        return islice(self._stream(info), left)
+
+    def _stream(self, info: Any) -> Iterator[dict[str, Any]]:
         rank, world = get_dist_info()
-        info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         batches, size = self._start
         worker = (worker + batches) % workers  # a loader that goes on takes its first batch from the first worker
@@ -188,21 +198,32 @@ class _Shards(IterableDataset):
             if not self.shuffle:
                 return
 
+    def one_by_one(self, worker: int = 0, workers: int = 1) -> Iterator[Callable[[], dict[str, Any]]]:
+        """What reads each sample, once and in the order of the files; of the shards of one of several workers. To find
+        all that are damaged."""
+        rng = np.random.default_rng(self.seed)
+        for path in self.paths[worker::workers]:
+            for sample in self._read(path, []):
+                yield partial(self._decoded, path, sample, rng)
+
     def _shard(self, number: int, epoch: int, skip: int) -> Iterator[dict[str, Any]]:
         rng = np.random.default_rng([self.seed, epoch, number])
         samples, path = self._read(self.paths[number], []), self.paths[number]
         for place, sample in enumerate(_mixed(samples, self.shuffle, rng)):
             own = np.random.default_rng([self.seed, epoch, number, place])
             if place >= skip:
-                try:
-                    yield self._sample(sample, own)
-                except HypvisionError:
-                    raise
-                except Exception as error:
-                    raise HypvisionError(
-                        f"The sample '{sample['__key__']}' of the shard '{path}' cannot be read: {error}. Write the "
-                        "shard again without it."
-                    ) from error
+                yield self._decoded(path, sample, own)
+
+    def _decoded(self, path: Path, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        try:
+            return self._sample(sample, rng)
+        except HypvisionError:
+            raise
+        except Exception as error:
+            raise HypvisionError(
+                f"The sample '{sample['__key__']}' of the shard '{path}' cannot be read: {error}. Write the shard "
+                "again without it."
+            ) from error
 
     def _image(self, data: bytes) -> Image.Image:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:

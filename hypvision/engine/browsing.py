@@ -139,8 +139,8 @@ def _part(config: Config, model: Any, dataset: Any, phase: str, count: int, seed
     fed = [sample for batch in batches for sample in _fed(model, batch, names, training)]
     how = _normalisation(model, dataset)
     tiles = [(_tile(sample, how, _is_bgr(model, samples[0]), names), sample.title) for sample in fed]
-    total = "an endless stream" if isinstance(dataset, IterableDataset) else f"{len(dataset)}"
-    heading = f"{phase}: {len(samples)} of {total} samples as the model is fed them (seed {seed})"
+    total = f"{len(dataset)} samples" if hasattr(dataset, "__len__") else "an endless stream"
+    heading = f"{phase}: {len(samples)} of {total} as the model is fed them (seed {seed})"
     sheet = titled_sheet(tiles, heading, columns=4 if len(tiles) > 3 else len(tiles))
     present = sorted({label for sample in fed for label in sample.classes})
     if present:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import inspect
 import io
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +21,7 @@ import numpy as np
 import torch
 from mmengine.registry import DATASETS, HOOKS, MODELS, DefaultScope
 from PIL import Image, ImageDraw
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from hypvision.data.label_maps import labels_of
 from hypvision.data.usage import usages
@@ -72,6 +74,20 @@ class _Tried(Dataset):
 
     def __getitem__(self, index: int) -> str | None:
         return _fault(lambda: self.dataset[index])
+
+
+class _TriedStream(IterableDataset):
+    """The same of shards (:mod:`hypvision.data.shards`)."""
+
+    def __init__(self, dataset: Any):
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __iter__(self) -> Iterator[str | None]:
+        info = get_worker_info()
+        yield from map(_fault, self.dataset.one_by_one(*((info.id, info.num_workers) if info else ())))
 
 
 def _fault(work: Any) -> str | None:
@@ -191,18 +207,31 @@ def _open(config: Config, phase: str, run: Any, hooks: list[DatasetHook], report
 
 
 def _read_all(dataset: Any, phase: str, workers: int) -> Iterator[str]:
-    loader = DataLoader(_Tried(dataset), batch_size=None, num_workers=workers)
+    stream = hasattr(dataset, "one_by_one")
+    loader = DataLoader((_TriedStream if stream else _Tried)(dataset), batch_size=None, num_workers=workers)
     for index, fault in enumerate(progress(loader, len(dataset), f"{phase} sample")):
         if fault is not None:
-            yield f"sample {index}: {fault}"
+            yield fault if stream else f"sample {index}: {fault}"
 
 
 def _draw(dataset: Any, phase: str, out: Path, report: Report) -> None:
+<<<<<<< HEAD
     for number in range(min(PICTURES, len(dataset))):
         index = number * len(dataset) // min(PICTURES, len(dataset))
 
         drawn: list[Image.Image | None] = []
         if (fault := _fault(lambda index=index, drawn=drawn: drawn.append(picture_of(dataset, index)))) is not None:
+=======
+    count = min(PICTURES, len(dataset))
+    indices = [number * len(dataset) // count for number in range(count)]
+    draws: list[Callable[[], Image.Image | None]] = [partial(picture_of, dataset, index) for index in indices]
+    if hasattr(dataset, "one_by_one"):  # the first ones: the others lie behind all between
+        draws = [partial(_sample_picture, dataset, read) for read in islice(dataset.one_by_one(), count)]
+        indices = [*range(count)]
+    for index, draw in zip(indices, draws):
+        drawn: list[Image.Image | None] = []
+        if (fault := _fault(lambda draw=draw, drawn=drawn: drawn.append(draw()))) is not None:
+>>>>>>> w/clip
             report.faults.append(f"{phase}: sample {index}: {fault}")
         for picture in filter(None, drawn):
             report.pictures.append(save_image(picture, out / f"{phase}_{index}.png"))
@@ -210,17 +239,28 @@ def _draw(dataset: Any, phase: str, out: Path, report: Report) -> None:
 
 def picture_of(dataset: Any, index: int) -> Image.Image | None:
     """A sample with its label, boxes, masks or label map drawn in; None if it has no image."""
-    classes = [str(name) for name in (getattr(dataset, "metainfo", None) or {}).get("classes") or ()]
     info = dataset.get_data_info(index) if hasattr(dataset, "get_data_info") else {}
     if "img_path" in info:
-        return _annotated(info, classes)
-    sample = {} if hasattr(dataset, "read") else dataset[index]
-    image, label = dataset.read(index) if hasattr(dataset, "read") else _shown(sample.get("inputs")), None
-    if image is None:
-        return None
-    if hasattr(dataset, "labels"):
-        label = int(dataset.labels[index])
-    text = sample.get("caption") or (classes[label] if label is not None and label < len(classes) else f"label {label}")
+        return _annotated(info, _classes(dataset))
+    if not hasattr(dataset, "read"):
+        return _sample_picture(dataset, lambda: dataset[index])
+    return _titled(dataset, dataset.read(index), {"label": dataset.labels[index]} if hasattr(dataset, "labels") else {})
+
+
+def _sample_picture(dataset: Any, read: Callable[[], dict[str, Any]]) -> Image.Image | None:
+    sample = read()
+    image = _shown(sample.get("inputs"))
+    return None if image is None else _titled(dataset, image, sample)
+
+
+def _classes(dataset: Any) -> list[str]:
+    return [str(name) for name in (getattr(dataset, "metainfo", None) or {}).get("classes") or ()]
+
+
+def _titled(dataset: Any, image: Image.Image, sample: Mapping[str, Any]) -> Image.Image:
+    classes: dict[int | None, str] = dict(enumerate(_classes(dataset)))
+    label = int(sample["label"]) if np.size(sample.get("label", ())) == 1 else None
+    text = sample.get("caption") or classes.get(label, f"label {label}")
     factor = -(-160 // min(image.size)) if min(image.size) < 160 else 1
     enlarged = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
     return add_legend(enlarged, [(str(text), None)])

@@ -69,7 +69,7 @@ def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test"))
 
     for phase in phases:
         loader = config.get(f"{phase}_dataloader")
-        if isinstance(loader, dict) and not loader.get("dataset"):
+        if isinstance(loader, dict) and loader and not loader.get("dataset"):
             raise HypvisionError(
                 f"{phase}_dataloader names no data. Give it a dataset, such as dict(type=..., root=...)."
             )

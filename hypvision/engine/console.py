@@ -257,7 +257,8 @@ def _described(loader: Any) -> str:
     dataset = loader.dataset
     classes = (getattr(dataset, "metainfo", None) or {}).get("classes") or ()
     words = f", {len(classes)} classes" if classes else ""
-    return f"{len(dataset)} samples of {type(dataset).__name__}{words}"
+    count = getattr(dataset, "total", None) or len(dataset)  # shards: of all processes
+    return f"{count} samples of {type(dataset).__name__}{words}"
 
 
 def _say_worst(evaluator: Any) -> None:

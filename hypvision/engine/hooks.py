@@ -74,14 +74,18 @@ class RepeatableSeedHook(Hook):
     """Makes the random numbers of a run a function of (seed, rank, epoch), so that a resumed run repeats them.
 
     In an epoch-based run the generators of torch, NumPy and random are seeded at the start of each epoch; the data
-    loader's workers, which restart in each epoch, derive their seeds from them. In an iteration-based run they are
-    seeded in each iteration; the data is handled by :class:`~hypvision.engine.loops.SeekingIterTrainLoop`.
+    loader's workers, which restart in each epoch, derive their seeds from them; a stream of shards
+    (:mod:`hypvision.data.shards`) is told where the epoch begins and ends. In an iteration-based run they are seeded in
+    each iteration; the data is handled by :class:`~hypvision.engine.loops.SeekingIterTrainLoop`.
     """
 
     priority = "HIGHEST"
 
     def before_train_epoch(self, runner: Runner) -> None:
         self._seed(runner, runner.epoch)
+        loader = runner.train_dataloader
+        if isinstance(runner.train_loop, EpochBasedTrainLoop) and hasattr(loader.dataset, "seek"):
+            loader.dataset.seek(runner.iter, loader.batch_size, len(loader))
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         if not isinstance(runner.train_loop, EpochBasedTrainLoop):

@@ -8,8 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from hypvision.clip import places
 from hypvision.clip.hyperbolic import HyperbolicCLIP, sincos_positions
-from hypvision.clip.hyperbolic_checkpoint import check_scalars, from_official, to_official
+from hypvision.clip.hyperbolic_checkpoint import PUBLISHED, check_scalars, from_official, to_official, variant
 from hypvision.clip.models import ARCHITECTURES, CLIPBundle, create_clip, pretrained_tags
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.spaces import Hyperboloid, Sphere, space_of
@@ -236,6 +237,32 @@ def test_names_and_tags():
     with pytest.raises(HypvisionError, match="has no weights 'openai'"):
         create_clip("meru-vit-s-16", "openai")
     check_scalars({}, "sphere", "file")
+
+
+def test_weights_from_every_place(meru, tmp_path, monkeypatch):
+    """A tag, a file of the hub, an address with a sum and the path of a file lead to the same model."""
+    path, _ = meru
+    asked = []
+    monkeypatch.setattr(places, "fetch_first", lambda address: asked.append(address) or path)
+    monkeypatch.setattr(places, "fetch_from_hub", lambda repository, name: asked.append((repository, name)) or path)
+    monkeypatch.setattr(places, "fetch", lambda address: asked.append(address) or path)
+    monkeypatch.setitem(PUBLISHED, "meru-tiny", {"redcaps": "https://host/meru.pth", "grit": "hf-hub:me/grit#m.pth"})
+    found = [create_clip("meru-tiny", path).model.state_dict()]
+    for source in ("redcaps", "grit", "hf-hub:you/repo#other.pth", "https://host/net.pth#sha256=00", str(path)):
+        found.append(create_clip("meru-tiny", source).model.state_dict())
+    assert asked == ["https://host/meru.pth", ("me/grit", "m.safetensors"), ("you/repo", "other.safetensors"),
+                     "https://host/net.pth#sha256=00"]  # fmt: skip
+    assert all(torch.equal(value, found[0][name]) for each in found for name, value in each.items())
+
+
+def test_a_file_tells_its_network():
+    """The width of the ViT says the size, the curvature the family."""
+    for width, size in ((384, "s"), (768, "b"), (1024, "l")):
+        weights = {"visual.trunk.norm.weight": torch.zeros(width)}
+        assert variant(weights) == (f"clip-vit-{size}-16", {})
+        assert variant(weights | {"curv": torch.zeros(())}) == (f"meru-vit-{size}-16", {})
+    with pytest.raises(HypvisionError, match="has the width 192"):
+        variant({"visual.trunk.norm.weight": torch.zeros(192)})
 
 
 def test_long_texts_are_cut_and_it_is_told_once(meru):

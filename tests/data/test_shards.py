@@ -80,6 +80,23 @@ def test_a_stream_goes_on_where_it_was_stopped(captions, workers, batch, monkeyp
         assert read(data, 60 - batches * batch, workers, batch) == whole[batches * batch :]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_of_so_many_batches_are_parts_of_the_stream(captions, workers):
+    whole = read(shards.CaptionShards(captions, shuffle=3), 60, workers, 3)
+    data, found = shards.CaptionShards(captions, shuffle=3), []
+    for epoch in range(4):
+        data.seek(5 * epoch, 3, stop=5)
+        part = read(data, 1000, workers, 3)
+        assert len(part) == 15  # and it has ended
+        found += part
+    assert found == whole
+
+
+def test_a_process_counts_its_share(captions, monkeypatch):
+    monkeypatch.setattr(shards, "get_dist_info", lambda: (0, 4))
+    assert len(shards.CaptionShards(captions)) == 11 and len(shards.CaptionShards(captions, shuffle=0)) == 44
+
+
 def test_shards_that_were_seen_are_not_opened_again(captions, monkeypatch):
     whole = read(shards.CaptionShards(captions, shuffle=3), 44)
     assert whole != sorted(whole) and sorted(whole) == list(range(44))
