@@ -215,13 +215,6 @@ def _read_all(dataset: Any, phase: str, workers: int) -> Iterator[str]:
 
 
 def _draw(dataset: Any, phase: str, out: Path, report: Report) -> None:
-<<<<<<< HEAD
-    for number in range(min(PICTURES, len(dataset))):
-        index = number * len(dataset) // min(PICTURES, len(dataset))
-
-        drawn: list[Image.Image | None] = []
-        if (fault := _fault(lambda index=index, drawn=drawn: drawn.append(picture_of(dataset, index)))) is not None:
-=======
     count = min(PICTURES, len(dataset))
     indices = [number * len(dataset) // count for number in range(count)]
     draws: list[Callable[[], Image.Image | None]] = [partial(picture_of, dataset, index) for index in indices]
@@ -231,7 +224,6 @@ def _draw(dataset: Any, phase: str, out: Path, report: Report) -> None:
     for index, draw in zip(indices, draws):
         drawn: list[Image.Image | None] = []
         if (fault := _fault(lambda draw=draw, drawn=drawn: drawn.append(draw()))) is not None:
->>>>>>> w/clip
             report.faults.append(f"{phase}: sample {index}: {fault}")
         for picture in filter(None, drawn):
             report.pictures.append(save_image(picture, out / f"{phase}_{index}.png"))
