@@ -43,6 +43,14 @@ def between(low: float, high: float, integer: bool = False, **values: object) ->
     _check(f"from {low:g} to {high:g}", lambda value: low <= value <= high, integer, values)
 
 
+def depths(**values: object) -> None:
+    """Numbers of layers, or of those of each stage, must be at most 1000; more take hours to build."""
+    for name, value in values.items():
+        for number in value if isinstance(value, (tuple, list)) else [value]:
+            if isinstance(number, Real) and not number <= 1000:
+                raise ArgumentError(f"{name} must be at most 1000, which are hours to build, got {value!r}.")
+
+
 def _check(range_: str, inside: Callable[[Any], bool], integer: bool, values: dict[str, Any]) -> None:
     kind, text = (Integral, "an integer") if integer else (Real, "a finite number")
     for name, value in values.items():

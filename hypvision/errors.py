@@ -149,6 +149,10 @@ def explain_machine(error: BaseException) -> str | None:
         return "An input is nested too deeply, or names itself. Correct it."
     if isinstance(error, RuntimeError) and re.match("Symlink loop from|Could not determine home", text):  # of pathlib
         return f"A path leads nowhere: {text}. Correct it, or what it links to."
+    if isinstance(error, ValueError) and "embedded null" in text:
+        return "The name of a file has a NUL character, which no file system takes. Correct it."
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in text:
+        return f"A name or a text is not UTF-8, which is needed here: {text}. Rename the file or folder."
     killed = re.search(r"DataLoader worker .*(exited unexpectedly|is killed by signal: [\w ]+)", text)
     if killed or isinstance(error, (BrokenPipeError, ConnectionResetError, BrokenExecutor)):
         how = f" ({killed[1]})" if killed else ""

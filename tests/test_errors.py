@@ -38,6 +38,8 @@ def failing(error):
         (failing(BrokenProcessPool("abruptly")), 2, "worker process ended"),
         (deep, 2, "nested too deeply"),
         (lambda: Path("~no_such_user").expanduser(), 2, "A path leads nowhere: Could not determine home"),
+        (lambda: os.stat("a\0b"), 2, "has a NUL character"),
+        (lambda: "\udcff".encode(), 2, "not UTF-8"),
         (failing(RuntimeError("Symlink loop from '/a'")), 2, "leads nowhere: Symlink loop from '/a'"),  # Path.resolve
         (failing(KeyboardInterrupt()), 130, "Interrupted."),
         (failing(BrokenPipeError(errno.EPIPE, "Broken pipe")), 141, ""),

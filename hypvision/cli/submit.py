@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from hypvision.cli.arguments import Parser, whole
-from hypvision.errors import HypvisionError, require
+from hypvision.errors import HypvisionError, explain_machine, require
 
 CLUSTERS = ("local", "slurm")
 _POLL_SECONDS = 0.5
@@ -157,6 +157,8 @@ def _call(function: Callable[..., Any], *arguments: Any) -> _Answer:
     except HypvisionError as error:
         return _Answer(failure=" ".join(str(error).split()))
     except Exception as error:  # a bug in one cell must not cost the others their hours
+        if (told := explain_machine(error)) is not None:
+            return _Answer(failure=told)
         return _Answer(failure=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
 
 

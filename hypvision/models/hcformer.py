@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.checkpoints.pretrained import pretrained_overlay
-from hypvision.checks import at_least, more_than, one_of
+from hypvision.checks import at_least, depths, more_than, one_of
 from hypvision.errors import ArgumentError
 from hypvision.geometry.numerics import Function
 from hypvision.nn import ClusterAssignment, ClusterMixer
@@ -407,6 +407,7 @@ def _check_stages(curvature: float, **arguments: Any) -> None:
                 more_than(0, **{f"{name}[{stage}]": value})
             elif name != "window_level":
                 at_least(1, integer=True, **{f"{name}[{stage}]": value})
+    depths(layers=arguments["layers"])
     if len({len(values) for values in arguments.values()}) != 1:
         lengths = ", ".join(f"{name}: {len(values)}" for name, values in arguments.items())
         raise ArgumentError(f"The per-stage arguments must have one entry a stage, got {lengths}.")

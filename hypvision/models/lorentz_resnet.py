@@ -26,7 +26,7 @@ from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.checks import at_least, more_than, one_of
+from hypvision.checks import at_least, depths, more_than, one_of
 from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz
 from hypvision.nn import (
@@ -499,6 +499,7 @@ def _check_stages(
 ) -> None:
     if len(layers) != 4 or len(widths) != 4:
         raise ArgumentError(f"layers and widths must have one entry for each of 4 stages, got {layers} and {widths}.")
+    depths(layers=layers)
     if not isinstance(hyperbolic, Iterable):
         raise ArgumentError(f"hyperbolic_stages must be a tuple, such as (1, 3), got {hyperbolic!r}.")
     if not set(hyperbolic) <= {1, 2, 3, 4}:

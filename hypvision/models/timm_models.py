@@ -16,6 +16,7 @@ from torch import nn
 from hypvision.checkpoints.match import filtered
 from hypvision.checkpoints.read import network_weights, read, read_file
 from hypvision.checkpoints.sources import fetch, fetch_from_hub, hub_switch, is_address, offline
+from hypvision.checks import depths
 from hypvision.errors import HypvisionError
 
 
@@ -32,10 +33,11 @@ def create_model(
     :func:`hypvision.checkpoints.sources.fetch`). Whatever timm raises stays as it is.
 
     Raises:
-        HypvisionError: weights that cannot be fetched or read.
+        HypvisionError: weights that cannot be fetched or read; more layers than can be built.
     """
     import timm
 
+    depths(**{name: arguments[name] for name in ("depth", "depths", "layers") if name in arguments})
     overlay = dict(pretrained_cfg_overlay or {})
     if pretrained:
         overlay = _published(name, arguments.get("pretrained_cfg"), read_overlay(overlay))

@@ -13,8 +13,9 @@ from PIL import Image
 from torch import Tensor
 
 from hypvision.errors import HypvisionError, require, require_finite
-from hypvision.files import replacing, write_json
+from hypvision.files import write_json
 from hypvision.geometry import Lorentz, lorentz
+from hypvision.viz.sheet import save_figure
 
 
 class EmbeddedClasses(NamedTuple):
@@ -187,11 +188,11 @@ def _draw(learner: Any, data: EmbeddedClasses, out: Path, report: dict[str, Any]
     if learner.hier_loss is not None:
         with torch.no_grad():
             proxies = learner.comparable(learner.hier_loss.points())
-    _save(draw_embedding(points, labels.tolist(), Lorentz(1.0), classes, proxies), out / "disk.png")
+    save_figure(draw_embedding(points, labels.tolist(), Lorentz(1.0), classes, proxies), out / "disk.png", dpi=120)
     colours = ["#{:02x}{:02x}{:02x}".format(*c) for c in palette(len(classes) + 2)[1:]]
     title = f"cophenetic correlation {report['cophenetic']['tree']:.2f}" if "cophenetic" in report else ""
     tree = average_linkage(_centre_distances(points, labels))
-    _save(draw_tree(tree, classes, colours, data.examples, title), out / "tree.png")
+    save_figure(draw_tree(tree, classes, colours, data.examples, title), out / "tree.png", dpi=120)
     if proxies is None:
         return
     nodes = proxies.double()
@@ -201,9 +202,4 @@ def _draw(learner: Any, data: EmbeddedClasses, out: Path, report: dict[str, Any]
     between = _distances(torch.cat([_centres(points, labels), nodes[used]]))
     names = [*classes, *(f"proxy {i}" for i in used.tolist())]
     shades = [*colours[: len(classes)], *["#999999"] * len(used)]
-    _save(draw_tree(average_linkage(between), names, shades), out / "proxies.png")
-
-
-def _save(figure, path: Path) -> None:
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)
+    save_figure(draw_tree(average_linkage(between), names, shades), out / "proxies.png", dpi=120)

@@ -14,10 +14,11 @@ from tqdm import tqdm
 from hypvision.checks import at_least, more_than
 from hypvision.data.closures import Closure
 from hypvision.errors import HypvisionError, require
-from hypvision.files import replacing, write_json, write_table
+from hypvision.files import write_json, write_table
 from hypvision.geometry import Euclidean, Lorentz, ManifoldParameter
 from hypvision.losses.graph import graph_map, mean_rank, neighbour_loss
 from hypvision.optim import RiemannianAdam
+from hypvision.viz.sheet import save_figure
 
 LARGEST = 20_000  # names: all distances of so many take three gigabytes
 SPREAD = 0.01  # standard deviation of the tangent vectors that a training starts from
@@ -126,7 +127,6 @@ def draw_closure(closure: Closure, out: str | Path, title: str = "", **options: 
     ]
     write_table(Path(out, "points.csv"), rows)
     figure = draw_hierarchy(points, space, closure.names, closure.parents(), title=title)
-    with replacing(Path(out, "disk.png")) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+    save_figure(figure, Path(out, "disk.png"), dpi=150)
     write_json(Path(out, "closure.json"), report)
     return report

@@ -19,12 +19,11 @@ from hypvision.clip.views import show_to
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.checkpoint import load
 from hypvision.errors import HypvisionError
-from hypvision.files import replacing
 from hypvision.images import open_image
 from hypvision.tasks.few_shot import FewShotCLIP
 from hypvision.tasks.few_shot_benchmark import CellSpec, Settings, cell_config, measured_checkpoint, read_result
 from hypvision.viz.disk import poincare_disk, to_disk
-from hypvision.viz.sheet import contact_sheet, save_image
+from hypvision.viz.sheet import contact_sheet, save_figure, save_image
 
 
 class Places(NamedTuple):
@@ -122,8 +121,7 @@ def draw_places(placed: Places, hierarchy: LatentHierarchy, path: str | Path, ti
     names = [f"A{number + 1}" for number in range(len(attributes))]
     disk.points(attributes, labels=names, s=60, marker="^", color="crimson", zorder=4)
     disk.axes.set_title(title)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=140)
+    save_figure(figure, path, dpi=140)
 
 
 def explain_cell(folder: str | Path, root: str | Path, out: str | Path | None = None) -> list[Path]:

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.errors import HypvisionError, require
-from hypvision.files import csv_text, replacing, write_text
+from hypvision.files import csv_text, write_text
 from hypvision.tasks import few_shot_published as published
 from hypvision.tasks.few_shot_benchmark import read_result
 from hypvision.tasks.few_shot_recipes import host_options
+from hypvision.viz.sheet import save_figure
 
 
 class Row(NamedTuple):
@@ -305,8 +306,7 @@ def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
     axes.set_ylabel("accuracy / %")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=150, bbox_inches="tight")
+    save_figure(figure, path, dpi=150, bbox_inches="tight")
     plt.close(figure)
 
 

@@ -134,7 +134,7 @@ def choose(curves: Sequence[Curve], patterns: Sequence[str] = ()) -> dict[str, l
             the validation.
 
     Raises:
-        HypvisionError: no quantity has such a name.
+        HypvisionError: no quantity has such a name, or the runs have logged none of the usual ones.
     """
     known = list(dict.fromkeys(curve.quantity for curve in curves))
     for pattern in patterns:
@@ -151,6 +151,9 @@ def choose(curves: Sequence[Curve], patterns: Sequence[str] = ()) -> dict[str, l
                 panel = panels.setdefault(title, [])
                 if curve not in panel:
                     panel.append(curve)
+    if not panels:
+        others = f" Choose some of: {', '.join(known)}." if known else " Give runs that have logged something."
+        raise HypvisionError(f"The runs have logged neither loss, rate nor metrics of a validation.{others}")
     return panels if patterns else dict(list(panels.items())[:_MOST])
 
 

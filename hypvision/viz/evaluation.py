@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from hypvision.viz.overlay import printable
-from hypvision.viz.sheet import fitted
+from hypvision.viz.sheet import fitted, show_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -132,6 +132,7 @@ def bars_figure(names: Sequence[str], groups: Mapping[str, Sequence[float]], xla
 def to_image(figure: Figure) -> Image.Image:
     """A figure of matplotlib as an image, RGB."""
     content = io.BytesIO()
+    show_names(figure)
     figure.savefig(content, dpi=_DPI, format="png")
     return Image.open(content).convert("RGB")
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image, ImageDraw
 
 from hypvision.errors import HypvisionError
+from hypvision.errors import printable as escaped
 from hypvision.files import replacing
 from hypvision.images import to_rgb, write_image
 from hypvision.viz.overlay import font, printable
@@ -113,14 +114,29 @@ def _rows(tiles: Sequence[Image.Image], columns: int, width: int, gap: int) -> I
     return sheet
 
 
-def save_figure(figure: Figure, path: str | Path, dpi: int) -> None:
-    """Write a figure of matplotlib as an image, complete or not at all.
+def save_figure(figure: Figure, path: str | Path, dpi: int, **options: Any) -> None:
+    """Write a figure of matplotlib as an image, complete or not at all; ``options`` are those of its ``savefig``.
 
     Raises:
         HypvisionError: the place is not writable.
     """
+    show_names(figure)
     with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=dpi)
+        figure.savefig(temporary, dpi=dpi, **options)
+
+
+def show_names(figure: Figure) -> None:
+    """Have the texts of a figure drawn as they are: a ``$`` begins no formula, and what is not UTF-8 is escaped."""
+    from matplotlib.text import Text
+
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            names = [label.get_text() for label in axis.get_ticklabels()]
+            if (written := [escaped(name) for name in names]) != names:
+                axis.set_ticks(axis.get_ticklocs(), written)
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+        text.set_text(escaped(text.get_text()))
 
 
 def save_image(image: Image.Image, path: str | Path) -> Path:

@@ -12,10 +12,12 @@ import signal
 import struct
 import threading
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers import commands
 from helpers.bad_images import BAD_IMAGES
 from helpers.engine import make_images, write_config
 from PIL import Image
@@ -278,16 +280,22 @@ def attempt(words):
     return None
 
 
-def fuzz(folder, monkeypatch, seed, count):
-    assert threading.current_thread() is threading.main_thread()
-    inner = write_scratch(folder)
+def enter(inner, monkeypatch):
+    """Work in a folder, offline, with a home beside it."""
     monkeypatch.chdir(inner)
+    home = inner.parent / "home"
     for name, value in dict(
-        HOME=folder / "home", HYPVISION_HOME=folder / "home/hypvision", HYPVISION_OFFLINE="1", HF_HUB_OFFLINE="1",
-        HF_HOME=folder / "home/hf", TORCH_HOME=folder / "home/torch",
+        HOME=home, HYPVISION_HOME=home / "hypvision", HYPVISION_OFFLINE="1", HF_HUB_OFFLINE="1", HF_HOME=home / "hf",
+        TORCH_HOME=home / "torch",
     ).items():  # fmt: skip
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the variable is read at its import
+
+
+def fuzz(folder, monkeypatch, seed, count):
+    assert threading.current_thread() is threading.main_thread()
+    inner = write_scratch(folder)
+    enter(inner, monkeypatch)
     files = sorted(str(path.relative_to(inner)) for path in inner.rglob("*"))
     expected = state(folder)
     random_ = random.Random(seed)
@@ -320,3 +328,54 @@ def test_a_sample_of_bad_invocations(tmp_path, monkeypatch):
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_bad_invocations(tmp_path, monkeypatch, seed):
     fuzz(tmp_path, monkeypatch, seed, count=200)
+
+
+WRONG = ["", "no_such", "pipe", "empty", "\udcff", "a\0b", "-1", "0", "nan", "9" * 40, "x" * 5000, "loop", "[", "=",
+         "photos/b.png", "words.txt", "head.safetensors"]  # fmt: skip
+
+
+def damaged(content, random_):
+    """What may have become of a file: None stands for nothing, a path for a folder."""
+    found = [None, Path("folder"), b"", content[: len(content) // 2], content * 2, b"[" * 100_000]
+    for count in (2, 20):
+        noise = bytearray(content)
+        for place in random_.sample(range(len(noise)), min(count, len(noise))):
+            noise[place] = random_.randrange(256)
+        found.append(bytes(noise))
+    pairs = [(b"0", b"-1"), (b"1", b"nan"), (b"a", b"\xe9"), (b",", b";"), (b'"', b""), (b"e", b"[")]
+    return found + [content.replace(*pair) for pair in pairs if b"\0" not in content[:1000]]
+
+
+def single_faults(words, random_):
+    """A line with one fault each: a word that is missing or another one, or a file that is damaged for its time."""
+    first = next(len(name.split()) for name in COMMANDS if name.split() == words[: len(name.split())])
+    for place in range(first, len(words)):
+        for wrong in ([], *([word] for word in WRONG)):
+            yield [*words[:place], *wrong, *words[place + 1 :]]
+    named = [Path(word) for word in words[first:] if os.path.exists(word) and words[0] != "exec"]
+    folders = [{path.suffix: path for path in sorted(folder.rglob("*")) if path.is_file()} for folder in named]
+    for path in [*filter(Path.is_file, named), *(path for folder in folders for path in folder.values())]:
+        whole = path.read_bytes()
+        for content in damaged(whole, random_):
+            path.unlink()
+            if content is not None:
+                path.mkdir() if isinstance(content, Path) else path.write_bytes(content)
+            yield words
+            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+            path.write_bytes(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("words", [line for line in commands.lines() if line[0] != "export"], ids=" ".join)
+def test_single_faults(tmp_path, monkeypatch, words):
+    """In lines that work but for it, so that it is met deep inside. An export takes too long for hundreds."""
+    inner = commands.write_inputs(tmp_path / "inner")
+    os.mkfifo(inner / "pipe")
+    (inner / "loop").symlink_to("loop")
+    (inner / "empty").mkdir()
+    enter(inner, monkeypatch)
+    commands.tiny(monkeypatch.setattr)
+    tried = [(line, attempt(line)) for line in single_faults(words, random.Random(0))]
+    assert len(tried) > 10 and not [(line, wrong) for line, wrong in tried if wrong]

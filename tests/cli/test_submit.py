@@ -35,6 +35,9 @@ def mistake():
 def bug():
     return 1 // 0
 
+def long():
+    Path("x" * 5000).stat()
+
 def die():
     os._exit(7)
 
@@ -74,15 +77,16 @@ def test_every_way_gives_the_same_and_failures_stay_alone(work, tmp_path, capsys
         return key == "four"
 
     cells = [Cell("two", work.square, (2,)), Cell("mistake", work.mistake), Cell("four", work.bug)]
-    cells += [Cell("bug", work.bug), Cell("three", work.square, (3,))]
+    cells += [Cell("bug", work.bug), Cell("long", work.long), Cell("three", work.square, (3,))]
     outcome = run_cells(cells, finished, folder=tmp_path / "jobs", **way)
     assert outcome.results == {"two": 4, "three": 9} and outcome.skipped == ["four"]
     assert asked == [cell.key for cell in cells]
     assert outcome.failures["mistake"] == "The width is too large."
     assert outcome.failures["bug"].startswith("ZeroDivisionError")
+    assert outcome.failures["long"].startswith("The file system refused")
     said = capsys.readouterr().out
     assert "return 1 // 0" in said and said.count("Traceback") == 1  # of the bug, not of the mistake
-    with pytest.raises(HypvisionError, match=r"2 of 5 cells failed. \w+: .*finished cells are kept"):
+    with pytest.raises(HypvisionError, match=r"3 of 6 cells failed. \w+: .*finished cells are kept"):
         outcome.check()
     assert (tmp_path / "jobs").exists() == ("submit" in way)
 

@@ -88,3 +88,12 @@ def test_a_place_without_a_log(tmp_path):
         read_runs([tmp_path])
     with pytest.raises(HypvisionError, match="There is no run"):
         read_runs([tmp_path / "none"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("", "Give runs"), ('{"memory": 3, "iter": 1, "step": 1}', "some of: memory")]
+)
+def test_a_log_with_nothing_to_draw(tmp_path, text, said):
+    (tmp_path / "scalars.json").write_text(text)
+    with pytest.raises(HypvisionError, match=f"neither loss, rate nor metrics.*{said}"):
+        choose(read_runs([tmp_path / "scalars.json"]))
