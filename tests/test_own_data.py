@@ -7,6 +7,7 @@ from xml.etree.ElementTree import Element, ElementTree, SubElement
 
 import numpy as np
 import pytest
+import timm
 from helpers.engine import make_images, write_config
 from helpers.open_vocabulary_segmentation import SMALL, make_folder
 
@@ -118,6 +119,21 @@ def test_class_folders(tmp_path):
         assert runner.message_hub.get_scalar("val/top1").current() >= 0
         assert runner.val_dataloader.dataset.metainfo["classes"] == CLASSES
     assert (loaded.img_size // loaded.patch_size, loaded.locality) == (16, 2) and "Muon" in str(runner.optim_wrapper)
+
+
+@pytest.mark.slow
+def test_few_photos(tmp_path):
+    make_images(tmp_path / "data", 4, CLASSES)
+    [block] = blocks("Classification: few photos, from trained features")
+    runner = run(block, tmp_path / "data", tmp_path)
+    (tmp_path / "page.py").write_text(block)
+    loaded = load_config(tmp_path / "page.py")
+    known = timm.get_pretrained_cfg(loaded.model.backbone.model_name)  # the weights are made for this normalisation
+    for loader in (loaded.train_dataloader, loaded.val_dataloader, loaded.test_dataloader):
+        assert (loader.dataset.transform.mean, loader.dataset.transform.std) == (known.mean, known.std)
+    assert loaded.param_scheduler[-1].end == loaded.train_cfg.max_epochs
+    assert runner.model.backbone.conv_stem.weight.requires_grad is False
+    assert runner.message_hub.get_scalar("val/top1").current() >= 0
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from hypvision.tasks.classification import (
 from hypvision.tasks.classification_report import ClassificationReport
 from hypvision.tasks.hierarchy import HierarchyClassifier
 from hypvision.tasks.multi_label import MultiLabelAP
+from hypvision.tasks.multi_label_report import MultiLabelReport
 
 __all__ = [
     "CalibrationError",
@@ -22,6 +23,7 @@ __all__ = [
     "HierarchyClassifier",
     "ImageClassifier",
     "MultiLabelAP",
+    "MultiLabelReport",
     "PredictionPainterHook",
     "TopKAccuracy",
 ]

@@ -83,7 +83,11 @@ def test_from_a_table_to_labels(trained, tmp_path, capsys):
     assert runner.message_hub.get_scalar("val/mAP").current() > 80
     log = "".join(path.read_text() for path in folder.glob("work/*/*.log"))
     assert "MultiLabelAP of each class (samples):" in log and " blue (24)" in log
-    metrics = measure(folder / "config.py", weights, tmp_path / "test", show_dir=tmp_path / "shown", tta=True)
+    places = dict(out=tmp_path / "report", show_dir=tmp_path / "shown")
+    metrics = measure(folder / "config.py", weights, tmp_path / "test", tta=True, **places)
+    rows = (tmp_path / "report/classes.csv").read_text().splitlines()[1:]
+    assert sum(float(row.split(",")[2]) for row in rows) / 3 == pytest.approx(metrics["mAP"], abs=0.01)
+    assert (tmp_path / "report/precision_recall.png").is_file()
     assert metrics["mAP"] > 80 and len(list((tmp_path / "shown").glob("*.png"))) == 72
     words = ["predict", str(folder / "val/red"), "--model", str(folder / "config.py"), "--weights", str(weights)]
     for score, most in ((None, 24), ("0", 72), ("1", 0)):

@@ -1,0 +1,110 @@
+"""What ``hypvision test --out`` reports of a classifier that finds any number of labels in an image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from mmengine.registry import METRICS
+
+from hypvision.engine.extensions import REPORTS
+from hypvision.engine.reports import ReportMetric
+from hypvision.tasks.multi_label import average_precision
+from hypvision.viz.evaluation import precision_recall_figure
+from hypvision.viz.report import Part
+
+_RECALL = np.linspace(0, 1, 101)
+_LINES = 10  # classes with a curve
+
+
+def precision_curve(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Precision (101,) at recalls from 0 to 1: the best that a threshold with at least this recall has.
+
+    Args:
+        scores: (N,).
+        truth: bool (N,), with a true one.
+    """
+    order = np.argsort(-scores, kind="stable")
+    ends = np.flatnonzero(np.diff(scores[order], append=-np.inf))  # equal scores pass a threshold together
+    found = np.cumsum(truth[order])[ends]
+    best = np.maximum.accumulate((found / (ends + 1))[::-1])[::-1]
+    curve: np.ndarray = best[np.searchsorted(found, _RECALL * truth.sum() - 1e-9)]
+    return curve
+
+
+@METRICS.register_module()
+class MultiLabelReport(ReportMetric):
+    """Collects the labels and the scores of each image.
+
+    Args:
+        threshold: labels with a score of at least this are predicted.
+        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
+    """
+
+    def __init__(self, threshold: float = 0.5, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.threshold = threshold
+
+    def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
+        """Keep ``(labels, scores)`` of each image."""
+        for sample in data_samples:
+            if isinstance(sample["label"], list) and sample["scores"].isfinite().all():
+                self.results.append((sample["label"], sample["scores"].tolist()))
+
+    def report(self, results: list[tuple]) -> list[Part]:
+        """The curves and the classes."""
+        if not results:
+            return [Part("Predictions", text="No image has labels and scores that are finite.")]
+        truth, scores = np.array([row[0] for row in results]) > 0, np.array([row[1] for row in results])
+        names = self.names or [str(label) for label in range(truth.shape[1])]
+        text = f"A label counts as found from a score of {self.threshold:g} on."
+        table = Part("Classes", "classes", text, table=label_table(scores, truth, names, self.threshold))
+        return [*curve_parts(scores, truth, names), table]
+
+
+def curve_parts(scores: np.ndarray, truth: np.ndarray, names: Sequence[str]) -> list[Part]:
+    """Curves of precision and recall: their mean, and those of the best and the worst classes.
+
+    Args:
+        scores: (N, C).
+        truth: bool (N, C).
+        names: of the classes.
+    """
+    known, title = np.flatnonzero(truth.any(0)).tolist(), "Precision and recall"
+    if not known:
+        return [Part(title, text="No image of the test data has a label.")]
+    curves = {c: precision_curve(scores[:, c], truth[:, c]) for c in known}
+    ap = {c: 100 * average_precision(scores[:, c], truth[:, c]) for c in known}
+    by_ap = sorted(known, key=lambda c: -ap[c])
+    chosen = by_ap if len(by_ap) <= _LINES else [*by_ap[: _LINES // 2], *by_ap[-_LINES // 2 :]]
+    mean = np.mean(list(curves.values()), 0)
+    panels = {
+        "mean of the classes": {f"mAP {np.mean(list(ap.values())):.1f}": mean},
+        "classes": {f"{names[c]}  ({ap[c]:.1f})": curves[c] for c in chosen},
+    }
+    some = "" if len(chosen) == len(by_ap) else " On the right are the five best and the five worst classes."
+    lines = {"(mean)": mean, **{names[c]: curves[c] for c in known}}
+    rows = [(name, float(r), float(p)) for name, curve in lines.items() for r, p in zip(_RECALL, curve)]
+    text = f"The best precision at each recall; in brackets the average precision of the class, in percent.{some}"
+    picture = precision_recall_figure(_RECALL, panels)
+    return [Part(title, "precision_recall", text, picture, [("class", "recall", "precision"), *rows], shown=False)]
+
+
+def label_table(scores: np.ndarray, truth: np.ndarray, names: Sequence[str], threshold: float) -> list[tuple]:
+    """AP, recall, precision and F1 of each class in percent, the worst AP first; NaN without anything to count."""
+    given = scores >= threshold
+    right, true, found = (truth & given).sum(0), truth.sum(0), given.sum(0)
+    with np.errstate(invalid="ignore"):
+        recall, precision, f1 = 100 * right / true, 100 * right / found, 200 * right / (true + found)
+    ap = [100 * average_precision(scores[:, c], truth[:, c]) for c in range(len(names))]
+    rows = zip(names, true.tolist(), ap, recall.tolist(), precision.tolist(), f1.tolist())
+    order = sorted(rows, key=lambda row: (row[2] != row[2], row[2]))
+    return [("class", "images", "AP", "recall", "precision", "F1"), *order]
+
+
+def _settings(metric: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(type="MultiLabelReport", threshold=metric.get("threshold", 0.5))
+
+
+REPORTS["MultiLabelAP"] = _settings
