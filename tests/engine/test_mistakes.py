@@ -497,7 +497,8 @@ def test_commands_without_mmengine(tmp_path, capsys, originals):
 
 def test_half_of_a_loop_is_told(tmp_path, capsys):
     """mmengine's own words for it are a ValueError."""
-    (tmp_path / "half.py").write_text("model = dict(type='x')\ntrain_dataloader = dict()\ntest_dataloader = dict()\n")
+    loaders = "train_dataloader = dict()\ntest_dataloader = dict(dataset=dict(type='CIFARDataset'))\n"
+    (tmp_path / "half.py").write_text("model = dict(type='x')\n" + loaders)
     (tmp_path / "a.pth").write_bytes(b"")
     assert main(["test", str(tmp_path / "half.py"), str(tmp_path / "a.pth"), "--work-dir", str(tmp_path / "out")]) == 2
     assert "has train_dataloader, but no train_cfg and no optim_wrapper. Add what" in capsys.readouterr().err
