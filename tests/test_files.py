@@ -284,3 +284,30 @@ def test_cells_that_a_spreadsheet_would_run_are_quoted():
 def test_a_name_that_is_not_utf8_is_written_escaped(tmp_path):
     write_table(tmp_path / "a.csv", [dict(file="\udcff.png")])
     assert (tmp_path / "a.csv").read_text() == "file\n\\udcff.png\n"
+
+
+def large_readers(folder):
+    """Everything that reads YAML or configs, as calls."""
+    from hypvision.checkpoints.index import read_index
+    from hypvision.engine.config import load_config
+    from hypvision.tasks.publishing import read_about
+
+    for name, text in {
+        "a.yml": "".join(f"k{i}: {i}\n" for i in range(10**6)),
+        "a.py": "model = dict(type='x')\nd = {" + "".join(f"'k{i}': {i}, " for i in range(10**6)) + "}\n",
+        "a.json": '{"model": {' + "".join(f'"k{i}": {i}, ' for i in range(10**6)) + '"x": 1}}',
+    }.items():
+        (folder / name).write_text(text)
+    yield lambda: read_index(folder / "a.yml")
+    yield lambda: read_about(folder / "a.yml")
+    yield lambda: load_config(folder / "a.py")
+    yield lambda: load_config(folder / "a.json")
+
+
+@pytest.mark.timeout(60)
+def test_a_million_keys_are_refused_at_once(tmp_path):
+    """Readers of JSON take them, in seconds; those of YAML and Python would take minutes."""
+    pytest.importorskip("mmengine")
+    for read in large_readers(tmp_path):
+        with pytest.raises(HypvisionError, match=r"\.(yml|py|json).*more than [24],\d{3},\d{3}"):
+            read()

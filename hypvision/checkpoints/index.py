@@ -61,12 +61,17 @@ _Loader.compose_node = _compose
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
+_LONGEST_YAML = 2**21  # letters, a hundred records of a thousand classes; PyYAML takes seconds for them
+
+
 def parse_yaml(text: str) -> Any:
     """What a YAML text says: plain values, no key twice, no aliases.
 
     Raises:
-        ValueError: it is no such YAML, or has brackets without end.
+        ValueError: it is no such YAML, has brackets without end, or more than two million letters.
     """
+    if len(text) > _LONGEST_YAML:
+        raise ValueError(f"it has {len(text):,} letters, more than {_LONGEST_YAML:,}")
     try:
         return yaml.load(text, _Loader)
     except (yaml.YAMLError, RecursionError) as error:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from hypvision.engine.checks import close_configs, datasets_of
 from hypvision.engine.extensions import PREPARATIONS, RUN_HOOKS
 from hypvision.errors import HypvisionError, did_you_mean, explain_machine, one_line, require
+from hypvision.files import check_regular
 from hypvision.shipped import config_folder, find_config
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
 OWN = "hypvision::"  # prefix of a shipped config in _base_, like "mmdet::" for mmdet's
 
 
+_LARGEST = 2**22  # bytes of a config; mmengine takes minutes for ten times as many
+
+
 def load_config(source: str | Path | Config, options: dict[str, Any] | None = None) -> Config:
     """Read a config file, with changes.
 
@@ -82,6 +86,7 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
             path = find_config(source) or path
         if path.is_file():
             _check_suffix(path)
+            check_regular(path, _LARGEST)
         else:
             raise HypvisionError(
                 f"There is no config '{source}'.{close_configs(source)} Give the path of a config file, or a name "

@@ -248,7 +248,7 @@ BINARY = np.array([[0, 0, 0, 255]] * 3)
         (BINARY * 0 + [0, 1, 1, 0], dict(metainfo=dict(classes=("cat",)), reduce_zero_label=True), r"one class, 'cat'"),
         (BINARY, dict(metainfo=dict(classes=("cat",))), r"one class, 'cat'.*Name the background"),
         (LABELS + (LABELS < 3), {}, r"has the label 3, which is out of range.*name all classes.*begin at 1"),
-        (LABELS, dict(metainfo=dict(classes="cat")), r"classes='cat' of .* is one string.*classes=\('cat',\)"),
+        (LABELS, dict(metainfo=dict(classes="cat")), r"are the text 'cat', not a list.*classes=\(\"cat\",\)"),
         (LABELS, dict(metainfo=dict(classes=("cat", "dog", "cat"))), r"has 'cat' more than once"),
         (LABELS, dict(rgb_masks=True), r"one colour for each of the 3 classes.*palette has 0"),
         (LABELS, dict(rgb_masks="yes"), r"rgb_masks must be one of False, True, 'ignore'"),

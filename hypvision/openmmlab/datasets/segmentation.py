@@ -18,6 +18,7 @@ from mmseg.registry import DATASETS, TRANSFORMS
 
 from hypvision.checks import one_of
 from hypvision.clip.classes import check_classes
+from hypvision.data.annotations import check_names
 from hypvision.data.label_maps import find_pairs, labels_of
 from hypvision.data.taxonomy import TAXONOMY
 from hypvision.data.usage import Usage
@@ -43,7 +44,7 @@ def _init_with_colours(
     """
     one_of((False, True, "ignore"), rgb_masks=rgb_masks)
     metainfo = kwargs.get("metainfo") or {}
-    _check_names(metainfo.get("classes"), type(self).METAINFO.get("classes"))
+    _check_classes_given(metainfo.get("classes"), type(self).METAINFO.get("classes"))
     # The colours of the labels in the files; those given with a subset of the classes are the subset's.
     self.mask_palette, self.rgb_masks, self.whole_palette = mask_palette, rgb_masks, True
     if mask_palette is None:
@@ -52,15 +53,11 @@ def _init_with_colours(
     _init(self, *args, **kwargs)
 
 
-def _check_names(classes: Any, known: Sequence[str] | None) -> None:
+def _check_classes_given(classes: Any, known: Sequence[str] | None) -> None:
     """Class names as a config gives them; None: those of the data set."""
-    if isinstance(classes, str):
-        if os.path.isfile(classes):
-            return
-        raise HypvisionError(
-            f"classes={classes!r} of the data set is one string, no list of names, and no file that has them. Write "
-            f"classes=({classes!r},), with a comma."
-        )
+    if isinstance(classes, str) and os.path.isfile(classes):
+        return
+    check_names(classes)
     names = check_classes(enumerate(classes or ()), "The list of classes of the data set", "Correct metainfo.")
     if known is not None and (unknown := [name for name in names.values() if name not in known]):
         raise HypvisionError(
