@@ -11,6 +11,7 @@ from PIL import Image
 
 pytest.importorskip("mmengine")
 import timm
+from helpers.engine import make_images
 
 from hypvision.checkpoints.index import builtin_index
 from hypvision.cli import COMMANDS, _command, main, parser_of
@@ -136,3 +137,33 @@ def test_a_command_runs_as_it_stands(line, tmp_path, monkeypatch, capsys):
     assert main(list(words)) == 0
     for name in RUN[line]:
         assert list(tmp_path.rglob(Path(name).name)), sorted(map(str, tmp_path.rglob("*")))
+
+
+MINE = """
+_base_ = ["hypvision::_base_/own_photos.py"]
+data_root = "data/mine"
+model = dict(_delete_=True, type="ImageClassifier", backbone=dict(model_name="test_efficientnet", num_classes=3))
+view = dict(transform=dict(input_size=32))
+train_dataloader = dict(num_workers=0, dataset=view)
+val_dataloader = test_dataloader = dict(num_workers=0, persistent_workers=False, dataset=view)
+"""
+
+
+@pytest.mark.slow
+def test_own_data_from_the_first_line_to_a_prediction(tmp_path, monkeypatch):
+    """The first block of docs/own-data.md, in its order."""
+    make_images(tmp_path / "data/mine", per_class=4)
+    page = ROOT / "docs/own-data.md"
+    count = len([line for line in blocks(page)[0].splitlines() if line.startswith("hypvision ")])
+    lines = list(commands_of(page, tmp_path))[:count]
+    assert [words[0] for words in lines] == ["check", "browse", "summary", "train", "test", "predict"]
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(MINE)
+    shutil.copytree("data/mine/val/red", "photos")
+    for words in lines:
+        try:
+            assert main(words) == 0, words
+        except SystemExit as end:
+            assert not end.code, words
+    for name in ("report/report.html", "predicted/predictions.json", "work_dirs/mine/results.png"):
+        assert Path(name).is_file(), name

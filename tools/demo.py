@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 from mmengine.config import Config
-from PIL import Image
+from PIL import Image, ImageDraw
 from pycocotools.coco import COCO
 
 import hypvision
@@ -40,7 +40,7 @@ from hypvision.files import write_text
 from hypvision.images import images_in, open_image, read_labels
 from hypvision.inference import Boxes, Classes, Labels
 from hypvision.openmmlab.datasets.open_vocabulary_shapes import CLASSES, NOVEL
-from hypvision.viz.overlay import add_legend, draw_boxes, paint
+from hypvision.viz.overlay import add_legend, draw_boxes, font, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import contact_sheet, save_image
 
@@ -277,8 +277,10 @@ def segmentations(shown: int = 4) -> Picture:
     ]
     tiles = [painted(image, read_labels(path), found[0].names) for image, path in zip(images, maps)]
     tiles += [painted(image, result.labels, result.names) for image, result in zip(images, found)]
-    text = "Scenes of the validation data. Above: the truth; below: what HCFormer with Semantic FPN finds."
-    return Picture(sheet(tiles, "emoji_segmentation"), "Emoji, segmented", text)
+    text = "Scenes of the validation data: the truth, and what HCFormer with Semantic FPN finds."
+    return Picture(
+        sheet(tiles, "emoji_segmentation", ("truth", "HCFormer with Semantic FPN")), "Emoji, segmented", text
+    )
 
 
 def detections(shown: int = 4) -> Picture:
@@ -299,8 +301,9 @@ def detections(shown: int = 4) -> Picture:
         found = prediction.result
         masks = None if found.masks is None else found.masks.repeat(factor, 1).repeat(factor, 2)
         tiles.append(replace(found, boxes=found.boxes * factor, masks=masks).draw(image))
-    text = "Scenes of the validation data. Above: the truth; below: what HCFormer with Mask R-CNN finds."
-    return Picture(sheet(tiles, "emoji_detection"), "Emoji, detected", text)
+    text = "Scenes of the validation data: the truth, and what HCFormer with Mask R-CNN finds."
+    titles = ("truth", "HCFormer with Mask R-CNN")
+    return Picture(sheet(tiles, "emoji_detection", titles), "Emoji, detected", text)
 
 
 def before_and_after(shown: int = 4) -> Picture:
@@ -318,10 +321,12 @@ def before_and_after(shown: int = 4) -> Picture:
     line = f"{', '.join(NOVEL['shape'])}: mIoU {scores[1]:.3f}; the CLIP before tuning: {scores[0]:.3f}."
     print(f"Shapes whose names had no label in training: {line}", flush=True)
     text = (
-        "Scenes of the validation data with shapes whose names had no label in training. Above: the scene; middle: "
-        f"what the CLIP finds before tuning; below: what HyperCLIP finds. Only these shapes: {line}"
+        "Scenes of the validation data with shapes whose names had no label in training, and what two models find. "
+        f"Only these shapes: {line}"
     )
-    return Picture(sheet(tiles, "open_vocabulary"), "Words without labels", text)
+    return Picture(
+        sheet(tiles, "open_vocabulary", ("scene", "CLIP before tuning", "HyperCLIP")), "Words without labels", text
+    )
 
 
 def trained(name: str) -> tuple[str, Path]:
@@ -341,14 +346,22 @@ def painted(image: Image.Image, labels: np.ndarray, classes: Sequence[str]) -> I
     return add_legend(shown, [(classes[label], colours[label - 1]) for label in np.unique(labels) if label], width=CELL)
 
 
-def sheet(tiles: Sequence[Image.Image], name: str) -> Path:
-    """Tiles in rows of four as one picture; its file."""
+def sheet(tiles: Sequence[Image.Image], name: str, titles: Sequence[str] = ("",)) -> Path:
+    """Tiles in rows of four as one picture, with a title above each row, or none at all; its file."""
     side = max(max(tile.size) for tile in tiles)
     equal = []
     for tile in tiles:
         equal.append(Image.new("RGB", (side, side), "white"))
         equal[-1].paste(tile)
-    return save_image(contact_sheet(equal, cell=side), ROOT / f"images/{name}.png")
+    each = len(equal) // len(titles)
+    rows = [contact_sheet(equal[start : start + each], cell=side) for start in range(0, len(equal), each)]
+    above = 28 if any(titles) else 0
+    whole = Image.new("RGB", (rows[0].width, len(rows) * (rows[0].height + above)), "white")
+    for i, (row, title) in enumerate(zip(rows, titles)):
+        top = i * (row.height + above)
+        whole.paste(row, (0, top + above))
+        ImageDraw.Draw(whole).text((8, top + above // 2), title, "black", font(18), "lm")
+    return save_image(whole, ROOT / f"images/{name}.png")
 
 
 PAGE = """<!doctype html>

@@ -64,6 +64,14 @@ def test_what_is_painted_on_the_larger_image(demo):
     assert (shown[150:280, :] == 200).all() and (shown[10:130, :] != 200).any(-1).all()
 
 
+def test_rows_of_a_sheet_have_titles(demo):
+    tiles = [Image.new("RGB", (288, 300), "red")] * 8
+    plain, titled = (np.array(Image.open(demo.sheet(tiles, "rows", titles))) for titles in (("",), ("truth", "found")))
+    assert titled.shape[0] > plain.shape[0] and (titled[:28] < 100).any()
+    red = (titled[:, 150] == (255, 0, 0)).all(-1)
+    assert (np.diff(red.astype(int)) == 1).sum() == 2 and (titled[red.argmax() + 320 : red.argmax() + 350] < 100).any()
+
+
 def test_intersection_over_union(demo):
     truth, answer = [np.array([[0, 0, 1, 1]])], [np.array([[0, 1, 1, 1]])]
     assert demo.mean_iou(truth, answer, [0, 1]) == pytest.approx((1 / 2 + 2 / 3) / 2)
