@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from hypvision.checks import one_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry import lorentz
+from hypvision.geometry.numerics import sinhc
 from hypvision.losses import cone_half_aperture, radial_angle
 
 Modality = Literal["image", "text"]
@@ -151,8 +152,10 @@ class Hyperboloid:
         with torch.autocast(features.device.type, enabled=False):
             v = _wide(features) * self.scales.get(modality, 1.0)
             length = torch.linalg.vector_norm(v, dim=-1, keepdim=True) * self.c**0.5
-            v = v * (self.FARTHEST / length.clamp(min=self.FARTHEST))
-            return lorentz.expmap0(v, self.c)
+            # The length is cut, not the vector: what is left of a gradient along the ray by rounding would be enlarged
+            # by sinh as much as the points are far.
+            stretch = sinhc(length.clamp(max=self.FARTHEST)) * (self.FARTHEST / length.clamp(min=self.FARTHEST))
+            return lorentz.from_space(stretch * v, self.c)
 
     def to_average(self, features: Tensor) -> Tensor:
         return features  # before the lift, not normalised (the official code)
