@@ -407,14 +407,15 @@ def _flush(path: Path) -> None:
 
 def _as_not_written(path: Path, temporary: Path, error: Exception) -> Exception:
     """What is told of an error while ``temporary`` was written: one of the disk, or the error itself."""
-    number = re.search(r"os error (\d+)", str(error))
     if isinstance(error, HypvisionError):  # of a file in a folder, which has its name after the move
         told = str(error).replace(str(temporary), str(path))
-        return error if told == str(error) else HypvisionError(told)
+        return error if told == str(error) else type(error)(told)
     if isinstance(error, OSError):
         return _not_written(path, error)
-    if number and type(error).__name__ == "SafetensorError":
-        return _not_written(path, OSError(int(number[1]), os.strerror(int(number[1]))))
+    if type(error).__name__ == "SafetensorError":
+        found = re.search(r"os error (\d+)", str(error))
+        reason = OSError(int(found[1]), os.strerror(int(found[1]))) if found else OSError(str(error))
+        return _not_written(path, reason)
     if "inline_container" in str(error):  # the writer of torch.save, which does not know why
         return _not_written(path, OSError("PyTorch could not write all of it, as happens when the disk is full"))
     return error

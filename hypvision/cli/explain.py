@@ -133,6 +133,8 @@ def _explain_clip(args: Namespace) -> None:
         points["texts"] = embed_texts(clip.model, clip.tokenizer, words, progress=True)
     if pictures:
         points["gallery"] = embed_pictures(clip, pictures)
+    places = [picture.path.resolve() for picture in pictures]
+    last = None if args.to is None else open_image(args.to)
     radii = {name: space.radius(value) for name, value in points.items()}
     if args.captions is not None:
         radii = caption_radii(clip, args.captions, space)
@@ -144,8 +146,8 @@ def _explain_clip(args: Namespace) -> None:
             if words:
                 for step in meru_traversal(point, points["texts"], words, space, args.steps, end=end):
                     passed.append(Found(round(step.threshold * (args.steps - 1)), step.text, step.radius))
-            ends = [path] if args.to is None else [path, Path(args.to)]  # they are no news, but their boxes are
-            others = [n for n, x in enumerate(pictures) if x.box or not any(x.path.samefile(each) for each in ends)]
+            ends = {Path(each).resolve() for each in (path, args.to or path)}  # they are no news, but their boxes are
+            others = [n for n, picture in enumerate(pictures) if picture.box or places[n] not in ends]
             if others:
                 # Images have no cones but in HyCoCLIP, and there those of boxes alone: the nearest counts.
                 walk = meru_traversal(
@@ -160,7 +162,7 @@ def _explain_clip(args: Namespace) -> None:
                 share = found.step / (args.steps - 1)
                 print(f"  from {share:4.0%} of the way: {found.name} (distance from the root {found.radius:.3f})")
             out = Path(args.out, f"{name}_walk.png")
-            draw_traversal(open_image(path), way, passed, out, None if args.to is None else open_image(args.to))
+            draw_traversal(open_image(path), way, passed, out, last)
             print(out)
     draw_radii(radii, {}, Path(args.out, "radii.png"), "distance from the root")
     print(Path(args.out, "radii.png"))

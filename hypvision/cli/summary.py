@@ -15,12 +15,12 @@ from hypvision.cli.arguments import (
     device_of,
     whole,
 )
+from hypvision.cli.export import TOWERS
 from hypvision.errors import HypvisionError
 
 if TYPE_CHECKING:
     from hypvision.inference.summary import Summary
 
-TOWERS = ("image", "text")  # those of hypvision.zoo.export_clip, whose import brings PyTorch
 COUNTED = (
     "Counted are convolutions, linear and recurrent layers, other products of matrices, and attention; a multiply-add\n"
     "is two floating-point operations. Activations are the numbers that convolutions and products of matrices give."

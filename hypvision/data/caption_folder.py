@@ -142,7 +142,7 @@ class CaptionFolder(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         image, row = self.read(index), self.rows[index]
-        found = dict(inputs=self.transform(image), caption=row.caption.strip(), image=row.image)
+        found = dict(inputs=self.transform(image), caption=row.caption.strip(), image=self.name(index))
         if self.boxes:
             box = row.boxes[int(torch.randint(len(row.boxes), ()))]
             found |= dict(box_inputs=self.transform(cut_box(image, box)), box_caption=box.words.strip())

@@ -20,10 +20,8 @@ def caption_radii(clip: CLIPBundle, folder: str | Path, space: Space, batch: int
     boxes and their words, if it has any: the histogram of MERU and HyCoCLIP."""
     rows = read_captions(folder)
     pictures = pictures_of(folder, rows)
-    wholes = [picture for picture in pictures if picture.box is None]
-    boxes = [picture for picture in pictures if picture.box is not None]
+    points, cut = embed_pictures(clip, pictures, batch), torch.tensor([x.box is not None for x in pictures])
     texts = {"texts": [row.caption for row in rows], "box texts": [box.words for row in rows for box in row.boxes]}
-    images = {"images": wholes, "box images": boxes}
-    found = {name: embed_pictures(clip, given, batch) for name, given in images.items() if given}
+    found = {"images": points[~cut]} | ({"box images": points[cut]} if cut.any() else {})
     found |= {name: embed_texts(clip.model, clip.tokenizer, given) for name, given in texts.items() if given}
     return {name: space.radius(value) for name, value in found.items()}

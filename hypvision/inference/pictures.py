@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from PIL import Image
 from torch import Tensor
-from tqdm import tqdm
 
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.radial.measure import embed_images
@@ -26,9 +25,9 @@ class Picture(NamedTuple):
     def __str__(self) -> str:
         return str(self.path) if self.box is None else f"{self.path}, {self.box.words.strip()}"
 
-    def open(self) -> Image.Image:
-        """The image, cut to the box."""
-        image = open_image(self.path)
+    def open(self, read: Callable[[Path], Image.Image] = open_image) -> Image.Image:
+        """The image, which ``read`` opens, cut to the box."""
+        image = read(self.path)
         return image if self.box is None else cut_box(image, self.box)
 
 
@@ -58,7 +57,5 @@ def find_pictures(names: Iterable[str | Path]) -> list[Picture]:
 
 def embed_pictures(clip: CLIPBundle, pictures: Sequence[Picture], batch: int = 64) -> Tensor:
     """Points ``(m, d)`` in the model's space."""
-    starts = tqdm(
-        range(0, len(pictures), batch), desc="images", leave=False, disable=True if len(pictures) <= batch else None
-    )
-    return torch.cat([embed_images(clip, [picture.open() for picture in pictures[n : n + batch]]) for n in starts])
+    read = lru_cache(maxsize=1)(open_image)  # the boxes of an image come after it
+    return embed_images(clip, pictures, batch, lambda picture: picture.open(read))

@@ -109,7 +109,11 @@ def subject_of(name: str, arguments: Mapping[str, Any], size: int | None = None)
         return _plugin("a config")(name, size)
     if is_address(name) or name in builtin_index().records:
         record = find(name)[1]
+        if arguments and record.task != "classification":
+            raise HypvisionError(f"The weights '{name}' are of a {record.task} model: leave out --model-args.")
         if record.task == "zero-shot":
+            if size:
+                raise HypvisionError(f"The CLIP '{name}' takes images of one size: leave out --size.")
             from hypvision.clip.models import create_clip
             from hypvision.clip.names import clip_options
 
@@ -171,11 +175,13 @@ def summarise(
         try:
             run(inputs)  # what is kept from call to call, such as embeddings of class names, counts with neither
             products = _counted(network, run, inputs, _LACKING)
+        except torch.OutOfMemoryError:
+            raise  # which the command line explains
         except (RuntimeError, AssertionError, ValueError) as error:
             size = " x ".join(map(str, inputs.shape[1:]))
             raise HypvisionError(
                 f"{type(network).__name__} takes no {subject.unit} of {size} ({one_line(error)}). Give another --size, "
-                "or build the network for this one, often by --model-args img_size=N."
+                "or build the network for this one: timm's models often by --model-args img_size=N."
             ) from error
         elements = _counted(network, run, inputs, dict.fromkeys(_PRODUCTS, _elements))
         seconds = _seconds(run, inputs.expand(batch, *inputs.shape[1:]).contiguous(), repeats, tell)

@@ -21,7 +21,7 @@ from hypvision.viz.sheet import save_image, titled_sheet
 @HOOKS.register_module()
 class ResultPainterHook(Hook):
     """Writes each test image with its boxes, masks or classes painted in, left as they are in the annotations, right as
-    they were found; images without annotations alone.
+    they were found; alone where the data have no annotations.
 
     Args:
         out_dir: folder of the images; made if missing.
@@ -32,7 +32,9 @@ class ResultPainterHook(Hook):
 
     def before_test(self, runner: Runner) -> None:
         dataset: Any = runner.test_dataloader.dataset
-        paths = [str(dataset.get_data_info(index)["img_path"]) for index in range(len(dataset))]
+        infos = [dataset.get_data_info(index) for index in range(len(dataset))]
+        self.annotated = any(info.get("seg_map_path") or info.get("instances") for info in infos)
+        paths = [str(info["img_path"]) for info in infos]
         self.indices = dict(zip(paths, range(len(paths))))
         self.names = dict(zip(paths, output_names([Path(path) for path in paths])))
         self.out_dir.mkdir(parents=True, exist_ok=True)
@@ -49,9 +51,8 @@ class ResultPainterHook(Hook):
                 continue
             index = self.indices[path]
             info = dataset.get_data_info(index)
-            annotated = info.get("seg_map_path") or info.get("instances") is not None
             # A map of panoptic data has numbers of segments, which is another picture.
-            truth = picture_of(dataset, index) if annotated and "segments_info" not in info else None
+            truth = picture_of(dataset, index) if self.annotated and "segments_info" not in info else None
             tiles = [(found, "found")] if truth is None else [(truth, "true"), (found, "found")]
             high = max(image.height for image, _ in tiles)
             sheet = titled_sheet([(_filled(image, high), title) for image, title in tiles])

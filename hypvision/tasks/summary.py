@@ -1,4 +1,4 @@
-"""The models of configs and of OpenMMLab for ``hypvision summary``; see :mod:`hypvision.inference.summary`."""
+"""The models of configs for ``hypvision summary``; see :mod:`hypvision.inference.summary`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.structures import BaseDataElement
-from torch import Tensor, nn
 
 from hypvision.clip.views import view_of
 from hypvision.engine.config import load_config
 from hypvision.engine.predicting import untrained_model
 from hypvision.errors import HypvisionError
 from hypvision.inference.summary import Subject
+from hypvision.plugins import plugin
 from hypvision.tasks.publishing import input_size
 from hypvision.zoo.export_clip import ImageTower
 
@@ -49,22 +48,8 @@ def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
     if loaded.get("default_scope") == "mmdet" and clip is not None:
         shape = input_size(loaded, size)  # detectors look at larger images than CLIP does
     if loaded.get("default_scope") in ("mmseg", "mmdet"):
-        subject = subject_of_model(model, shape)
+        subject: Subject = plugin("subject of segmentation")(model, shape)
     else:
         pixels = torch.randn(1, *shape) if clip is None else torch.randint(0, 256, (1, *shape))
         subject = Subject(model, pixels)
     return subject._replace(about=about)
-
-
-def subject_of_model(model: nn.Module, shape: tuple[int, int, int]) -> Subject:
-    """A segmenter or detector of OpenMMLab up to the outputs of its heads, on images of this shape (C, H, W).
-
-    A detector of two stages looks at the regions that its own first stage proposes.
-    """
-    about = dict(img_shape=shape[1:], ori_shape=shape[1:], batch_input_shape=shape[1:], pad_shape=shape[1:])
-
-    def run(images: Tensor) -> Any:
-        samples = [BaseDataElement(metainfo=dict(about, scale_factor=(1.0, 1.0))) for _ in images]
-        return model(images, samples, mode="tensor")
-
-    return Subject(model.eval(), torch.randn(1, *shape), run)

@@ -126,15 +126,26 @@ def save_figure(figure: Figure, path: str | Path, dpi: int, **options: Any) -> N
 
 
 def show_names(figure: Figure) -> None:
-    """Have the texts of a figure drawn as they are: a ``$`` begins no formula, and what is not UTF-8 is escaped."""
+    """Have the texts of a figure drawn as they are: a ``$`` begins no formula, and what is not UTF-8 is escaped.
+
+    Numbers that matplotlib writes at an axis, some by a formula of its own, stay.
+    """
     from matplotlib.text import Text
+    from matplotlib.ticker import LogFormatter, ScalarFormatter
 
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             names = [label.get_text() for label in axis.get_ticklabels()]
             if (written := [escaped(name) for name in names]) != names:
                 axis.set_ticks(axis.get_ticklocs(), written)
-    for text in figure.findobj(Text):
+    numbers = {
+        label
+        for axes in figure.axes
+        for axis in (axes.xaxis, axes.yaxis)
+        if isinstance(axis.get_major_formatter(), (LogFormatter, ScalarFormatter))
+        for label in axis.get_ticklabels()
+    }
+    for text in set(figure.findobj(Text)) - numbers:
         text.set_parse_math(False)
         text.set_text(escaped(text.get_text()))
 

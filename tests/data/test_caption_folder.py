@@ -29,6 +29,7 @@ def folder(tmp_path):
 def test_captions_and_boxes(folder):
     whole = CaptionFolder(folder)
     assert len(whole) == 2 and whole[1]["caption"] == "two birds" and whole[0]["inputs"].shape == (3, 6, 8)
+    assert whole[1]["image"] == str(folder / "images/b.jpg")  # one of another folder may have the same name
     data = CaptionFolder(folder, boxes=True)
     seen = set()
     for _ in range(30):

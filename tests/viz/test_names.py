@@ -26,3 +26,13 @@ def test_no_name_is_a_formula(tmp_path, name):
     draw_radii({name: torch.rand(30), f"{name} after": torch.rand(3)}, {}, tmp_path / "b.png")
     shown = [axes.get_title(), axes.get_legend().get_texts()[0].get_text(), axes.get_xticklabels()[0].get_text()]
     assert len({*shown}) == 1 and shown[0].encode() and (shown[0] == name or "\\" in shown[0])
+
+
+def test_numbers_of_an_axis_stay(tmp_path):
+    """Those of a logarithmic one are formulas of matplotlib's own."""
+    figure = Figure()
+    axes = figure.subplots()
+    axes.loglog([1e-3, 1], [1, 10])
+    save_figure(figure, tmp_path / "a.png", dpi=50)
+    assert all(label.get_parse_math() for label in axes.get_xticklabels())
+    assert not axes.title.get_parse_math()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,12 +67,21 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
 
 
 @torch.no_grad()
-def embed_images(clip: CLIPBundle, paths: Sequence[str | Path | Image.Image], batch: int = 64) -> Tensor:
-    """Points ``(m, d)`` of images in the model's space, resized and cropped for the model (:func:`.views.view_of`)."""
+def embed_images(
+    clip: CLIPBundle, paths: Sequence[Any], batch: int = 64, read: Callable[[Any], Image.Image] = open_image
+) -> Tensor:
+    """Points ``(m, d)`` of images in the model's space, resized and cropped for the model (:func:`.views.view_of`).
+
+    Args:
+        clip: the model.
+        paths: of the images, or what else ``read`` opens, one after the other.
+        batch: images at a time.
+        read: opens one of them.
+    """
     view = view_of(clip.model)
     parts, hidden = [], True if len(paths) <= batch else None  # a progress bar for several batches on a terminal
     for start in tqdm(range(0, len(paths), batch), desc="images", leave=False, disable=hidden):
-        inputs = torch.stack([view(open_image(path)) for path in paths[start : start + batch]])
+        inputs = torch.stack([view(read(path)) for path in paths[start : start + batch]])
         parts.append(clip.embed_images(inputs))
     found = torch.cat(parts)
     require_finite(found, lambda row: f"The embedding of the image '{paths[row]}'")
