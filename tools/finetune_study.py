@@ -210,7 +210,8 @@ def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[
             row["containment"] = found
             row["metrics"] |= dict(containment=found["all"]["score"], chance=found["all"]["chance"])
         if hasattr(runner.model, "neck"):
-            data = embed_classes(runner.model.eval(), runner.cfg, "test", per_class=30)
+            device = str(next(runner.model.parameters()).device)
+            data = embed_classes(runner.model.eval(), runner.cfg, "test", per_class=30, device=device)
             known = places(runner.model, data), data.labels, data.ancestors
             row["metrics"] |= {f"cophenetic_{key}": value for key, value in recovered_hierarchy(*known).items()}
             row["metrics"] |= {f"purity_{i}": value for i, value in enumerate(recovered_groups(*known))}
