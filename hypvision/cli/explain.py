@@ -134,7 +134,7 @@ def _explain_clip(args: Namespace) -> None:
             if words:
                 for step in meru_traversal(point, points["texts"], words, space, args.steps, end=end):
                     passed.append(Found(round(step.threshold * (args.steps - 1)), step.text, step.radius))
-            ends = {Path(each).resolve() for each in (path, args.to or path)}  # they are no news, but their boxes are
+            ends = {Path(each).resolve() for each in (path, args.to or path)}  # listed already, but not their boxes
             others = [n for n, picture in enumerate(pictures) if picture.box or places[n] not in ends]
             if others:
                 # Images have no cones but in HyCoCLIP, and there those of boxes alone: the nearest counts.
