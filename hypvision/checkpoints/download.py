@@ -128,7 +128,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
             ) from None
     except NotImplementedError:  # some network file systems have no locks; two downloads then cost time, not safety
         _logger.warning("'%s' is on a file system without locks.", path)
-    with suppress(HypvisionError):  # only the message needs it
+    with suppress(HypvisionError):  # the file is for the message only
         write_text(
             holder, f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
         )

@@ -132,8 +132,7 @@ def subject_of(name: str, arguments: Mapping[str, Any], size: int | None = None)
 
 
 def _plugin(role: str) -> Callable[..., Subject]:
-    build: Callable[..., Subject] = plugin(f"subject of {role}")
-    return build
+    return plugin(f"subject of {role}")
 
 
 def _with_size(name: str, arguments: Mapping[str, Any], size: int | None) -> dict[str, Any]:

@@ -36,8 +36,8 @@ from hypvision.scaling.data import Batch, density_scan, frequencies, sample, str
 from hypvision.scaling.model import check_width, initial, joined, loss, loss_and_gradient, parts
 from hypvision.scaling.optimizer import AdamW, learning_rate_factor
 
-_CHECK_STEPS = 200  # between looks at whether the losses are still numbers
-_SAVE_SECONDS = 120
+CHECK_STEPS = 200  # between looks at whether the losses are still numbers
+SAVE_SECONDS = 120
 _BANK_NUMBERS = 50_000  # parameters of models that a CPU trains together
 
 
@@ -364,10 +364,10 @@ def _run(banks: list[_Bank], p: Tensor, settings: Settings, folder: Path, device
                     batches[owner] = drawn.to(device, dtype)
                 bank.step(batches[owner])
         bar.update()
-        if (step + 1) % _CHECK_STEPS == 0:
+        if (step + 1) % CHECK_STEPS == 0:
             for bank in banks:
                 bank.check()
-            if time.monotonic() - saved > _SAVE_SECONDS:
+            if time.monotonic() - saved > SAVE_SECONDS:
                 for bank in banks:
                     bank.save(folder)
                 saved = time.monotonic()

@@ -130,11 +130,11 @@ class _Clamp(Function):
 
 # Blocks of at least this side are multiplied one by one on a CPU, without copies: a batched product would first
 # rearrange all weights and gradients, which costs as much as the products. Smaller blocks are too many for that.
-_SMALL = 32
+SMALL = 32
 
 
 def _one_by_one(x: Tensor, side: int) -> bool:
-    return x.device.type == "cpu" and side >= _SMALL
+    return x.device.type == "cpu" and side >= SMALL
 
 
 def _product(w: Tensor, s: Tensor) -> Tensor:
