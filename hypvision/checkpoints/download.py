@@ -256,11 +256,8 @@ def _fetch(url: str, part: Path, limit: int, headers: dict[str, str], name: str,
 
 
 def _transfer(url: str, part: _Part, headers: dict[str, str], name: str, end: float) -> Exception | None:
-    """Append what the address gives to a part, in a thread that is left where the server is too slow.
-
-    Returns:
-        What went wrong; None if the file is complete.
-    """
+    """Append what the address gives to a part, in a thread that is left where the server is too slow; returns what went
+    wrong, None if the file is complete."""
     from huggingface_hub import constants, file_download
 
     constants.DOWNLOAD_CHUNK_SIZE = 2**16  # its 10 MB come too seldom to tell a slow server from a silent one

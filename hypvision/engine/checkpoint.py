@@ -332,10 +332,7 @@ class _Schedule:
     """The schedule of rates as the config has it, which a resumed training follows where the checkpoint has another.
 
     mmengine goes on with the checkpoint's: with another length of epochs or of the training, or another rate, that is
-    not the config's, and may have ended already.
-
-    Args:
-        runner: before it resumes.
+    not the config's, and may have ended already. ``runner`` is the one before it resumes.
     """
 
     def __init__(self, runner: Any):

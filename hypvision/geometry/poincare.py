@@ -374,10 +374,8 @@ def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 
 def _chord_rows(x: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
-    """``a [-2 x, |x|^2, 1]`` with ``a = 2 / X``, in units of the radius: one factor of the halves of squared chords.
-
-    And ``cosh(r) - 1``.
-    """
+    """``a [-2 x, |x|^2, 1]`` with ``a = 2 / X``, in units of the radius: a factor of the halves of squared chords; and
+    ``cosh(r) - 1``."""
     x, gap, q = _inside(x, c)
     a = 2 / gap
     rows = torch.cat([x * (-2 * a * _root(widen(c))).to(x.dtype), (a * q).to(x.dtype), a.to(x.dtype)], -1)

@@ -227,10 +227,7 @@ def _counted(
 
 
 def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
-    """Floating-point operations of attention from shapes (B, heads, L, E), (B, heads, S, E), (B, heads, S, F).
-
-    The weights and the sums that they weigh.
-    """
+    """Floating-point operations of attention from shapes (B, heads, L, E), (B, heads, S, E), (B, heads, S, F)."""
     return 2 * math.prod(query[:-1]) * value[-2] * (query[-1] + value[-1])
 
 

@@ -306,15 +306,8 @@ def _units(module: nn.Module, levels: list[dict[str, Any]], name: str = "") -> l
 
 
 def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
-    """The names of the modules of the stem, and of each stage: those after the stage before, up to its level.
-
-    Args:
-        base: the network.
-        levels: timm's ``feature_info``, with the name of the module in which each level ends.
-
-    Returns:
-        Lists of names, first those of the stem; empty if the levels are not found.
-    """
+    """The names of the modules of the stem, then of each stage, which ends with its level; empty if the levels (timm's
+    ``feature_info``) are not found."""
     units = _units(base, levels)
     holders = [
         index

@@ -48,9 +48,6 @@ def _check_types(config: Any, path: Path) -> None:
 
     mmengine takes a ``type`` that is in no registry for the path of a Python object, imports and calls it, and a
     ``_scope_`` for a module, which it imports: a weight file could run any command.
-
-    Raises:
-        HypvisionError: there is such a type or scope.
     """
     known = _registered()
     nodes = [config]

@@ -121,10 +121,7 @@ def _right(space: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _close(h: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, ...] | None:
-    """Where halves ``(..., N, M)`` of squared chords are round-off to too large a part, from ``u``; None if nowhere.
-
-    On a CPU the smallest chord is read first; on a GPU the host waits once, for the list.
-    """
+    """Where halves ``(..., N, M)`` of squared chords are round-off to too large a part, from ``u``; None if nowhere."""
     error = _ROUGH * torch.finfo(h.dtype).eps
     if h.device.type == "cpu" and h.amin().item() >= error * ((1 + x.amax().item()) * (1 + y.amax().item()) - 1):
         return None

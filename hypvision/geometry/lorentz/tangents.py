@@ -93,10 +93,8 @@ _REACH = math.sinh(10.0) ** 2, 100.0
 
 
 def _expmap_near(x: Tensor, v: Tensor, c: Curvature) -> Tensor | None:
-    """In float64, from space parts: what two large parts leave of each other keeps the digits of float32.
-
-    None where points or vectors are too long for that.
-    """
+    """In float64, from space parts, so that differences keep the digits of float32; None for points or vectors that are
+    too long for that."""
     qx, along = _times((x * x).sum(-1, keepdim=True), c), _times((x * v).sum(-1, keepdim=True), c)
     far = qx > _FAR
     share = torch.where(far, along / torch.where(far, qx, 1.0), 0.0)
@@ -191,10 +189,7 @@ def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
 
 
 def _near_points(x: Tensor, v: Tensor, c: Curvature) -> Tensor | None:
-    """The points as ``[-time, space]``, if nothing of them or of the vectors is so long that products overflow.
-
-    In few calls, for they are what a projection of some points costs.
-    """
+    """The points as ``[-time, space]``; None if they or the vectors are so long that products overflow."""
     point = x.detach().clone()
     first, root = point[..., :1], _root(c.detach() if isinstance(c, Tensor) else c)
     first.fill_(1 / root)

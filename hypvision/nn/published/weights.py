@@ -93,10 +93,7 @@ def _with_gate(layer: LorentzLinear, entries: _Entries, library: str, normalize:
 
 
 def _kernel(layer: LorentzConv1d | LorentzConv2d, name: str, matrix: Tensor) -> _State:
-    """A matrix ``(C', k k C + 1)``: the time of the patch, then its space by position and channel.
-
-    In one dimension by channel and position.
-    """
+    """From ``(C', k k C + 1)``: the time of the patch, then its space by position and channel (in 1D the reverse)."""
     positions = math.prod(layer.kernel_size)
     if (matrix.shape[1] - 1) % positions:
         raise HypvisionError(
