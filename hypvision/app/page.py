@@ -22,7 +22,7 @@ from hypvision.viz.sheet import save_image
 
 TITLE = "hypvision"
 EXAMPLES = 4  # drawn pictures of a kind
-# a drawing that is shown large hides the small ones behind it
+# a large drawing hides the small ones behind it
 STYLE = ".preview { background: var(--background-fill-primary) !important; backdrop-filter: none !important }"
 SECONDS = 20  # that an error is shown
 

@@ -65,7 +65,7 @@ class BoxCheck:
 
     def __init__(self, usage: Usage, expected: str):
         self.usage, self.expected = usage, expected
-        self._shares: list[str] = []  # boxes between 0 and 1, as the first of them stands in the file
+        self._shares: list[str] = []  # boxes between 0 and 1, as the file has them
         self._others = 0
 
     def numbers(self, where: str, values: Any, height: Any, width: Any) -> None:

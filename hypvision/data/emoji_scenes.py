@@ -28,7 +28,7 @@ from hypvision.errors import HypvisionError
 from hypvision.files import replacing
 from hypvision.images import images_in, open_image
 
-_WHITE = 235  # of the darkest channel, from which a pixel that hangs together with the border is paper
+_WHITE = 235  # least value of the channels of white; white that is connected to the border is paper
 
 
 class Placed(NamedTuple):
@@ -131,7 +131,7 @@ class EmojiScenes(Dataset):
         if self.cache is None:
             return self._sample(index)
         row = self._rows[index]
-        if not row["drawn"]:  # two processes that draw a sample at a time write the same
+        if not row["drawn"]:  # two processes may draw a sample at once: both write the same
             for name, value in self._sample(index).items():
                 row[name] = value.encode() if isinstance(value, str) else value.numpy()
             row["drawn"] = True

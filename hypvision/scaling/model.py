@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from hypvision.errors import HypvisionError
 from hypvision.scaling.data import Batch
 
-_CACHE_BYTES = 2**19  # of y at a time on a CPU, where half of a core's cache is for the rest
+_CACHE_BYTES = 2**19  # size of the outputs y computed at a time on a CPU: half of a core's cache
 
 
 def check_width(m: int, n: int) -> None:
@@ -106,7 +106,7 @@ def _hidden(features: Tensor, batch: Batch) -> Tensor:
 
 
 def _idle(parameters: Tensor) -> Tensor:
-    """What a sample without features gives, ``(G, n)``: output, error and gradient with respect to ``z`` in one."""
+    """The output ``(G, n)`` of a sample without features, which is also its error and the gradient of ``z``."""
     return parameters[:, -1].relu()
 
 

@@ -19,7 +19,7 @@ PROTOCOLS = ("base2new", "shots", "cross", "dg")
 # Few-shot averages of PromptSRC: (mean, std) of the weights over 50 epochs.
 _LATE = ("stanford_cars", "oxford_flowers", "fgvc_aircraft", "dtd", "eurosat")
 _LIGHT = ("fgvc_aircraft", "oxford_flowers", "dtd")  # where PromptKD's loss weighs less
-# Least and largest part of an image in the crops of which a Tip-Adapter keeps the mean feature
+# Least and largest part of an image in the crops whose mean feature is a key of a Tip-Adapter
 TIP_ADAPTER_SCALE = (0.5, 1.0)
 
 

@@ -70,7 +70,7 @@ def load_folder(folder: str | Path, device: str = "cpu"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
     except HypvisionError:
         raise
-    except Exception as error:  # the readers raise whatever the content of the files makes them stumble over
+    except Exception as error:  # the readers raise errors of many classes for damaged files
         raise HypvisionError(
             f"The model in '{folder}' cannot be loaded: {one_line(error)}. Write it again with hypvision lm save."
         ) from error
@@ -193,7 +193,7 @@ def evaluate(
                 wrapped, tasks=names, num_fewshot=count, limit=limit, task_manager=manager, log_samples=False,
                 bootstrap_iters=0,
             )  # fmt: skip
-        except OSError as error:  # files, and all that the network says
+        except OSError as error:  # of files and of the network
             raise HypvisionError(
                 f"The harness could not read the items of {', '.join(names)}: {str(error).splitlines()[0]}. It loads "
                 "them from the hub; without a network give tasks of local files with --include."

@@ -81,7 +81,7 @@ def load_segmenter(
         if size not in _OFFICIAL:
             raise HypvisionError(f"'{weights}' is of another size ({variant}). Give its config with --config.")
         options = dict(_OFFICIAL[size], tune="adapter" if family == "hyperclip" else "frozen")
-    options["clip"] = {**options.get("clip", {}), "load_weights": False}  # they are in the file
+    options["clip"] = {**options.get("clip", {}), "load_weights": False}  # the checkpoint has them
     model = OpenVocabSegmenter(**options)
     advice = "Give the --config that it was trained with."
     load_into(model, found, weights, "the segmenter", advice, extra=True)
