@@ -79,8 +79,7 @@ def blocked(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
             or plain(first)
         ):
             return function(*rows, c)
-        out: Tensor = _Blocked.apply(function, c, *rows)
-        return out
+        return _Blocked.apply(function, c, *rows)
 
     return wrapper
 
@@ -90,8 +89,7 @@ class _Blocked(Function):
     def forward(ctx: Any, function: Callable[..., Tensor], c: Curvature, *rows: Tensor) -> Tensor:
         ctx.function, ctx.c = function, None if isinstance(c, Tensor) else c
         ctx.save_for_backward(*rows, *([c] if isinstance(c, Tensor) else []))
-        out: Tensor = in_blocks(lambda *part: (function(*part, c),), rows)[0]
-        return out
+        return in_blocks(lambda *part: (function(*part, c),), rows)[0]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

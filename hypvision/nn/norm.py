@@ -170,7 +170,7 @@ class _BatchNorm(Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         k = host_number(c)
         root, longest = k**0.5, options.longest(x.dtype)
-        # Allocating memory costs most here, so one map is used twice.
+        # Allocating a map takes longer than computing it, so this one is used twice.
         out = torch.mul(x, x)
         q = _times(out.sum(1, keepdim=True), k)
         t = (q + 1).sqrt_()
@@ -212,7 +212,7 @@ class _BatchNorm(Function):
             bend = kappa / limit / root
             bent = s.mul_(bend).tanh_()
             s = bent * (kappa / bend)
-        # On a CPU, reading the value is free, so only the rare case pays for the limit.
+        # On a CPU reading the value is cheap, so the limit is applied only where it is needed.
         if s.device.type != "cpu" or s.numel() and not s.amax().item() <= longest:
             growth = (s <= longest).to(s.dtype)  # beyond the limit the derivative by s is 0
             s = s.clamp(max=longest)

@@ -172,10 +172,8 @@ class RiemannianOptimizer(Optimizer):
         """Raise an error for a parameter whose device the group's options do not allow."""
 
     def _begin(self, group: Group, tangent: Tensor, count: int) -> State:
-        """States of points before their first step.
-
-        ``tangent`` are zeros like a tangent vector at every point, ``(..., n)``; the manifold has ``count`` factors.
-        """
+        """States of points before their first step, from zero tangent vectors ``(..., n)`` and the number of factors of
+        the manifold."""
         raise NotImplementedError
 
     def _first(self, group: Group, x: Tensor, grad: Tensor, state: State, parts: Sequence[Factor] = ()) -> None:

@@ -127,8 +127,7 @@ class TipAdapter(Host):
 
     @torch.no_grad()
     def fill(self, features: Tensor, labels: Tensor) -> None:
-        """Fill the cache with features (N, d) of the frozen image tower, not normalised (means over augmented views),
-        and labels (N,)."""
+        """Fill the cache with features (N, d) of the frozen tower (means over augmented views) and labels (N,)."""
         size, classes = self.learner.values.shape
         if len(features) != size or int(labels.max()) >= classes:
             raise HypvisionError(
