@@ -89,16 +89,11 @@ def to_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def check_scalars(weights: Mapping[str, Tensor], geometry: str, source: Any = None, whole: bool = True) -> None:
-    """Refuse weights of another geometry than the model, or with a scalar outside of its interval.
-
-    Args:
-        weights: by our names.
-        geometry: of the model.
-        source: where they come from, for errors.
-        whole: they are those of a whole model, so that all scalars must be there.
+    """Refuse weights, by our names, of another geometry than the model, or with a scalar outside of its interval;
+    ``whole``: they are those of a whole model, so that all scalars must be there.
 
     Raises:
-        HypvisionError: says which.
+        HypvisionError: says which, and names the ``source``.
     """
     place = "The checkpoint" if source is None else f"'{source}'"
     there = [name for name in SCALARS if name in weights]
@@ -144,8 +139,7 @@ def root_of(content: Mapping[str, Any], width: int, source: Any) -> Tensor | Non
     Raises:
         HypvisionError: it is no such vector.
     """
-    root = content.get("root")
-    if root is None:
+    if (root := content.get("root")) is None:
         return None
     length = float(torch.linalg.vector_norm(root.float())) if isinstance(root, Tensor) else 0.0
     if length == 0 or not math.isfinite(length) or root.shape != (width,):

@@ -22,6 +22,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from hypvision.checks import at_least, between
+from hypvision.data.captions import enumerated
 from hypvision.data.emoji import Emoji, augment, read_emoji
 from hypvision.errors import HypvisionError
 from hypvision.files import replacing
@@ -155,17 +156,15 @@ class EmojiScenes(Dataset):
     def _sample(self, index: int) -> dict[str, Any]:
         scene, rng = self._draw(index)
         names = [self._words(rng, self.emoji[placed.emoji]) for placed in scene.objects]
-        found = dict(inputs=_tensor(scene.image), caption=_sentence([names[i] for i in rng.permutation(len(names))]))
+        found = dict(inputs=_tensor(scene.image), caption=enumerated([names[i] for i in rng.permutation(len(names))]))
         if self.boxes:
             chosen = scene.objects[int(rng.integers(len(scene.objects)))]
             left, top, right, bottom = chosen.box
             margin = max(1, round(0.1 * max(right - left, bottom - top)))
             area = (left - margin, top - margin, right + margin, bottom + margin)
-            box = Image.fromarray(scene.image).crop(_inside(area, self.size))
-            box = box.resize((self.size, self.size), Image.Resampling.BICUBIC)
-            found |= dict(
-                box_inputs=_tensor(np.asarray(box)), box_caption=self._words(rng, self.emoji[chosen.emoji], box=True)
-            )
+            box = Image.fromarray(scene.image).crop(tuple(np.clip(area, 0, self.size).tolist()))
+            found["box_inputs"] = _tensor(np.asarray(box.resize((self.size, self.size), Image.Resampling.BICUBIC)))
+            found["box_caption"] = self._words(rng, self.emoji[chosen.emoji], box=True)
         return found
 
     def scene(self, index: int) -> Scene:
@@ -179,8 +178,7 @@ class EmojiScenes(Dataset):
         wanted = int(rng.integers(self.count[0], self.count[1] + 1))
         for _ in range(10 * wanted):
             number, pixels, mask = self._emoji(rng)
-            place = self._place(rng, mask.shape, [placed.box for placed in objects])
-            if place is None:
+            if (place := self._place(rng, mask.shape, [placed.box for placed in objects])) is None:
                 continue
             top, left = place
             seen = np.zeros((self.size, self.size), bool)
@@ -244,17 +242,6 @@ class EmojiScenes(Dataset):
 @lru_cache(maxsize=20_000)
 def _read(path: str) -> np.ndarray:
     return np.asarray(open_image(path))
-
-
-def _sentence(names: Sequence[str]) -> str:
-    """``a dog face, a banana and an orange``."""
-    parts = [f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}" for name in names]
-    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
-
-
-def _inside(box: tuple[int, ...], size: int) -> tuple[int, int, int, int]:
-    left, top, right, bottom = (min(max(value, 0), size) for value in box)
-    return left, top, right, bottom
 
 
 def _tensor(pixels: np.ndarray) -> torch.Tensor:

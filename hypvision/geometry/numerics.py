@@ -286,12 +286,12 @@ def _single(value: Any) -> Any:
 # Sums over the last dimension
 
 # kinds of devices without float64
-_SINGLE_ONLY = frozenset({"mps"})
+SINGLE_ONLY = frozenset({"mps"})
 
 
 def has_float64(x: Tensor) -> bool:
     """Whether the device of ``x`` computes in float64 (MPS does not)."""
-    return x.device.type not in _SINGLE_ONLY
+    return x.device.type not in SINGLE_ONLY
 
 
 @overload

@@ -90,7 +90,7 @@ class RiemannianAdam(RiemannianOptimizer):
     def _count(group: Group, device: torch.device) -> Tensor:
         return torch.zeros((), dtype=torch.float32, device=device if group["capturable"] else "cpu")
 
-    def _ready(self, group: Group, parameter: Tensor) -> None:
+    def check_device(self, group: Group, parameter: Tensor) -> None:
         if group["capturable"] and parameter.device.type == "cpu":
             raise RuntimeError(
                 f"{type(self).__name__}: capturable=True is for CUDA graphs, and a parameter of shape "
