@@ -213,7 +213,7 @@ def guard(function: Callable[..., Any], *args: Any) -> int:
 
 
 def _tell(message: str) -> None:
-    with suppress(OSError):  # nobody may read that either
+    with suppress(OSError):  # standard error may be closed, too
         print(f"\n{printable(message)}", file=sys.stderr)
 
 

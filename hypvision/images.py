@@ -24,7 +24,7 @@ from hypvision.errors import HypvisionError, one_line
 
 FORMATS: tuple[str, ...] = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # as Pillow calls them
 SUFFIXES = {".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-# Formats that not every Pillow reads: their endings, and what is missing where they cannot be read.
+# Formats that some builds of Pillow cannot read: their endings, and what to install.
 _OPTIONAL = {
     "AVIF": ((".avif", ".avifs"), "Pillow was built without AVIF here; install pillow>=11.3"),
     "HEIF": ((".heic", ".heif"), "install pillow-heif to read HEIC"),
@@ -51,13 +51,8 @@ def is_image(path: Path) -> bool:
 
 def is_hidden(name: str) -> bool:
     """Whether a file or folder is one that programs make for themselves, such as ``.ipynb_checkpoints``."""
-    return name.startswith(".") or name in {
-        "__MACOSX",
-        "__pycache__",
-        "@eaDir",
-        "lost+found",
-        "System Volume Information",
-    }
+    made = ("__MACOSX", "__pycache__", "@eaDir", "lost+found", "System Volume Information")
+    return name.startswith(".") or name in made
 
 
 def why_no_image(name: str) -> str | None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import read_json, read_text
+from hypvision.files import parse_json, read_json, read_lines, read_text
 
 # They would steer a terminal, or (the last ones) cannot be written.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -188,6 +188,31 @@ def read_table(
         texts = {**known(row), **{name: text for name, text in row.items() if text}}
         values = {name: _number(text) if hints.get(name) in (int, float) else text for name, text in texts.items()}
         found.append(parse(kind, values, where, True, "Correct it."))
+    return found
+
+
+def read_json_lines(kind: type[Kind], path: str | Path, what: str, advice: str) -> list[tuple[int, Kind]]:
+    """The lines of a file of JSON lines as objects of a type, see :func:`parse`, each with its number from 1; empty
+    lines and further keys are left out.
+
+    Args:
+        kind: the type.
+        path: the file.
+        what: what the messages call it.
+        advice: what to do about a wrong line, the end of the message.
+
+    Raises:
+        HypvisionError: it cannot be read; or, with the line, one is no JSON or not of the type.
+    """
+    found = []
+    for number, line in enumerate(read_lines(path, what, blank=True), start=1):
+        if line:
+            where = f"'{path}', line {number}"
+            try:
+                content = parse_json(line)
+            except ValueError as error:
+                raise HypvisionError(f"{where}: it is not JSON ({error}). {advice}") from error
+            found.append((number, parse(kind, content, where, extra=True, advice=advice)))
     return found
 
 

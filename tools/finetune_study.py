@@ -19,6 +19,9 @@ import re
 import statistics
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,6 +61,16 @@ class Run(NamedTuple):
     config: str
     choice: str = ""
     changes: dict[str, Any] = {}
+
+
+class Task(NamedTuple):
+    """A training to be done: its name in the results, its config, the changes of it, whether it is tested, its seed."""
+
+    key: str
+    config: str
+    changes: dict[str, Any]
+    test: bool = False
+    seed: int = 0
 
 
 def length(epochs: int) -> dict[str, Any]:
@@ -140,7 +153,7 @@ CHOICES: dict[str, dict[str, Choice]] = {
         name: Choice(
             SCENES.format(key),
             rates(2e-3, 4e-3, 8e-3),
-            {"train_cfg.max_iters": 300, "train_cfg.val_interval": 100, "param_scheduler": SHORT},
+            {"train_cfg.max_iters": 1000, "train_cfg.val_interval": 500, "param_scheduler": SHORT},
         )
         for name, key in CLIPS.items()
     },
@@ -210,7 +223,8 @@ def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[
             row["containment"] = found
             row["metrics"] |= dict(containment=found["all"]["score"], chance=found["all"]["chance"])
         if hasattr(runner.model, "neck"):
-            data = embed_classes(runner.model.eval(), runner.cfg, "test", per_class=30)
+            device = str(next(runner.model.parameters()).device)
+            data = embed_classes(runner.model.eval(), runner.cfg, "test", per_class=30, device=device)
             known = places(runner.model, data), data.labels, data.ancestors
             row["metrics"] |= {f"cophenetic_{key}": value for key, value in recovered_hierarchy(*known).items()}
             row["metrics"] |= {f"purity_{i}": value for i, value in enumerate(recovered_groups(*known))}
@@ -292,7 +306,6 @@ def _cell(values: list[float]) -> str:
 
 def study(args: Namespace) -> None:
     """Whatever is missing, and the table after each run."""
-    torch.set_num_threads(1)  # hours are those of a core
     options, out = parse_options(args.cfg_options), Path(args.out or f"work_dirs/{args.study}-study")
     path = Path(args.results or out / "results.json")
     runs, choices = STUDIES[args.study], CHOICES[args.study]
@@ -300,36 +313,50 @@ def study(args: Namespace) -> None:
     def results() -> dict[str, dict[str, Any]]:
         return read_json(path) if path.is_file() else {}
 
-    def complete(key: str, config: str, changes: dict[str, Any], test: bool, seed: int = 0) -> None:
-        if key not in results():
-            folder = out / re.sub(r"[^\w.]+", "-", key)
-            row = run(config, {**options, **changes, "randomness.seed": seed}, folder, test)
-            row["changes"] = changes  # where data and weights are is of no use to others
+    def complete(tasks: list[Task]) -> None:
+        missing = [task for task in tasks if task.key not in results()]
+        for key, row in several(missing, args.jobs, options, out):
             write_json(path, {**results(), key: row}, indent=1)  # another process may have added to it
             write_text(out / "table.md", table(results(), args.study))
 
-    def decide(choice: str) -> None:
+    def trials(choice: str) -> list[Task]:
         config, candidates, trial, after = choices[choice]
-        for name, change in candidates.items():
-            changes = {**settings(args.study, after, results()), **change, **trial}
-            complete(f"{choice}, {name}", config, changes, test=False)
+        before = settings(args.study, after, results())
+        return [Task(f"{choice}, {name}", config, {**before, **change, **trial}) for name, change in candidates.items()]
 
     needed = [choice for choice in choices if any(run.choice == choice for run in runs.values())]
-    for choice in needed:
-        decide(choice)
-    for seed in range(args.seeds):
-        for name, (config, choice, changes) in runs.items():
-            chosen = settings(args.study, choice, results())
-            complete(f"{name}, seed {seed}", config, {**chosen, **changes}, test=True, seed=seed)
-    for choice in [choice for choice in choices if choice not in needed]:
-        decide(choice)
+    complete([task for choice in needed if not choices[choice].after for task in trials(choice)])
+    complete([task for choice in needed if choices[choice].after for task in trials(choice)])
+    chosen = {name: settings(args.study, run.choice, results()) | run.changes for name, run in runs.items()}
+    measured = [(f"{name}, seed {seed}", seed, name) for seed in range(args.seeds) for name in runs]
+    complete([Task(key, runs[name].config, chosen[name], True, seed) for key, seed, name in measured])
+    complete([task for choice in choices if choice not in needed for task in trials(choice)])
     print(table(results(), args.study))
+
+
+def several(tasks: list[Task], jobs: int, options: dict[str, Any], out: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Perform them, ``jobs`` at a time, on a core each; gives the rows as they come."""
+    torch.set_num_threads(1)
+    if jobs == 1:
+        yield from ((task.key, perform(task, options, out)) for task in tasks)
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        waiting = {pool.submit(perform, task, options, out): task.key for task in tasks}
+        yield from ((waiting[done], done.result()) for done in as_completed(waiting))
+
+
+def perform(task: Task, options: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Train and measure one."""
+    folder = out / re.sub(r"[^\w.]+", "-", task.key)
+    row = run(task.config, {**options, **task.changes, "randomness.seed": task.seed}, folder, task.test)
+    return {**row, "changes": task.changes}  # where data and weights are is of no use to others
 
 
 if __name__ == "__main__":
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each config (default: 3)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at a time (default: 1)")
     parser.add_argument("--out", metavar="DIR", help="(default: work_dirs/STUDY-study)")
     parser.add_argument("--results", metavar="FILE", help="numbers of the runs (default: OUT/results.json)")
     parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of all configs")

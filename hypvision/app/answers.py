@@ -28,7 +28,7 @@ from hypvision.inference import Classes, predict
 from hypvision.inference.predictors import Request, load_predictor
 from hypvision.inference.sources import Sources, find_sources
 from hypvision.tasks.closures import closure_ranks, embed_closure
-from hypvision.tasks.embedding import embed_sources, named_embedder
+from hypvision.tasks.embedding import embed_sources, gives_features, named_embedder
 from hypvision.tasks.search import find_gallery, search
 from hypvision.viz import draw_segmentation, explain
 from hypvision.viz.chains import draw_walks
@@ -65,11 +65,7 @@ Captioned = tuple[Image.Image, str]
 
 
 class Answers:
-    """The functions of the tabs.
-
-    Args:
-        gallery: the folder of the search; None: there is none to search.
-        device: where to compute.
+    """The functions of the tabs, computed on ``device``; ``gallery`` is the folder of the search, None: there is none.
 
     Raises:
         HypvisionError: there is no such folder.
@@ -94,13 +90,9 @@ class Answers:
         return clip
 
     def classify(self, photo: str | None, model: str, words: str = "") -> tuple[dict[str, float], list[Captioned]]:
-        """The scores of the best classes, and what the model paints: what it finds, clusters, or its tree of parts.
-
-        Args:
-            photo: the file.
-            model: a name of timm or of the zoo.
-            words: what a CLIP compares the photo with, with commas between.
-        """
+        """The scores of the best classes in the file ``photo``, and what the model, a name of timm or of the zoo,
+        paints: what it finds, clusters, or its tree of parts. A CLIP compares the photo with ``words``, with commas
+        between."""
         name, image = known_model(model), _photo(photo)
         [found] = predict(image, self._predictor(name, tuple(_listed(words)) or None))
         scores: dict[str, float] = {}
@@ -131,7 +123,7 @@ class Answers:
         if bool(words.strip()) == bool(photo):
             raise HypvisionError("Give either words or an example, not both and not neither.")
         root = self._below(folder)
-        name = model.strip() if _is_model(model) else known_clip(model)
+        name = model.strip() if gives_features(model.strip()) else known_clip(model)
         gallery = find_gallery(root)
         times = tuple(file.stat().st_mtime_ns for file in gallery.files)
         embedded = self._embedded(name, gallery, times)
@@ -159,8 +151,7 @@ class Answers:
 
     def segment(self, photo: str | None, words: str, clip: str) -> Image.Image:
         """The photo with each pixel in the colour of the word that fits it best, above a legend."""
-        names = _listed(words)
-        if not names:
+        if not (names := _listed(words)):
             raise HypvisionError("There are no words. Give what to look for, with commas between: car, road, sky")
         found = segment(_photo(photo), names, self._segmenter(known_clip(clip)))
         return draw_segmentation(found.image, found.labels, found.classes)
@@ -175,13 +166,8 @@ class Answers:
         return draw_walks(image, {name: [step[:3] for step in steps]})
 
     def disk(self, chains: str, file: str | None, steps: int = 500) -> Plot:
-        """A hierarchy in the Poincare disk, trained on the spot.
-
-        Args:
-            chains: one a line, ``animal > mammal > dog``; or
-            file: of a closure, see :func:`~hypvision.data.closures.read_closure`.
-            steps: of the training.
-        """
+        """A hierarchy in the Poincare disk, trained on the spot: of ``chains``, one a line, ``animal > mammal > dog``,
+        or of the ``file`` of a closure, see :func:`~hypvision.data.closures.read_closure`."""
         if file:
             closure, title = read_closure(file, transitive=True), Path(file).stem.replace("_", " ") + ": "
         else:
@@ -202,11 +188,6 @@ def _photo(path: str | None) -> Image.Image:
 
 def _listed(words: str) -> list[str]:
     return [word.strip() for word in words.split(",") if word.strip()]
-
-
-def _is_model(name: str) -> bool:
-    record = builtin_index().records.get(name.strip())
-    return timm.is_model(name.strip()) if record is None else record.task != "zero-shot"
 
 
 def known_model(name: str) -> str:

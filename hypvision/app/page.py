@@ -28,11 +28,8 @@ SECONDS = 20  # that an error is shown
 
 
 def build(answers: Answers, scratch: str | Path) -> Any:
-    """The page, a ``gradio.Blocks``.
-
-    Args:
-        answers: what its buttons call.
-        scratch: a folder for the examples; uploads go where ``GRADIO_TEMP_DIR`` says.
+    """The page, a ``gradio.Blocks``, whose buttons call ``answers``; examples are drawn into the folder ``scratch``,
+    uploads go where ``GRADIO_TEMP_DIR`` says.
 
     Raises:
         HypvisionError: Gradio is not installed.

@@ -128,7 +128,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
             ) from None
     except NotImplementedError:  # some network file systems have no locks; two downloads then cost time, not safety
         _logger.warning("'%s' is on a file system without locks.", path)
-    with suppress(HypvisionError):  # only the message needs it
+    with suppress(HypvisionError):  # the file is for the message only
         write_text(
             holder, f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
         )
@@ -256,11 +256,8 @@ def _fetch(url: str, part: Path, limit: int, headers: dict[str, str], name: str,
 
 
 def _transfer(url: str, part: _Part, headers: dict[str, str], name: str, end: float) -> Exception | None:
-    """Append what the address gives to a part, in a thread that is left where the server is too slow.
-
-    Returns:
-        What went wrong; None if the file is complete.
-    """
+    """Append what the address gives to a part, in a thread that is left where the server is too slow; returns what went
+    wrong, None if the file is complete."""
     from huggingface_hub import constants, file_download
 
     constants.DOWNLOAD_CHUNK_SIZE = 2**16  # its 10 MB come too seldom to tell a slow server from a silent one

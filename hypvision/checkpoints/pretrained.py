@@ -14,18 +14,12 @@ from hypvision.errors import HypvisionError
 
 def timm_cfg(record: Record) -> dict[str, Any]:
     """timm's pretrained cfg of a record, without the place of the weights."""
+    given, classes = record.input, tuple(record.classes)
     return dict(
-        tag=record.tag,
-        num_classes=len(record.classes),
-        input_size=tuple(record.input["size"]),
-        mean=tuple(record.input["mean"]),
-        std=tuple(record.input["std"]),
-        crop_pct=record.input["crop_pct"],
-        interpolation=record.input["interpolation"],
-        label_names=tuple(record.classes),
-        license=record.licence.lower(),
-        description=record.description,
-    )
+        tag=record.tag, num_classes=len(classes), label_names=classes, input_size=tuple(given.size),
+        mean=tuple(given.mean), std=tuple(given.std), crop_pct=given.crop_pct, interpolation=given.interpolation,
+        license=record.licence.lower(), description=record.description,
+    )  # fmt: skip
 
 
 def record_overlay(record: Record, path: Path) -> dict[str, Any]:

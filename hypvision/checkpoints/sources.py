@@ -124,11 +124,7 @@ class _Web(NamedTuple):
 
 
 def _place(address: str) -> Path | _Web:
-    """Where an address leads to.
-
-    Raises:
-        HypvisionError: it is no address.
-    """
+    """Where an address leads to; refuses what is no address."""
     if address.startswith(("http://", "https://")):
         return _web_place(address)
     if address.startswith("hf-hub:"):
@@ -176,12 +172,7 @@ def _download_once(
     size: int | None = None,
     advice: str = "Set HYPVISION_HOME to a folder that you may write to.",
 ) -> Path:
-    """Download a file, unless another process was first.
-
-    Raises:
-        SourceError: the address does not give it.
-        HypvisionError: the folders cannot be written (then with the advice), or the disk is full.
-    """
+    """Download a file, unless another process was first; ``advice`` is for folders that cannot be written."""
     lock = lock_path(lock_name)
     try:
         for folder in (path.parent, lock.parent):

@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 
 STORAGES = ("float32", "float16", "bfloat16", "int8")
 _SCALE = ".int8_scale"
-_SMALL = 1024  # smaller matrices stay float32: they weigh nothing
+_SMALL = 1024  # smaller matrices stay float32: they take few bytes
 _LARGEST_HEADER = 64 * 2**20
 
 

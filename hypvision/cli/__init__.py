@@ -1,8 +1,8 @@
 """The ``hypvision`` command: ``hypvision train CONFIG``, ``hypvision test CONFIG WEIGHTS``, ...
 
 A command is a row of :data:`COMMANDS`. Its module has ``add_NAME_arguments(parser)`` and ``run_NAME(args)``, and is a
-thin one: it reads arguments and calls the room where the work is done. At its top it imports nothing that needs
-PyTorch, so that help costs nothing; :mod:`hypvision_cli`, the console script, sees to the package itself.
+thin one: it reads arguments and calls the package that does the work. At its top it imports nothing that needs PyTorch,
+so that help costs nothing; :mod:`hypvision_cli`, the console script, sees to ``import hypvision`` itself.
 """
 
 from __future__ import annotations
@@ -140,15 +140,10 @@ def main(argv: Sequence[str] | None = None, load: Callable[[], None] | None = No
     return guard(_run, argv, load)
 
 
-# Warnings of libraries about their own code, which the user of a command cannot change.
-_LIBRARIES = ("mmengine", "mmcv", "mmdet", "mmseg")
-_NOTES = ("pkg_resources is deprecated", "torch.meshgrid: in an upcoming release")
-
-
 def _silence_libraries() -> None:
-    for name in _LIBRARIES:
-        warnings.filterwarnings("ignore", module=rf"{name}(\.|$)")
-    for text in _NOTES:
+    """Leave out warnings of libraries about their own code, which the user of a command cannot change."""
+    warnings.filterwarnings("ignore", module=r"(mmengine|mmcv|mmdet|mmseg)(\.|$)")
+    for text in ("pkg_resources is deprecated", "torch.meshgrid: in an upcoming release"):
         warnings.filterwarnings("ignore", text)
 
 
@@ -211,12 +206,8 @@ def _command(argv: list[str]) -> str:
     grouped = [name for name in COMMANDS if name.split()[1:] == [first]]
     if grouped:
         raise HypvisionError(f"hypvision: there is no command '{first}'. Did you mean {' or '.join(grouped)}?")
-    parser.add_argument(
-        "command",
-        choices=[*_words(""), *(group for group in GROUPS if group and group not in COMMANDS)],
-        nargs="?",
-        metavar="COMMAND",
-    )
+    known = [*_words(""), *(group for group in GROUPS if group and group not in COMMANDS)]
+    parser.add_argument("command", choices=known, nargs="?", metavar="COMMAND")
     args = parser.parse_args(argv[:2])
     if args.completion is None:
         raise HypvisionError("No command is given. Run: hypvision --help")

@@ -8,7 +8,6 @@ from hypvision.cli.arguments import Parser, add_device_argument, device_of, whol
 
 
 def add_app_arguments(parser: Parser) -> None:
-    """The arguments of ``app``."""
     text = "folder of images that the tab Find searches, with its sub-folders"
     parser.add_argument("--gallery", metavar="DIR", help=text)
     text = "network address to listen at (default: 127.0.0.1, which this machine alone reaches; 0.0.0.0: all)"

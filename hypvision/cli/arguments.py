@@ -123,6 +123,11 @@ def add_model_args(parser: ArgumentParser) -> None:
     parser.add_argument("--model-args", nargs="+", default=[], metavar="KEY=VALUE", help=text)
 
 
+def add_cfg_options(parser: ArgumentParser, what: str) -> None:
+    """``--cfg-options``; :func:`hypvision.engine.config.parse_options` reads them."""
+    parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help=what)
+
+
 CLIP_HELP = (
     "NAME: a model of open_clip (ViT-B-16), a hyperbolic one (meru-vit-s-16, hycoclip-vit-b-16), weights of `hypvision "
     "zoo list --task zero-shot` (shapes-s8.captions and emoji-s16.captions ship), hf-hub:USER/REPO, local-dir:PATH, or "

@@ -5,13 +5,12 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from hypvision.cli.arguments import Parser, whole
+from hypvision.cli.arguments import Parser, add_cfg_options, whole
 
 PARTS = ("train", "val", "test")  # those of hypvision.engine.config, whose import brings mmengine
 
 
 def add_browse_arguments(parser: Parser) -> None:
-    """The arguments of ``browse``."""
     parser.add_argument("config", metavar="CONFIG", help="config file, or the name of one that ships")
     text = f"of the data: {', '.join(PARTS)} (default: all that the config has)"
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=text)
@@ -21,8 +20,7 @@ def add_browse_arguments(parser: Parser) -> None:
     parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help=text)
     text = "folder of the pictures, one a part (default: work_dirs/CONFIG/browse)"
     parser.add_output("--out", what="folder", metavar="DIR", help=text)
-    text = "changes of the config, e.g. data_root=DIR, which moves all data sets"
-    parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help=text)
+    add_cfg_options(parser, "changes of the config, e.g. data_root=DIR, which moves all data sets")
 
 
 def run_browse(args: Namespace) -> None:

@@ -9,18 +9,15 @@ from hypvision.cli.arguments import Parser, add_clip_argument, add_device_argume
 
 
 def add_clip_chains_arguments(parser: Parser) -> None:
-    """The arguments of ``clip chains``."""
     parser.add_argument("chains", metavar="CHAINS", help="csv or csv.gz of chains (HierarCaps' form), see make-chains")
     model = parser.add_mutually_exclusive_group()
     add_clip_argument(model, "the CLIP before tuning (default: ViT-B-32:openai)", "ViT-B-32:openai")
-    model.add_argument(
-        "--embeddings", metavar="FILE", help="instead of a CLIP: texts, images and root (or c) of any model"
-    )
+    text = "instead of a CLIP: texts, images and root (or c) of any model"
+    model.add_argument("--embeddings", metavar="FILE", help=text)
     parser.add_argument("--tuned", metavar="FILE", help="a tuned text tower, or a checkpoint of its training")
     parser.add_argument("--images", metavar="DIR", help="folder of the images of the chains, by file name or id")
-    parser.add_argument(
-        "--steps", type=whole(1, 100_000), default=50, metavar="N", help="radii of the walk (default: 50)"
-    )
+    text = "radii of the walk (default: 50)"
+    parser.add_argument("--steps", type=whole(1, 100_000), default=50, metavar="N", help=text)
     parser.add_argument("--show", nargs="+", default=[], metavar="IMAGE", help="draw the walk of these images")
     parser.add_argument("--candidates", metavar="CHAINS", help="chains whose texts --show chooses from")
     parser.add_argument("--traversal", choices=["hierarcaps", "meru"], default="hierarcaps", help="the walk of --show")
@@ -119,6 +116,7 @@ def _walks_of_clip(args: Namespace, clip, space, texts) -> list:
 
 def _walks_of_embeddings(args: Namespace, measured, texts, images) -> list:
     """The walk of each image of ``--show``, which is one of the chains, through their texts."""
+    from hypvision.clip.radial.traversal import traverse
     from hypvision.errors import HypvisionError
 
     if not args.show:
@@ -132,14 +130,8 @@ def _walks_of_embeddings(args: Namespace, measured, texts, images) -> list:
     place: dict[str, int] = {}
     for number, text in enumerate(text for chain in texts for text in chain):
         place.setdefault(text, number)
-    return _walks(args, shown, measured.texts.flatten(0, 1)[list(place.values())], list(place), measured.space)
-
-
-def _walks(args: Namespace, images, candidates, words, space) -> list:
-    """The walk of each embedding of an image, from general to specific."""
-    from hypvision.clip.radial.traversal import traverse
-
-    return [traverse(image, candidates, words, space, args.steps, args.traversal) for image in images]
+    candidates, words = measured.texts.flatten(0, 1)[list(place.values())], list(place)
+    return [traverse(image, candidates, words, measured.space, args.steps, args.traversal) for image in shown]
 
 
 def _show(args: Namespace, walks: dict) -> None:
@@ -162,7 +154,6 @@ def _show(args: Namespace, walks: dict) -> None:
 
 
 def add_clip_make_chains_arguments(parser: Parser) -> None:
-    """The arguments of ``clip make-chains``."""
     parser.add_argument("source", choices=["shapes", "emoji", "captions"], metavar="SOURCE",
                         help="shapes (drawn scenes), emoji (a folder of them) or captions (your own)")  # fmt: skip
     parser.add_output("out", metavar="OUT", help="csv or csv.gz")

@@ -5,19 +5,17 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from hypvision.cli.arguments import Parser, whole
+from hypvision.cli.arguments import Parser, add_cfg_options, whole
 
 
 def add_check_arguments(parser: Parser) -> None:
-    """The arguments of ``check``."""
     parser.add_argument("config", metavar="CONFIG", help="config file, or the name of one that ships")
     parser.add_argument("--all", action="store_true", help="read every sample too, and list all faults")
     text = "processes that read the samples (default: 2)"
     parser.add_argument("--workers", type=whole(0, 256), default=2, metavar="N", help=text)
     text = "folder of pictures of five samples a part (default: work_dirs/CONFIG/check)"
     parser.add_output("--out", what="folder", metavar="DIR", help=text)
-    text = "changes of the config, e.g. data_root=DIR, which moves all data sets"
-    parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help=text)
+    add_cfg_options(parser, "changes of the config, e.g. data_root=DIR, which moves all data sets")
 
 
 def run_check(args: Namespace) -> None:

@@ -10,13 +10,8 @@ from hypvision.cli.arguments import Parser, number, whole
 
 
 def add_metric_closure_arguments(parser: Parser) -> None:
-    """The arguments of ``metric closure``."""
-    parser.add_argument(
-        "closure",
-        metavar="FILE",
-        help="pairs of a name and one of its ancestors: csv with the header id1,id2[,weight], or two columns with a "
-        "tab between them",
-    )
+    text = "pairs of a name and one of its ancestors: csv with the header id1,id2[,weight], or two columns and a tab"
+    parser.add_argument("closure", metavar="FILE", help=text)
     text = "the file has parents alone: take the ancestors of ancestors, too"
     parser.add_argument("--transitive", action="store_true", help=text)
     parser.add_argument("--dim", type=whole(1), default=2, metavar="N", help="dimensions (default: 2)")

@@ -12,7 +12,6 @@ from hypvision.errors import HypvisionError, did_you_mean
 
 
 def add_configs_arguments(parser: Parser) -> None:
-    """The arguments of ``configs``."""
     text = "part of the name or of its folder, or a pattern such as '*_cifar10'"
     parser.add_argument("pattern", nargs="?", metavar="PATTERN", help=text)
 
@@ -37,7 +36,6 @@ def run_configs(args: Namespace) -> None:
 
 
 def add_exec_arguments(parser: Parser) -> None:
-    """The arguments of ``exec``."""
     parser.add_argument("script", metavar="SCRIPT", help="Python file, e.g. timm's train.py")
     parser.add_argument("arguments", nargs=REMAINDER, metavar="ARGUMENTS", help="of the script")
 

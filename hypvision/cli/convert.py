@@ -14,20 +14,17 @@ FAMILIES = (
 
 
 def add_zoo_convert_arguments(parser: Parser) -> None:
-    """The arguments of ``zoo convert``."""
     parser.add_argument(
         "--from", dest="family", required=True, choices=FAMILIES, metavar="FAMILY",
         help=f"the official code: {', '.join(FAMILIES)}",
     )  # fmt: skip
-    parser.add_argument(
-        "source", metavar="IN", help=".pth or .safetensors, a folder of transformers, or an address with its sum"
-    )
+    text = ".pth or .safetensors, a folder of transformers, or an address with its sum"
+    parser.add_argument("source", metavar="IN", help=text)
     parser.add_output("target", metavar="OUT", help=".safetensors or .pth")
     parser.add_argument("--to-official", action="store_true", help="the other way: from hypvision's names")
     parser.add_argument("--curvature", type=float, help="of a model that gets official names, if it is not 1")
-    parser.add_argument(
-        "--backbone", metavar="NAME", help="of a Hi-Mapper whose backbone has the shapes of another one"
-    )
+    text = "of a Hi-Mapper whose backbone has the shapes of another one"
+    parser.add_argument("--backbone", metavar="NAME", help=text)
 
 
 def run_zoo_convert(args: Namespace) -> None:

@@ -18,7 +18,6 @@ EMOJI_LEVELS = ("name", "class", "group")
 
 
 def add_data_prepare_arguments(parser: Parser) -> None:
-    """The arguments of ``data prepare``."""
     parser.add_argument("name", choices=PREPARED, metavar="NAME", help=f"the test set: {', '.join(PREPARED)}")
     parser.add_argument("source", metavar="SOURCE", help="folder of the published data")
     parser.add_output("out", what="folder", metavar="OUT", help="folder to write to, e.g. data/ade847")
@@ -42,7 +41,6 @@ def _size(text: str) -> int | tuple[int, int]:
 
 
 def add_data_make_arguments(parser: Parser) -> None:
-    """The arguments of ``data make``."""
     text = "folder; each layout gets its own folder in it with --layout all"
     parser.add_output("out", what="folder", metavar="OUT", help=text)
     parser.add_argument("--layout", choices=[*LAYOUTS, "masks", "all"], default="all", help="default: all")
@@ -89,7 +87,6 @@ def run_data_make(args: Namespace) -> None:
 
 
 def add_data_shard_arguments(parser: Parser) -> None:
-    """The arguments of ``data shard``."""
     text = "images/ with captions.csv or captions.jsonl beside it, or one folder a class"
     parser.add_argument("folder", metavar="FOLDER", help=text)
     parser.add_output("out", what="folder", metavar="OUT", help="new folder of the shards")

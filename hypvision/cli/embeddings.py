@@ -33,13 +33,11 @@ def _add_model_arguments(parser: Parser, timm: bool = True) -> None:
     text = "checkpoint; for --model the default is its published weights" if timm else "checkpoint"
     parser.add_argument("--weights", metavar="FILE", required=not timm, help=text)
     if timm:
-        parser.add_argument(
-            "--model",
-            metavar="NAME",
-            help="a timm model instead, such as resnet50 or resnet50.a1_in1k; its features compare by cosine. The "
-            "weights are those of --weights, else the published ones of that name (timm's default for it), which are "
-            "fetched once",
+        text = (
+            "a timm model instead, such as resnet50 or resnet50.a1_in1k; its features compare by cosine. The weights "
+            "are those of --weights, else the published ones of that name (timm's default for it), fetched once"
         )
+        parser.add_argument("--model", metavar="NAME", help=text)
         add_clip_argument(parser, "a CLIP instead, for images and texts")
     parser.add_argument("--batch", type=whole(1), default=32, metavar="N", help="images at a time (default: 32)")
     add_device_argument(parser)
@@ -67,7 +65,6 @@ def _embedder(args: Namespace, device: str):
 
 
 def add_metric_embed_arguments(parser: Parser) -> None:
-    """The arguments of ``metric embed``."""
     add_sources_arguments(parser, "IMAGE", needed=False)
     add_texts_argument(parser, "instead of images")
     _add_model_arguments(parser)
@@ -107,7 +104,6 @@ def run_metric_embed(args: Namespace) -> None:
 
 
 def add_metric_search_arguments(parser: Parser) -> None:
-    """The arguments of ``metric search``."""
     add_sources_arguments(parser, "IMAGE", needed=False)
     add_texts_argument(parser, "what to look for instead of images")
     text = "where to search: a folder, with its sub-folders, or what IMAGE can be"
@@ -129,7 +125,7 @@ def run_metric_search(args: Namespace) -> None:
     from hypvision.viz.sheet import image_format, save_image, search_sheet
 
     device, out = device_of(args), Path(args.save)
-    image_format(out)  # refuses a wrong one before the work
+    image_format(out)  # a wrong value is refused before the work begins
     texts = _texts_of(args)
     sources = None if texts else find_sources(args.images, args.every)
     gallery = find_gallery(args.gallery, args.every)
@@ -167,7 +163,6 @@ def _caption(frame: Frame) -> str:
 
 
 def add_metric_hierarchy_arguments(parser: Parser) -> None:
-    """The arguments of ``metric hierarchy``."""
     _add_model_arguments(parser, timm=False)
     parser.add_argument("--split", choices=["train", "test", "both"], default="both", help="which data (default: both)")
     text = "images of a class (default: 100)"

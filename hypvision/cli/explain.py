@@ -28,14 +28,10 @@ from hypvision.errors import HypvisionError
 
 
 def add_explain_arguments(parser: Parser) -> None:
-    """The arguments of ``explain``."""
     add_sources_arguments(parser, "IMAGE")
     model = parser.add_mutually_exclusive_group(required=True)
-    model.add_argument(
-        "--model",
-        metavar="NAME",
-        help="e.g. hcformer_nano, himapper_resnet50, or a name of `hypvision zoo list`, which has its weights",
-    )
+    text = "e.g. hcformer_nano, himapper_resnet50, or a name of `hypvision zoo list`, which has its weights"
+    model.add_argument("--model", metavar="NAME", help=text)
     add_clip_argument(model, "a CLIP instead, and the way of each image to its root through --texts and --gallery")
     add_texts_argument(parser, "with --clip: what the way may pass")
     text = (
@@ -50,24 +46,16 @@ def add_explain_arguments(parser: Parser) -> None:
     text = "checkpoint, or zoo:NAME; random weights without, unless --model has its own"
     parser.add_argument("--weights", metavar="FILE", help=text)
     add_model_args(parser)
-    parser.add_argument(
-        "--size",
-        type=whole(32, 8192),
-        metavar="N",
-        help="short side, a multiple of 32 (default: that of zoo:NAME, or else 224)",
-    )
+    text = "short side, a multiple of 32 (default: that of zoo:NAME, or else 224)"
+    parser.add_argument("--size", type=whole(32, 8192), metavar="N", help=text)
     text = "normalisation; default: the model's own"
     parser.add_argument("--mean", nargs="+", type=number, metavar="X", help=text)
     parser.add_argument("--std", nargs="+", type=number, metavar="X", help=text)
     parser.add_argument("--stage", type=int, metavar="N", help="only this stage, counted from 0 (default: all)")
     parser.add_argument("--block", type=int, metavar="N", help="block of each stage (default: the last)")
     parser.add_argument("--head", type=int, metavar="N", help="only this head (default: all; regions follow head 0)")
-    parser.add_argument(
-        "--level",
-        choices=["patch", "window", "both"],
-        default="both",
-        help="Euclidean clusters of pixels, hyperbolic clusters of windows, or both (default)",
-    )
+    text = "Euclidean clusters of pixels, hyperbolic clusters of windows, or both (default)"
+    parser.add_argument("--level", choices=["patch", "window", "both"], default="both", help=text)
     parser.add_argument("--regions", type=whole(0), default=8, metavar="K", help="regions to merge into; 0 for none")
     text = "folder of the results (default: explain)"
     parser.add_output("--out", what="folder", default="explain", metavar="DIR", help=text)
@@ -146,7 +134,7 @@ def _explain_clip(args: Namespace) -> None:
             if words:
                 for step in meru_traversal(point, points["texts"], words, space, args.steps, end=end):
                     passed.append(Found(round(step.threshold * (args.steps - 1)), step.text, step.radius))
-            ends = {Path(each).resolve() for each in (path, args.to or path)}  # they are no news, but their boxes are
+            ends = {Path(each).resolve() for each in (path, args.to or path)}  # listed already, but not their boxes
             others = [n for n, picture in enumerate(pictures) if picture.box or places[n] not in ends]
             if others:
                 # Images have no cones but in HyCoCLIP, and there those of boxes alone: the nearest counts.

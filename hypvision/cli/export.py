@@ -16,37 +16,28 @@ TOWERS = ("image", "text")
 
 
 def add_export_arguments(parser: Parser) -> None:
-    """The arguments of ``export``."""
-    parser.add_argument(
-        "name",
-        nargs="?",
-        metavar="NAME",
-        help="as `hypvision zoo list` lists it, or a release, ADDRESS#NAME; or, with --model, the checkpoint file of "
-        "a training",
-    )
+    text = "as `hypvision zoo list` lists it, or a release, ADDRESS#NAME; with --model the checkpoint of a training"
+    parser.add_argument("name", nargs="?", metavar="NAME", help=text)
     add_clip_argument(parser, "instead of NAME: a tower of this CLIP (--part), which gives its embeddings")
     parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")
-    parser.add_argument(
-        "--model",
-        metavar="MODEL|CONFIG",
-        help="of the checkpoint file: timm's name of a classifier, e.g. himapper_deit_tiny_patch16_224, or the config "
-        "of the training of a classifier, segmenter, detector or metric learner",
+    text = (
+        "of the checkpoint file: timm's name of a classifier, e.g. himapper_deit_tiny_patch16_224, or the config of "
+        "the training of a classifier, segmenter, detector or metric learner"
     )
+    parser.add_argument("--model", metavar="MODEL|CONFIG", help=text)
     add_model_args(parser)
     text = "side of its images (default: that of the config's test data; img_size or the model's)"
     parser.add_argument("--size", type=whole(1, 8192), metavar="N", help=text)
     parser.add_output("--save", metavar="FILE", help="default: NAME and the suffix of the format, here")
-    parser.add_argument(
-        "--part",
-        choices=(*PARTS, *TOWERS),
-        help="features: what comes before the head (a classifier's pooled features, the maps of a segmenter's or "
-        "detector's backbone and neck, a CLIP's image embeddings); image or text: the tower of --clip; default: whole",
+    text = (
+        "features: what comes before the head (a classifier's pooled features, the maps of a segmenter's or detector's "
+        "backbone and neck, a CLIP's image embeddings); image or text: the tower of --clip; default: whole"
     )
+    parser.add_argument("--part", choices=(*PARTS, *TOWERS), help=text)
     text = "compute with 16 bits, which halves the file; images and outputs keep 32"
     parser.add_argument("--half", action="store_true", help=text)
-    parser.add_argument(
-        "--fixed-size", action="store_true", help="take images of the training's size only (the batch stays free)"
-    )
+    text = "take images of the training's size only (the batch stays free)"
+    parser.add_argument("--fixed-size", action="store_true", help=text)
 
 
 def run_export(args: Namespace) -> None:

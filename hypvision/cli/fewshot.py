@@ -16,7 +16,6 @@ _PROTOCOLS = ("base2new", "shots", "cross", "dg")
 
 
 def add_fewshot_arguments(parser: Parser) -> None:
-    """The arguments of ``fewshot``."""
     text = (
         "base2new: 16 shots of half of the classes, tested on both halves; shots: all classes; cross: train on "
         "ImageNet, test on others; dg: on its variants; table: print and write tables of RESULTS; explain: draw what "

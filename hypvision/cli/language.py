@@ -5,22 +5,15 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 
-from hypvision.cli.arguments import Parser, add_device_argument, device_of, number, whole
+from hypvision.cli.arguments import Parser, add_cfg_options, add_device_argument, device_of, number, whole
 from hypvision.errors import HypvisionError
 
 
 def add_lm_save_arguments(parser: Parser) -> None:
-    """The arguments of ``lm save``."""
     parser.add_argument("config", metavar="CONFIG", help="the config that trained the model")
     parser.add_argument("weights", metavar="WEIGHTS", help="checkpoint of the training")
     parser.add_output("folder", what="folder", metavar="FOLDER", help="folder for transformers, with the tokenizer")
-    parser.add_argument(
-        "--cfg-options",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="changes of the config that it was trained with",
-    )
+    add_cfg_options(parser, "changes of the config that it was trained with")
 
 
 def run_lm_save(args: Namespace) -> None:
@@ -40,7 +33,6 @@ def _add_model(parser: Parser) -> None:
 
 
 def add_lm_generate_arguments(parser: Parser) -> None:
-    """The arguments of ``lm generate``."""
     _add_model(parser)
     parser.add_argument("prompts", nargs="+", metavar="PROMPT", help="texts to continue")
     parser.add_argument("--tokens", type=whole(1), default=200, metavar="N", help="new tokens (default: 200)")
@@ -63,15 +55,13 @@ def run_lm_generate(args: Namespace) -> None:
 
 
 def add_lm_eval_arguments(parser: Parser) -> None:
-    """The arguments of ``lm eval``."""
     _add_model(parser)
     parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help="of the harness (default: the paper's)")
     parser.add_argument("--shots", type=whole(0), metavar="N", help="examples in a prompt (default: the paper's)")
     parser.add_argument("--limit", type=whole(1), metavar="N", help="items of each task at most")
     parser.add_argument("--batch-size", type=whole(1), default=8, metavar="N", help="default: 8")
-    parser.add_argument(
-        "--prompt-style", choices=["harness", "official"], default="harness", help="official: as the published adapter"
-    )
+    text = "official: as the published adapter"
+    parser.add_argument("--prompt-style", choices=["harness", "official"], default="harness", help=text)
     parser.add_argument("--include", metavar="DIR", help="folder with further tasks of the harness")
 
 

@@ -10,7 +10,6 @@ from hypvision.errors import HypvisionError
 
 
 def add_plot_arguments(parser: Parser) -> None:
-    """The arguments of ``plot``."""
     text = "work dir of a training (work_dirs/CONFIG), one of the time-stamped folders in it, or a scalars.json"
     parser.add_argument("runs", nargs="+", metavar="RUN", help=text)
     text = (

@@ -14,6 +14,7 @@ from typing import Any
 
 from hypvision.cli.arguments import (
     Parser,
+    add_cfg_options,
     add_clip_argument,
     add_device_argument,
     add_model_args,
@@ -30,20 +31,15 @@ def add_sources_arguments(parser: Parser, metavar: str = "SOURCE", needed: bool 
     """What is looked at, shared by the commands that look at images."""
     text = "image, folder of images, glob pattern, list of paths (.txt), or video"
     parser.add_argument("images", nargs="+" if needed else "*", metavar=metavar, help=text)
-    parser.add_argument(
-        "--every", type=whole(1), default=1, metavar="N", help="take every N-th frame of a video (default 1)"
-    )
+    text = "take every N-th frame of a video (default 1)"
+    parser.add_argument("--every", type=whole(1), default=1, metavar="N", help=text)
 
 
 def add_predict_arguments(parser: Parser) -> None:
-    """The arguments of ``predict``."""
     add_sources_arguments(parser)
     model = parser.add_mutually_exclusive_group(required=True)
-    model.add_argument(
-        "--model",
-        metavar="NAME|CONFIG",
-        help="a timm model, a name of `hypvision zoo list`, a release (hf-hub:USER/REPO), or the config of a training",
-    )
+    text = "a timm model, a name of `hypvision zoo list`, a release (hf-hub:USER/REPO), or the config of a training"
+    model.add_argument("--model", metavar="NAME|CONFIG", help=text)
     add_clip_argument(model, "a CLIP instead, which compares images with --classes")
     text = "checkpoint of the training; without, a timm model has its published weights"
     parser.add_argument("--weights", metavar="FILE", help=text)
@@ -56,8 +52,7 @@ def add_predict_arguments(parser: Parser) -> None:
     parser.add_argument("--score", type=number, metavar="X", help=text)
     text = "boxes of an image at most, the best ones (default: as many as the model gives)"
     parser.add_argument("--max-boxes", type=whole(1), metavar="N", help=text)
-    text = "changes of the config that --model names, e.g. model.test_cfg.nms.iou_threshold=0.6"
-    parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help=text)
+    add_cfg_options(parser, "changes of the config that --model names, e.g. model.test_cfg.nms.iou_threshold=0.6")
     text = f"what to write: {', '.join(WRITES)} (default: all)"
     parser.add_argument("--write", nargs="+", choices=WRITES, default=list(WRITES), metavar="KIND", help=text)
     text = "images at a time, of a classifier (default: 8)"

@@ -9,28 +9,24 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from hypvision.cli.arguments import Parser, number
+from hypvision.cli.arguments import Parser, add_cfg_options, number
 
 # Those of hypvision.checkpoints.storage, whose import brings PyTorch.
 STORAGES = ("float32", "float16", "bfloat16", "int8")
 
 
 def add_zoo_publish_arguments(parser: Parser) -> None:
-    """The arguments of ``zoo publish``."""
     parser.add_argument("config", metavar="CONFIG", help="the config that trained it")
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpoint of the training; it is only read")
     parser.add_argument("--name", required=True, metavar="MODEL.TAG", help="name in the zoo")
     parser.add_argument("--about", metavar="FILE", help="YAML with the texts of the record (default: the old record's)")
     parser.add_argument("--storage", choices=STORAGES, default="int8", help="how weights are stored (default: int8)")
-    parser.add_argument(
-        "--tolerance", type=number, default=0.2, help="allowed change of a metric, in its own unit (default: 0.2)"
-    )
+    text = "allowed change of a metric, in its own unit (default: 0.2)"
+    parser.add_argument("--tolerance", type=number, default=0.2, help=text)
     parser.add_argument("--metrics", nargs="+", default=[], metavar="NAME", help="metrics to record, main one first")
     text = "folder of the zoo (default: model_zoo)"
     parser.add_output("--out", what="folder", default="model_zoo", metavar="DIR", help=text)
-    parser.add_argument(
-        "--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the config for this machine"
-    )
+    add_cfg_options(parser, "changes of the config for this machine")
 
 
 def run_zoo_publish(args: Namespace) -> None:
@@ -38,15 +34,6 @@ def run_zoo_publish(args: Namespace) -> None:
     from hypvision.tasks.publishing import publish, read_about
 
     about = read_about(args.about) if args.about else {}
-    record = publish(
-        args.config,
-        args.checkpoint,
-        args.name,
-        about,
-        args.out,
-        args.storage,
-        args.tolerance,
-        args.metrics,
-        args.cfg_options,
-    )
+    options = (args.storage, args.tolerance, args.metrics, args.cfg_options)
+    record = publish(args.config, args.checkpoint, args.name, about, args.out, *options)
     print(f"Published {record.name}: {args.out}/{record.file.path}, {record.file.bytes} bytes.")

@@ -10,12 +10,10 @@ from hypvision.cli.arguments import Parser, add_clip_argument, add_device_argume
 
 
 def add_clip_radius_arguments(parser: Parser) -> None:
-    """The arguments of ``clip radius``."""
     add_clip_argument(parser, "the CLIP before tuning (default: ViT-B-16:openai)", "ViT-B-16:openai")
     parser.add_argument("--adapter", metavar="FILE", help="a saved HyperCLIP adapter: the CLIP after tuning")
-    parser.add_argument(
-        "--classes", nargs="+", default=["coco171"], metavar="LIST", help='known lists, files, or "cat, dog"'
-    )
+    text = 'known lists, files, or "cat, dog"'
+    parser.add_argument("--classes", nargs="+", default=["coco171"], metavar="LIST", help=text)
     parser.add_argument("--images", nargs="+", default=[], metavar="IMAGE", help="images, whose patches are measured")
     parser.add_argument("--convention", choices=["metric2", "half"], default="metric2", help="with the factor 2 or not")
     parser.add_argument("--sweep", nargs="+", type=number, default=[], metavar="S", help="scale the adapter by these")

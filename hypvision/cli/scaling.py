@@ -16,7 +16,6 @@ ACTIONS = ("run", "heads", "tokens", "fit")
 
 
 def add_scaling_arguments(parser: Parser) -> None:
-    """The arguments of ``scaling``."""
     text = (
         "run: train and draw figures of the paper; heads: overlaps and norms of the heads of language models; tokens: "
         "frequencies of tokens; fit: the joint fit of losses of language models"
@@ -51,9 +50,8 @@ def add_scaling_arguments(parser: Parser) -> None:
         parser.add_argument(f"--{name}", type=whole(least, 2**24), metavar="N", help=text)
     text = "run: figures 3 to 7 with the models of quick, a fiftieth of the work; the results are marked"
     parser.add_argument("--tiny", action="store_true", help=text)
-    parser.add_argument(
-        "--independent", action="store_true", help="run: first weights and batches of its own for every point"
-    )
+    text = "run: first weights and batches of its own for every point"
+    parser.add_argument("--independent", action="store_true", help=text)
     parser.add_argument("--losses", metavar="CSV", help="run fig1, fig8: losses of language models, as for fit")
     parser.add_argument("--tensor", metavar="NAME", help="heads: the name of the tensor, if it has an unusual one")
     parser.add_argument("--tokenizer", metavar="JSON", help="tokens: tokenizer.json of Hugging Face's tokenizers")

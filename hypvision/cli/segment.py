@@ -20,7 +20,6 @@ CLASS_LISTS = (
 
 
 def add_clip_segment_arguments(parser: Parser) -> None:
-    """The arguments of ``clip segment``."""
     add_sources_arguments(parser, "IMAGE")
     known = ", ".join(CLASS_LISTS)
     parser.add_argument("--classes", required=True, help=f'"cat, dog, grass", a .txt or .json file, or one of {known}')

@@ -32,7 +32,6 @@ examples:
 
 
 def add_summary_arguments(parser: Parser) -> None:
-    """The arguments of ``summary``."""
     parser.formatter_class, parser.epilog = RawDescriptionHelpFormatter, _EXAMPLES
     text = "a model of timm or ours, trained weights of `hypvision zoo list`, or a config, by its file or name"
     parser.add_argument("model", nargs="?", metavar="MODEL|CONFIG", help=text)

@@ -14,14 +14,9 @@ TASKS = ("classification", "segmentation", "detection", "zero-shot")
 _NAME_HELP = "name as `hypvision zoo list` lists it, or a release, ADDRESS#NAME (https://, file://, hf-hub:USER/REPO)"
 
 
-# list
-
-
 def add_zoo_list_arguments(parser: Parser) -> None:
-    """The arguments of ``zoo list``."""
-    parser.add_argument(
-        "pattern", nargs="?", metavar="PATTERN", help="part of the name, or a pattern such as '*.cifar10'"
-    )
+    text = "part of the name, or a pattern such as '*.cifar10'"
+    parser.add_argument("pattern", nargs="?", metavar="PATTERN", help=text)
     parser.add_argument("--task", choices=TASKS, help="of this task only")
     parser.add_argument("--json", action="store_true", help="whole records, as JSON")
     parser.add_output("--write-readme", metavar="FILE", help="render the table of the zoo into this file")
@@ -50,11 +45,7 @@ def run_zoo_list(args: Namespace) -> None:
     print(listing(records, [whereabouts(index, record) for record in records]))
 
 
-# get
-
-
 def add_zoo_get_arguments(parser: Parser) -> None:
-    """The arguments of ``zoo get``."""
     parser.add_argument("names", nargs="+", metavar="NAME", help=_NAME_HELP)
     parser.add_output("--out", what="folder", metavar="DIR", help="copy the files there; such a folder can be a mirror")
 
@@ -77,14 +68,9 @@ def run_zoo_get(args: Namespace) -> None:
         print(path)
 
 
-# verify
-
-
 def add_zoo_verify_arguments(parser: Parser) -> None:
-    """The arguments of ``zoo verify``."""
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"{_NAME_HELP}; default: everything that is on this machine"
-    )
+    text = f"{_NAME_HELP}; default: everything that is on this machine"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=text)
 
 
 def run_zoo_verify(args: Namespace) -> None:
@@ -112,16 +98,11 @@ def run_zoo_verify(args: Namespace) -> None:
         raise HypvisionError(f"Not on this machine: {', '.join(missing)}. Run: hypvision zoo get {' '.join(missing)}")
 
 
-# clean
-
-
 def add_zoo_clean_arguments(parser: Parser) -> None:
-    """The arguments of ``zoo clean``."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="remove the files of these records")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--all", action="store_true", help="remove everything; default: unfinished downloads and files of no record"
-    )
+    text = "remove everything; default: unfinished downloads and files of no record"
+    what.add_argument("--all", action="store_true", help=text)
     what.add_argument("--list", action="store_true", help="remove nothing: list what lies there")
 
 
@@ -138,25 +119,19 @@ def run_zoo_clean(args: Namespace) -> None:
             raise HypvisionError("--list lists everything: leave out the names.")
         print(cache_folder())
         rows = [
-            {
-                "name": file.record or "(no record)",
-                "size": size_text(file.bytes),
-                "state": "unfinished" if file.partial else "complete",
-                "file": file.path.name,
-            }
+            dict(
+                name=file.record or "(no record)", size=size_text(file.bytes),
+                state="unfinished" if file.partial else "complete", file=file.path.name,
+            )
             for file in list_cache(index)
-        ]
+        ]  # fmt: skip
         print(table(rows) if rows else "empty")
         return
     removed = clean(index, args.names, args.all)
     print(f"Removed {len(removed)} file{'s' * (len(removed) != 1)}, {size_text(sum(file.bytes for file in removed))}.")
 
 
-# card
-
-
 def add_zoo_card_arguments(parser: Parser) -> None:
-    """The arguments of ``zoo card``."""
     parser.add_argument("name", metavar="NAME", help=_NAME_HELP)
     parser.add_output("--save", metavar="FILE", help="write it there instead of printing it")
 
@@ -176,11 +151,7 @@ def run_zoo_card(args: Namespace) -> None:
         print(text, end="")
 
 
-# push
-
-
 def add_zoo_push_arguments(parser: Parser) -> None:
-    """The arguments of ``zoo push``."""
     parser.add_argument("names", nargs="+", metavar="NAME", help="names as `hypvision zoo list` lists them")
     place = parser.add_mutually_exclusive_group(required=True)
     text = "make a release folder for a web server; it must be new or empty"

@@ -66,14 +66,9 @@ def whole_label(value: Any) -> int | None:
 
 
 def check_classes(pairs: Iterable[tuple[Any, Any]], where: str, remedy: str, twins: bool = False) -> dict[Any, str]:
-    """Class names by label; raises an error unless each label has one name and each name one label.
-
-    Args:
-        pairs: label and name; repeats are allowed.
-        where: their source, for error messages: "The class list 'names.txt'".
-        remedy: how to fix them, for error messages.
-        twins: allow labels to share a name, as two pairs of ImageNet's classes do.
-    """
+    """Class names by label, of pairs of a label and a name, which may repeat themselves; raises an error unless each
+    label has one name and each name one label (``twins``: labels may share a name, as two pairs of ImageNet's classes
+    do). ``where`` (the source, "The class list 'names.txt'") and ``remedy`` are parts of the message."""
     names: dict[Any, str] = {}
     for label, name in pairs:
         if not isinstance(name, str) or not name.strip():

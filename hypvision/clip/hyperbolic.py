@@ -124,8 +124,8 @@ class HyperbolicCLIP(CLIP):
 
 
 def sincos_positions(grid: tuple[int, int], width: int) -> Tensor:
-    """The fixed position embeddings of MoCo v3 (Chen et al., ICCV 2021), (1, 1 + rows * columns, width); the class
-    token's is 0."""
+    """Fixed position embeddings (1, 1 + rows * columns, width) of MoCo v3 (Chen et al., ICCV 2021), 0 for the class
+    token."""
     rows, columns = grid
     across, down = torch.meshgrid(torch.arange(columns), torch.arange(rows), indexing="ij")
     omega = 10000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))

@@ -169,7 +169,7 @@ def create_clip(
     tag = str(pretrained) if pretrained in tags else None
     path: Path | None
     if tag is not None and name in ARCHITECTURES:
-        path, tag = fetch_published(_published(name)[tag], f"{name}:{tag}", load_weights), None
+        path, tag = fetch_published(PUBLISHED[name][tag], f"{name}:{tag}", load_weights), None
     else:
         path = None if tag or pretrained is None else weights_file(name, pretrained, load_weights, tags)
     options = _with_needs(name, tag, path, options)
@@ -256,21 +256,16 @@ def _model_class(config: Mapping[str, Any]) -> type[nn.Module]:
 
 
 def _arguments(function: Callable[..., Any]) -> list[str]:
-    return [
-        name
-        for name, about in inspect.signature(function).parameters.items()
-        if about.kind is not about.VAR_KEYWORD and name not in _NOT_OURS
-    ]
+    known = inspect.signature(function).parameters
+    return [name for name, about in known.items() if about.kind is not about.VAR_KEYWORD and name not in _NOT_OURS]
 
 
 def _check_options(name: str, config: Mapping[str, Any], options: Mapping[str, Any], towers: bool) -> None:
-    """Raise an error for options that would have no effect; ``towers``: whether a single tower may have its own
-    weights."""
+    """Raise an error for options without effect; ``towers``: a single tower may have weights of its own."""
     known = {*_OF_ARCHITECTURE, *_arguments(_model_class(config))}
     if name not in ARCHITECTURES:
         known |= {*_arguments(require("open_clip", "clip").create_model), "pretrained_hf"}
-    if not towers:
-        known -= {*_OF_TOWERS}
+    known -= set() if towers else {*_OF_TOWERS}
     if wrong := [option for option in options if option not in known]:
         raise HypvisionError(
             f"The CLIP model '{name}' takes no option '{wrong[0]}'.{did_you_mean(wrong[0], known, cutoff=0.8)} "
@@ -339,12 +334,7 @@ def pretrained_tags(name: str) -> list[str]:
     if name not in known:
         hint = did_you_mean(name, known, cutoff=0.4)
         raise HypvisionError(f"There is no CLIP model '{name}'.{hint} open_clip.list_models() lists all.")
-    return [*_published(name)] if name in ARCHITECTURES else open_clip.list_pretrained_tags_by_model(name)
-
-
-def _published(name: str) -> dict[str, str]:
-    """Tag -> place of the official weights of a model of :data:`ARCHITECTURES`."""
-    return PUBLISHED.get(name, {})
+    return [*PUBLISHED.get(name, {})] if name in ARCHITECTURES else open_clip.list_pretrained_tags_by_model(name)
 
 
 @contextmanager
@@ -444,8 +434,7 @@ def trim_tokens(weights: Mapping[str, Tensor], used: Tensor) -> dict[str, Tensor
 def expand_tokens(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The inverse of :func:`trim_tokens`; rows that were removed become zero."""
     expanded = dict(weights)
-    rows = expanded.pop("token_embedding.rows", None)
-    if rows is None:
+    if (rows := expanded.pop("token_embedding.rows", None)) is None:
         return expanded
     index, size = (expanded.pop(f"token_embedding.{part}", torch.empty(0)) for part in ("index", "size"))
     whole = not any(x.is_floating_point() or x.is_complex() for x in (index, size)) and size.numel() == 1

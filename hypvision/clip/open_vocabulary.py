@@ -23,7 +23,7 @@ from hypvision.clip.hyperbolic_checkpoint import check_scalars
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle, clip_names, create_clip
 from hypvision.clip.spaces import Sphere, space_of
-from hypvision.clip.towers import embedding_size, encode_text, find_towers
+from hypvision.clip.towers import embedding_size, encode_by_length, encode_text, find_towers
 from hypvision.errors import HypvisionError
 
 TUNING = ("adapter", "attention", "text", "image", "full", "frozen")
@@ -155,8 +155,7 @@ class OpenVocabularyCLIP(nn.Module):
     def encode_classes(self, classes: Sequence[str] | None = None) -> Tensor:
         """Embeddings (T, P, E) of class names, of unit length on CLIP's sphere and before the lift on a hyperboloid;
         cached until names or weights change."""
-        names = self.classes if classes is None else load_classes(classes)
-        if not names:
+        if not (names := self.classes if classes is None else load_classes(classes)):
             raise HypvisionError("The class list is empty. Call set_classes(['cat', 'dog', ...]) first.")
         text = getattr(self.clip, "text", None)
         parameters = [p for n, p in self.clip.named_parameters() if text is not None or not n.startswith("visual.")]
@@ -177,13 +176,8 @@ class OpenVocabularyCLIP(nn.Module):
                 sentences += synonym
                 owner.append(number)
         tokens = self.tokenizer(sentences).to(self.mean.device)
-        if torch.is_grad_enabled():
-            text = encode_text(self.clip, tokens)
-        else:
-            # Sort texts by length, so that each chunk is cut as short as possible.
-            order = (tokens != 0).sum(-1).argsort(stable=True)
-            text = torch.cat([encode_text(self.clip, chunk) for chunk in tokens[order].split(256)])
-            text = torch.empty_like(text).index_copy(0, order, text)
+        grad = torch.is_grad_enabled()
+        text = encode_text(self.clip, tokens) if grad else encode_by_length(self.clip, tokens, size=256)
         space = space_of(self.clip)
         text = space.to_average(text).unflatten(0, (len(owner), len(self.templates)))
         if len(owner) == len(names):
@@ -232,12 +226,8 @@ def _templates(templates: str | Sequence[str]) -> tuple[str, ...]:
             return _templates([templates])
         return TEMPLATES[templates]
     found = tuple(templates)
-    if not found or not all(_takes_a_name(template) for template in found):
+    if not found or not all(t.count("{}") == 1 and set("{}").isdisjoint(t.replace("{}", "")) for t in found):
         raise HypvisionError(
             f"Every prompt template needs one {{}} for the class name and no other braces, got {list(found)}."
         )
     return found
-
-
-def _takes_a_name(template: str) -> bool:
-    return template.count("{}") == 1 and not set("{}") & set(template.replace("{}", ""))

@@ -27,10 +27,7 @@ from hypvision.errors import HypvisionError, require
 from hypvision.records import parse, read_record
 
 _CONFIG = "open_clip_config.json"
-_WEIGHTS = (
-    "open_clip_model.safetensors",
-    "open_clip_pytorch_model.bin",
-)  # the first found is used
+_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")  # the first found is used
 _FOLDER_WEIGHTS = (
     *_WEIGHTS, "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.pth", "model.safetensors",
     "pytorch_model.bin", "pytorch_model.pth", "model.pth",

@@ -35,6 +35,7 @@ class Space(Protocol):
 
     def mean(self, features: Tensor, modality: Modality) -> Tensor:
         """Points ``(N, d)`` of classes with P texts each, ``(N, P, E)``."""
+        return self.embed(self.to_average(_wide(features)).mean(-2), modality)
 
     def as_vectors(self, points: Tensor) -> Tensor:
         """Vectors for Euclidean methods, such as a linear probe: in the tangent space at the origin."""
@@ -60,7 +61,7 @@ class Space(Protocol):
         line (in the tangent space at the origin; a chord, then made unit length); both ends are among them."""
 
 
-class Sphere:
+class Sphere(Space):
     """Unit vectors around a root, as of CLIP.
 
     Args:
@@ -95,9 +96,6 @@ class Sphere:
     def to_average(self, features: Tensor) -> Tensor:
         return F.normalize(features, dim=-1)
 
-    def mean(self, features: Tensor, modality: Modality) -> Tensor:
-        return self.embed(self.to_average(_wide(features)).mean(-2), modality)
-
     def as_vectors(self, points: Tensor) -> Tensor:
         return points
 
@@ -123,7 +121,7 @@ class Sphere:
         return F.normalize(torch.lerp(x, self.root if end is None else end, share), dim=-1)
 
 
-class Hyperboloid:
+class Hyperboloid(Space):
     """Points of a hyperboloid ``(..., E + 1)``, time first, as of MERU (Desai et al., ICML 2023).
 
     The root is the origin.
@@ -159,9 +157,6 @@ class Hyperboloid:
 
     def to_average(self, features: Tensor) -> Tensor:
         return features  # before the lift, not normalised (the official code)
-
-    def mean(self, features: Tensor, modality: Modality) -> Tensor:
-        return self.embed(_wide(features).mean(-2), modality)
 
     def as_vectors(self, points: Tensor) -> Tensor:
         return lorentz.logmap0(points, self.c)

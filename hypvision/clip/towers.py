@@ -160,8 +160,7 @@ class PromptTokens:
         for number, tokens in self.layers.items():
             if not 0 <= number < len(tower.blocks):
                 raise HypvisionError(
-                    f"There are prompt tokens for the {tower.modality} block {number}: the tower has blocks 0 to "
-                    f"{len(tower.blocks) - 1}."
+                    f"No {tower.modality} block {number}: the tower has blocks 0 to {len(tower.blocks) - 1}."
                 )
             if tokens.dim() not in (2, 3) or tokens.shape[-1] != tower.width:
                 raise HypvisionError(
@@ -199,8 +198,7 @@ class _Sequence:
 
     def enter(self, number: int, x: Tensor) -> Tensor:
         """The input of a block, with its prompt tokens."""
-        tokens = self.layers.get(number)
-        if tokens is None:
+        if (tokens := self.layers.get(number)) is None:
             return x
         count = tokens.shape[-2]
         replaced = count if self.overwrite and not self.present else self.present
@@ -378,12 +376,20 @@ def _mask(text: Any, x: Tensor) -> Tensor | None:
     return torch.full((size, size), float("-inf"), device=x.device).triu_(1)
 
 
-def encode_by_length(model: nn.Module, tokens: Tensor, normalize: bool = False, parts: int = 4) -> Tensor:
-    """:func:`encode_text` in so many parts of similar lengths, each cut to its longest text."""
-    lengths = torch.where(tokens != 0, torch.arange(1, tokens.shape[1] + 1, device=tokens.device), 0).amax(-1)
-    order = lengths.argsort(stable=True)
-    found = torch.cat([encode_text(model, part, normalize) for part in tokens[order].chunk(parts)])
-    return found[order.argsort()]
+def token_lengths(tokens: Tensor) -> Tensor:
+    """Numbers of tokens ``(T,)`` of texts ``(T, L)`` without open_clip's padding (0)."""
+    places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
+    return torch.where(tokens != 0, places, 0).amax(-1)
+
+
+def encode_by_length(
+    model: nn.Module, tokens: Tensor, normalize: bool = False, parts: int = 4, size: int | None = None
+) -> Tensor:
+    """:func:`encode_text` in ``parts`` of similar lengths, or in parts of ``size`` texts, each cut to its longest
+    text."""
+    order = token_lengths(tokens).argsort(stable=True)
+    chunks = tokens[order].chunk(parts) if size is None else tokens[order].split(size)
+    return torch.cat([encode_text(model, chunk, normalize) for chunk in chunks])[order.argsort()]
 
 
 # Images ---------------------------------------------------------------------------------------------------------------

@@ -36,13 +36,8 @@ class Box(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Why a box is not learned from.
-
-    Args:
-        reason: as it is told.
-        found: whether a box has it.
-        no_box: it is no object at all, so that it is left out of the truth of a metric, too.
-    """
+    """Why a box is not learned from: the reason, as messages give it, a test of a box, and whether the box is no object
+    at all, so that it is left out of the truth of a metric too."""
 
     reason: str
     found: Callable[[Box], bool]
@@ -65,25 +60,16 @@ FAULTS = (
 
 
 class BoxCheck:
-    """Looks at the boxes of one file or folder, and counts what is left out.
-
-    Args:
-        usage: the counts.
-        expected: how the four numbers of a box are called in the file.
-    """
+    """Looks at the boxes of one file or folder, and counts in ``usage`` what is left out; ``expected`` is what the four
+    numbers of a box are in the file."""
 
     def __init__(self, usage: Usage, expected: str):
-        self.usage = usage
-        self.expected = expected
+        self.usage, self.expected = usage, expected
         self._shares: list[str] = []  # boxes between 0 and 1, as the first of them stands in the file
         self._others = 0
 
     def numbers(self, where: str, values: Any, height: Any, width: Any) -> None:
-        """Refuse a box that is not four finite numbers.
-
-        Args:
-            where: the object, as the subject of a sentence.
-            values: its box as the file has it. height, width: of its image.
+        """Refuse a box that is not four finite numbers: ``values`` of the object ``where``, in an image of this size.
 
         Raises:
             HypvisionError: it is none.
@@ -162,15 +148,8 @@ def mask_fault(mask: Any, height: int, width: int) -> str:
 
 
 def _kind(value: Any) -> str:
-    kinds = {
-        list: "lists in a list",
-        dict: "a dict",
-        str: "text",
-        float: "numbers",
-        int: "numbers",
-        bool: "true or false",
-    }
-    return kinds.get(type(value), f"{value!r:.40}")
+    kinds = {list: "lists in a list", dict: "a dict", str: "text", float: "numbers", int: "numbers"}
+    return {**kinds, bool: "true or false"}.get(type(value), f"{value!r:.40}")
 
 
 def _run_length_fault(mask: dict[str, Any], height: int, width: int) -> str:
@@ -213,17 +192,9 @@ def decode_counts(text: str | bytes) -> list[int]:
 
 
 def refuse_masks(faults: Iterable[tuple[str, str]], whole: str) -> None:
-    """Raise an error for masks that are wrong.
-
-    Args:
-        faults: object and :func:`mask_fault` of each.
-        whole: the file, as it is told.
-
-    Raises:
-        HypvisionError: there is one.
-    """
-    found = [(where, fault) for where, fault in faults if fault]
-    if found:
+    """Raise a HypvisionError if an object of a file, ``whole``, has a :func:`mask_fault`; ``faults``: object and
+    fault."""
+    if found := [(where, fault) for where, fault in faults if fault]:
         more = f" So have {len(found) - 1} more of '{whole}' a fault." if len(found) > 1 else ""
         raise HypvisionError(
             f"{found[0][0]}: its segmentation {found[0][1]}.{more} {MASK_FORMAT} Correct it, or remove the annotation."
@@ -231,11 +202,7 @@ def refuse_masks(faults: Iterable[tuple[str, str]], whole: str) -> None:
 
 
 def check_names(classes: Any) -> None:
-    """Check that class names are a list, not one text.
-
-    Raises:
-        HypvisionError: they are one text, which would be taken letter by letter.
-    """
+    """Raise a HypvisionError for class names that are one text, which would be taken letter by letter."""
     if isinstance(classes, str):
         raise HypvisionError(
             f"The classes of the data set are the text '{classes}', not a list of names. Python takes (\"{classes}\") "
@@ -244,12 +211,8 @@ def check_names(classes: Any) -> None:
 
 
 def compare_names(own: Sequence[str], classes: Sequence[str], where: str, ignored: Sequence[str] | str = ()) -> None:
-    """Compare the class names of a file with those of the config, in any order.
-
-    Args:
-        own: those of the file. classes: those of the config.
-        where: the file, as the subject of a sentence.
-        ignored: names of the file that shall count for nothing; ``"others"``: all that are no classes.
+    """Compare the class names of a file, ``own``, with the ``classes`` of the config, in any order. ``ignored`` names
+    of the file count for nothing; ``"others"``: all that are no classes. ``where`` names the file in the message.
 
     Raises:
         HypvisionError: one has a name that the other has not.

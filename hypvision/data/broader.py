@@ -142,8 +142,7 @@ def _term_in(caption: str, terms: Terms) -> tuple[str, str, str] | None:
     while place < len(words):
         for size in range(_LONGEST, 0, -1):
             written = " ".join(words[place : place + size])
-            term = _known(written, terms)
-            if term is not None:
+            if (term := _known(written, terms)) is not None:
                 found, place = (written, *term), place + size
                 break
         else:
@@ -178,13 +177,11 @@ def chain_of(caption: str, terms: Terms, levels: int = 4) -> tuple[str, ...] | N
 def _build(
     caption: str, terms: Terms, levels: int, rng: np.random.Generator | None = None
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    term = _term_in(caption, terms)
-    if term is None:
+    if (term := _term_in(caption, terms)) is None:
         return None
     written, word, node = term
     path = terms.path(node)
-    places = _chosen(path, levels - 1, terms.top)
-    if places is None:
+    if (places := _chosen(path, levels - 1, terms.top)) is None:
         return None
     texts = (*(terms.names[path[place]] for place in places[:-1]), word, caption)
     if len(set(texts)) < levels:
@@ -230,8 +227,7 @@ def build_chains(
         raise HypvisionError(f"A chain of a caption has at least 3 levels (broader term, term, caption), got {levels}.")
     rng = np.random.default_rng(seed)
     built = [(_build(caption, terms, levels, rng), image) for caption, image in captions]
-    found = [Chain(chain[0], chain[1], image) for chain, image in built if chain is not None]
-    if not found:
+    if not (found := [Chain(chain[0], chain[1], image) for chain, image in built if chain is not None]):
         raise HypvisionError(
             f"None of the {len(captions)} captions has a term with {levels - 2} broader ones in the table. Give fewer "
             "levels or more terms."

@@ -25,9 +25,8 @@ from torchvision.transforms.v2 import functional
 from hypvision.data.image_folder import build_transform
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, require
-from hypvision.files import parse_json, read_lines
 from hypvision.images import open_image, shown_size
-from hypvision.records import Name, parse, read_table
+from hypvision.records import Name, read_json_lines, read_table
 
 require("mmengine", "mm")
 
@@ -76,13 +75,15 @@ def read_captions(root: str | Path) -> list[Captioned]:
             or a box outside of its image.
     """
     root = Path(root).expanduser()
-    table = find_captions(root)
-    if table is None:
+    if (table := find_captions(root)) is None:
         raise HypvisionError(
             f"There is no captions.csv or captions.jsonl in '{root}'. Expected: the folder images/ and beside it a "
             "table with the columns image and caption (docs/data.md)."
         )
-    rows = _of_csv(table) if table.suffix == ".csv" else _of_json(table)
+    if table.suffix == ".csv":
+        rows = _of_csv(table)
+    else:
+        rows = [row for _, row in read_json_lines(Captioned, table, "the table of captions", "Correct it.")]
     if not rows:
         raise HypvisionError(f"'{table}' has no captions. Write a line for each image: its path and its caption.")
     for row in rows:
@@ -163,18 +164,6 @@ def _of_csv(table: Path) -> list[Captioned]:
                 )
             boxes.append(Box(box, row.words))
     return [Captioned(image, caption, boxes) for (image, caption), boxes in found.items()]
-
-
-def _of_json(table: Path) -> list[Captioned]:
-    found = []
-    for number, line in enumerate(read_lines(table, "the table of captions", blank=True), start=1):
-        if line:
-            try:
-                row = parse_json(line)
-            except ValueError as error:
-                raise HypvisionError(f"'{table}', line {number}: it is not JSON ({error}). Correct it.") from error
-            found.append(parse(Captioned, row, f"'{table}', line {number}", extra=True, advice="Correct it."))
-    return found
 
 
 def _check_box(box: Box, width: int, height: int, where: str) -> None:

@@ -33,6 +33,12 @@ def with_article(words: str) -> str:
     return f"{'an' if words[0].lower() in 'aeiou' else 'a'} {words}"
 
 
+def enumerated(names: Sequence[str]) -> str:
+    """``("dog face", "banana", "orange")`` to ``"a dog face, a banana and an orange"``."""
+    *most, last = map(with_article, names)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
 class Described(Protocol):
     """What a caption needs to know of an object; ``box`` is (left, top, right, bottom) in pixels."""
 
@@ -50,7 +56,7 @@ class Described(Protocol):
 
 @dataclass(frozen=True)
 class Phrase:
-    """Words for an object; a property left None is not mentioned. With none at all it says "something"."""
+    """Words for an object; a property left None is not mentioned, and with none at all they are "something"."""
 
     kind: str | None = None
     shape: str | None = None
@@ -62,8 +68,7 @@ class Phrase:
         return all(value is None or value == getattr(item, name) for name, value in vars(self).items())
 
     def __str__(self) -> str:
-        noun = self.shape or (NOUNS[self.kind] if self.kind else None)
-        if noun is None:
+        if (noun := self.shape or (NOUNS[self.kind] if self.kind else None)) is None:
             return "something"
         return with_article(" ".join(word for word in (self.texture, self.colour, noun) if word))
 
@@ -98,16 +103,9 @@ class Fact:
 def describe(
     rng: np.random.Generator, objects: Sequence[Described], size: tuple[int, int]
 ) -> tuple[list[Fact], list[Fact]]:
-    """Four true facts of a scene, from general to specific, and four false ones.
-
-    Args:
-        rng: of all random choices.
-        objects: the visible objects, at least one; they must leave out at least one kind.
-        size: height and width of the scene in pixels.
-
-    Returns:
-        The true facts (each follows from the next) and the false ones, which differ from them in one point each.
-    """
+    """Four true facts of a scene of ``size`` (height, width) pixels, from general to specific, each of which follows
+    from the next, and four false ones that differ from them in one point each. There is at least one visible object,
+    and at least one kind is left out."""
     subject = max(objects, key=lambda item: (item.box[2] - item.box[0]) * (item.box[3] - item.box[1]))
     kinds, shapes = {item.kind for item in objects}, {item.shape for item in objects}
     true = [

@@ -64,14 +64,10 @@ def read_chains(path: str | Path) -> list[Chain]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise HypvisionError(f"The chains '{path}' cannot be read: {error}. Expected: csv in UTF-8.") from error
     if not ({"positive", "negative"} <= names or {"id", "captions"} <= names):
-        raise HypvisionError(
-            f"The chains '{path}' have the columns {', '.join(map(str, reader.fieldnames or ['none']))}. Expected: "
-            f"{_SCHEMAS}."
-        )
+        columns = ", ".join(map(str, reader.fieldnames or ["none"]))
+        raise HypvisionError(f"The chains '{path}' have the columns {columns}. Expected: {_SCHEMAS}.")
     if len(names) < len(reader.fieldnames or ()):
-        raise HypvisionError(
-            f"The chains '{path}' have a column twice: {', '.join(map(str, reader.fieldnames or ()))}."
-        )
+        raise HypvisionError(f"The chains '{path}' have a column twice: {', '.join(reader.fieldnames or ())}.")
     if not rows:
         raise HypvisionError(f"The chains '{path}' have no rows.")
     found: list[Chain] = []
@@ -82,16 +78,12 @@ def read_chains(path: str | Path) -> list[Chain]:
         texts = _split(row["captions" if "captions" in names else "positive"], where)
         negatives = _split(row["negative"], where) if "negative" in names else ()
         if negatives and len(negatives) != len(texts):
-            raise HypvisionError(
-                f"{where} has {len(texts)} texts but {len(negatives)} negatives: one a text is needed."
-            )
+            raise HypvisionError(f"{where} has {len(texts)} texts but {len(negatives)} negatives. Give one a text.")
         if found and len(texts) != len(found[0].texts):
             raise HypvisionError(
-                f"{where} has a chain of {len(texts)} texts, those before have {len(found[0].texts)}. All chains of a "
-                "file are equally long."
+                f"{where} has a chain of {len(texts)} texts, those before have {len(found[0].texts)}. Make them equal."
             )
-        image = row.get("image_url") or row.get("id")
-        found.append(Chain(texts, negatives, image))
+        found.append(Chain(texts, negatives, row.get("image_url") or row.get("id")))
     return found
 
 
@@ -147,8 +139,7 @@ def _sibling(
     rng: np.random.Generator, texts: dict[tuple[str, ...], list[str]], chain: tuple[str, ...], level: int
 ) -> str:
     for shared in range(level, -1, -1):
-        others = [text for text in texts[chain[:shared]] if text not in chain]
-        if others:
+        if others := [text for text in texts[chain[:shared]] if text not in chain]:
             return others[int(rng.integers(len(others)))]
     raise HypvisionError(
         f"All chains have '{chain[level]}' at level {level + 1}: there is no other text to contradict it."

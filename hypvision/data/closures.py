@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,24 +59,19 @@ def closure_of(chains: Iterable[Sequence[str]]) -> Closure:
         HypvisionError: there is no pair, or names are in a circle.
     """
     pairs = {(name, above) for chain in chains for place, name in enumerate(chain) for above in chain[:place]}
-    pairs = {(name, above) for name, above in pairs if name != above}
-    if not pairs:
+    if not (pairs := {(name, above) for name, above in pairs if name != above}):
         raise HypvisionError("The hierarchy has no name below another. Give chains such as animal > mammal > dog.")
     return _closure(pairs, "The hierarchy", True)
 
 
 def read_closure(path: str | Path, transitive: bool = False) -> Closure:
-    """Read the pairs of a file. A pair that occurs again and a name as its own ancestor do not count.
-
-    Args:
-        path: the file.
-        transitive: also take the ancestors of ancestors, for a file of the parents alone.
+    """Read the pairs of a file; ``transitive``: also take the ancestors of ancestors, for a file of the parents alone.
+    A pair that occurs again and a name as its own ancestor do not count.
 
     Raises:
         HypvisionError: the file cannot be read, is of another form, has no pair, or its names are in a circle.
     """
-    pairs = {(below, above) for below, above in _rows(path) if below != above}
-    if not pairs:
+    if not (pairs := {(below, above) for below, above in _rows(path) if below != above}):
         raise HypvisionError(f"'{path}' has no pair of a name and its ancestor. Expected: {_FORMS}.")
     return _closure(pairs, f"'{path}'", transitive)
 
@@ -86,9 +82,16 @@ def _closure(pairs: set[tuple[str, str]], source: str, transitive: bool) -> Clos
     above: list[set[int]] = [set() for _ in names]
     for name, ancestor in pairs:
         above[numbers[name]].add(numbers[ancestor])
-    for row in _from_the_top(above, names, source):
-        if transitive:
-            above[row] |= set().union(*(above[ancestor] for ancestor in above[row]))
+    try:
+        for row in TopologicalSorter(dict(enumerate(above))).static_order():  # ancestors first
+            if transitive:
+                above[row] |= set().union(*(above[ancestor] for ancestor in above[row]))
+    except CycleError as error:
+        circle = " > ".join(names[row] for row in error.args[1])
+        raise HypvisionError(
+            f"{source} makes names their own ancestors, in a circle: {circle:.300}. A hierarchy has none: remove the "
+            "pairs that close it."
+        ) from None
     found = [(row, ancestor) for row, ancestors in enumerate(above) for ancestor in sorted(ancestors)]
     return Closure(names, np.array(found, dtype=np.int64))
 
@@ -111,25 +114,3 @@ def _rows(path: str | Path) -> list[tuple[str, str]]:
             raise HypvisionError(f"Pair {number} of '{path}' lacks a name: '{','.join(row):.80}'. Expected: {_FORMS}.")
         pairs.append((cells[0], cells[1]))
     return pairs
-
-
-def _from_the_top(above: list[set[int]], names: list[str], source: str) -> list[int]:
-    """All names, ancestors first."""
-    below: list[list[int]] = [[] for _ in above]
-    for name, ancestors in enumerate(above):
-        for ancestor in ancestors:
-            below[ancestor].append(name)
-    missing = [len(ancestors) for ancestors in above]
-    order = [name for name, count in enumerate(missing) if not count]
-    for name in order:  # grows while it is walked
-        for child in below[name]:
-            missing[child] -= 1
-            if not missing[child]:
-                order.append(child)
-    if len(order) < len(above):
-        circle = [names[name] for name, count in enumerate(missing) if count]
-        raise HypvisionError(
-            f"{source} makes names their own ancestors: {', '.join(circle[:5])} and what lies below them are in a "
-            "circle. A hierarchy has none: remove the pairs that close it."
-        )
-    return order

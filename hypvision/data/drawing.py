@@ -210,7 +210,8 @@ def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
     dy = (np.arange(top, bottom, dtype=np.float32) + np.float32(0.5 - sprite.y))[:, None]
     x, y = _turn(dx, dy, sprite.angle, 1 / sprite.radius)
 
-    base, dark, light = _shades(sprite)
+    base = np.clip(np.add(COLOURS[sprite.colour], sprite.tint), 0, 255).astype(np.float32)
+    dark, light = base * np.float32(0.4), base + (255 - base) * np.float32(0.65)
     layers: list[tuple[np.ndarray, np.ndarray, int]] = []  # cover, colours and number of each part
     for part in OUTLINES[sprite.shape]:
         amount = np.clip(0.5 - part.outline(x, y) * sprite.radius, 0, 1)
@@ -234,11 +235,6 @@ def _turn(dx: np.ndarray, dy: np.ndarray, angle: float, scale: float) -> tuple[n
     """Coordinates in a frame turned by ``angle`` and scaled; broadcasts a row against a column."""
     c, s = np.float32(math.cos(angle) * scale), np.float32(math.sin(angle) * scale)
     return c * dx + s * dy, c * dy - s * dx
-
-
-def _shades(sprite: Sprite) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    base = np.clip(np.add(COLOURS[sprite.colour], sprite.tint), 0, 255).astype(np.float32)
-    return base, base * np.float32(0.4), base + (255 - base) * np.float32(0.65)
 
 
 def _texture(sprite: Sprite, dx: np.ndarray, dy: np.ndarray) -> np.ndarray:

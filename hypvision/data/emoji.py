@@ -159,8 +159,7 @@ class EmojiCaptions(Dataset):
         for style in self.styles:
             folder = Path(root).expanduser() / "images" / style
             paths = [(number, folder / f"{item.id}.png") for number, item in enumerate(self.emoji)]
-            there = [(number, path) for number, path in paths if path.is_file()]
-            if not there:
+            if not (there := [(number, path) for number, path in paths if path.is_file()]):
                 raise HypvisionError(f"The style '{style}' has no image of the split '{split}' in '{folder}'.")
             self.items += there
             for _, path in paths:
@@ -205,13 +204,8 @@ class EmojiCaptions(Dataset):
 
 
 def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -> np.ndarray:
-    """An image on white, moved, turned, resized, in other colours, in grey or as line art.
-
-    Args:
-        rng: of all random choices.
-        pixels: uint8 (H, W, 3).
-        mirror: whether it may be mirrored.
-    """
+    """An image, uint8 (H, W, 3), on white: moved, turned, resized, mirrored, in other colours, in grey or as line
+    art."""
     height, width = pixels.shape[:2]
     angle, shear = np.deg2rad(rng.uniform(-15, 15)), rng.uniform(-0.1, 0.1)
     scale = np.exp(rng.uniform(np.log(0.75), np.log(1.15)))

@@ -66,10 +66,8 @@ def _write_ade(root: Path, lengths: dict[str, int], size: tuple[int, int], seed:
 def _write_coco(root: Path, lengths: dict[str, int], size: tuple[int, int], seed: int, level: str) -> None:
     """``{train,val}2017/*.jpg`` and ``annotations/{instances,captions}_{train,val}2017.json``."""
     kinds, kind_of = TAXONOMY.classes["kind"], TAXONOMY.ancestors("kind", of=level)
-    categories = [
-        {"id": label + 1, "name": name, "supercategory": kinds[kind_of[label]]}
-        for label, name in enumerate(TAXONOMY.classes[level])
-    ]
+    names = enumerate(TAXONOMY.classes[level])
+    categories = [dict(id=i + 1, name=name, supercategory=kinds[kind_of[i]]) for i, name in names]
     (root / "annotations").mkdir(parents=True)
     for split, length in lengths.items():
         folder = root / f"{split}2017"
@@ -83,21 +81,23 @@ def _write_coco(root: Path, lengths: dict[str, int], size: tuple[int, int], seed
             width, height = scene.image.size
             images.append(dict(id=i, file_name=name, width=width, height=height))
             for item, mask in zip(scene.objects, scene.masks):
-                left, top, right, bottom = item.box
-                instances.append(dict(
-                    id=len(instances) + 1, image_id=i, category_id=item.label(level) + 1,
-                    bbox=[left, top, right - left, bottom - top], area=item.area, segmentation=run_length(mask),
-                    iscrowd=0,
-                ))  # fmt: skip
+                _instance(instances, i, item.label(level) + 1, item.box, mask)
             for depth, (true, false) in enumerate(zip(scene.captions, scene.contradictions)):
                 number = len(captions) + 1
                 captions.append(dict(id=number, image_id=i, level=depth, caption=true, contradiction=false))
         shared = dict(info={"description": f"hypvision shapes, seed {seed}"}, licenses=[], images=images)
-        for kind, record in (
-            ("instances", dict(annotations=instances, categories=categories)),
-            ("captions", dict(annotations=captions)),
-        ):
+        boxes, sentences = dict(annotations=instances, categories=categories), dict(annotations=captions)
+        for kind, record in dict(instances=boxes, captions=sentences).items():
             (root / "annotations" / f"{kind}_{split}2017.json").write_text(json.dumps(shared | record))
+
+
+def _instance(annotations: list[dict], image: int, category: int, box: Sequence[int], mask: np.ndarray) -> None:
+    """Append an object to COCO's annotations; its box is (left, top, right, bottom), right and bottom outside."""
+    left, top, right, bottom = box
+    annotations.append(dict(
+        id=len(annotations) + 1, image_id=image, category_id=category, bbox=[left, top, right - left, bottom - top],
+        area=int(mask.sum()), segmentation=run_length(mask), iscrowd=0,
+    ))  # fmt: skip
 
 
 LAYOUTS: dict[str, Callable[[Path, dict[str, int], tuple[int, int], int, str], None]] = {
@@ -234,12 +234,8 @@ def _write_instances(
         images.append(dict(id=i, file_name=name, width=width, height=height))
         for placed in scene.objects:
             rows, columns = (np.flatnonzero(placed.mask.any(axis)) for axis in (1, 0))
-            left, top = int(columns[0]), int(rows[0])  # around what is seen, as COCO has it
-            instances.append(dict(
-                id=len(instances) + 1, image_id=i, category_id=labels[placed.emoji] + 1,
-                bbox=[left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top], area=int(placed.mask.sum()),
-                segmentation=run_length(placed.mask), iscrowd=0,
-            ))  # fmt: skip
+            box = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)  # around what is seen, as COCO has it
+            _instance(instances, i, labels[placed.emoji] + 1, [int(side) for side in box], placed.mask)
     (root / "annotations").mkdir(exist_ok=True)
     content = dict(images=images, annotations=instances, categories=[
         dict(id=label, name=name) for label, name in enumerate(classes, start=1)

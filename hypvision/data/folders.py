@@ -20,13 +20,8 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def class_names(root: Path, usage: Usage, wanted: Collection[str] | None = None) -> list[str]:
-    """The folders in ``root``, sorted, without hidden ones.
-
-    Args:
-        root: an existing folder.
-        usage: where folders that are left out are counted.
-        wanted: the classes, as far as they are known; other folders are left out.
-    """
+    """The folders in ``root``, sorted, without hidden ones and, as far as the ``wanted`` classes are known, others;
+    ``usage`` counts those that are left out."""
     found = []
     for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
         if wanted is not None and entry.name in wanted:

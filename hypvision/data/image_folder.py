@@ -8,7 +8,6 @@ the config by its keyword arguments.
 from __future__ import annotations
 
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,12 @@ from torchvision import transforms as tv_transforms
 
 from hypvision.checks import one_of
 from hypvision.clip.classes import check_classes
+from hypvision.data.annotations import some
 from hypvision.data.folders import check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean, require
 from hypvision.files import read_lines
-from hypvision.images import check_normalisation, open_channels
+from hypvision.images import check_normalisation, open_channels, open_image
 
 require("mmengine", "mm")
 
@@ -103,9 +103,10 @@ def _with_safe_posterize(transform: tv_transforms.Compose) -> tv_transforms.Comp
     return transform
 
 
-class _ImageDataset(Dataset, ABC):
-    """Samples from :meth:`read`; subclasses fill ``labels``, ``metainfo``, ``usage`` and say how an image is read."""
+class _ImageDataset(Dataset):
+    """Samples of image files; subclasses fill ``paths``, ``labels``, ``metainfo`` and ``usage``."""
 
+    paths: list[str]
     labels: np.ndarray
     metainfo: dict[str, Any]
     usage: Usage
@@ -114,13 +115,13 @@ class _ImageDataset(Dataset, ABC):
     def __init__(self, transform: dict[str, Any] | Callable):
         self.transform = build_transform(transform)
 
-    @abstractmethod
     def read(self, index: int) -> Image.Image:
         """RGB image number ``index``."""
+        return open_image(self.paths[index])
 
-    @abstractmethod
     def name(self, index: int) -> str:
         """What to call image ``index`` in reports: its path, or its place."""
+        return self.paths[index]
 
     def use_classes(self, names: Sequence[str]) -> None:
         """Label the images by another list of class names, which has all of their own."""
@@ -192,10 +193,8 @@ class ImageFolderDataset(_ImageDataset):
             samples, found = self._scan_list(Path(ann_file), names)
             self.numbered = names is None
         if indices is not None:
-            chosen = set(indices)
-            for i in range(len(samples)):
-                if i not in chosen:
-                    self.usage.leave_out("files", "not among the indices", Path(samples[i][0]).name)
+            for i in sorted({*range(len(samples))}.difference(indices)):
+                self.usage.leave_out("files", "not among the indices", Path(samples[i][0]).name)
             samples = [samples[i] for i in indices]
         self.paths = [path for path, _ in samples]
         self.labels = np.array([label for _, label in samples], dtype=np.int64)
@@ -216,27 +215,30 @@ class ImageFolderDataset(_ImageDataset):
             )
         return names
 
+    def _found(self) -> str:
+        return f"Found: {some(sorted(path.name for path in self.root.iterdir()), 5) or 'nothing'}."
+
     def _scan_folders(self, classes: Sequence[str] | None, partial: bool) -> tuple[list[tuple[str, int]], list[str]]:
         found = class_names(self.root, self.usage, None if partial else classes)
         wanted = self._sorted(found) if classes is None else list(classes)
         if partial and (unknown := sorted(set(found) - set(wanted))):
             raise HypvisionError(
                 f"The data folder '{self.root}' has folders that are none of the {len(wanted)} classes: "
-                f"{_abridged(unknown)}. Give as 'classes' the folder of the images that the model is trained on."
+                f"{some(unknown, 5)}. Give as 'classes' the folder of the images that the model is trained on."
             )
         missing = [] if partial else sorted(set(wanted) - set(found))
         if missing or not found or not wanted:
             reason = f"has no folder for the classes {', '.join(missing)}" if missing else "has no sub-folders"
             raise HypvisionError(
                 f"The data folder '{self.root}' {reason}. Expected: one folder a class with its images, e.g. "
-                f"'{self.root}/cat/0001.jpg'. Found: {_abridged(sorted(p.name for p in self.root.iterdir()))}."
+                f"'{self.root}/cat/0001.jpg'. {self._found()}"
             )
         if classes is None:
             check_depth(self.root, wanted)
         images = class_images(self.root, sorted(found), self.usage)
         if empty := [name for name, paths in images.items() if not paths]:
             raise HypvisionError(
-                f"The data folder '{self.root}' has a class without images: {_abridged(empty)}. Expected: files such "
+                f"The data folder '{self.root}' has a class without images: {some(empty, 5)}. Expected: files such "
                 f"as '{self.root}/{empty[0]}/0001.jpg'. Remove empty folders, or check that unpacking has finished. "
                 f"{self.usage if self.usage.left_out() else ''}"
             )
@@ -257,7 +259,7 @@ class ImageFolderDataset(_ImageDataset):
         if missing := sorted(set(folders) - set(there)):
             raise HypvisionError(
                 f"The data folder '{self.root}' has no folder '{missing[0]}', which 'folders' of the data set names. "
-                f"Found: {_abridged(sorted(path.name for path in self.root.iterdir()))}."
+                f"{self._found()}"
             )
         images = class_images(self.root, sorted(folders), self.usage)
         return [(path, labels[folders[folder]]) for folder, paths in images.items() for path in paths], names
@@ -276,8 +278,7 @@ class ImageFolderDataset(_ImageDataset):
             if not name or not label.isdecimal() or (classes is not None and int(label) >= len(classes)):
                 limit = "" if classes is None else f" from 0 to {len(classes) - 1}"
                 raise HypvisionError(
-                    f"'{path}', line {number}: '{line}' is not 'path label' with a whole number{limit} as "
-                    "label. Correct the line."
+                    f"'{path}', line {number}: '{line}' is not 'path label' with a whole number{limit}. Correct it."
                 )
             samples.append((str(self.root / name), int(label)))
         if not samples:
@@ -290,9 +291,6 @@ class ImageFolderDataset(_ImageDataset):
 
     def read(self, index: int) -> Image.Image:
         return self._decode(index) if self._cache is None else self._cache[index].copy()
-
-    def name(self, index: int) -> str:
-        return self.paths[index]
 
 
 @DATASETS.register_module()
@@ -333,8 +331,7 @@ class CIFARDataset(_ImageDataset):
         self.metainfo = dict(classes=tuple(data.classes))
         self.usage = Usage(self.place)
         self.usage.use("images", len(self.labels))
-        if len(self.labels) < len(data):
-            others = len(data) - len(self.labels)
+        if others := len(data) - len(self.labels):
             self.usage.leave_out("images", "not among the indices", f"of {len(data)}", others)
 
     def read(self, index: int) -> Image.Image:
@@ -342,9 +339,3 @@ class CIFARDataset(_ImageDataset):
 
     def name(self, index: int) -> str:
         return f"{self.place}#{self._numbers[index]}"
-
-
-def _abridged(names: Sequence[str], limit: int = 5) -> str:
-    """The first few names in quotes."""
-    shown = ", ".join(f"'{name}'" for name in names[:limit])
-    return (shown + (", ..." if len(names) > limit else "")) or "nothing"

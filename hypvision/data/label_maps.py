@@ -21,13 +21,8 @@ LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".gif", ".pgm", ".ppm")
 
 
 def files_below(root: str | Path, usage: Usage, kind: str) -> list[Path]:
-    """The files of a folder and of all folders below it, also behind links; what is hidden or there twice is counted.
-
-    Args:
-        root: the folder.
-        usage: counts what is left out.
-        kind: what it calls the images among them.
-    """
+    """The files of a folder and below it, also behind links; ``usage`` counts images (as ``kind``) hidden or there
+    twice."""
     folders, links = [Path(root)], list[Path]()
     seen, found = set[str](), list[Path]()
     while folders or links:  # links last: what is there under its own name is found under that
@@ -50,14 +45,8 @@ def files_below(root: str | Path, usage: Usage, kind: str) -> list[Path]:
 
 
 class _Named:
-    """The images of a folder by their name without the ending.
-
-    Args:
-        files: all files of the folder.
-        root: the folder.
-        suffix: the ending, e.g. ``"_leftImg8bit.png"``.
-        others: endings that do as well; those further to the left are preferred.
-    """
+    """The files of a folder by their name without the ending, e.g. ``"_leftImg8bit.png"``, or one of the ``others``, of
+    which those further to the left are preferred."""
 
     def __init__(self, files: Iterable[Path], root: str | Path, suffix: str, others: Sequence[str] = ()):
         self.suffix = suffix
@@ -158,8 +147,7 @@ def _count_rest(usage: Usage, pictures: _Named, labels: _Named, used: Collection
 def _no_label_map(image: Path, images: Path, maps: Path, suffixes: tuple[str, str], others: list[Path]) -> str:
     stem = image.relative_to(images).as_posix().removesuffix(image.suffix)
     text = f"The image '{image}' has no label map; expected '{maps / (stem + suffixes[1])}'."
-    like = [path for path in others if path.relative_to(maps).as_posix().startswith(stem)]
-    if not like:
+    if not (like := [path for path in others if path.relative_to(maps).as_posix().startswith(stem)]):
         return f"{text} No other image has one either. Check data_prefix and seg_map_suffix (docs/data.md)."
     if like[0].suffix.lower() in SUFFIXES.difference(LOSSLESS):
         return f"{text} '{like[0]}' is no label map: {like[0].suffix} changes the numbers. Save label maps as PNG."
@@ -170,13 +158,8 @@ def _no_label_map(image: Path, images: Path, maps: Path, suffixes: tuple[str, st
 
 
 def check_size(path: str | Path, shape: Sequence[int], image: str | Path, expected: Sequence[int]) -> None:
-    """A label map must have the size of its image, as it is shown.
-
-    Args:
-        path: the label map.
-        shape: its height and width.
-        image: the image.
-        expected: its height and width.
+    """Refuse a label map ``path`` whose ``shape`` (height, width) is not that ``expected`` of its ``image``, as it is
+    shown.
 
     Raises:
         HypvisionError: they differ.

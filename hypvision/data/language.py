@@ -47,8 +47,8 @@ class Tokenizer(Protocol):
 
 
 class ByteTokenizer:
-    """Bytes of UTF-8 as tokens, as transformers' ``ByT5Tokenizer(extra_ids=0)`` has them: 0 fills, 1 begins a document,
-    byte b is b + 3."""
+    """Bytes of UTF-8, as transformers' ``ByT5Tokenizer(extra_ids=0)``: 0 fills, 1 begins a document, byte b is b +
+    3."""
 
     vocab_size, bos_id, pad_id = 259, 1, 0
     name = "byte"
@@ -178,12 +178,11 @@ def _hub(name: str, field: str) -> Iterator[str]:
 
 
 def pack(lengths: Sequence[int], room: int, window: int = 1024) -> list[list[int]]:
-    """First-fit packing: each piece goes into the first row that has space for it.
+    """First-fit packing: each piece goes into the first row with space for it; ``window`` pieces are packed together,
+    so that rows have pieces from nearby in the text.
 
     Args:
-        lengths: of the pieces, each at most ``room``.
-        room: length of a row.
-        window: so many pieces are packed together, so that rows have pieces from nearby in the text.
+        lengths: of the pieces, each at most ``room``, the length of a row.
 
     Returns:
         For each row the numbers of its pieces.
@@ -277,7 +276,10 @@ def _tokenized(
 
     Of the processes of a training the first of each machine makes them, and the others wait.
     """
-    key = json.dumps([str(source), name, tokenizer.vocab_size, field, separator, _stamp(source)])
+    entries = [source] if isinstance(source, (str, Path)) else list(source)
+    files = [path for entry in entries if not str(entry).startswith("hf:") for path in _files(str(entry))]
+    stamp = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]  # changed text is read again
+    key = json.dumps([str(source), name, tokenizer.vocab_size, field, separator, stamp])
     base = folder.expanduser() / hashlib.sha256(key.encode()).hexdigest()[:16]
     flat, facts = base.with_suffix(".bin"), base.with_suffix(".json")
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
@@ -289,8 +291,7 @@ def _tokenized(
     finally:
         if several:
             dist.barrier()
-    found = _stored(flat, facts, dtype)
-    if found is None:
+    if (found := _stored(flat, facts, dtype)) is None:
         raise HypvisionError(f"The first process of this machine could not read the text at '{source}'; it says why.")
     with flat.open("rb") as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -333,10 +334,3 @@ def _write_tokens(
         if not sizes:
             raise HypvisionError(f"The text at '{source}' is empty. Give some.")
     write_json(facts, dict(sizes=sizes, bytes=count), indent=None)
-
-
-def _stamp(source: Any) -> list:
-    """Sizes and times of the files, so that changed text is tokenized again."""
-    entries = [source] if isinstance(source, (str, Path)) else list(source)
-    paths = [path for entry in entries if not str(entry).startswith("hf:") for path in _files(str(entry))]
-    return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]

@@ -5,23 +5,30 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from mmengine.registry import DATASETS
-from PIL import Image
 
 from hypvision.clip.classes import check_classes
 from hypvision.data.image_folder import _ImageDataset
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import parse_json, read_lines
-from hypvision.images import open_image
+from hypvision.files import read_lines
+from hypvision.records import read_json_lines
 
+_TABLE = "the table of images and their labels"
 _FORMS = (
     "Expected: a .csv with a column 'image' and either a column for each class with 1 or 0, or one column 'labels' "
     'with names between semicolons; or a .jsonl with a line {"image": PATH, "labels": [NAME, ...]} for each image'
 )
+
+
+class _Labelled(NamedTuple):
+    """An image and its labels."""
+
+    image: str
+    labels: list[str]
 
 
 @DATASETS.register_module()
@@ -57,8 +64,7 @@ class MultiLabelDataset(_ImageDataset):
         elif classes is not None:
             names = list(check_classes(enumerate(classes), "'classes' of the data set", "Correct them.").values())
         self.paths = [str(self.root / image) for image in rows]
-        missing = [path for path in self.paths if not Path(path).is_file()]
-        if missing:
+        if missing := [path for path in self.paths if not Path(path).is_file()]:
             raise HypvisionError(
                 f"{len(missing)} of the {len(rows)} images of '{ann_file}' do not exist, such as '{missing[0]}'. Its "
                 f"paths start from '{root}': correct them, or 'root' of the data set."
@@ -76,12 +82,6 @@ class MultiLabelDataset(_ImageDataset):
                 self.labels[row, places[name]] = 1.0
         self.metainfo = dict(classes=tuple(names))
 
-    def read(self, index: int) -> Image.Image:
-        return open_image(self.paths[index])
-
-    def name(self, index: int) -> str:
-        return self.paths[index]
-
     def __getitem__(self, index: int) -> dict[str, Any]:
         return dict(inputs=self.transform(self.read(index)), label=torch.from_numpy(self.labels[index]), index=index)
 
@@ -89,15 +89,16 @@ class MultiLabelDataset(_ImageDataset):
 def read_table(path: str | Path) -> tuple[dict[str, list[str]], list[str]]:
     """The labels of each image, and all class names: the columns in their order, or the names that occur, sorted.
 
-    Args:
-        path: a ``.csv`` with a column ``image`` and either a column for each class, with 1 or 0, or a column ``labels``
-            with names between semicolons; or a ``.jsonl`` with a line ``{"image": PATH, "labels": [NAME, ...]}`` for
-            each image.
+    ``path`` is a ``.csv`` with a column ``image`` and either a column for each class, with 1 or 0, or a column
+    ``labels`` with names between semicolons; or a ``.jsonl`` with a line ``{"image": PATH, "labels": [NAME, ...]}`` for
+    each image.
     """
-    lines = read_lines(path, "the table of images and their labels", blank=True)
-    pairs, names = (_of_json if Path(path).suffix == ".jsonl" else _of_csv)(path, lines)
+    if Path(path).suffix == ".jsonl":
+        lines, names = read_json_lines(_Labelled, path, _TABLE, f"{_FORMS}."), list[str]()
+    else:
+        lines, names = _of_csv(path)
     rows: dict[str, list[str]] = {}
-    for number, image, labels in pairs:
+    for number, (image, labels) in lines:
         if image in rows:
             raise HypvisionError(f"'{path}', line {number}: the image '{image}' was there before. Remove one of both.")
         rows[image] = labels
@@ -108,9 +109,10 @@ def read_table(path: str | Path) -> tuple[dict[str, list[str]], list[str]]:
     return rows, names
 
 
-def _of_csv(path: str | Path, lines: list[str]) -> tuple[list[tuple[int, str, list[str]]], list[str]]:
+def _of_csv(path: str | Path) -> tuple[list[tuple[int, _Labelled]], list[str]]:
+    """The rows with their line numbers, and the names of the classes if the header has them."""
     try:
-        rows = [[cell.strip() for cell in row] for row in csv.reader(lines)]
+        rows = [[cell.strip() for cell in row] for row in csv.reader(read_lines(path, _TABLE, blank=True))]
     except csv.Error as error:
         raise HypvisionError(f"The table '{path}' is not CSV ({error}). {_FORMS}.") from error
     head = rows[0] if rows else []
@@ -129,21 +131,5 @@ def _of_csv(path: str | Path, lines: list[str]) -> tuple[list[tuple[int, str, li
             raise HypvisionError(f"'{path}', line {number}: {fault}. {_FORMS}.")
         if row:
             found = cells["labels"].split(";") if listed else [name for name in names if cells[name] == "1"]
-            pairs.append((number, image, [name.strip() for name in found if name.strip()]))
+            pairs.append((number, _Labelled(image, [name.strip() for name in found if name.strip()])))
     return pairs, [] if listed else names
-
-
-def _of_json(path: str | Path, lines: list[str]) -> tuple[list[tuple[int, str, list[str]]], list[str]]:
-    pairs = []
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        try:
-            row = parse_json(line)
-        except ValueError as error:
-            raise HypvisionError(f"'{path}', line {number}: it is not JSON ({error}). {_FORMS}.") from error
-        image, labels = (row.get("image"), row.get("labels")) if isinstance(row, dict) else (None, None)
-        if not isinstance(image, str) or not isinstance(labels, list) or not all(isinstance(x, str) for x in labels):
-            raise HypvisionError(f"'{path}', line {number}: '{line:.80}' has no 'image' and 'labels'. {_FORMS}.")
-        pairs.append((number, image, labels))
-    return pairs, []

@@ -36,12 +36,8 @@ Item = tuple[str, Path, Path, Callable[[], np.ndarray]]  # name, image, file of 
 
 
 def ade847_labels(image: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Labels uint16 (H, W) of a ``*_seg.png`` (H, W, 3): the category is (R / 10) * 256 + G.
-
-    Args:
-        image: uint8, RGB.
-        table: label of each category, 65535 for those that are ignored.
-    """
+    """Labels uint16 (H, W) of a ``*_seg.png``, uint8 (H, W, 3), by a table of the label of each category, 65535 for
+    those that are ignored: the category is (R / 10) * 256 + G."""
     category = (image[..., 0].astype(np.int64) // 10) * 256 + image[..., 1]
     return table[np.minimum(category, len(table) - 1)]
 
@@ -190,8 +186,7 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
     source, out = _need(Path(source).expanduser()), Path(out).expanduser()
     images, annotations = out / "images/validation", out / "annotations/validation"
     check_output_folder(out)
-    found = list(items(source))
-    if not found:
+    if not (found := list(items(source))):
         raise HypvisionError(f"'{source}' lists no images of {name}. Check SOURCE: it may not be complete.")
     for stem, source_image, labels_file, labels in tqdm(found, desc=name, unit="img", disable=None):
         # The names come from lists in the data.

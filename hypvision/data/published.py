@@ -19,8 +19,7 @@ def read_rows(path: Path, what: str, least: int, most: int | None = None, skip: 
         if len(row) < least or (most is not None and len(row) > most):
             number = least if most == least else f"at least {least}"
             raise HypvisionError(
-                f"'{path}', {what}, has the line '{' '.join(row)}', but expected are {number} words a line. Take an "
-                "intact copy."
+                f"'{path}', {what}, has the line '{' '.join(row)}', but expected are {number} words. Replace it."
             )
     return rows
 

@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from hypvision.clip.classes import check_classes
 from hypvision.errors import HypvisionError, did_you_mean, require
-from hypvision.images import open_image
 from hypvision.records import parse, read_record
 
 from .folders import class_names
@@ -68,8 +66,7 @@ class _RetrievalDataset(_ImageDataset):
         self.labels = np.array(labels, dtype=np.int64)
         if not self.paths:
             raise self._missing(f"The lists in '{self.root}' name no images of the split '{split}'.")
-        absent = [path for path in self.paths if not Path(path).is_file()]
-        if absent:
+        if absent := [path for path in self.paths if not Path(path).is_file()]:
             raise self._missing(
                 f"{len(absent)} of the {len(self.paths)} images of the split '{split}' are missing in '{self.root}', "
                 f"the first is '{absent[0]}'."
@@ -106,12 +103,6 @@ class _RetrievalDataset(_ImageDataset):
     def _rows(self, width: int, *names: str, skip: int = 0) -> list[list[str]]:
         """The words of each line, ``width`` of them, of the first of these files that exists."""
         return read_rows(self._find(*names), f"a list of {self.title}", width, width, skip)
-
-    def read(self, index: int) -> Image.Image:
-        return open_image(self.paths[index])
-
-    def name(self, index: int) -> str:
-        return self.paths[index]
 
 
 @DATASETS.register_module()
@@ -230,11 +221,9 @@ class InShop(_RetrievalDataset):
     def _load(self) -> _Loaded:
         name = "list_eval_partition.txt"
         rows = self._rows(3, name, f"Eval/{name}", skip=2)  # image_name item_id evaluation_status
-        unknown = sorted({row[2] for row in rows} - {"train", "query", "gallery"})
-        if unknown:
+        if unknown := sorted({row[2] for row in rows} - {"train", "query", "gallery"}):
             raise HypvisionError(
-                f"'{self.root}' lists images for '{unknown[0]}', but In-Shop has train, query and gallery. "
-                "Replace the list."
+                f"'{self.root}' lists images for '{unknown[0]}', not train, query or gallery. Replace the list."
             )
         parts = ("train",) if self.split == "train" else ("query", "gallery")
         chosen = [row for part in parts for row in rows if row[2] == part]
@@ -329,8 +318,7 @@ class RetrievalFolder(ImageFolderDataset):
         names = self.metainfo["classes"]
         above: list[tuple[str, ...]] = [() for _ in names]
         if ancestors is not None:
-            absent = [name for name in names if name not in ancestors]
-            if absent:
+            if absent := [name for name in names if name not in ancestors]:
                 raise HypvisionError(f"'ancestors' has no entry for the class '{absent[0]}'. Add it to the config.")
             above = [tuple(ancestors[name]) for name in names]
             if len({len(groups) for groups in above}) > 1:

@@ -206,8 +206,7 @@ def make_scene(index: int, split: str = "train", size: int | tuple[int, int] = 1
         shape, texture, colour = (str(rng.choice(words)) for words in (shapes, TEXTURES, list(COLOURS)))
         radius = max(_MIN_RADIUS, min(height, width) * rng.uniform(0.12, 0.24))
         free = _random_sprite(rng, shape, texture, colour, radius, height, width)
-        sprite = _place(rng, sprites, free, height, width)
-        if sprite is None:
+        if (sprite := _place(rng, sprites, free, height, width)) is None:
             continue
         stamp = rasterise(sprite, height, width)
         if _hides_too_much(stamp, instances, full):
@@ -293,16 +292,14 @@ class ShapesClassification(Dataset):
         """(image, label), or (image, (kind, shape, instance)) with ``all_levels``."""
         array, instance = make_object(range(self.length)[index], self.split, self.size, self.seed)
         image = Image.fromarray(array)
-        target = self._labels(instance) if self.all_levels else int(self._to_level[instance])
+        target: Any = int(self._to_level[instance])
+        if self.all_levels:
+            target = tuple(int(TAXONOMY.ancestors(level, of="instance")[instance]) for level in LEVELS)
         if self.transform is not None:
             image = self.transform(image)
         if self.target_transform is not None:
             target = self.target_transform(target)
         return image, target
-
-    @staticmethod
-    def _labels(instance: int) -> tuple[int, ...]:
-        return tuple(int(TAXONOMY.ancestors(level, of="instance")[instance]) for level in LEVELS)
 
     @cached_property
     def targets(self) -> list[int]:

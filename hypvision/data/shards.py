@@ -222,17 +222,14 @@ class _Shards(IterableDataset):
         except Exception as error:
             raise HypvisionError(
                 f"The sample '{sample['__key__']}' of the shard '{path}' cannot be read: {error}. Write the shard "
-                "again without it."
+                "without it."
             ) from error
 
-    def _image(self, data: bytes) -> Image.Image:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS:,} in all")
-            return to_rgb(image)
-
     def _inputs(self, data: bytes) -> torch.Tensor:
-        image = self._image(data)
+        with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
+            if opened.width * opened.height > MAX_PIXELS:
+                raise ValueError(f"{opened.width} x {opened.height} pixels, more than {MAX_PIXELS:,} in all")
+            image = to_rgb(opened)
         return functional.pil_to_tensor(image) if self.transform is None else self.transform(image)
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from hypvision.checks import at_least, between
 from hypvision.clip.classes import load_classes
-from hypvision.data.captions import with_article
+from hypvision.data.captions import enumerated
 from hypvision.data.label_maps import check_size, find_pairs, read_label_map
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
@@ -27,9 +27,7 @@ def caption_of(names: Sequence[str], template: str = TEMPLATES[0]) -> str:
     """``("road", "apple")`` -> ``"a photo of a road and an apple"``; at least one name is needed."""
     if not names:
         raise HypvisionError("A caption needs at least one name.")
-    words = [with_article(name) for name in names]
-    listed = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-    return template.format(listed)
+    return template.format(enumerated(names))
 
 
 @DATASETS.register_module()

@@ -30,7 +30,8 @@ KIND_OF = {shape: kind for kind, shapes in KINDS.items() for shape in shapes}
 
 @dataclass(frozen=True)
 class Taxonomy:
-    """A tree of classes whose leaves all lie equally deep, under one unnamed root.
+    """A tree of classes whose leaves all lie equally deep, under one unnamed root; those of the last level are
+    instances, named by texture, colour and shape.
 
     Attributes:
         levels: names of the levels, from general to specific.
@@ -77,11 +78,6 @@ class Taxonomy:
             distance -= 2 * (ancestor[:, None] == ancestor[None, :])
         return distance
 
-
-@dataclass(frozen=True)
-class _ShapesTaxonomy(Taxonomy):
-    """The taxonomy of the shapes, which also knows what an instance label stands for."""
-
     @cached_property
     def instances(self) -> tuple[tuple[str, str, str], ...]:
         """(texture, colour, shape) of every instance label."""
@@ -97,7 +93,7 @@ class _ShapesTaxonomy(Taxonomy):
         return {words: label for label, words in enumerate(self.instances)}
 
 
-def _build() -> _ShapesTaxonomy:
+def _build() -> Taxonomy:
     kinds, shapes = tuple(sorted(KINDS)), tuple(sorted(OUTLINES))
     names = (f"{texture} {colour} {shape}" for texture in TEXTURES for colour in COLOURS for shape in shapes)
     instances = tuple(sorted(names))
@@ -108,7 +104,7 @@ def _build() -> _ShapesTaxonomy:
     }
     for array in parents.values():
         array.setflags(write=False)
-    return _ShapesTaxonomy(LEVELS, {"kind": kinds, "shape": shapes, "instance": instances}, parents)
+    return Taxonomy(LEVELS, {"kind": kinds, "shape": shapes, "instance": instances}, parents)
 
 
 TAXONOMY = _build()

@@ -13,11 +13,7 @@ from typing import Any
 
 
 class Usage:
-    """Counts of what a data set uses and of what it leaves out.
-
-    Args:
-        place: the folder or file that the data set reads.
-    """
+    """Counts of what a data set uses and of what it leaves out of the folder or file that it reads, the ``place``."""
 
     EXAMPLES = 3  # names that are kept of each reason
 

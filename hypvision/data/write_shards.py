@@ -68,11 +68,10 @@ def write_shards(
     with replacing_folder(out) as temporary:
         files = DataLoader(data, batch_size=None, sampler=order, num_workers=workers, collate_fn=dict)
         count = _write(temporary, files, len(data), samples)
-        if captioned:  # counts them, and leaves the index there
-            CaptionShards(temporary)
-        if captioned and data.boxes:
-            CaptionShards(temporary, boxes=True)
-        if not captioned:
+        if captioned:  # making the data set counts the samples, and leaves the index there
+            for boxes in (False, True) if data.boxes else (False,):
+                CaptionShards(temporary, boxes=boxes)
+        else:
             (temporary / "classes.txt").write_text("\n".join(data.classes) + "\n", encoding="utf-8")
             ImageShards(temporary, None)
     kind = "labels" if not captioned else "captions and boxes" if data.boxes else "captions"

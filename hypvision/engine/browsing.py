@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from hypvision.clip.views import show_to
-from hypvision.engine.checking import Report, open_parts, read_config
+from hypvision.engine.checking import Report, classes_of, open_parts, read_config
 from hypvision.engine.config import PHASES
 from hypvision.engine.hooks import seed_everything
 from hypvision.errors import HypvisionError
@@ -132,7 +132,7 @@ def _part(config: Config, model: Any, dataset: Any, phase: str, count: int, seed
     if hasattr(inner, "clip"):
         show_to(dataset, inner.clip)
     loader, training = config[f"{phase}_dataloader"], phase == "train"
-    samples, names = _samples(dataset, count, seed), _names(dataset)
+    samples, names = _samples(dataset, count, seed), classes_of(dataset)
     size = max(1, int(loader.get("batch_size") or 1))
     batches = [samples[start : start + size] for start in range(0, len(samples), size)]
     model.train(training)
@@ -158,10 +158,6 @@ def _about(fed: Sequence[_Fed], how: _Normalisation, names: Sequence[str]) -> li
         listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
         about.append(f"{len(names)} classes: {listed}")
     return about
-
-
-def _names(dataset: Any) -> list[str]:
-    return [str(name) for name in (getattr(dataset, "metainfo", None) or {}).get("classes") or ()]
 
 
 def _samples(dataset: Any, count: int, seed: int) -> list[dict[str, Any]]:

@@ -138,7 +138,7 @@ def read_config(config: str | Path | Config, options: dict[str, Any] | None, out
     import_extensions(config)
     config = prepare(config)
     for dataset in (one for phase in PHASES for one in datasets_of(config.get(f"{phase}_dataloader"))):
-        dataset.pop("cache", None)  # an image that cannot be read would end it all
+        dataset.pop("cache", None)  # the cache reads all images at once, so that a damaged one would end the check
     return config
 
 
@@ -218,7 +218,7 @@ def _draw(dataset: Any, phase: str, out: Path, report: Report) -> None:
     count = min(PICTURES, len(dataset))
     indices = [number * len(dataset) // count for number in range(count)]
     draws: list[Callable[[], Image.Image | None]] = [partial(picture_of, dataset, index) for index in indices]
-    if hasattr(dataset, "one_by_one"):  # the first ones: the others lie behind all between
+    if hasattr(dataset, "one_by_one"):  # a stream is read in order, so the first ones are drawn
         draws = [partial(_sample_picture, dataset, read) for read in islice(dataset.one_by_one(), count)]
         indices = [*range(count)]
     for index, draw in zip(indices, draws):
@@ -233,7 +233,7 @@ def picture_of(dataset: Any, index: int) -> Image.Image | None:
     """A sample with its label, boxes, masks or label map drawn in; None if it has no image."""
     info = dataset.get_data_info(index) if hasattr(dataset, "get_data_info") else {}
     if "img_path" in info:
-        return _annotated(info, _classes(dataset))
+        return _annotated(info, classes_of(dataset))
     if not hasattr(dataset, "read"):
         return _sample_picture(dataset, lambda: dataset[index])
     return _titled(dataset, dataset.read(index), {"label": dataset.labels[index]} if hasattr(dataset, "labels") else {})
@@ -245,12 +245,13 @@ def _sample_picture(dataset: Any, read: Callable[[], dict[str, Any]]) -> Image.I
     return None if image is None else _titled(dataset, image, sample)
 
 
-def _classes(dataset: Any) -> list[str]:
+def classes_of(dataset: Any) -> list[str]:
+    """The names of a data set's classes; empty where it has none."""
     return [str(name) for name in (getattr(dataset, "metainfo", None) or {}).get("classes") or ()]
 
 
 def _titled(dataset: Any, image: Image.Image, sample: Mapping[str, Any]) -> Image.Image:
-    classes: dict[int | None, str] = dict(enumerate(_classes(dataset)))
+    classes: dict[int | None, str] = dict(enumerate(classes_of(dataset)))
     label = int(sample["label"]) if np.size(sample.get("label", ())) == 1 else None
     text = sample.get("caption") or classes.get(label, f"label {label}")
     factor = -(-160 // min(image.size)) if min(image.size) < 160 else 1

@@ -128,11 +128,6 @@ class EngineNamesHook(Hook):
             checkpoint["state_dict"] = renamed["state_dict"]
 
 
-def _load_with_cache(filename: str, map_location: Any = None, model_dir: str | None = None) -> dict[str, Any]:
-    """:func:`load` with the arguments that mmengine's loaders of model names pass."""
-    return load(filename, map_location)
-
-
 def _of_a_list(read: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """Wrap one of mmengine's loaders of listed names so that an unknown name gives a readable error."""
 
@@ -337,10 +332,7 @@ class _Schedule:
     """The schedule of rates as the config has it, which a resumed training follows where the checkpoint has another.
 
     mmengine goes on with the checkpoint's: with another length of epochs or of the training, or another rate, that is
-    not the config's, and may have ended already.
-
-    Args:
-        runner: before it resumes.
+    not the config's, and may have ended already. ``runner`` is the one before it resumes.
     """
 
     def __init__(self, runner: Any):
@@ -502,7 +494,7 @@ def install() -> None:
     stores = (r"(\S+\:)?s3://", r"(\S+\:)?petrel://", "pavi://")
     CheckpointLoader.register_scheme(prefixes=stores, loader=refuse_store, force=True)
     # mmengine's loaders of torchvision://, open-mmlab:// and mmcls:// look up an address and call this function.
-    mmengine_checkpoint.load_from_http = _load_with_cache
+    mmengine_checkpoint.load_from_http = lambda name, map_location=None, model_dir=None: load(name, map_location)
     for prefixes, read in (
         (("modelzoo://", "torchvision://"), mmengine_checkpoint.load_from_torchvision),
         (("open-mmlab://", "openmmlab://"), mmengine_checkpoint.load_from_openmmlab),

@@ -107,7 +107,7 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
                 f"The config '{path}', or a base of it, names itself in _base_, or is nested too deeply. Correct it."
             ) from error
         except Exception as error:  # a config is code and can raise anything
-            no_place = error.__context__  # mmengine reads in a temporary folder, and does not expect to have none
+            no_place = error.__context__  # mmengine copies configs to a temporary folder, which may not exist
             if isinstance(error, UnboundLocalError) and isinstance(no_place, OSError):
                 raise HypvisionError(
                     f"The config '{path}' cannot be read: {one_line(no_place)}. Free some space, or set TMPDIR to a "
@@ -211,11 +211,8 @@ def files_of(config: Config) -> list[str]:
     for dataset in (dataset for phase in PHASES for dataset in datasets_of(config.get(f"{phase}_dataloader"))):
         if isinstance(dataset.get("ann_file"), str):
             named.append(str(Path(str(dataset.get("data_root") or ""), dataset["ann_file"]).expanduser()))
-    return [
-        name
-        for name in (*_files(config), *named, config.filename)
-        if name and "\0" not in name and os.path.isfile(name)
-    ]
+    names = (*_files(config), *named, config.filename)
+    return [name for name in names if name and "\0" not in name and os.path.isfile(name)]
 
 
 def _values(node: Any) -> Iterator[Any]:
@@ -429,12 +426,9 @@ def _join_cpu_processes(config: Config, launcher: str) -> None:
     if not dist.is_initialized():
         dist.init_process_group(config.env_cfg.dist_cfg.backend)
     if config.get("model_wrapper_cfg") is None:  # mmengine's own function selects CUDA devices
-        config.model_wrapper_cfg = dict(
-            type="MMDistributedDataParallel",
-            device_ids=None,
-            broadcast_buffers=False,
-            find_unused_parameters=config.get("find_unused_parameters", False),
-        )
+        unused = config.get("find_unused_parameters", False)
+        options = dict(device_ids=None, broadcast_buffers=False, find_unused_parameters=unused)
+        config.model_wrapper_cfg = dict(type="MMDistributedDataParallel", **options)
 
 
 def _check_started_by_torchrun() -> None:

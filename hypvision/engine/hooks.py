@@ -43,6 +43,12 @@ def unwrapped(runner: Runner) -> torch.nn.Module:
     return runner.model.module if is_model_wrapper(runner.model) else runner.model
 
 
+def network_of(runner: Runner) -> Any:
+    """The model of a run without the wrappers of processes and of test-time augmentation."""
+    model = getattr(runner.model, "module", runner.model)
+    return getattr(model, "module", model)
+
+
 def last_checkpoint(work_dir: str | Path) -> Path | None:
     """The newest ``epoch_N.pth`` or ``iter_N.pth`` of a run, by its number."""
     numbered = [(re.fullmatch(r"(?:epoch|iter)_(\d+)\.pth", path.name), path) for path in Path(work_dir).glob("*.pth")]
@@ -161,7 +167,7 @@ class StopOnNaNHook(Hook):
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
     ) -> None:
-        # Free: the logging that follows reads the same value from the device.
+        # This costs nothing: the logging that follows reads the same value from the device.
         loss = torch.as_tensor((outputs or {}).get("loss", 0.0)).detach().item()
         if math.isfinite(loss):
             return
@@ -258,7 +264,7 @@ class CheckClassesHook(DatasetHook):
         self._of_training = False  # whether the training data come next
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        names, model = classes_in(checkpoint), _core(runner)
+        names, model = classes_in(checkpoint), network_of(runner)
         counts = [getattr(model, "train_classes", None), *(head.num_classes for head in class_heads(model))]
         if names and len(names) in counts:
             numbered = names == tuple(map(str, range(len(names))))
@@ -270,7 +276,7 @@ class CheckClassesHook(DatasetHook):
 
     def check(self, runner: Runner, dataset: Any) -> None:
         of_training, self._of_training = self._of_training, False
-        model, meta = _core(runner), getattr(dataset, "metainfo", None) or {}
+        model, meta = network_of(runner), getattr(dataset, "metainfo", None) or {}
         heads, names = list(class_heads(model)), tuple(meta.get("classes") or ())
         # Open-vocabulary models take the names at run time; a panoptic model splits the classes over its heads.
         free = getattr(model, "open_vocabulary", False) or getattr(dataset, "return_classes", False)
@@ -323,12 +329,6 @@ class CheckClassesHook(DatasetHook):
             runner.logger.warning(f"The data in '{where}' has {len(classes)} classes, the model predicts {known}.")
 
 
-def _core(runner: Runner) -> Any:
-    """The model without the wrappers of processes and of test-time augmentation."""
-    model = getattr(runner.model, "module", runner.model)
-    return getattr(model, "module", model)
-
-
 def _place(dataset: Any) -> str:
     """Where a data set lies."""
     found = (str(getattr(dataset, name, None) or "") for name in ("root", "place", "data_root", "ann_file"))
@@ -356,8 +356,8 @@ def _difference(names: tuple[str, ...], place: str, known: KnownClasses) -> str:
     said += f", of which {_quoted(others)} only there." if others else "."
     plain = {re.sub(r"[\W_]+", "", name).casefold(): name for name in others}
     close = [(name, plain.get(re.sub(r"[\W_]+", "", name).casefold())) for name in mine]
-    twins = [f"'{name}' is called '{other}' there" for name, other in close if other]
-    return f"{said} {'; '.join(twins)}." if twins else said
+    similar = [f"'{name}' is called '{other}' there" for name, other in close if other]
+    return f"{said} {'; '.join(similar)}." if similar else said
 
 
 @HOOKS.register_module()
@@ -487,7 +487,7 @@ class EarlyStoppingHook(Hook):
                 "to be judged by, in the EarlyStoppingHook."
             )
         try:
-            self.rule = self.rule or CheckpointHook(save_best=self.monitor).rules[0]  # by mmengine's list of names
+            self.rule = self.rule or CheckpointHook(save_best=self.monitor).rules[0]  # mmengine has a list of names
         except ValueError as error:
             raise HypvisionError(
                 f"Early stopping does not know whether a greater or a smaller '{self.monitor}' is better. Set "

@@ -164,10 +164,8 @@ def _weight_decay_groups(named: list[tuple[str, nn.Parameter]], decay: float, sp
 
 
 def _embeddings_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
-    """Put embeddings (of tokens, of positions) into separate groups, which Muon updates by AdamW.
-
-    The rows of a table are independent vectors, most without a gradient, so it makes no sense to orthogonalise them.
-    """
+    """Put embeddings (of tokens, of positions) into groups that Muon updates by AdamW: their rows are independent
+    vectors, which must not be orthogonalised."""
     tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters(recurse=False)}
     ends = ("positional_embedding", "pos_embed")
     tables |= {id(p) for name, p in model.named_parameters() if name.rpartition(".")[2] in ends}

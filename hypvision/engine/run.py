@@ -30,7 +30,7 @@ from hypvision.engine.checks import check_channels, check_data, data_folders
 from hypvision.engine.config import files_of, leave_out_pretrained, load_config, prepare
 from hypvision.engine.console import ConsoleHook, quiet
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, find_test_options, import_extensions
-from hypvision.engine.hooks import InterruptHook
+from hypvision.engine.hooks import InterruptHook, network_of
 from hypvision.engine.reports import add_report
 from hypvision.engine.tracking import track
 from hypvision.engine.work_dir import lock_work_dir
@@ -71,7 +71,7 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
     # mmengine overwrites the config and the name of the last checkpoint without a check.
     written = Path(config.work_dir, Path(config.filename or "config.py").name)
     is_given = bool(config.filename) and written.is_file() and written.samefile(config.filename)
-    if is_given or not of_training:  # this name belongs to the given config, or to the training's copy
+    if is_given or not of_training:  # the file there is the given config itself, or the copy that the training wrote
         object.__setattr__(config, "_filename", None)  # then mmengine writes the config into its time-stamped folder
     else:
         with protecting(*files_of(config)):
@@ -84,8 +84,7 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
         import hypvision.engine.sharded  # noqa: F401 - registers it; too heavy to import in every training
     runner = RUNNERS.build(config) if "runner_type" in config else Runner.from_cfg(config)
     runner.build_dataloader = with_extensions(runner.build_dataloader)
-    model = getattr(runner.model, "module", runner.model)
-    check_channels(getattr(model, "module", model))
+    check_channels(network_of(runner))
     if console is not None:
         runner.register_hook(console, "LOWEST")
     return runner
@@ -220,7 +219,7 @@ def _draw_results(runner: Runner) -> None:
         panels = choose(read_runs([runner.work_dir]))
         if any(len(curve.steps) > 1 for panel in panels.values() for curve in panel):
             draw_curves(panels, Path(runner.work_dir, "results.png"))
-    except HypvisionError as error:  # no log for files, a full disk: the training is complete all the same
+    except HypvisionError as error:  # there is no log file, or the disk is full: the training is complete nevertheless
         _logger.info("results.png was not drawn: %s", error)
 
 

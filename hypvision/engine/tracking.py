@@ -70,5 +70,5 @@ def _logged_in() -> bool:
     wandb = import_module("wandb")
     try:
         return bool(wandb.login(prompt=False))
-    except TypeError:  # of versions that cannot leave out the question
+    except TypeError:  # versions without the option that skips the question
         return bool(wandb.api.api_key)

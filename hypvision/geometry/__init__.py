@@ -7,16 +7,6 @@ from .parameters import ManifoldParameter, named_manifold_parameters
 from .product import Product
 
 __all__ = [
-    "CurvatureParameter",
-    "Euclidean",
-    "Lorentz",
-    "Manifold",
-    "ManifoldParameter",
-    "PoincareBall",
-    "Product",
-    "lorentz",
-    "maps",
-    "named_manifold_parameters",
-    "numerics",
-    "poincare",
-]
+    "CurvatureParameter", "Euclidean", "Lorentz", "Manifold", "ManifoldParameter", "PoincareBall", "Product", "lorentz",
+    "maps", "named_manifold_parameters", "numerics", "poincare",
+]  # fmt: skip

@@ -34,13 +34,11 @@ class Euclidean(GeooptNames, Manifold):
 
     def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
         """Euclidean distance ``(...)``."""
-        length: Tensor = torch.linalg.vector_norm(x - y, dim=-1, keepdim=keepdim)
-        return length
+        return torch.linalg.vector_norm(x - y, dim=-1, keepdim=keepdim)
 
     def dist0(self, x: Tensor, *, keepdim: bool = False) -> Tensor:
         """Euclidean norm ``(...)``."""
-        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=keepdim)
-        return length
+        return torch.linalg.vector_norm(x, dim=-1, keepdim=keepdim)
 
     def cdist(self, x: Tensor, y: Tensor) -> Tensor:
         """Pairwise distances ``(..., N, M)``."""
@@ -86,8 +84,7 @@ class Euclidean(GeooptNames, Manifold):
 
     def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
         """``|u|``, shape ``(...)``."""
-        length: Tensor = torch.linalg.vector_norm(u, dim=-1, keepdim=keepdim)
-        return length
+        return torch.linalg.vector_norm(u, dim=-1, keepdim=keepdim)
 
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
         """``x + t (y - x)``."""
@@ -188,11 +185,7 @@ class Euclidean(GeooptNames, Manifold):
         return list(x.split(sizes, -1))
 
     def wrapped_normal(
-        self,
-        mean: Tensor,
-        std: Tensor | float,
-        size: tuple[int, ...] = (),
-        generator: torch.Generator | None = None,
+        self, mean: Tensor, std: Tensor | float, size: tuple[int, ...] = (), generator: torch.Generator | None = None
     ) -> Tensor:
         """Samples ``(*size, ..., n)`` of the normal distribution around ``mean`` ``(..., n)``."""
         _check_std("wrapped_normal", std, mean.shape[-1])

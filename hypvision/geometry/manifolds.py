@@ -47,8 +47,7 @@ class CurvatureParameter(nn.Parameter):
     def __deepcopy__(self, memo: dict[int, Any]) -> CurvatureParameter:
         if id(self) not in memo:
             memo[id(self)] = type(self)(self.data.clone(), self.log_bounds, self.requires_grad)
-        copied: CurvatureParameter = memo[id(self)]
-        return copied
+        return memo[id(self)]
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         return CurvatureParameter, (self.data, self.log_bounds, self.requires_grad)
@@ -63,7 +62,7 @@ def _adopted(module: nn.Module, name: str, child: nn.Module | None) -> None:
         child.held = True
 
 
-# when the first curvature is learned, and not before: others should not pay for it
+# called for the first learned curvature only: the hook slows down the building of every module
 _watch_modules = functools.cache(lambda: nn.modules.module.register_module_module_registration_hook(_adopted))
 
 
@@ -102,7 +101,7 @@ class Manifold(nn.Module):
         ValueError: ``c`` is not positive, or the bounds do not enclose 1.
     """
 
-    # coordinates of a point beyond the dimension of the space
+    # how many coordinates a point has more than the space has dimensions
     extra = 0
     # Methods of every manifold of this package. They are only declared here: a manifold of your own may lack some, and
     # optimisers see by that what it can do.
@@ -145,11 +144,7 @@ class Manifold(nn.Module):
     log_c: CurvatureParameter
 
     def __init__(
-        self,
-        c: float = 1.0,
-        learnable: bool = False,
-        bounds: tuple[float, float] = (0.1, 10.0),
-        check: bool = False,
+        self, c: float = 1.0, learnable: bool = False, bounds: tuple[float, float] = (0.1, 10.0), check: bool = False
     ):
         super().__init__()
         c = float(c)
@@ -187,7 +182,7 @@ class Manifold(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Manifold:
         if not self.learnable:
-            return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
+            return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         before = self.log_c.detach()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._restore(before)
@@ -377,11 +372,7 @@ class Common(GeooptNames, Manifold):
         return self._call("rescale", x=x, limit=limit, slope=slope)
 
     def wrapped_normal(
-        self,
-        mean: Tensor,
-        std: Tensor | float,
-        size: tuple[int, ...] = (),
-        generator: torch.Generator | None = None,
+        self, mean: Tensor, std: Tensor | float, size: tuple[int, ...] = (), generator: torch.Generator | None = None
     ) -> Tensor:
         """Samples ``(*size, ..., d)`` of the wrapped normal distribution; ``std`` a number or ``(..., n)``."""
         return self._call("wrapped_normal", mean=mean, std=std, size=size, generator=generator)
@@ -405,8 +396,7 @@ class Hyperbolic(Common):
         if self.check:
             self._check(**{point: arguments.get(point) for point in ("x", "y", "mean")})
             check_numbers(arguments.get("weights"), arguments.get("std"))
-        out: Tensor = getattr(self._functions, self._names.get(name, name))(**arguments, c=self.c)
-        return out
+        return getattr(self._functions, self._names.get(name, name))(**arguments, c=self.c)
 
     def matvec(self, matrix: Tensor, x: Tensor) -> Tensor:
         """Moebius matrix-vector product; ``matrix`` ``(m, n)``."""

@@ -86,7 +86,7 @@ def backward_of(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The border of the public functions
+# Checks and precision of the public functions
 
 
 class _Signature(NamedTuple):
@@ -286,12 +286,12 @@ def _single(value: Any) -> Any:
 # Sums over the last dimension
 
 # kinds of devices without float64
-_SINGLE_ONLY = frozenset({"mps"})
+SINGLE_ONLY = frozenset({"mps"})
 
 
 def has_float64(x: Tensor) -> bool:
     """Whether the device of ``x`` computes in float64 (MPS does not)."""
-    return x.device.type not in _SINGLE_ONLY
+    return x.device.type not in SINGLE_ONLY
 
 
 @overload
@@ -303,7 +303,7 @@ def widen(x: float | Tensor) -> float | Tensor:
     return x.double() if isinstance(x, Tensor) and has_float64(x) else x
 
 
-# Up to so many coordinates the overhead of a call outweighs its arithmetic, and plain operations are as fast
+# Up to this many coordinates calls cost more than arithmetic, and plain operations are as fast
 _FEW = 2**14
 
 
@@ -330,8 +330,7 @@ def square_norm(x: Tensor) -> Tensor:
         return length.square_()
     if plain(x) or x.numel() <= _FEW:
         return (x * x).sum(-1, keepdim=True)
-    out: Tensor = _SquareNorm.apply(x)
-    return out
+    return _SquareNorm.apply(x)
 
 
 class _WideSquareNorm(Function):
@@ -377,8 +376,7 @@ def wide_square_norm(x: Tensor) -> Tensor:
     if plain(x):
         precise = x.double()
         return (precise * precise).sum(-1, keepdim=True)
-    out: Tensor = _WideSquareNorm.apply(x) if needs_grad(x) else _WideSquareNorm.values(x)
-    return out
+    return _WideSquareNorm.apply(x) if needs_grad(x) else _WideSquareNorm.values(x)
 
 
 # Row sums in float32 to twice its digits, for devices without float64: error-free transformations (Dekker 1971; Ogita,
@@ -468,8 +466,7 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
     """Euclidean inner product ``(..., 1)`` of ``x`` and ``y`` ``(..., n)``, which broadcast."""
     if plain(x) or x.numel() <= _FEW or not needs_grad(x, y):
         return (x * y).sum(-1, keepdim=True)
-    out: Tensor = _Dot.apply(x, y)
-    return out
+    return _Dot.apply(x, y)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -525,8 +522,7 @@ def saturate_gradient(x: Tensor, last: bool = False, dtype: torch.dtype | None =
     if not (plain(x) or needs_grad(x)):
         return x
     forward = torch._C._are_functorch_transforms_active() and not torch.compiler.is_compiling()
-    out: Tensor = (_SaturateGradientForward if forward else _SaturateGradient).apply(x, largest)
-    return out
+    return (_SaturateGradientForward if forward else _SaturateGradient).apply(x, largest)
 
 
 class _Scalar(Function):
@@ -562,8 +558,7 @@ def scalar(
     """``values(x)`` with the gradient ``back(x, values(x), grad)``; ``formula`` is the same in plain operations."""
     if plain(x):
         return formula(x)
-    out: Tensor = _Scalar.apply(x, values, back, formula) if needs_grad(x) else values(x)
-    return out
+    return _Scalar.apply(x, values, back, formula) if needs_grad(x) else values(x)
 
 
 def root_slope(q: Tensor, out: Tensor, end: Tensor, series: Sequence[float], grad: float | Tensor = 1.0) -> Tensor:
@@ -581,7 +576,7 @@ def root_slope(q: Tensor, out: Tensor, end: Tensor, series: Sequence[float], gra
 
 
 def _safe_sqrt(x: Tensor) -> Tensor:
-    none = x <= 0  # not x > 0: what is not a number stays so
+    none = x <= 0  # not x > 0, so that NaN stays NaN
     root = torch.sqrt(torch.where(none, torch.ones_like(x), x))
     return torch.where(none, torch.zeros_like(x), root)
 
@@ -686,8 +681,7 @@ def arcosh1p(h: Tensor) -> Tensor:
     """``arcosh(1 + max(h, 0))``, as exact for small ``h`` as for large; where ``h <= 0`` the gradient is 0."""
     if plain(h):
         return _arcosh1p(h)
-    out: Tensor = _Arcosh1p.apply(h) if needs_grad(h) else _Arcosh1p.all_values(h)
-    return out
+    return _Arcosh1p.apply(h) if needs_grad(h) else _Arcosh1p.all_values(h)
 
 
 def distance_from_square(q: Tensor) -> Tensor:
@@ -766,7 +760,7 @@ def _asinhc_values(q: Tensor) -> Tensor:
 
 
 def _asinhc_back(q: Tensor, out: Tensor, grad: Tensor) -> Tensor:
-    # times the gradient before the division: for far points, with large ones, the slope has no number
+    # multiplied by the gradient before the division: for far points and large gradients the slope alone underflows
     return root_slope(q, out, (1 + q).rsqrt_(), (-1 / 6, 3 / 20, -15 / 112, 35 / 288), grad)
 
 

@@ -72,8 +72,7 @@ class ManifoldParameter(nn.Parameter):
         if id(self) not in memo:
             data = self.data.clone(memory_format=torch.preserve_format)
             memo[id(self)] = type(self)(data, copy.deepcopy(self.manifold, memo), self.requires_grad)
-        copied: ManifoldParameter = memo[id(self)]
-        return copied
+        return memo[id(self)]
 
     def module_load(self, other: Tensor, assign: bool = False) -> ManifoldParameter:
         """What takes this parameter's place when weights are loaded by swapping tensors."""
@@ -90,7 +89,7 @@ def _rebuild(data: Tensor, manifold: Manifold, requires_grad: bool) -> ManifoldP
     return ManifoldParameter(data, manifold, requires_grad)
 
 
-# What PyTorch calls, from the first manifold parameter on: others should not pay for it.
+# PyTorch calls these hooks once the first manifold parameter exists; without one they would only cost time.
 
 
 @functools.cache
@@ -154,7 +153,7 @@ def loose(name: str, manifold: Manifold) -> str:
     )
 
 
-# optimisers that have been looked at, and the number of their groups
+# optimisers that were checked, and how many groups each had then
 _seen: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 
 

@@ -63,7 +63,7 @@ from .numerics import (
 
 # largest sqrt(c) |x| of a point: one spacing of the numbers below 1
 _BOUNDARY = {torch.float32: 1 - 2.0**-23, torch.float64: 1 - 2.0**-52}
-# largest c |x|^2 at which rounding it in float32 does not count more in 1 - c |x|^2: radius 1.76
+# up to this c |x|^2 (radius 1.76) float32 is precise enough for 1 - c |x|^2
 _NEAR = 0.5
 # on devices without float64: largest coordinate of a point, squared length of a vector that is divided by X, and half
 # the way from boundary to boundary
@@ -90,7 +90,7 @@ def _measure(x: Tensor, c: Curvature, in_float64: bool = False) -> tuple[float |
         q = _times(wide_square_norm(x), widen(c))
         if _all_below(q, limit):
             return 1.0, 1 - q, q
-        q = q.masked_fill(q == math.inf, math.nan)  # of an infinite row: float64 holds the squares of all others
+        q = q.masked_fill(q == math.inf, math.nan)  # of infinite rows: float64 holds the squares of all others
         factor = torch.sqrt(limit / q.detach().clamp(min=limit))
         q = q.clamp(max=limit)
         return factor.to(x.dtype), 1 - q, q
@@ -103,7 +103,7 @@ def _measure(x: Tensor, c: Curvature, in_float64: bool = False) -> tuple[float |
 
 
 def _is_near(x: Tensor, gap: Tensor) -> bool:
-    """Whether :func:`_measure` looked and found no point far out: then the numbers are float32."""
+    """Whether :func:`_measure` found no point far out, and so kept its numbers in float32."""
     return gap.dtype == torch.float32 and has_float64(x)
 
 
@@ -115,12 +115,12 @@ def _square(v: Tensor, c: Curvature, gap: Tensor) -> Tensor:
 
 
 def _eager(x: Tensor) -> bool:
-    """Whether a look at numbers costs nothing: on a CPU, to which nothing is sent ahead."""
+    """Whether reading the value of a tensor is cheap: on a CPU, outside of compilers."""
     return x.device.type == "cpu" and not plain(x)
 
 
 def _all_below(q: Tensor, limit: float) -> bool:
-    """Whether a look tells that no number exceeds the limit: the rare case alone pays then."""
+    """Whether the value can be read cheaply, and no number exceeds the limit: then the general form is not needed."""
     return _eager(q) and q.numel() > 0 and q.amax().item() <= limit
 
 
@@ -272,8 +272,8 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     r"""Exponential map, :math:`x \oplus \tanh(\sqrt c |u| / X)\, u / (\sqrt c |u|)`, all ``(..., n)``."""
     x, gap, _ = _inside(x, c)
     u = _bounded(u)
-    longest = 43.0**2  # tanh is 1 long before
-    if not has_float64(u):  # no further than from boundary to boundary, or the quotients overflow
+    longest = 43.0**2  # tanh is 1 well before this length
+    if not has_float64(u):  # at most the way from boundary to boundary: beyond it the quotients overflow
         longest = _ACROSS**2
         ratio = safe_sqrt(square_norm(u.detach())) * (_root(c) / gap)
         u = u * (_ACROSS / ratio.clamp(min=_ACROSS)).detach()
@@ -297,7 +297,7 @@ def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c: Curvature) -> Te
     limit = _BOUNDARY[x.dtype] ** 2
     size = (1 - x_gap * y_gap / bottom).clamp(min=limit)
     factor = torch.sqrt(limit / size).to(x.dtype)
-    # from boundary to opposite boundary both is nothing but round-off, and the sum anywhere
+    # from one boundary to the opposite one both terms are pure round-off, and so is the direction of the sum
     with torch.no_grad():
         length = square_norm(out) * c
         astray = torch.where(length > 1 + 1e-5, torch.rsqrt(length), torch.ones_like(length))
@@ -374,10 +374,8 @@ def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 
 def _chord_rows(x: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
-    """``a [-2 x, |x|^2, 1]`` with ``a = 2 / X``, in units of the radius: one factor of the halves of squared chords.
-
-    And ``cosh(r) - 1``.
-    """
+    """``a [-2 x, |x|^2, 1]`` with ``a = 2 / X``, in units of the radius: a factor of the halves of squared chords; and
+    ``cosh(r) - 1``."""
     x, gap, q = _inside(x, c)
     a = 2 / gap
     rows = torch.cat([x * (-2 * a * _root(widen(c))).to(x.dtype), (a * q).to(x.dtype), a.to(x.dtype)], -1)
@@ -655,7 +653,7 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
     p, p_gap, _ = _inside(p, c)
     c = widen(c)
     delta, a = widen(x - p), widen(_bounded(a))
-    # the normal is not rounded to a unit: that would turn the plane
+    # the normal is not divided by its length: rounding would turn the plane
     square = square_norm(a)
     away = square > torch.finfo(x.dtype).tiny
     length = torch.sqrt(torch.where(away, square, torch.ones_like(square)))

@@ -16,10 +16,10 @@ from torch import Tensor
 from ._typing import Curvature
 from .numerics import Function, backward_of, plain
 
-_BLOCK = 2**18  # coordinates
+BLOCK = 2**18  # coordinates
 
 
-def blocks(rows: int, columns: int, device: torch.device, size: int = _BLOCK) -> list[slice]:
+def blocks(rows: int, columns: int, device: torch.device, size: int = BLOCK) -> list[slice]:
     """Slices of the rows of a tensor; one slice on a GPU."""
     step = max(64, size // max(columns, 1)) if device.type == "cpu" else rows
     return [slice(i, i + step) for i in range(0, rows, step)] if rows > step else [slice(None)]
@@ -43,10 +43,10 @@ def in_blocks(
     flat = [r.reshape(-1, r.shape[-1]) for r in rows] if rows[0].dim() != 2 else rows
     count = flat[0].shape[0]
     found: list[Tensor | None] = []
-    if torch.compiler.is_compiling() or rows[0].device.type != "cpu" or rows[0].numel() <= _BLOCK:
+    if torch.compiler.is_compiling() or rows[0].device.type != "cpu" or rows[0].numel() <= BLOCK:
         found = list(function(*flat, *rest))
     else:
-        for part in blocks(count, flat[0].shape[-1], rows[0].device):
+        for part in blocks(count, flat[0].shape[-1], rows[0].device, BLOCK):
             results = function(*(r[part] for r in flat), *rest)
             if not found:
                 found = [r if r is None or not r.dim() else r.new_empty(count, *r.shape[1:]) for r in results]
@@ -71,7 +71,7 @@ def blocked(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         *rows, c = args
         first = rows[0]
         if (
-            first.numel() <= _BLOCK
+            first.numel() <= BLOCK
             or first.device.type != "cpu"
             or isinstance(c, Tensor)
             and c.dim()
@@ -79,8 +79,7 @@ def blocked(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
             or plain(first)
         ):
             return function(*rows, c)
-        out: Tensor = _Blocked.apply(function, c, *rows)
-        return out
+        return _Blocked.apply(function, c, *rows)
 
     return wrapper
 
@@ -90,8 +89,7 @@ class _Blocked(Function):
     def forward(ctx: Any, function: Callable[..., Tensor], c: Curvature, *rows: Tensor) -> Tensor:
         ctx.function, ctx.c = function, None if isinstance(c, Tensor) else c
         ctx.save_for_backward(*rows, *([c] if isinstance(c, Tensor) else []))
-        out: Tensor = in_blocks(lambda *part: (function(*part, c),), rows)[0]
-        return out
+        return in_blocks(lambda *part: (function(*part, c),), rows)[0]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

@@ -61,8 +61,7 @@ class Context(NamedTuple):
         return count > 0
 
     def marked(self, keys: Tensor) -> Tensor:
-        """Keys ``(B, ..., L, d)`` for a cache, NaN for broken tokens, so that every token that attends to them becomes
-        NaN."""
+        """Keys ``(B, ..., L, d)`` for a cache, NaN for broken tokens: every token that attends to one becomes NaN."""
         if self.broken is None:
             return keys
         return keys.masked_fill(self.broken.view(len(keys), *[1] * (keys.dim() - 3), keys.shape[-2], 1), float("nan"))
@@ -200,8 +199,7 @@ class _Attention(nn.Module):
     def core(self, q: Tensor, k: Tensor, v: Tensor, context: Context, scale: float) -> Tensor:
         """Points ``(B, L, H, d)`` to joined rows ``(B, L, width)``."""
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        half = self._half_type(q)
-        if half is None:
+        if (half := self._half_type(q)) is None:
             with torch.autocast(q.device.type, enabled=False):
                 out = attend(q, k, v, scale, context)
         elif self.lorentz:

@@ -64,8 +64,7 @@ def _tensors(config: Architecture) -> Iterator[tuple[_Entry, nn.Module | None]]:
     with torch.device("meta"):
         modules = dict(Helm(config).named_modules())
     for entry in _entries(config):
-        module = modules.get(entry.ours)
-        if module is None:
+        if (module := modules.get(entry.ours)) is None:
             yield entry, None
             continue
         for part in ("weight", "bias"):
@@ -138,8 +137,7 @@ def _experts(config: Architecture, ours: str, theirs: str) -> Iterator[_Entry]:
 def _find(weights: Mapping[str, Tensor], name: str) -> Tensor:
     if name not in weights:
         raise HypvisionError(
-            f"The checkpoint has no entry '{name}', which a HELM model of its kind and sizes has. Check that the file "
-            "is complete."
+            f"The checkpoint has no entry '{name}', which a HELM model of its sizes has. Take a complete file."
         )
     return weights[name]
 
@@ -349,8 +347,7 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
 
         if "layers.0.ffn.down.weight" in weights:
             found["inter_dim"] = inner("layers.0.ffn.")
-        mixed = [i for i in range(layers) if f"layers.{i}.ffn.gate.weight" in weights]
-        if mixed:
+        if mixed := [i for i in range(layers) if f"layers.{i}.ffn.gate.weight" in weights]:
             ffn = f"layers.{mixed[0]}.ffn."
             own = inner(f"{ffn}experts.0.")
             found |= dict(

@@ -21,17 +21,8 @@ from hypvision.geometry.numerics import without_autocast
     schema="(Tensor x, Tensor counts, Tensor[] weights, Tensor[] biases) -> Tensor",
 )
 def grouped_linear(x: Tensor, counts: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
-    """Rows, group after group, each through the map of its group.
-
-    Args:
-        x: rows ``(N, in)``.
-        counts: of the groups, ``(E,)``, whole numbers; their sum is N.
-        weights: E of ``(out, in)``.
-        biases: E of ``(out,)``, or none.
-
-    Returns:
-        Rows ``(N, out)``.
-    """
+    """Rows ``(N, out)`` of rows ``(N, in)``, group after group, each through the map of its group: E weights ``(out,
+    in)`` and as many biases ``(out,)``, or none. The counts ``(E,)`` of the groups are whole numbers with the sum N."""
     parts = x.split(counts.tolist())
     return torch.cat([F.linear(*mapped) for mapped in zip(parts, weights, *([biases] if biases else []))])
 

@@ -69,14 +69,8 @@ class _CrossEntropy(Function):
 
 
 def token_losses(head: nn.Module, hidden: Tensor, target: Tensor, block: int = BLOCK) -> Tensor:
-    """Mean cross entropy of the labelled positions.
-
-    Args:
-        head: linear map to the vocabulary, or an adapter in its place.
-        hidden: ``(B, L, width)``.
-        target: ``(B, L)``, -100 for none.
-        block: rows at a time.
-    """
+    """Mean cross entropy of the labelled positions of ``hidden`` ``(B, L, width)``, ``block`` rows at a time, through a
+    head, the linear map to the vocabulary or an adapter in its place; ``target`` ``(B, L)`` is -100 for none."""
     flat, target = hidden.flatten(0, -2), target.flatten()
     if plain(hidden) or not isinstance(head, RowLinear):
         total = F.cross_entropy(rows.upcast(apply_linear(head, flat)), target, reduction="sum")

@@ -172,14 +172,8 @@ class PointEmbedding(nn.Embedding):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU: ``down(silu(gate(x)) * up(x))``, of an expert on a hyperboloid of its own.
-
-    Args:
-        config: the architecture.
-        ambient: inner width.
-        c: ``-1/K`` of an expert; None for the model's 1.
-        learned: whether it is learned.
-    """
+    """SwiGLU: ``down(silu(gate(x)) * up(x))``, of an expert on a hyperboloid of its own with ``c`` = ``-1/K``, which
+    may be learned; None: on the model's, 1. ``ambient`` is the inner width."""
 
     c: nn.Parameter
 
@@ -207,7 +201,7 @@ class FeedForward(nn.Module):
         return isinstance(self.gate_up, RowLinear) and isinstance(self.down, RowLinear)
 
     def curvature(self) -> Tensor:
-        """``c`` of an expert, ``(1,)``. Published code stores the number itself, which weight decay may make
+        """``c`` of an expert, ``(1,)``; weight decay may make the number itself, which published code stores,
         negative."""
         return rows.upcast(self.c).clamp(min=1e-3)
 

@@ -351,8 +351,7 @@ def _documents(
 
 
 def _padding_mask(there: Tensor, start: int) -> Tensor:
-    """``(B, 1, L, all)`` from ``(B, all)``: the tokens before, without padding; padding sees itself, so that no row
-    is empty."""
+    """Causal mask ``(B, 1, L, all)`` of ``(B, all)`` without padding, which sees itself so that no row is empty."""
     total = there.shape[1]
     place = torch.arange(total, device=there.device)
     query = place[start:, None]
@@ -370,6 +369,5 @@ def _check_cache(cache: Cache, batch: int) -> None:
     keys = getattr(layers[0], "keys", None) if layers else None
     if keys is not None and keys.shape[0] != batch:
         raise HypvisionError(
-            f"The cache is of a batch of {keys.shape[0]}, the tokens are of {batch}. Give the cache that belongs to "
-            "these prompts, or none."
+            f"The cache is of a batch of {keys.shape[0]}, the tokens of {batch}. Give the cache of these prompts."
         )

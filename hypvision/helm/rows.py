@@ -250,17 +250,9 @@ def turn_(x: Tensor, cos: Tensor, sin: Tensor) -> None:
 
 
 def centroid(heads: Tensor, size: int, width: int, safe: bool = True) -> Tensor:
-    """Sums of weighted points, one a head, to their centroids side by side.
-
-    Args:
-        heads: ``(B, L, H, size or more)``, space first, time in ``size - 1``; what is behind it is left out.
-        size: coordinates of a point.
-        width: of the result, ``H size`` or more, filled with zeros.
-        safe: see :class:`hypvision.helm.config.Architecture`.
-
-    Returns:
-        Rows ``(B, L, width)``.
-    """
+    """Sums of weighted points, one a head, to their centroids side by side: rows ``(B, L, width)``, filled with zeros,
+    of heads ``(B, L, H, size or more)``, space first and time in ``size - 1``; what is behind it is left out. ``safe``:
+    see :class:`hypvision.helm.config.Architecture`."""
     points = upcast(heads)[..., :size]
     time, space = points[..., -1:], _length(points[..., :-1])
     m = ((time - space) * (time + space)).clamp(min=1.0 if safe else 1e-6)

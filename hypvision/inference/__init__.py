@@ -12,15 +12,6 @@ from hypvision.inference.running import predict
 from hypvision.inference.writers import Prediction, Writer
 
 __all__ = [
-    "Boxes",
-    "Classes",
-    "Embedding",
-    "Known",
-    "Labels",
-    "Prediction",
-    "Segments",
-    "Tags",
-    "Writer",
-    "load_predictor",
+    "Boxes", "Classes", "Embedding", "Known", "Labels", "Prediction", "Segments", "Tags", "Writer", "load_predictor",
     "predict",
-]
+]  # fmt: skip

@@ -119,8 +119,7 @@ def load_predictor(request: Request) -> Predictor:
 
 
 def _plugin(role: str) -> Callable[..., Predictor]:
-    build: Callable[..., Predictor] = plugin(f"predictor of {role}")
-    return build
+    return plugin(f"predictor of {role}")
 
 
 def _refuse_new_head(network: TimmModel, request: Request) -> None:
@@ -147,7 +146,7 @@ def _published(name: str, arguments: Mapping[str, Any]) -> TimmModel:
         return timm_model(name, pretrained=True, **arguments)
     except HypvisionError:
         raise
-    except Exception as error:  # of the download, whose client raises its own errors; or of the arguments
+    except Exception as error:  # the download client raises errors of its own, and so do wrong arguments
         raise HypvisionError(
             f"No weights of the model '{name}' can be loaded ({one_line(error).rstrip('.')}). Give a checkpoint with "
             "--weights FILE, or a name of `hypvision zoo list`."

@@ -132,8 +132,7 @@ def subject_of(name: str, arguments: Mapping[str, Any], size: int | None = None)
 
 
 def _plugin(role: str) -> Callable[..., Subject]:
-    build: Callable[..., Subject] = plugin(f"subject of {role}")
-    return build
+    return plugin(f"subject of {role}")
 
 
 def _with_size(name: str, arguments: Mapping[str, Any], size: int | None) -> dict[str, Any]:
@@ -228,10 +227,7 @@ def _counted(
 
 
 def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
-    """Floating-point operations of attention from shapes (B, heads, L, E), (B, heads, S, E), (B, heads, S, F).
-
-    The weights and the sums that they weigh.
-    """
+    """Floating-point operations of attention from shapes (B, heads, L, E), (B, heads, S, E), (B, heads, S, F)."""
     return 2 * math.prod(query[:-1]) * value[-2] * (query[-1] + value[-1])
 
 

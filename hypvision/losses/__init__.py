@@ -4,34 +4,12 @@ from .hier import HIERLoss, clip_to_ball, lca_triplet_loss, mutual_neighbours, r
 from .himapper import gaussian_prior_kl, tree_contrastive_loss
 from .metric_learning import MetricLoss, hyperbolic_distance
 from .proxy_anchor import ProxyAnchorLoss, ProxyNCALoss
-from .radial import (
-    EntailmentConeLoss,
-    MERUEntailmentLoss,
-    RadialLoss,
-    chain_triples,
-    cone_half_aperture,
-    radial_angle,
-)
+from .radial import EntailmentConeLoss, MERUEntailmentLoss, RadialLoss, chain_triples, cone_half_aperture, radial_angle
 from .supcon import SupConLoss
 
 __all__ = [
-    "EntailmentConeLoss",
-    "HIERLoss",
-    "MERUEntailmentLoss",
-    "MetricLoss",
-    "ProxyAnchorLoss",
-    "ProxyNCALoss",
-    "RadialLoss",
-    "SupConLoss",
-    "chain_triples",
-    "clip_to_ball",
-    "cone_half_aperture",
-    "gaussian_prior_kl",
-    "hyperbolic_distance",
-    "lca_triplet_loss",
-    "mutual_neighbours",
-    "radial_angle",
-    "rescale_radii",
-    "sample_triplets",
+    "EntailmentConeLoss", "HIERLoss", "MERUEntailmentLoss", "MetricLoss", "ProxyAnchorLoss", "ProxyNCALoss",
+    "RadialLoss", "SupConLoss", "chain_triples", "clip_to_ball", "cone_half_aperture", "gaussian_prior_kl",
+    "hyperbolic_distance", "lca_triplet_loss", "mutual_neighbours", "radial_angle", "rescale_radii", "sample_triplets",
     "tree_contrastive_loss",
-]
+]  # fmt: skip

@@ -1,7 +1,7 @@
 """The losses of CLIP, MERU and HyCoCLIP on pairs of images and texts.
 
 Papers: "Hyperbolic Image-Text Representations", Desai et al. (ICML 2023); "Compositional Entailment Learning for
-    Hyperbolic Vision-Language Models", Pal et al. (ICLR 2025).
+Hyperbolic Vision-Language Models", Pal et al. (ICLR 2025).
 
 Logits are a scale times the cosine on CLIP's sphere, and minus a scale times the distance on the hyperboloid
 (:mod:`hypvision.clip.spaces`). For a batch that is spread over processes gather the points first: :func:`gathered`.

@@ -144,7 +144,7 @@ class _Noise:
 
     def _draw(self, *shape: int) -> Tensor:
         u = torch.rand(shape, generator=self.generator, dtype=self.like.dtype, device=self.like.device)
-        # 1 - u lies in (0, 1]; an exponential variate of 0 would weigh infinitely
+        # 1 - u lies in (0, 1]; an exponential variate of 0 would get an infinite weight
         return u.neg_().log1p_().neg_().clamp_(min=2.0**-26).reciprocal_()
 
     def __call__(self, start: int, rows: int) -> tuple[Tensor, Tensor]:

@@ -23,10 +23,7 @@ LOGITS = ("neg_distance", "distance", "inner")
 
 
 def tree_contrastive_loss(
-    points: Sequence[Tensor],
-    manifold: Lorentz | Euclidean,
-    logit: str = "neg_distance",
-    temperature: float = 1.0,
+    points: Sequence[Tensor], manifold: Lorentz | Euclidean, logit: str = "neg_distance", temperature: float = 1.0
 ) -> Tensor:
     r"""Each node against its parent and the other nodes of its level, summed over pairs of neighbouring levels.
 

@@ -41,16 +41,11 @@ _WANTS_CENTRE = ("MultiSimilarityLoss", "ProxyAnchorLoss")
 
 # Losses that cannot train labelled embeddings, and why.
 _NO_LOSS = {
-    "VICRegLoss": "compares two views of each image and takes no labels",
-    "SelfSupervisedLoss": "compares two views of each image and takes no labels",
+    **dict.fromkeys(("VICRegLoss", "SelfSupervisedLoss"), "compares two views of each image and takes no labels"),
     "ManifoldLoss": "makes its own groups of points and takes no labels",
-    "BaseLossWrapper": "wraps another loss",
-    "BaseMetricLossFunction": "is the base of others",
-    "CrossBatchMemory": "wraps another loss",
-    "MultipleLosses": "wraps other losses",
-    "GenericPairLoss": "is the base of others",
-    "EmbeddingRegularizerMixin": "is a part of others",
-    "WeightRegularizerMixin": "is a part of others",
+    **dict.fromkeys(("BaseLossWrapper", "CrossBatchMemory", "MultipleLosses"), "wraps other losses"),
+    **dict.fromkeys(("BaseMetricLossFunction", "GenericPairLoss"), "is the base of others"),
+    **dict.fromkeys(("EmbeddingRegularizerMixin", "WeightRegularizerMixin"), "is a part of others"),
 }
 
 # Losses that accept our distance but are defined for cosines.
@@ -191,11 +186,9 @@ class MetricLoss(nn.Module):
     def vectors(self, x: Tensor) -> Tensor:
         """Points as vectors ``(B, dim)``: space parts on the hyperboloid; their direction is that from the origin."""
         if isinstance(self.manifold, PoincareBall) and not self.angular:
-            x = poincare.to_lorentz(x, self.manifold.c)
-            return x[:, 1:]
+            return poincare.to_lorentz(x, self.manifold.c)[:, 1:]
         return x[:, 1:] if isinstance(self.manifold, Lorentz) else x
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         with exact(x.device):
-            loss: Tensor = self.loss(self.vectors(x.to(torch.promote_types(x.dtype, torch.float32))), labels)
-            return loss
+            return self.loss(self.vectors(x.to(torch.promote_types(x.dtype, torch.float32))), labels)

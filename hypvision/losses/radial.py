@@ -3,8 +3,7 @@ r"""Losses that order texts from general to specific: radial embeddings, and ent
 Alper and Averbuch-Elor, "Emergent Visual-Semantic Hierarchies in Image-Text Representations" (ECCV 2024). An embedding
 ``e`` is more general than ``e'`` if the way from ``e`` to ``e'`` leads on from the root ``r``: if the *exterior angle*
 :math:`\Xi_r(e, e') = \angle(e - r,\, e' - e)` is small. The alternatives require ``e'`` to lie in a cone at ``e``: in
-flat
-space (Ganea et al., ICML 2018) or on the hyperboloid (MERU, Desai et al., ICML 2023).
+flat space (Ganea et al., ICML 2018) or on the hyperboloid (MERU, Desai et al., ICML 2023).
 
 All losses here are modules of one form. Texts are rows of a matrix, each distinct text once, and *triples* of row
 numbers give the supervision: (general, specific, negative). Chains of any length and trees are sets of triples;

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch.nn.functional as F
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg
 from timm.models._features import FeatureGetterNet, feature_take_indices
 from torch import Tensor, nn
@@ -19,10 +20,16 @@ from hypvision.checks import one_of
 from hypvision.errors import ArgumentError
 from hypvision.models.timm_models import forget_weights, read_overlay
 
-# Of timm's poolings those whose result is as wide as the map.
+# timm's poolings whose result has as many channels as the map.
 POOLS = ("avg", "max", "avgmax", "fast", "fastavg", "fastmax", "fastavgmax", "")
 
-allow_training_files()  # for checkpoint_path, which timm reads before any code of a model runs
+# The entries of timm's pretrained configs that all networks of this package share.
+COMMON_CFG = dict(
+    url="", num_classes=1000, min_input_size=(3, 32, 32), interpolation="bicubic", classifier="head",
+    mean=IMAGENET_DEFAULT_MEAN, std=IMAGENET_DEFAULT_STD,
+)  # fmt: skip
+
+allow_training_files()  # because timm reads the file of checkpoint_path before any code of a model runs
 
 
 def build_model(cls: type[nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> nn.Module:
@@ -114,8 +121,7 @@ class StagedModel(AnyCheckpoint):
 
     def _enter(self, x: Tensor) -> Tensor:
         """The first map of images."""
-        first: Tensor = self.stem(x)
-        return first
+        return self.stem(x)
 
     def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
         """What leaves the network as the map of a stage, with the final norm if ``norm``."""
@@ -143,14 +149,12 @@ class StagedModel(AnyCheckpoint):
         x = self._enter(x)
         for stage in self.stages:
             x = stage(x)
-        final: Tensor = self.norm(x)
-        return final
+        return self.norm(x)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Logits ``(B, num_classes)`` of a last map, or the pooled features ``(B, C)``."""
         pooled = F.dropout(self.global_pool(x), p=self.drop_rate, training=self.training)
-        out: Tensor = pooled if pre_logits else self.head(pooled)
-        return out
+        return pooled if pre_logits else self.head(pooled)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(x))

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import (
     GELU,
     ConvNormAct,
@@ -41,7 +40,7 @@ from hypvision.geometry.numerics import Function
 from hypvision.nn import ClusterAssignment, ClusterMixer
 from hypvision.nn.linear import SharedLinear
 
-from .base import FeatureMaps, StagedModel, build_model, check_pool
+from .base import COMMON_CFG, FeatureMaps, StagedModel, build_model, check_pool
 from .hcformer_checkpoint import checkpoint_filter_fn
 
 # Control flow on sizes and the autocast island are Python, which torch.fx cannot trace: these stay one node each.
@@ -175,8 +174,7 @@ class HCFormerBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.local(x)
         mixed: Tensor = x + self.drop_path1(self.mixer(self.norm1(x), self.layer_scale1))
-        out: Tensor = mixed + self.drop_path2(self.mlp(self.norm2(mixed), self.layer_scale2))
-        return out
+        return mixed + self.drop_path2(self.mlp(self.norm2(mixed), self.layer_scale2))
 
 
 class HCFormerStage(nn.Module):
@@ -350,8 +348,7 @@ class HCFormer(StagedModel):
         self.head.train(self.training)
 
     def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
-        found: Tensor = self.norm(x) if norm else self.feature_norms[stage](x)
-        return found
+        return self.norm(x) if norm else self.feature_norms[stage](x)
 
     def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:
         if prune_norm:
@@ -433,54 +430,30 @@ def _pair(layer_scale: float | tuple[float, float]) -> tuple[float, float]:
     return scales[0], scales[1]
 
 
-def _cfg(url: str = "", **kwargs: Any) -> dict[str, Any]:
-    return {
-        "url": url,
-        "num_classes": 1000,
-        "input_size": (3, 224, 224),
-        "min_input_size": (3, 32, 32),
-        "pool_size": (7, 7),
-        "crop_pct": 0.9,
-        "interpolation": "bicubic",
-        "mean": IMAGENET_DEFAULT_MEAN,
-        "std": IMAGENET_DEFAULT_STD,
-        "first_conv": "stem",
-        "classifier": "head",
-        "paper_name": "Hyperbolic Hierarchical Clustering for Visual Representation Learning",
-        "origin_url": "https://github.com/weijianan1/HCFormer",
-        "license": "apache-2.0",
-        **kwargs,
-    }
+def _cfg(**kwargs: Any) -> dict[str, Any]:
+    own = dict(input_size=(3, 224, 224), pool_size=(7, 7), crop_pct=0.9, first_conv="stem", license="apache-2.0")
+    paper = "Hyperbolic Hierarchical Clustering for Visual Representation Learning"
+    return {**COMMON_CFG, **own, "paper_name": paper, "origin_url": "https://github.com/weijianan1/HCFormer", **kwargs}
 
 
 # The weights of a tag lie in the zoo: hypvision.zoo finds them by their name. tests/zoo compares these with its index.
 default_cfgs = generate_default_cfgs(
     {
         "hcformer_nano.cifar10": _cfg(
-            url="zoo:hcformer_nano.cifar10",
-            num_classes=10,
-            input_size=(3, 32, 32),
-            pool_size=(2, 2),
-            crop_pct=1.0,
-            interpolation="bilinear",
-            mean=(0.4914, 0.4822, 0.4465),
-            std=(0.2470, 0.2435, 0.2616),
+            url="zoo:hcformer_nano.cifar10", num_classes=10, input_size=(3, 32, 32), pool_size=(2, 2), crop_pct=1.0,
+            interpolation="bilinear", mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616),
         ),
         "hcformer_nano.shapes": _cfg(
-            url="zoo:hcformer_nano.shapes",
-            num_classes=16,
-            input_size=(3, 64, 64),
-            pool_size=(2, 2),
-            crop_pct=1.0,
+            url="zoo:hcformer_nano.shapes", num_classes=16, input_size=(3, 64, 64), pool_size=(2, 2), crop_pct=1.0,
             interpolation="bilinear",
         ),
-        # The star keeps the published network what a name without a tag stands for.
+        # The star makes this the default tag: a name without a tag is the published network.
         "hcformer_nano.untrained*": _cfg(),
         "hcformer_tiny.untrained": _cfg(),
         "hcformer_small.untrained": _cfg(),
         "hcformer_medium.untrained": _cfg(),
     }
-)
+)  # fmt: skip
 
 # Small images need another network than the published one; create_model("NAME.TAG") builds it.
 _SMALL_IMAGES: dict[str, Any] = dict(
@@ -508,13 +481,9 @@ def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], kwarg
         kwargs["pretrained_cfg_overlay"] = {"first_conv": first} | (kwargs.get("pretrained_cfg_overlay") or {})
     stages = kwargs["layers"]
     levels = len(stages) if isinstance(stages, (tuple, list)) else 4  # the constructor says what is wrong with another
+    maps = dict(out_indices=tuple(range(levels)), feature_cls=FeatureMaps)
     model = build_model(
-        HCFormer,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg=dict(out_indices=tuple(range(levels)), feature_cls=FeatureMaps),
-        **kwargs,
+        HCFormer, variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, feature_cfg=maps, **kwargs
     )
     update_model_args(model, **own)  # save_for_hf writes them beside those that the caller gives
     return model

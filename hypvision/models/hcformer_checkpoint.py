@@ -100,7 +100,7 @@ def hcformer_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
             f"The checkpoint has the values {', '.join(f'{value:g}' for value in values)} of manifold.k. Expected one "
             "positive value, the same in all mixers: our HCFormer has one curvature, 1 / k."
         )
-    curvature = float(f"{1 / values[0]:.6g}")  # k went through float32: no digits that it does not have
+    curvature = float(f"{1 / values[0]:.6g}")  # k was stored in float32, which has about 7 digits
     return {} if curvature == 1 else {"curvature": curvature}
 
 

@@ -215,8 +215,7 @@ class Attention(nn.Module):
 
     def join(self, x: Tensor) -> Tensor:
         """Output of the heads ``(..., heads, T, d)`` to the projected, dropped-out ``(..., T, w)``."""
-        joined: Tensor = self.drop(self.proj(x.transpose(-2, -3).flatten(-2)))
-        return joined
+        return self.drop(self.proj(x.transpose(-2, -3).flatten(-2)))
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values ``(..., heads, M, d)`` of ``(..., M, w)`` by one product."""
@@ -237,13 +236,11 @@ class Attention(nn.Module):
         weights = torch.softmax(torch.matmul(query, memory.transpose(-1, -2)), -1)
         mixed = torch.matmul(weights, memory).unflatten(1, (x.shape[1], self.heads))
         out = torch.einsum("bthw,hdw->bthd", mixed, values)
-        result: Tensor = self.drop(self.proj(out.flatten(-2)))
-        return result
+        return self.drop(self.proj(out.flatten(-2)))
 
     def alone(self, x: Tensor) -> Tensor:
         """Self-attention of tokens ``(..., w)`` that see themselves only: the softmax over one token is 1."""
-        seen: Tensor = self.drop(self.proj(self.v_proj(x)))
-        return seen
+        return self.drop(self.proj(self.v_proj(x)))
 
 
 class DecoderLayer(nn.Module):
@@ -276,8 +273,7 @@ class DecoderLayer(nn.Module):
 
     def mlp(self, x: Tensor) -> Tensor:
         """The MLP branch of ``(..., w)``, with its norm."""
-        out: Tensor = self.drop(self.fc2(self.drop(F.gelu(self.fc1(self.norm3(x))))))
-        return out
+        return self.drop(self.fc2(self.drop(F.gelu(self.fc1(self.norm3(x))))))
 
 
 def _projection(dim_in: int, dim_out: int, factory: dict[str, Any], norm: bool = False) -> nn.Sequential:
@@ -417,8 +413,7 @@ class TreeEncoder(nn.Module):
             x = x + layer.cross_attn.cross(layer.norm1(x), level)
             x = x + layer.self_attn.alone(layer.norm2(x))
             x = x + layer.mlp(x)
-        out: Tensor = self.out_proj(x)
-        return out
+        return self.out_proj(x)
 
     def unused(self) -> list[nn.Parameter]:
         """Parameters that checkpoints hold and the result does not depend on."""
@@ -490,8 +485,7 @@ class TreeLift(nn.Module):
             if isinstance(self.manifold, Euclidean):
                 return scaled
             exp0 = self.lift == "exp0"
-            point: Tensor = self.manifold.expmap0(scaled) if exp0 else self.manifold.from_space(_official_lift(v))
-            return point
+            return self.manifold.expmap0(scaled) if exp0 else self.manifold.from_space(_official_lift(v))
 
 
 def _official_lift(v: Tensor) -> Tensor:
@@ -624,7 +618,7 @@ class HierarchyMapper(nn.Module):
         if dense_dim is not None:
             self.dense = TreeEncoder(dense_dim, dim, self.tree.nodes, official=False, **layer)
             blocks: Iterable[Any] = self.dense.layers
-            for block in blocks:  # no checkpoint asks for what attention to oneself does not use
+            for block in blocks:  # unused where attention is to the tokens themselves, and in no checkpoint
                 block.self_attn.q_proj = block.self_attn.k_proj = None
             nn.init.zeros_(self.dense.out_proj.get_parameter("1.weight"))
         if eval_noise == "fixed":
@@ -632,10 +626,7 @@ class HierarchyMapper(nn.Module):
             self.register_buffer("noise", noise.to(self.tree.mean.device), persistent=False)
 
     def queries(
-        self,
-        moments: list[Moments],
-        noise: list[Tensor] | None = None,
-        generator: torch.Generator | None = None,
+        self, moments: list[Moments], noise: list[Tensor] | None = None, generator: torch.Generator | None = None
     ) -> list[Tensor]:
         """Queries of each level: samples ``(N, C)`` or, where there is no noise, the means ``(n_l, C)``.
 
@@ -685,8 +676,7 @@ class HierarchyMapper(nn.Module):
     def fuse(self, tokens: Tensor, nodes: Tensor) -> Tensor:
         """What the nodes add to each token of a map, ``(B, M, dense_dim)``; needs ``dense_dim``."""
         assert self.dense is not None, "fuse needs dense_dim"
-        added: Tensor = self.dense(tokens, nodes)
-        return added
+        return self.dense(tokens, nodes)
 
     def forward(self, features: Tensor, pooled: Tensor) -> Tensor:
         """Enriched image features of the shape of ``pooled``.
@@ -706,8 +696,7 @@ class HierarchyMapper(nn.Module):
         if self.training and torch.is_grad_enabled():
             unused = [] if self.encoder is None else self.encoder.unused()
             rest = [p for p in (*self.lift.parameters(), *unused) if p.requires_grad]
-            attached: Tensor = _Attach.apply(x, *rest)
-            return attached
+            return _Attach.apply(x, *rest)
         return x
 
     def levels(self, x: Tensor, dim: int = 1) -> list[Tensor]:

@@ -44,10 +44,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """The choices in which the released code and the intent of the paper differ."""
 
-# Number of tokens that do not belong to a place, for networks that do not tell. Of the CoaTs the
+# Number of tokens without a place in the image, for networks that do not state it. Of the CoaTs the
 # Lite ones; the others give several sequences.
 _PREFIX = {"VOLO": 1, "CoaT": 1}
-# Of transformers some pool by a token or by attention; which, their constructors say.
+# Some transformers pool by a token or by attention; their constructors say which.
 _POOLS = (*POOLS, "token", "map", "prr")
 # Networks whose final feature is not one map.
 _UNSUPPORTED = {
@@ -244,8 +244,7 @@ class HiMapper(AnyCheckpoint):
 
     def forward_features(self, x: Tensor) -> Tensor:
         """The backbone's map of images ``(B, in_chans, H, W)``, in its own format."""
-        features: Tensor = self.trunk.forward_features(x)
-        return features
+        return self.trunk.forward_features(x)
 
     def _pool(self, features: Tensor) -> Tensor:
         """The backbone's image features ``(B, cls_dim)``, with a distillation token ``(B, 2, cls_dim)``."""
@@ -356,11 +355,7 @@ class HiMapper(AnyCheckpoint):
     # The hierarchy
 
     def forward_with_hierarchy(
-        self,
-        x: Tensor,
-        noise: list[Tensor] | None = None,
-        generator: torch.Generator | None = None,
-        maps: bool = False,
+        self, x: Tensor, noise: list[Tensor] | None = None, generator: torch.Generator | None = None, maps: bool = False
     ) -> dict[str, Any]:
         """Logits, and what they come from.
 
@@ -524,19 +519,12 @@ def _cfg(backbone: str, **kwargs: Any) -> dict[str, Any]:
     if cfg is None:
         raise HypvisionError(_no_backbone(backbone))
     found: dict[str, Any] = cfg.to_dict()
+    renamed = {key: _prefixed(found[key]) if found.get(key) else None for key in ("first_conv", "classifier")}
     found.update(
-        url="",
-        file=None,
-        hf_hub_id=None,
-        architecture=None,
-        tag=None,
-        first_conv=_prefixed(found["first_conv"]) if found.get("first_conv") else None,
-        classifier=_prefixed(found["classifier"]) if found.get("classifier") else None,
+        dict.fromkeys(("file", "hf_hub_id", "architecture", "tag")), url="", paper_ids="arXiv:2404.00974", **renamed,
         paper_name="Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping",
-        paper_ids="arXiv:2404.00974",
-        origin_url="https://github.com/kwonjunn01/Hi-Mapper",
-        **kwargs,
-    )
+        origin_url="https://github.com/kwonjunn01/Hi-Mapper", **kwargs,
+    )  # fmt: skip
     return found
 
 
@@ -550,14 +538,11 @@ default_cfgs = generate_default_cfgs(
         # Of whole networks, in the zoo; tests/zoo compares these with its index.
         "himapper_tf_efficientnet_lite0.grocery": _cfg("tf_efficientnet_lite0.in1k")
         | dict(
-            url="zoo:himapper_tf_efficientnet_lite0.grocery",
-            num_classes=81,
-            input_size=(3, 160, 160),
-            pool_size=(5, 5),
-            crop_pct=1.0,
+            url="zoo:himapper_tf_efficientnet_lite0.grocery", num_classes=81, input_size=(3, 160, 160),
+            pool_size=(5, 5), crop_pct=1.0,
         ),
     }
-)
+)  # fmt: skip
 
 
 def _says_where(cfg: Any) -> bool:
@@ -587,16 +572,8 @@ def _create_himapper(variant: str, pretrained: bool, backbone: str | nn.Module, 
     if kwargs.get("features_only"):
         kwargs.setdefault("dense", "fuse")
         kwargs.setdefault("feature_cls", _Levels)
-    return build_model(
-        HiMapper,
-        variant,
-        whole,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg=dict(out_indices=None),
-        backbone=backbone,
-        pretrained_backbone=pretrained and not whole,
-        **kwargs,
-    )
+    given = dict(backbone=backbone, pretrained_backbone=pretrained and not whole, feature_cfg=dict(out_indices=None))
+    return build_model(HiMapper, variant, whole, pretrained_filter_fn=checkpoint_filter_fn, **given, **kwargs)
 
 
 @register_model

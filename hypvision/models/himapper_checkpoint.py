@@ -56,7 +56,7 @@ def himapper_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
     old_swin = "layers.0.downsample.reduction.weight" in state_dict
     for name, value in state_dict.items():
         if name == "last_l.Llinear.bias":
-            continue  # there in some checkpoints, used in none
+            continue  # in some checkpoints; no code uses it
         part = next((part for part in _HIMAPPER_PARTS if name.startswith(part)), None)
         if part is not None:
             rest = name[len(part) :]

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import DropPath, SelectAdaptivePool2d, calculate_drop_path_rates
 from timm.models import generate_default_cfgs, register_model, register_notrace_module
 from timm.models._manipulate import checkpoint
@@ -40,7 +39,7 @@ from hypvision.nn import (
     ToTangent,
 )
 
-from .base import POOLS, FeatureMaps, StagedModel, build_model, check_pool
+from .base import COMMON_CFG, POOLS, FeatureMaps, StagedModel, build_model, check_pool
 from .lorentz_resnet_checkpoint import checkpoint_filter_fn
 
 EXPANSION = 4  # of the bottlenecks
@@ -160,8 +159,7 @@ class ConvNorm(nn.Module):
         self.norm = layers.norm(outside)
 
     def forward(self, x: Tensor) -> Tensor:
-        normed: Tensor = self.norm(self.conv(x))
-        return normed
+        return self.norm(self.conv(x))
 
 
 class BasicBlock(nn.Module):
@@ -183,8 +181,7 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.act1(self.norm1(self.conv1(x)))
         y = self.drop_path(self.norm2(self.conv2(y)))
-        found: Tensor = self.act2(self.add(y, self.downsample(x)))
-        return found
+        return self.act2(self.add(y, self.downsample(x)))
 
 
 class Bottleneck(nn.Module):
@@ -216,8 +213,7 @@ class Bottleneck(nn.Module):
         y = self.enter(self.act1(self.norm1(self.conv1(x))))
         y = self.leave(self.act2(self.norm2(self.conv2(y))))
         y = self.drop_path(self.norm3(self.conv3(y)))
-        found: Tensor = self.act3(self.add(y, self.downsample(x)))
-        return found
+        return self.act3(self.add(y, self.downsample(x)))
 
 
 class Stage(nn.Module):
@@ -434,10 +430,7 @@ class LorentzResNet(StagedModel):
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """timm's parameter groups, from the stem to the head, for layer-wise learning rates."""
-        return dict(
-            stem=r"^stem|^manifolds",
-            blocks=r"^stages\.(\d+)" if coarse else r"^stages\.(\d+)\.blocks\.(\d+)",
-        )
+        return dict(stem=r"^stem|^manifolds", blocks=r"^stages\.(\d+)" if coarse else r"^stages\.(\d+)\.blocks\.(\d+)")
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None, head_type: str | None = None) -> None:
         """Replace the head by a new one for ``num_classes`` (0: none).
@@ -459,13 +452,11 @@ class LorentzResNet(StagedModel):
             part.train(self.training)
 
     def _enter(self, x: Tensor) -> Tensor:
-        first: Tensor = self.maxpool(self.act(self.stem(x)))
-        return first
+        return self.maxpool(self.act(self.stem(x)))
 
     def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
         """The map in Euclidean form: tangent vectors at the origin of hyperbolic stages."""
-        found: Tensor = self.feature_maps[stage](x)
-        return found
+        return self.feature_maps[stage](x)
 
     def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:
         self.feature_maps = self.feature_maps[: last + 1]
@@ -476,8 +467,7 @@ class LorentzResNet(StagedModel):
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Logits ``(B, num_classes)`` of a last map, or what is pooled of it, ``(B, C)``."""
         pooled = super().forward_head(x, pre_logits=True)
-        out: Tensor = pooled if pre_logits else self.head(self.head_enter(pooled))
-        return out
+        return pooled if pre_logits else self.head(self.head_enter(pooled))
 
     def curvatures(self) -> dict[str, float]:
         """The curvatures ``c > 0`` by name, learned or not."""
@@ -545,22 +535,14 @@ def _restore_aliases(module: nn.Module, state_dict: dict[str, Tensor], prefix: s
             state_dict.setdefault(alias, state_dict[owner])
 
 
-def _cfg(url: str = "", **kwargs: Any) -> dict[str, Any]:
+def _cfg(**kwargs: Any) -> dict[str, Any]:
+    own = dict(input_size=(3, 32, 32), pool_size=(4, 4), crop_pct=1.0, first_conv="stem.conv", license="mit")
+    paper = "Fully Hyperbolic Convolutional Neural Networks for Computer Vision"
     return {
-        "url": url,
-        "num_classes": 1000,
-        "input_size": (3, 32, 32),
-        "min_input_size": (3, 32, 32),
-        "pool_size": (4, 4),
-        "crop_pct": 1.0,
-        "interpolation": "bicubic",
-        "mean": IMAGENET_DEFAULT_MEAN,
-        "std": IMAGENET_DEFAULT_STD,
-        "first_conv": "stem.conv",
-        "classifier": "head",
-        "paper_name": "Fully Hyperbolic Convolutional Neural Networks for Computer Vision",
+        **COMMON_CFG,
+        **own,
+        "paper_name": paper,
         "origin_url": "https://github.com/kschwethelm/HyperbolicCV",
-        "license": "mit",
         **kwargs,
     }
 
@@ -583,13 +565,9 @@ _LARGE = dict(input_size=(3, 224, 224), pool_size=(7, 7), crop_pct=0.875)
 def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
     if kwargs.get("stem") == "imagenet":
         kwargs["pretrained_cfg_overlay"] = {**_LARGE, **(kwargs.get("pretrained_cfg_overlay") or {})}
+    maps = dict(out_indices=(0, 1, 2, 3), feature_cls=FeatureMaps)
     return build_model(
-        LorentzResNet,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg=dict(out_indices=(0, 1, 2, 3), feature_cls=FeatureMaps),
-        **kwargs,
+        LorentzResNet, variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, feature_cfg=maps, **kwargs
     )
 
 

@@ -60,7 +60,7 @@ def read_overlay(overlay: Mapping[str, Any] | None) -> dict[str, Any]:
     if overlay.get("file") or is_address(source) or "#sha256=" in str(source):
         overlay["file"] = str(fetch(source))
         overlay["state_dict"] = _unwrapped(read_file(overlay["file"]))
-        # timm would prefer a source to the weights at hand.
+        # Without this timm would fetch the weights from its own source.
         overlay.setdefault("source", None)
     return overlay
 

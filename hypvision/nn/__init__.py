@@ -37,38 +37,15 @@ from .elementwise import OnSpace, OnTangent
 from .embedding import HyperbolicEmbedding
 from .linear import LorentzLinear
 from .mlr import LorentzMLR
-from .norm import (
-    LorentzBatchNorm1d,
-    LorentzBatchNorm2d,
-    LorentzLayerNorm,
-    LorentzRMSNorm,
-)
+from .norm import LorentzBatchNorm1d, LorentzBatchNorm2d, LorentzLayerNorm, LorentzRMSNorm
 from .pool import LorentzAvgPool2d, LorentzGlobalAvgPool2d
 from .residual import LorentzResidual
 from .transition import ChangeManifold, ToLorentz, ToTangent
 
 __all__ = [
-    "ChangeManifold",
-    "ClusterAssignment",
-    "ClusterMixer",
-    "EfficientLorentzConv1d",
-    "EfficientLorentzConv2d",
-    "EfficientLorentzLinear",
-    "HyperbolicEmbedding",
-    "LorentzAvgPool2d",
-    "LorentzBatchNorm1d",
-    "LorentzBatchNorm2d",
-    "LorentzConv1d",
-    "LorentzConv2d",
-    "LorentzConvTranspose2d",
-    "LorentzGlobalAvgPool2d",
-    "LorentzLayerNorm",
-    "LorentzLinear",
-    "LorentzMLR",
-    "LorentzRMSNorm",
-    "LorentzResidual",
-    "OnSpace",
-    "OnTangent",
-    "ToLorentz",
+    "ChangeManifold", "ClusterAssignment", "ClusterMixer", "EfficientLorentzConv1d", "EfficientLorentzConv2d",
+    "EfficientLorentzLinear", "HyperbolicEmbedding", "LorentzAvgPool2d", "LorentzBatchNorm1d", "LorentzBatchNorm2d",
+    "LorentzConv1d", "LorentzConv2d", "LorentzConvTranspose2d", "LorentzGlobalAvgPool2d", "LorentzLayerNorm",
+    "LorentzLinear", "LorentzMLR", "LorentzRMSNorm", "LorentzResidual", "OnSpace", "OnTangent", "ToLorentz",
     "ToTangent",
-]
+]  # fmt: skip

@@ -111,7 +111,7 @@ def _composite(
     return torch.matmul(basis.t(), ends / root) + x * factor, mean.detach(), (var / unit).detach()
 
 
-def _host(x: Any) -> Any:
+def host_number(x: Any) -> Any:
     """On a CPU, a tensor with one entry as a Python number, because kernel calls would take longer than the
     arithmetic."""
     return x.item() if isinstance(x, Tensor) and x.device.type == "cpu" else x
@@ -168,9 +168,9 @@ class _BatchNorm(Function):
     def forward(
         ctx: Any, x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: _Running, options: _Options
     ) -> tuple[Tensor, Tensor, Tensor]:
-        k = _host(c)
+        k = host_number(c)
         root, longest = k**0.5, options.longest(x.dtype)
-        # Allocating memory costs most here, so one map is used twice.
+        # Allocating a map takes longer than computing it, so this one is used twice.
         out = torch.mul(x, x)
         q = _times(out.sum(1, keepdim=True), k)
         t = (q + 1).sqrt_()
@@ -185,8 +185,8 @@ class _BatchNorm(Function):
             centroids = (*centroids, _Centroid(time.mean(), space.mean(0)))
             m = centroids[-1].space
         b = beta[1:] * root
-        square, cross = _host(torch.dot(m, m)), _host(torch.dot(m, b))
-        mt, bt = (1 + square) ** 0.5, (1 + _host(torch.dot(b, b))) ** 0.5
+        square, cross = host_number(torch.dot(m, m)), host_number(torch.dot(m, b))
+        mt, bt = (1 + square) ** 0.5, (1 + host_number(torch.dot(b, b))) ** 0.5
         inner, outer = torch.stack([m, b / (bt + 1)]).mul_(root), torch.stack([m, b]).div_(root)
         cross = cross / (bt + 1)
         products = torch.matmul(inner, x)
@@ -201,7 +201,7 @@ class _BatchNorm(Function):
         else:
             var = r.mean() / root if running is None else running[1]
             gain = gamma / (var + options.eps)
-        gain = _host(gain)
+        gain = host_number(gain)
         s = r * gain
         bent: Tensor | None = None
         growth: Tensor | None = None
@@ -212,7 +212,7 @@ class _BatchNorm(Function):
             bend = kappa / limit / root
             bent = s.mul_(bend).tanh_()
             s = bent * (kappa / bend)
-        # On a CPU, reading the value is free, so only the rare case pays for the limit.
+        # On a CPU reading the value is cheap, so the limit is applied only where it is needed.
         if s.device.type != "cpu" or s.numel() and not s.amax().item() <= longest:
             growth = (s <= longest).to(s.dtype)  # beyond the limit the derivative by s is 0
             s = s.clamp(max=longest)
@@ -243,7 +243,7 @@ class _BatchNorm(Function):
 
             return *backward_of(composite, [x, beta, gamma, c], ctx.needs_input_grad[:4], grad), None, None
         (m, mt), (b, bt, cross), (inner, outer) = ctx.point, ctx.beta, ctx.bases
-        gain, k, count = ctx.scaling[0], _host(c), max(r.numel(), 1)
+        gain, k, count = ctx.scaling[0], host_number(c), max(r.numel(), 1)
         root = k**0.5
         buffer = grad * x
         g_f = buffer.sum(1, keepdim=True)
@@ -254,14 +254,14 @@ class _BatchNorm(Function):
             by_c = -_inner(g_f, f) - _inner(g_ends, ends)
 
         # e_b, then e_m = ratio f; the gradients of the products of x
-        g_cross = _host(_inner(g_2, ends[:, :1]))
+        g_cross = host_number(_inner(g_2, ends[:, :1]))
         g_f.addcmul_(g_2, products[:, 1:])
         g_1 = _plus(g_1, g_2, cross)
         g_f.addcmul_(g_1, ratio)
         g_products = torch.empty_like(products)
         g_beta = torch.mul(g_2, f, out=g_products[:, 1:])
         g_top = g_1.mul_(f).div_(-(mt + 1))
-        g_mt = _host(_inner(g_top, ratio))
+        g_mt = host_number(_inner(g_top, ratio))
 
         g_h, g_gain, by_bend = _scaling_gradients(g_f, g_beta, saved, ctx.scaling)
         g_h.add_(g_top)
@@ -281,10 +281,10 @@ class _BatchNorm(Function):
                 by_c = by_c - 2 * g_var.squeeze() * var * (1 if options.gyro else 0.5)
             slope = 2 * r if options.gyro else (h > _LEAST).to(h.dtype)
             slope = slope.div_(sinh)
-            g_h = _plus(g_h, slope, _host(g_var / (count * (k if options.gyro else root))))
+            g_h = _plus(g_h, slope, host_number(g_var / (count * (k if options.gyro else root))))
 
         # h = m_t (t - 1) + m_t - 1 - x.m
-        g_mt = g_mt + _host(_inner(g_h, t))
+        g_mt = g_mt + host_number(_inner(g_h, t))
         g_t = _plus(g_top, g_h, mt)
         torch.neg(g_h, out=g_products[:, :1])
         g_outer = torch.bmm(ends, grad.transpose(1, 2)).sum(0).div_(root)
@@ -292,7 +292,7 @@ class _BatchNorm(Function):
         g_m = g_outer[0] + g_inner[0]
         g_m = _plus(_plus(g_m, b, g_cross / (bt + 1)), m, g_mt / mt)
         g_b = _plus(g_inner[1], m, g_cross)  # of b / (b_t + 1)
-        g_b = _plus(g_b, b, -_host(torch.dot(g_b, b)) / (bt * (bt + 1))).div_(bt + 1).add_(g_outer[1])
+        g_b = _plus(g_b, b, -host_number(torch.dot(g_b, b)) / (bt * (bt + 1))).div_(bt + 1).add_(g_outer[1])
         if running is None:
             g_time = None
             for centroid in reversed(ctx.centroids):

@@ -56,7 +56,7 @@ class TimmBackbone(BaseModule):
         with_cp: recompute activations in backward to save memory.
         pad_multiple: pad the sides of inputs to multiples of this; default what the patch embedding needs.
         unused: levels of ``out_indices`` that the neck ignores; their own norms are frozen. The engine sets it if a
-        neck starts at a later level.
+            neck starts at a later level.
         init_cfg: ``dict(type="Pretrained", checkpoint=..., prefix=...)`` loads weights by :meth:`load_pretrained`;
             other types as in mmengine.
 
@@ -105,8 +105,9 @@ class TimmBackbone(BaseModule):
         self._stem_and_stages = _split(self._base, self.timm_model.feature_info.info)
         if frozen_stages >= 0:
             self._freeze()
-        for number in unused:
-            self._level_norm(number).requires_grad_(False)
+        norms: Any = getattr(self._base, "feature_norms", {})
+        for number in unused if norms else ():
+            norms[number].requires_grad_(False)
         self.train()
         if with_cp:
             self._use_checkpointing()
@@ -168,11 +169,6 @@ class TimmBackbone(BaseModule):
             for parameter in self._base.get_submodule(holder).parameters(recurse=False):
                 parameter.requires_grad_(False)
 
-    def _level_norm(self, number: int) -> nn.Module:
-        """The norm of a level's map, which later levels do not use, if there is one."""
-        norms = getattr(self._base, "feature_norms", None)
-        return nn.Identity() if norms is None else norms[number]
-
     def train(self, mode: bool = True) -> TimmBackbone:
         """As of any module, but what is frozen, and batch norms with ``norm_eval``, stay in eval mode."""
         super().train(mode)
@@ -206,7 +202,7 @@ class TimmBackbone(BaseModule):
             return
         for config in pretrained:
             self.load_pretrained(config["checkpoint"], config.get("prefix"), config.get("map_location", "cpu"))
-            if hasattr(self, "_params_init_info"):  # there while a model of which this is a part initialises itself
+            if hasattr(self, "_params_init_info"):  # set while the model that contains this backbone initialises itself
                 update_init_info(self, init_info=f"TimmBackbone: loaded from {config['checkpoint']}")
 
     def load_pretrained(self, checkpoint: str, prefix: str | None = None, map_location: Any = "cpu") -> None:
@@ -310,15 +306,8 @@ def _units(module: nn.Module, levels: list[dict[str, Any]], name: str = "") -> l
 
 
 def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
-    """The names of the modules of the stem, and of each stage: those after the stage before, up to its level.
-
-    Args:
-        base: the network.
-        levels: timm's ``feature_info``, with the name of the module in which each level ends.
-
-    Returns:
-        Lists of names, first those of the stem; empty if the levels are not found.
-    """
+    """The names of the modules of the stem, then of each stage, which ends with its level; empty if the levels (timm's
+    ``feature_info``) are not found."""
     units = _units(base, levels)
     holders = [
         index

@@ -112,10 +112,9 @@ class CheckedCocoMetric(Metric, CocoMetric):
         super().process(data_batch, data_samples)
 
     def compute_metrics(self, results: list) -> dict[str, float]:
-        """As in mmdet."""
         if not results:
             return {self._named(name): math.nan for name in self._names()}
-        with np.errstate(invalid="ignore"):  # of means of nothing
+        with np.errstate(invalid="ignore"):  # NumPy warns of means of nothing
             found = super().compute_metrics(results)
         if not self.format_only:
             self.without_truth = self._classes_without_truth()
@@ -156,14 +155,11 @@ class CheckedCocoMetric(Metric, CocoMetric):
         for item in truth:
             for instance in item["anns"]:
                 left, top, right, bottom = (float(value) for value in instance["bbox"])
+                width, height = right - left, bottom - top
                 annotation = dict(
-                    id=len(annotations) + 1,
-                    image_id=item["img_id"],
-                    bbox=[left, top, right - left, bottom - top],
-                    area=(right - left) * (bottom - top),
-                    iscrowd=int(instance.get("ignore_flag", 0)),
-                    category_id=int(instance["bbox_label"]),
-                )
+                    id=len(annotations) + 1, image_id=item["img_id"], category_id=int(instance["bbox_label"]),
+                    bbox=[left, top, width, height], area=width * height, iscrowd=int(instance.get("ignore_flag", 0)),
+                )  # fmt: skip
                 if instance.get("mask") is not None:
                     annotation["segmentation"] = instance["mask"]
                 annotations.append(annotation)
@@ -206,5 +202,4 @@ def precision_curves(reference: COCO, detections: list[dict], ids: list[int], im
         run.params.catIds, run.params.imgIds = ids, sorted(set(images))
         run.evaluate()
         run.accumulate()
-    curves: np.ndarray = run.eval["precision"][:, :, :, 0, -1]
-    return curves
+    return run.eval["precision"][:, :, :, 0, -1]

@@ -68,7 +68,6 @@ class LabelMapIoUMetric(Metric, IoUMetric):
                 Image.fromarray(labels.astype(depth)).save(temporary)
 
     def compute_metrics(self, results: list) -> dict[str, float]:
-        """As in mmseg."""
         if self.format_only:
             return super().compute_metrics(results)
         names = self.dataset_meta["classes"]
@@ -76,7 +75,7 @@ class LabelMapIoUMetric(Metric, IoUMetric):
         truth = sum(label for *_, label in results)
         self.without_truth = [name for name, count in zip(names, truth) if not count]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of NumPy, on means of nothing
+            warnings.simplefilter("ignore", RuntimeWarning)  # NumPy warns of means of nothing
             found = super().compute_metrics(results)
         return found if truth.any() else dict.fromkeys(found, math.nan)  # whatever nan_to_num says
 

@@ -53,15 +53,9 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
 
 
 def softnms(
-    boxes: Tensor,
-    scores: Tensor,
-    dets: Tensor,
-    iou_threshold: float,
-    sigma: float,
-    min_score: float,
-    method: int,
+    boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, sigma: float, min_score: float, method: int,
     offset: int,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Soft-NMS (Bodla et al., ICCV 2017): overlaps with a better box lower a score instead of dropping the box.
 
     Args:
@@ -105,18 +99,9 @@ def _check_pool_mode(pool_mode: int) -> None:
 
 
 def roi_align_forward(
-    input: Tensor,
-    rois: Tensor,
-    output: Tensor,
-    argmax_y: Tensor,
-    argmax_x: Tensor,
-    aligned_height: int,
-    aligned_width: int,
-    spatial_scale: float,
-    sampling_ratio: int,
-    pool_mode: int,
-    aligned: bool,
-) -> None:
+    input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor, argmax_x: Tensor, aligned_height: int,
+    aligned_width: int, spatial_scale: float, sampling_ratio: int, pool_mode: int, aligned: bool,
+) -> None:  # fmt: skip
     """RoIAlign (He et al., ICCV 2017).
 
     Args:
@@ -140,18 +125,9 @@ def roi_align_forward(
 
 
 def roi_align_backward(
-    grad_output: Tensor,
-    rois: Tensor,
-    argmax_y: Tensor,
-    argmax_x: Tensor,
-    grad_input: Tensor,
-    aligned_height: int,
-    aligned_width: int,
-    spatial_scale: float,
-    sampling_ratio: int,
-    pool_mode: int,
-    aligned: bool,
-) -> None:
+    grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argmax_x: Tensor, grad_input: Tensor, aligned_height: int,
+    aligned_width: int, spatial_scale: float, sampling_ratio: int, pool_mode: int, aligned: bool,
+) -> None:  # fmt: skip
     """Gradient of :func:`roi_align_forward` to its maps, written into ``grad_input`` ``(B, C, H, W)``."""
     _check_pool_mode(pool_mode)
     grad = _full(grad_output)
@@ -228,14 +204,9 @@ def ms_deform_attn_backward(
 
 
 def _deform_conv(
-    input: Tensor,
-    weight: Tensor,
-    offset: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    grad: Tensor | None,
+    input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor | None, bias: Tensor | None, grad: Tensor | None,
     *geometry: int,
-) -> Any:
+) -> Any:  # fmt: skip
     """torchvision's deformable convolution, or its five gradients if ``grad`` (of the output) is given."""
     input, weight, offset = _full(input), _full(weight), _full(offset)
     use_mask = mask is not None
@@ -365,24 +336,11 @@ def get_compiling_cuda_version() -> str:
 
 
 ANSWERED: tuple[Callable[..., Any], ...] = (
-    nms,
-    softnms,
-    roi_align_forward,
-    roi_align_backward,
-    roi_pool_forward,
-    roi_pool_backward,
-    ms_deform_attn_forward,
-    ms_deform_attn_backward,
-    deform_conv_forward,
-    deform_conv_backward_input,
-    deform_conv_backward_parameters,
-    modulated_deform_conv_forward,
-    modulated_deform_conv_backward,
-    sigmoid_focal_loss_forward,
-    sigmoid_focal_loss_backward,
-    get_compiler_version,
-    get_compiling_cuda_version,
-)
+    nms, softnms, roi_align_forward, roi_align_backward, roi_pool_forward, roi_pool_backward, ms_deform_attn_forward,
+    ms_deform_attn_backward, deform_conv_forward, deform_conv_backward_input, deform_conv_backward_parameters,
+    modulated_deform_conv_forward, modulated_deform_conv_backward, sigmoid_focal_loss_forward,
+    sigmoid_focal_loss_backward, get_compiler_version, get_compiling_cuda_version,
+)  # fmt: skip
 
 
 MISSING: dict[str, tuple[str, ...]] = {

@@ -39,7 +39,9 @@ def _predictor(model: BaseModel, config: Config, request: Request) -> Predictor:
 
     def prepare(image: Image.Image) -> dict[str, Any]:
         pixels = np.ascontiguousarray(np.array(image)[..., ::-1])  # BGR, as the libraries read files
-        return steps(_loaded(pixels))
+        size = pixels.shape[:2]
+        loaded = dict(img=pixels, img_path=None, img_id=0, img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
+        return steps(dict(loaded, img_fields=["img"], seg_fields=[]))  # as LoadImageFromFile gives it
 
     def find(prepared: list[dict[str, Any]]) -> list[Result]:
         with DefaultScope.overwrite_default_scope(scope):
@@ -58,7 +60,7 @@ def _knowledge(model: BaseModel, config: Config, request: Request, names: tuple[
     if request.classes is not None:
         source = f"the words given, by the CLIP of {request.weights or request.model}"
     size = None
-    with suppress(HypvisionError):  # nothing says it
+    with suppress(HypvisionError):  # the config does not say the size
         size = input_size(config)[1:]
     resized = any("Resize" in str(step.get("type")) and step.get("scale") for step in _pipeline(config))
     return Known(names, source, size, resized)
@@ -113,7 +115,7 @@ def _pipeline(config: Config) -> list[dict[str, Any]]:
             f"{', '.join(names) or 'empty'}."
         )
     kept = [step for step, name in zip(steps, names) if not name.startswith("Load")]
-    if "meta_keys" in kept[-1]:  # what the heads read; the rest is of files
+    if "meta_keys" in kept[-1]:  # keep what the heads read: there are no files
         kept[-1]["meta_keys"] = tuple(key for key in kept[-1]["meta_keys"] if key not in ("img_path", "seg_map_path"))
     return kept
 
@@ -124,13 +126,6 @@ def _give_boxes(model: BaseModel, count: int | None) -> None:
         limits = getattr(part, "test_cfg", None) or {}
         if count is not None and "rpn" not in name and "max_per_img" in limits:
             limits["max_per_img"] = max(count, limits["max_per_img"])
-
-
-def _loaded(pixels: np.ndarray) -> dict[str, Any]:
-    """What LoadImageFromFile makes of a file."""
-    size = pixels.shape[:2]
-    found = dict(img=pixels, img_path=None, img_id=0, img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
-    return dict(found, img_fields=["img"], seg_fields=[])
 
 
 def result_of(sample: Any, names: Sequence[str], score: float | None = None, max_boxes: int | None = None) -> Result:

@@ -24,7 +24,7 @@ _BY_NAME = ("nms", "soft_nms", "RoIAlign")
 _SCOPES = {"segmentation": "mmseg", "detection": "mmdet"}
 # How an image comes to the model: at its own size, as the models of the zoo are tested.
 _PIPELINES = {
-    # The scope is for arrays: the libraries then replace the first type by one of theirs.
+    # The scope is needed for images given as arrays: mmseg and mmdet then replace the first type by their own loader.
     "mmseg": [dict(type="LoadImageFromFile", _scope_="mmseg"), dict(type="mmseg.PackSegInputs")],
     "mmdet": [
         dict(type="LoadImageFromFile", _scope_="mmdet"),
@@ -48,9 +48,6 @@ def _check_types(config: Any, path: Path) -> None:
 
     mmengine takes a ``type`` that is in no registry for the path of a Python object, imports and calls it, and a
     ``_scope_`` for a module, which it imports: a weight file could run any command.
-
-    Raises:
-        HypvisionError: there is such a type or scope.
     """
     known = _registered()
     nodes = [config]
@@ -99,7 +96,7 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
         raise HypvisionError(f"'{path}' does not hold the config of its model. Publish it again.")
     _check_types(config, path)
     with DefaultScope.overwrite_default_scope(scope), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=scope)  # of builders that its own losses still use
+        warnings.filterwarnings("ignore", module=scope)  # deprecated builders that its own losses still use
         model = MODELS.build(ConfigDict(config))  # mmdet reads train_cfg.rpn
     load_trained(model, read_weights(path), path)
     pipeline = _PIPELINES[scope]

@@ -17,7 +17,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from hypvision.engine.extensions import RUN_HOOKS
-from hypvision.engine.hooks import DatasetHook, class_heads
+from hypvision.engine.hooks import DatasetHook, class_heads, network_of
 from hypvision.errors import HypvisionError
 from hypvision.images import label_palette
 
@@ -204,7 +204,7 @@ def _check_palette(path: str, dataset: Any) -> None:
     own = label_palette(path)
     own = {label: own[label] for label in own if label != dataset.ignore_index and label >= shift}
     wrong = [label for label, colour in own.items() if colour not in colours[label - shift : label - shift + 1]]
-    if len(wrong) > 1 and all(colour in colours for colour in own.values()):  # one alone may be chance
+    if len(wrong) > 1 and all(colour in colours for colour in own.values()):  # a single wrong one may be chance
         colour = own[wrong[0]]
         raise HypvisionError(
             f"The label map '{path}' has the colour {colour} for its label {wrong[0]}, which the data set gives to the "
@@ -226,8 +226,7 @@ class CheckSamplesHook(DatasetHook):
     """
 
     def check(self, runner: Runner, dataset: Any) -> None:
-        model = getattr(runner.model, "module", runner.model)  # of DistributedDataParallel
-        model = getattr(model, "module", model)  # of test-time augmentation
+        model = network_of(runner)
         for leaf in _leaves(dataset):
             classes = leaf.metainfo.get("classes")
             # Open-vocabulary detectors take the names at run time; a panoptic model splits the classes over its heads.

@@ -11,7 +11,8 @@ from mmengine.config import Config
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
 from hypvision.errors import HypvisionError
 
-AFTER_FLIP = ("Pad", "LoadAnnotations")  # padding stays right and below; the truth is that of the image as it is
+# Padding must stay right and below, and the truth is that of the unflipped image.
+AFTER_FLIP = ("Pad", "LoadAnnotations")
 
 
 def mirror_pipeline(pipeline: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -74,34 +74,23 @@ class RiemannianAdam(RiemannianOptimizer):
         foreach: bool | None = None,
         capturable: bool = False,
     ):
-        defaults = dict(
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            amsgrad=amsgrad,
-            maximize=maximize,
-            foreach=foreach,
-            capturable=capturable,
-            move=move,
-        )
+        options = dict(maximize=maximize, foreach=foreach, capturable=capturable, move=move)
+        defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, **options)
         super().__init__(params, defaults)
 
     def _check(self, group: Group) -> None:
         super()._check(group)
         check_options(group, "eps")
         betas = group["betas"]
-        if (
-            not isinstance(betas, (tuple, list))
-            or [isinstance(b, (int, float)) and 0 <= b < 1 for b in betas] != [True] * 2
-        ):
+        valid = [isinstance(b, (int, float)) and 0 <= b < 1 for b in betas] if isinstance(betas, (tuple, list)) else []
+        if valid != [True, True]:
             raise ArgumentError(f"betas must be a pair of numbers of at least 0 and below 1, got {betas!r}.")
 
     @staticmethod
     def _count(group: Group, device: torch.device) -> Tensor:
         return torch.zeros((), dtype=torch.float32, device=device if group["capturable"] else "cpu")
 
-    def _ready(self, group: Group, parameter: Tensor) -> None:
+    def check_device(self, group: Group, parameter: Tensor) -> None:
         if group["capturable"] and parameter.device.type == "cpu":
             raise RuntimeError(
                 f"{type(self).__name__}: capturable=True is for CUDA graphs, and a parameter of shape "

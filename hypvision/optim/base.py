@@ -20,9 +20,9 @@ from .kernels import Kernel, kernel_of
 # Methods of geoopt's manifolds that a step calls.
 _FOREIGN = ("egrad2rgrad", "component_inner", "retr", "retr_transp")
 # Parameters of one manifold and width with fewer coordinates than this are updated together, to save calls.
-_SMALL = 2**16
+SMALL = 2**16
 # Coordinates per block. On a Xeon, 2**18 took up to 10 % longer (calls), 2**21 a third longer (memory).
-_BLOCK = 2**19
+BLOCK = 2**19
 
 Group = dict[str, Any]
 State = dict[str, Any]
@@ -168,14 +168,12 @@ class RiemannianOptimizer(Optimizer):
         """Update parameters without a manifold, and their states, by torch's own function."""
         raise NotImplementedError
 
-    def _ready(self, group: Group, parameter: Tensor) -> None:
+    def check_device(self, group: Group, parameter: Tensor) -> None:
         """Raise an error for a parameter whose device the group's options do not allow."""
 
     def _begin(self, group: Group, tangent: Tensor, count: int) -> State:
-        """States of points before their first step.
-
-        ``tangent`` are zeros like a tangent vector at every point, ``(..., n)``; the manifold has ``count`` factors.
-        """
+        """States of points before their first step, from zero tangent vectors ``(..., n)`` and the number of factors of
+        the manifold."""
         raise NotImplementedError
 
     def _first(self, group: Group, x: Tensor, grad: Tensor, state: State, parts: Sequence[Factor] = ()) -> None:
@@ -206,7 +204,7 @@ class RiemannianOptimizer(Optimizer):
                 grad, manifold, foreign = parameter.grad, manifold_of(parameter), foreign_manifold_of(parameter)
                 if grad is None:
                     continue
-                self._ready(group, parameter)
+                self.check_device(group, parameter)
                 if manifold is not None:
                     self._sort(group, parameter, grad, manifold, tables)
                 elif foreign is not None:
@@ -275,7 +273,7 @@ class RiemannianOptimizer(Optimizer):
             )
             if rows is not None:
                 self._gathered(group, job, rows)
-            elif job.x.numel() >= _SMALL:
+            elif job.x.numel() >= SMALL:
                 self._blocks(group, job)
             else:
                 count = step.item() if step is not None and step.device.type == "cpu" else step
@@ -289,7 +287,7 @@ class RiemannianOptimizer(Optimizer):
 
     def _blocks(self, group: Group, job: Job) -> None:
         rows, columns = job.x.shape
-        for block in blocks(rows, columns, job.x.device, _BLOCK):
+        for block in blocks(rows, columns, job.x.device, BLOCK):
             state = {name: tensor[block] for name, tensor in job.state.items()}
             self._points(group, job._replace(x=job.x[block], grad=job.grad[block], state=state))
 

@@ -53,10 +53,8 @@ def shorten_(gradient: Tensor) -> Tensor:
 
 
 def _scale(rate: Rate, norm: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
-    """Factors ``(N,)`` of vectors with these norms for a step at ``-rate``, cut where it is too long to compute.
-
-    Also the lengths of the step, ``sqrt(c)`` times its distance.
-    """
+    """Factors ``(N,)`` of vectors with these norms for a step at ``-rate``, cut where it is too long to compute, and
+    ``sqrt(c)`` times its distance."""
     length = norm * c**0.5
     most = _LONGEST / length.clamp(min=1e-30)
     scale = torch.minimum(most, rate) if isinstance(rate, Tensor) else most.clamp_(max=rate)
@@ -64,10 +62,8 @@ def _scale(rate: Rate, norm: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
 
 
 def _sound(scale: Tensor) -> Tensor:
-    """Denominators of a step or a gyration, bounded below by the rounding errors.
-
-    They are that small only for a step from far away back across the origin, which rotates nothing.
-    """
+    """Denominators, bounded below by rounding errors; smaller ones belong to steps across the origin, which rotate
+    nothing."""
     return scale.clamp_(min=64 * torch.finfo(scale.dtype).eps)
 
 
@@ -150,10 +146,8 @@ class LorentzKernel(Kernel):
     def _factors(
         x: Tensor, ahead: Tensor, aside: Tensor, cosh: Tensor, cosh_step: Tensor, side: Tensor
     ) -> tuple[Tensor, Tensor, bool]:
-        """The factors of a step, reduced so that its radius stays below the cap, and whether any may have been reduced.
-
-        The cosh of that radius is ``cosh cosh_step + side``.
-        """
+        """The factors of a step, reduced so that its radius stays below the cap, and whether any may have been reduced;
+        the cosh of the radius is ``cosh cosh_step + side``."""
         cap = math.cosh(_CAP[x.dtype])
         # the sum is at most twice the product; a GPU must not wait for the answer
         capped = x.device.type != "cpu" or not cosh.max().item() * cosh_step.max().item() <= cap / 2

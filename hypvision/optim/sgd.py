@@ -66,18 +66,9 @@ class RiemannianSGD(RiemannianOptimizer):
         maximize: bool = False,
         foreach: bool | None = None,
     ):
-        defaults = dict(
-            lr=lr,
-            momentum=momentum,
-            dampening=dampening,
-            weight_decay=weight_decay,
-            nesterov=nesterov,
-            geoopt_first_step=geoopt_first_step,
-            maximize=maximize,
-            foreach=foreach,
-            move=move,
-        )
-        super().__init__(params, defaults)
+        options = dict(geoopt_first_step=geoopt_first_step, maximize=maximize, foreach=foreach, move=move)
+        rates = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay)
+        super().__init__(params, dict(rates, nesterov=nesterov, **options))
 
     def _check(self, group: Group) -> None:
         super()._check(group)
@@ -93,10 +84,8 @@ class RiemannianSGD(RiemannianOptimizer):
             if "momentum_buffer" not in state:
                 self._first(group, parameter, grad, state)
         buffers = [state.get("momentum_buffer") for state in states]
-        options = {
-            name: group[name] for name in ("weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize")
-        }
-        sgd(parameters, grads, buffers, foreach=group["foreach"], **options)
+        names = ("weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize", "foreach")
+        sgd(parameters, grads, buffers, **{name: group[name] for name in names})
         if group["momentum"]:
             for state, buffer in zip(states, buffers):
                 state["momentum_buffer"] = buffer

@@ -80,8 +80,7 @@ def exponents(rows: Sequence[Row]) -> dict[tuple[str, float, float, float], Expo
         found.setdefault(key, {}).setdefault(row["replicate"], []).append((row["m"], row["loss"]))
     result = {}
     for key, replicates in found.items():
-        fits = [power_law(*zip(*points)) for points in replicates.values() if len(points) >= 3]
-        if fits:
+        if fits := [power_law(*zip(*points)) for points in replicates.values() if len(points) >= 3]:
             values = [fit.exponent for fit in fits]
             seeds = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
             line, r2 = (statistics.mean(getattr(fit, name) for fit in fits) for name in ("error", "r2"))
@@ -321,12 +320,8 @@ CLAIMS: dict[str, Callable[[Sequence[Row]], list[Claim | None]]] = {
 
 
 def claims_of_language_models(heads: Sequence[Mapping[str, str]], fit: JointFit | None) -> list[Claim]:
-    """The claims of figure 8, of measured heads and of the fit of losses, as far as there are any.
-
-    Args:
-        heads: rows with ``m``, ``overlap_mean`` and ``norm_min``.
-        fit: of the losses; None if there are none.
-    """
+    """The claims of figure 8, of measured heads (rows with ``m``, ``overlap_mean`` and ``norm_min``) and of the fit of
+    losses, as far as there are any."""
     claims = []
     if heads:
         norms = [float(row["norm_min"]) for row in heads]

@@ -52,12 +52,8 @@ def frequencies(name: str, n: int, alpha: float = 1.0) -> Tensor:
 
 
 def density_scan(p: Tensor, s: float) -> Tensor:
-    """Frequencies with more active features: ``p (1 + s (1/p_1 - 1))``, so that ``p_1`` goes from itself to 1.
-
-    Args:
-        p: ``(n,)``, sums to 1, the largest first.
-        s: from 0 (``p`` itself) to 1.
-    """
+    """Frequencies with more active features: ``p (1 + s (1/p_1 - 1))`` of ``p`` ``(n,)`` that sums to 1, the largest
+    first, and ``s`` from 0 to 1, so that ``p_1`` goes from itself to 1."""
     check_frequencies(p, density=1.0)
     if not 0 <= s <= 1:
         raise HypvisionError(f"The density goes from 0 to 1, got {s}.")

@@ -34,11 +34,7 @@ class Estimate(NamedTuple):
 
     def within(self, least: float = -math.inf, most: float = math.inf, among: int = 1) -> bool | None:
         """Whether the number lies between the bounds, not at them: True, False, or None if the interval has both.
-
-        Args:
-            least, most: the bounds.
-            among: how many such statements make one, which any of them refutes.
-        """
+        ``among``: how many such statements make one, which any of them refutes."""
         margin, wide = self.margin(), self.margin(among)
         if least < self.value - margin and self.value + margin < most:
             return True

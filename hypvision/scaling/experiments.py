@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.scaling.model import check_width
@@ -85,12 +85,8 @@ def experiment(name: str, gpu: bool = False, tiny: bool = False, widths: Sequenc
         widths: instead of the figure's. A map or a scan at one width takes the nearest to its own.
     """
     if name in ("fig2", "fig8"):
-        what = (
-            "a drawing"
-            if name == "fig2"
-            else "about language models; see: hypvision scaling heads and hypvision scaling fit"
-        )
-        raise HypvisionError(f"'{name}' has no training: it is {what}.")
+        models = "about language models; see: hypvision scaling heads and hypvision scaling fit"
+        raise HypvisionError(f"'{name}' has no training: it is {'a drawing' if name == 'fig2' else models}.")
     if name not in EXPERIMENTS:
         hint = did_you_mean(name, EXPERIMENTS, 1)
         raise HypvisionError(f"There is no figure '{name}'.{hint} There are: {', '.join(EXPERIMENTS)}.")
@@ -152,18 +148,12 @@ def narrowed(
                     raise HypvisionError(f"No point of this figure has {name} {value:g}. There are: {known}.")
             points = [p for p in points if any(abs(getattr(p, name) - value) <= 0.005 for value in wanted)]
     points = [replace(point, replicate=r) for r in range(replicates) for point in points]
-    settings = chosen.settings
-    changed: dict[str, int] = {}
-    if steps is not None and steps != settings.steps:
-        changed["steps"] = steps
-        small = round(settings.warmup * min(1.0, steps / settings.steps))
-        settings = replace(settings, steps=steps, warmup=small if settings.rates == "small" else int(0.05 * steps))
-    if batch is not None and batch != settings.batch:
-        changed["batch"] = batch
-        settings = replace(settings, batch=batch)
-    if features is not None and features != settings.n:
-        changed["n"] = features
-        settings = replace(settings, n=features)
+    settings, given = chosen.settings, dict(steps=steps, batch=batch, n=features)
+    changed: dict[str, Any] = {k: v for k, v in given.items() if v not in (None, getattr(settings, k))}
+    if number := changed.get("steps"):
+        small = round(settings.warmup * min(1.0, number / settings.steps))
+        settings = replace(settings, warmup=small if settings.rates == "small" else int(0.05 * number))
+    settings = replace(settings, **changed)
     paper, its_widths = (_LARGE, _LARGE_WIDTHS) if settings.rates == "large" else (_SMALL, WIDTHS)
     taken = sorted({point.m for point in points})
     other = set(taken) != set(chosen.widths)

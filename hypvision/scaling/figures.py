@@ -107,12 +107,15 @@ def _means(rows: Iterable[Row], x: str, y: str) -> tuple[list[float], list[float
     return xs, [statistics.mean(found[v]) for v in xs], spread
 
 
-def _lines(axis: Any, rows: Sequence[Row], by: str, x: str, y: str, colors: dict[float, Any], label: str) -> None:
-    for value in sorted({row[by] for row in rows}):
-        part = [row for row in rows if row[by] == value]
-        xs, ys, spread = _means(part, x, y)
-        axis.errorbar(xs, ys, spread, marker="o", markersize=3, linewidth=1, color=colors[value],
-                      label=f"{label} {value:.3g}")  # fmt: skip
+_SYMBOLS = {"decay": "γ", "alpha": "α", "m": "m", "active": "E"}
+
+
+def _lines(axis: Any, rows: Sequence[Row], by: str, x: str, y: str) -> None:
+    """The means of ``y`` over ``x``, a line for each value of ``by``, a key of :data:`_SYMBOLS`."""
+    for value, color in _colors((row[by] for row in rows), "coolwarm" if by == "decay" else "viridis").items():
+        xs, ys, spread = _means((row for row in rows if row[by] == value), x, y)
+        label = f"{_SYMBOLS[by]} {value:.3g}"
+        axis.errorbar(xs, ys, spread, marker="o", markersize=3, linewidth=1, color=color, label=label)
 
 
 def _log(axis: Any, xlabel: str, ylabel: str) -> None:
@@ -164,39 +167,36 @@ def _grid(axis: Any, values: dict[tuple[float, float], float], label: str, **lim
 
 
 def _loss_by_decay(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
-    colors = _colors(row["decay"] for row in rows)
     fits = {key[3]: value for key, value in exponents(rows).items()}
-    _lines(axis, rows, "decay", "m", "loss", colors, "γ")
+    _lines(axis, rows, "decay", "m", "loss")
     xs = sorted({row["m"] for row in rows})
     for value in fits.values():  # the line of the mean exponent
         factor = statistics.geometric_mean(fit.factor for fit in value.fits)
         axis.plot(xs, [factor * x**-value.mean for x in xs], **_PAPER)
     handles, labels = axis.get_legend_handles_labels()
-    named = [f"{text}: {fits[d].mean:.2f}" if d in fits else text for text, d in zip(labels, sorted(colors))]
+    decays = sorted({row["decay"] for row in rows})
+    named = [f"{text}: {fits[d].mean:.2f}" if d in fits else text for text, d in zip(labels, decays)]
     _log_widths(axis, rows, "loss L")
     axis.legend(handles, named, fontsize=6)
 
 
 def _represented_by_width(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
-    _lines(axis, rows, "decay", "m", "phi_half", _colors(row["decay"] for row in rows), "γ")
+    _lines(axis, rows, "decay", "m", "phi_half")
     _log_widths(axis, rows, "represented φ(1/2)")
 
 
-def _large_weak(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
-    _loss_by_distribution(axis, [row for row in rows if row["decay"] > 0], "weak superposition")
-
-
 def _large_strong(axis: Any, rows: Sequence[Row], losses: Sequence[Mapping[str, str]], fit: JointFit | None) -> None:
-    rows = [row for row in rows if row["decay"] < 0]
-    if rows:
+    if any(row["decay"] < 0 for row in rows):
         _language_models(axis, losses, fit)
-        _loss_by_distribution(axis, rows, "strong superposition")
+        _loss_by_distribution(axis, rows, sign=-1, title="strong superposition")
         ticks = [8 * 4**k for k in range(6)]  # up to the widths of language models
         axis.set_xticks(ticks, [str(m) for m in ticks])
         axis.legend(fontsize=6, loc="lower left")
 
 
-def _loss_by_distribution(axis: Any, rows: Sequence[Row], title: str) -> None:
+def _loss_by_distribution(axis: Any, rows: Sequence[Row], sign: int, title: str, **_: Any) -> None:
+    """The loss over the width for each distribution of frequencies, of the points whose decay has this sign."""
+    rows = [row for row in rows if sign * row["decay"] > 0]
     fits = {key[0]: value for key, value in exponents(rows).items()}
     for name in sorted({row["distribution"] for row in rows}):
         xs, ys, spread = _means((row for row in rows if row["distribution"] == name), "m", "loss")
@@ -226,7 +226,7 @@ def _language_models(axis: Any, losses: Sequence[Mapping[str, str]], fit: JointF
 
 def _represented_by_decay(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     rows = [row for row in rows if row["alpha"] == 1 and row["density"] == 0]
-    _lines(axis, rows, "m", "decay", "phi_half", _colors((row["m"] for row in rows), "viridis"), "m")
+    _lines(axis, rows, "m", "decay", "phi_half")
     axis.set(xlabel="decay γ", ylabel="represented φ(1/2), α = 1", yscale="log")
     if rows:
         axis.legend(fontsize=6)
@@ -243,8 +243,7 @@ def _represented_map(axis: Any, rows: Sequence[Row], weights: Weights, scan: int
 
 def _frequencies_and_norms(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     """Frequencies by rank, and the norms at alpha = 1 with the strongest growth and the strongest decay."""
-    rows = [row for row in rows if row["density"] == 0 and row["replicate"] == 0]
-    if not rows:
+    if not (rows := [row for row in rows if row["density"] == 0 and row["replicate"] == 0]):
         return
     near = _nearest(rows, alpha=1, m=scan)
     ends = [_nearest(near, decay=pick(row["decay"] for row in rows))[0] for pick in (min, max)]
@@ -278,12 +277,9 @@ def _r2_bars(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> Non
         return
     decays = sorted(found)
     means = [statistics.mean(found[decay]) for decay in decays]
-    ends = [
-        [mean - min(found[d]) for mean, d in zip(means, decays)],
-        [max(found[d]) - mean for mean, d in zip(means, decays)],
-    ]
-    colors = _colors(decays)
-    axis.bar(range(len(decays)), means, yerr=ends, color=[colors[d] for d in decays], ecolor="0.3", capsize=2)
+    ends = [*zip(*((mean - min(found[d]), max(found[d]) - mean) for mean, d in zip(means, decays)))]
+    colors = [*_colors(decays).values()]
+    axis.bar(range(len(decays)), means, yerr=ends, color=colors, ecolor="0.3", capsize=2)
     axis.set_xticks(range(len(decays)), [f"{d:.2f}" for d in decays], fontsize=6, rotation=60)
     axis.set(xlabel="decay γ", ylabel="R² of L ~ m^-α_m", title="mean over α, least and largest", ylim=(0, 1.02))
 
@@ -296,9 +292,8 @@ def _exponent_map(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -
 # figure 5: weak superposition
 
 
-def _loss_against(axis: Any, rows: Sequence[Row], name: str, xlabel: str) -> None:
-    shown = [row for row in rows if (row.get(name) or 0) > 0]
-    if not shown:
+def _loss_against(axis: Any, rows: Sequence[Row], name: str, xlabel: str, **_: Any) -> None:
+    if not (shown := [row for row in rows if (row.get(name) or 0) > 0]):
         return
     for decay, color in _colors(row["decay"] for row in rows).items():
         xs, ys = ([row[key] for row in shown if row["decay"] == decay] for key in (name, "loss"))
@@ -307,17 +302,8 @@ def _loss_against(axis: Any, rows: Sequence[Row], name: str, xlabel: str) -> Non
     _log(axis, xlabel, "loss L")
 
 
-def _loss_against_unlearned(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
-    _loss_against(axis, rows, "unlearned_approximation", "4/3 of the frequencies beyond rank n φ(1/2)")
-
-
-def _loss_against_lost(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
-    _loss_against(axis, rows, "lost_loss", "loss of the features of norm below 1/2")
-
-
 def _weak_exponents(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
-    clean = clean_exponents(rows)
-    if not clean:
+    if not (clean := clean_exponents(rows)):
         return
     colors = _colors((decay for _, decay in WEAK_EXPONENTS), "viridis")
     for (alpha, decay), paper in WEAK_EXPONENTS.items():
@@ -338,8 +324,7 @@ def _norms_by_rank(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) 
     if not chosen:
         return
     row = chosen[0]
-    weight = weights(row)
-    if weight is None:
+    if (weight := weights(row)) is None:
         return
     lengths = weight.norm(dim=1)
     p = frequencies(row["distribution"], len(lengths), row["alpha"])
@@ -353,10 +338,9 @@ def _norms_by_rank(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) 
 
 
 def _strong_by_width(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
-    rows = [row for row in rows if row["decay"] == -1 and row["density"] == 0]
-    if not rows:
+    if not (rows := [row for row in rows if row["decay"] == -1 and row["density"] == 0]):
         return
-    _lines(axis, rows, "alpha", "m", "phi_one", _colors((row["alpha"] for row in rows), "viridis"), "α")
+    _lines(axis, rows, "alpha", "m", "phi_one")
     widths = sorted({row["m"] for row in rows})
     n = rows[0]["n"]
     axis.plot(widths, [m / n for m in widths], label="m/n", **_PAPER)
@@ -365,10 +349,9 @@ def _strong_by_width(axis: Any, rows: Sequence[Row], weights: Weights, scan: int
 
 
 def _overlap_means(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
-    rows = [row for row in rows if row["decay"] < 0 and row["strong_rows"] > row["m"]]
-    if not rows:
+    if not (rows := [row for row in rows if row["decay"] < 0 and row["strong_rows"] > row["m"]]):
         return
-    _lines(axis, rows, "decay", "m", "overlap_mean", _colors(row["decay"] for row in rows), "γ")
+    _lines(axis, rows, "decay", "m", "overlap_mean")
     widths = sorted({row["m"] for row in rows})
     axis.plot(widths, [1 / m for m in widths], label="1/m", **_PAPER)
     _log_widths(axis, rows, "mean squared overlap")
@@ -376,11 +359,10 @@ def _overlap_means(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) 
 
 def _overlap_variances(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     rows = [row for row in rows if row["decay"] < -0.3 and row["strong_rows"] > row["m"] > 1]
-    rows = _nearest(rows, decay=-0.5556)
-    if not rows:
+    if not (rows := _nearest(rows, decay=-0.5556)):
         return
     rows = [row | {"ratio": row["overlap_variance"] / random_overlaps(row["m"])[1]} for row in rows]
-    _lines(axis, rows, "alpha", "m", "ratio", _colors((row["alpha"] for row in rows), "viridis"), "α")
+    _lines(axis, rows, "alpha", "m", "ratio")
     axis.axhline(1, **_PAPER)
     _log_widths(axis, rows, f"variance / random, γ = {rows[0]['decay']:.2f}", yscale="linear")
 
@@ -389,11 +371,9 @@ def _strong_exponents(axis: Any, rows: Sequence[Row], weights: Weights, scan: in
     found = {(key[3], key[1]): value for key, value in exponents(rows).items() if key[3] < -0.3 and key[2] == 0}
     if not found:
         return
-    colors = _colors((decay for decay, _ in found), "viridis")
-    for decay in sorted(colors):
-        part = sorted((alpha, value) for (d, alpha), value in found.items() if d == decay)
-        axis.errorbar([a for a, _ in part], [v.mean for _, v in part], [v.error for _, v in part], marker="o",
-                      markersize=3, linewidth=1, color=colors[decay], label=f"γ {decay:.3g}")  # fmt: skip
+    for decay, color in _colors((decay for decay, _ in found), "viridis").items():
+        part = sorted((alpha, value.mean, value.error) for (d, alpha), value in found.items() if d == decay)
+        axis.errorbar(*zip(*part), marker="o", markersize=3, linewidth=1, color=color, label=f"γ {decay:.3g}")
     axis.axhline(1, **_PAPER)
     axis.axline((1.5, 1), slope=2, **_PAPER)
     axis.set(xlabel="α of the frequencies", ylabel="model exponent α_m", title="lines 1 and 2(α - 1)", ylim=(0, 3))
@@ -405,23 +385,27 @@ def _strong_exponents(axis: Any, rows: Sequence[Row], weights: Weights, scan: in
 
 def _loss_by_density(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     rows = [row for row in rows if row["alpha"] == 1 and row["m"] == scan]
-    _lines(axis, rows, "decay", "active", "loss", _colors(row["decay"] for row in rows), "γ")
+    _lines(axis, rows, "decay", "active", "loss")
     axis.set(xlabel="active features E", ylabel=f"loss L, m = {scan}")
     axis.legend(fontsize=6)
 
 
 def _lines_by_density(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     rows = [row for row in rows if row["decay"] == -0.5556 and row["alpha"] == 1]
-    _lines(axis, rows, "active", "m", "loss", _colors((row["active"] for row in rows), "viridis"), "E")
+    _lines(axis, rows, "active", "m", "loss")
     _log_widths(axis, rows, "loss L, γ = -0.556")
 
 
 _PANELS: dict[str, list[Panel]] = {
     "quick": [_loss_by_decay, _represented_by_width],
-    "fig1": [_large_weak],
+    "fig1": [partial(_loss_by_distribution, sign=1, title="weak superposition")],
     "fig3": [_represented_by_decay, _represented_map, _frequencies_and_norms],
     "fig4": [_r2_bars, _exponent_map],
-    "fig5": [_loss_against_unlearned, _loss_against_lost, _weak_exponents],
+    "fig5": [
+        partial(_loss_against, name="unlearned_approximation", xlabel="4/3 of the frequencies beyond rank n φ(1/2)"),
+        partial(_loss_against, name="lost_loss", xlabel="loss of the features of norm below 1/2"),
+        _weak_exponents,
+    ],
     "fig6": [_norms_by_rank, _strong_by_width, _overlap_variances, _overlap_means, _strong_exponents],
     "fig7": [_loss_by_density, _lines_by_density],
 }
@@ -437,12 +421,11 @@ def draw_language_models(
     folder: str | Path,
     formats: Iterable[str] = ("png", "pdf"),
 ) -> list[Path]:
-    """Draw figure 8: overlaps of heads beside the paper's, and losses less their offsets with the fit.
+    """Draw figure 8: overlaps of heads beside the paper's, and losses less their offsets with the fit, if there is one.
 
     Args:
         heads: rows with ``m`` and ``overlap_mean``, see :func:`~hypvision.scaling.language_models.head_statistics`.
         losses: rows with ``family``, ``dataset``, ``m`` and ``loss``.
-        fit: of the losses; None if there are none.
         folder, formats: as for :func:`draw`.
     """
 

@@ -94,12 +94,7 @@ HEADS = (
 
 
 def head_name(names: Iterable[str], wanted: str | None = None) -> str:
-    """The name of the head among those of a checkpoint's tensors.
-
-    Args:
-        names: all of them.
-        wanted: the name to take, if it is there.
-    """
+    """The name of the head among those of a checkpoint's tensors: the ``wanted`` one, or one of :data:`HEADS`."""
     names = list(names)
     for name in _choice(wanted):
         if name in names:
@@ -119,46 +114,26 @@ def _choice(wanted: str | None) -> tuple[str, ...]:
 
 
 def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:
-    """Overlaps and norms of the rows of a head ``(vocabulary, m)``, in float32 also if it is half precision.
-
-    Args:
-        head: read block by block; one that is mapped from a file needs no memory of its size.
-        block: rows at a time.
-    """
+    """Overlaps and norms of the rows of a head ``(vocabulary, m)``, in float32 also if it is half precision. It is read
+    ``block`` rows at a time: one that is mapped from a file needs no memory of its size."""
     if head.dim() != 2 or len(head) < 2 or not head.is_floating_point():
         raise HypvisionError(f"A head is a matrix of two rows or more, got {head.dtype} {tuple(head.shape)}.")
     lengths = norms(head, block)
     if not math.isfinite(lengths.largest):  # NaN too is passed on by the maximum
         raise HypvisionError("The head has NaN or infinity among its numbers, so its overlaps mean nothing.")
-    found = overlaps(head, block)
-    m = head.shape[1]
+    found, m = overlaps(head, block), head.shape[1]
     spread = frame(found, m)
-    return {
-        "tokens": len(head),
-        "m": m,
-        "overlap_mean_absolute": found.mean_absolute,
-        "overlap_std_absolute": found.std_absolute,
-        "overlap_mean": found.mean,
-        "overlap_variance": found.variance,
-        "overlap_max": found.largest,
-        "overlap_times_m": found.mean * m,
-        "welch": spread.bound,
-        "frame_potential": spread.potential,
-        "norm_mean": lengths.mean,
-        "norm_std": lengths.std,
-        "norm_min": lengths.least,
-        "norm_max": lengths.largest,
-    }
+    return dict(
+        tokens=len(head), m=m, overlap_mean_absolute=found.mean_absolute, overlap_std_absolute=found.std_absolute,
+        overlap_mean=found.mean, overlap_variance=found.variance, overlap_max=found.largest,
+        overlap_times_m=found.mean * m, welch=spread.bound, frame_potential=spread.potential,
+        norm_mean=lengths.mean, norm_std=lengths.std, norm_min=lengths.least, norm_max=lengths.largest,
+    )  # fmt: skip
 
 
 def token_counts(texts: Iterable[str], encode: Callable[[str], Sequence[int]], most: int = 1_000_000) -> Tensor:
-    """How often each token comes in texts, by its id, until ``most`` tokens have been counted.
-
-    Args:
-        texts: read one by one.
-        encode: ids of the tokens of a text, without special tokens.
-        most: tokens to count.
-    """
+    """How often each token comes in texts, by its id, until ``most`` tokens have been counted; ``encode`` gives the ids
+    of a text without special tokens."""
     counts = torch.zeros(0, dtype=torch.int64)
     left = most
     for text in texts:

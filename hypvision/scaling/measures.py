@@ -77,18 +77,16 @@ def represented(weight: Tensor, least: float = 0.5) -> float:
 
 
 def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
-    """Overlaps of the rows, by blocks of them, with sums in float64; those of fewer than two rows are NaN.
+    """Overlaps of the rows of ``(n, m)``, with sums in float64; those of fewer than two rows are NaN, and rows of zeros
+    overlap with nothing.
 
-    Args:
-        weight: ``(n, m)``; what is half precision becomes float32, block by block, so that a mapped file is never in
-            memory as a whole. Rows of zeros overlap with nothing.
-        block: rows at a time; two blocks of rows and ``block^2`` overlaps are in memory.
+    Two blocks of rows and ``block^2`` overlaps are in memory; what is half precision becomes float32, block by block,
+    so that a mapped file is never in memory as a whole.
     """
     if block < 1:
         raise HypvisionError(f"A block has one row or more, got block={block}.")
     n = len(weight)
-    pairs = n * (n - 1) // 2
-    if not pairs:
+    if not (pairs := n * (n - 1) // 2):
         return Overlaps(n, *[math.nan] * 5)
     first = second = fourth = largest = 0.0
     for found in _blocks_above_diagonal(weight.split(block)):

@@ -25,14 +25,8 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def read_tensor(source: str | Path, choose: Callable[[Iterable[str]], str]) -> tuple[str, Tensor]:
-    """A tensor of a checkpoint, as it is stored, on the CPU.
-
-    Args:
-        source: a file, a folder, or ``USER/REPO``.
-        choose: the name of the tensor, given those of all.
-
-    Returns:
-        Its name and the tensor.
+    """Name and tensor of a checkpoint (a file, a folder, or ``USER/REPO``), as it is stored, on the CPU; ``choose``
+    gives the name, of those of all its tensors.
 
     Raises:
         HypvisionError: no checkpoint there, a damaged or unsafe one, or what ``choose`` raises.
@@ -51,41 +45,34 @@ def _from_parts(
     source: str, find: Callable[[str], Path | None], choose: Callable[[Iterable[str]], str]
 ) -> tuple[str, Tensor]:
     for whole in _WHOLE:
-        table = find(f"{whole}.index.json")
-        if table is not None:
+        if (table := find(f"{whole}.index.json")) is not None:
             places = read_record(ShardTable, table, "Copy it again.", extra=True).weight_map
             name = choose(places)
-            part = find(places[name])
-            if part is None:
+            if (part := find(places[name])) is None:
                 raise HypvisionError(f"'{source}' lacks '{places[name]}', which its table names. Copy it again.")
             return _from_file(part, lambda names: name)  # noqa: B023 - called before the next turn
-        path = find(whole)
-        if path is not None:
+        if (path := find(whole)) is not None:
             return _from_file(path, choose)
     raise HypvisionError(f"'{source}' has no weights: none of {', '.join(_WHOLE)}, nor a table of shards.")
 
 
 def _from_file(path: Path, choose: Callable[[Iterable[str]], str]) -> tuple[str, Tensor]:
-    if path.suffix != ".safetensors":
-        weights = stored_weights(read_file(path, mapped=True))
-        name = choose(weights)
-        return name, _of(weights, name, path)
-    check_format(path)
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="pt") as file:
-            names = list(file.keys())
-            name = choose(names)
-            return name, file.get_tensor(name) if name in names else _of({}, name, path)
+        if path.suffix == ".safetensors":
+            check_format(path)
+            with safe_open(path, framework="pt") as file:
+                names = list(file.keys())
+                if (name := choose(names)) in names:
+                    return name, file.get_tensor(name)
+        else:
+            weights = stored_weights(read_file(path, mapped=True))
+            if (name := choose(weights)) in weights:
+                return name, weights[name]
     except SafetensorError as error:
         raise HypvisionError(f"The checkpoint '{path}' is damaged: {error}. Copy it again.") from error
-
-
-def _of(weights: dict[str, Tensor], name: str, path: Path) -> Tensor:
-    if name not in weights:
-        raise HypvisionError(f"'{path}' has no tensor '{name}', though a table says so. Copy it again.")
-    return weights[name]
+    raise HypvisionError(f"'{path}' has no tensor '{name}', though a table says so. Copy it again.")
 
 
 def _in_folder(folder: Path, name: str) -> Path | None:

@@ -17,14 +17,7 @@ _EPS = 1e-8
 
 
 def learning_rate_factor(step: int, steps: int, warmup: int, floor: float = 0.05) -> float:
-    """Linear warm-up to 1 and a cosine down to ``floor``.
-
-    Args:
-        step: from 0.
-        steps: of the whole training.
-        warmup: steps of the warm-up; if the training is no longer than that, there is none.
-        floor: what is left at the end.
-    """
+    """Linear warm-up to 1, if the training is longer, and a cosine down to ``floor``, for a step from 0."""
     if warmup >= steps:
         warmup = 0
     if step + 1 < warmup:
@@ -52,12 +45,8 @@ class AdamW:
         self.steps = 0
 
     def step(self, gradient: Tensor, weight_rate: Tensor, bias_rate: Tensor) -> None:
-        """One step: the decay of ``W``, then Adam.
-
-        Args:
-            gradient: ``(G, M, n)``, at the parameters before the decay; overwritten.
-            weight_rate, bias_rate: learning rates of ``W`` and ``b``, ``(G,)``.
-        """
+        """One step: the decay of ``W``, then Adam, by the gradient ``(G, M, n)`` at the parameters before the decay,
+        which is overwritten, and the learning rates ``(G,)`` of ``W`` and ``b``."""
         self.steps += 1
         weight = self.parameters[:, :-1]
         amount = weight_rate.view(-1, 1, 1) * self.decay

@@ -36,8 +36,8 @@ from hypvision.scaling.data import Batch, density_scan, frequencies, sample, str
 from hypvision.scaling.model import check_width, initial, joined, loss, loss_and_gradient, parts
 from hypvision.scaling.optimizer import AdamW, learning_rate_factor
 
-_CHECK_STEPS = 200  # between looks at whether the losses are still numbers
-_SAVE_SECONDS = 120
+CHECK_STEPS = 200  # between looks at whether the losses are still numbers
+SAVE_SECONDS = 120
 _BANK_NUMBERS = 50_000  # parameters of models that a CPU trains together
 
 
@@ -287,21 +287,16 @@ def banks_of(points: Sequence[Point], device: str, n: int) -> list[list[Point]]:
     """
     gpu = str(device).startswith("cuda")
     banks: list[list[Point]] = []
+
+    def fits(bank: list[Point], m: int) -> bool:
+        return 2 * m > bank[0].m if gpu else bank[0].m == m and (len(bank) + 1) * (m + 1) * n <= _BANK_NUMBERS
+
     for point in sorted(points, key=lambda point: -point.m):
-        if banks and (2 * point.m > banks[-1][0].m if gpu else _fits(banks[-1], point, n)):
+        if banks and fits(banks[-1], point.m):
             banks[-1].append(point)
         else:
             banks.append([point])
     return banks
-
-
-def _banks(points: Sequence[Point], device: str, settings: Settings) -> list[list[Point]]:
-    """One each if every point has batches of its own."""
-    return [[point] for point in points] if settings.independent else banks_of(points, device, settings.n)
-
-
-def _fits(bank: Sequence[Point], point: Point, n: int) -> bool:
-    return bank[0].m == point.m and (len(bank) + 1) * (point.m + 1) * n <= _BANK_NUMBERS
 
 
 @torch.no_grad()
@@ -330,12 +325,13 @@ def train(
         raise ValueError("the points have different frequencies or replicates")
     for point in points:
         check_width(point.m, settings.n)
-    left = [point for point in points if not finished(place, [point])]
-    if not left:
+    if not (left := [point for point in points if not finished(place, [point])]):
         return
     states = {point: _read_state(place, point, settings) for point in left}
     trained = []
-    for group in _banks(left, device, settings) if banks is None else banks:
+    if banks is None:  # points with batches of their own are trained one by one
+        banks = [[point] for point in left] if settings.independent else banks_of(left, device, settings.n)
+    for group in banks:
         by_step: dict[int, list[Point]] = {}
         for point in group:
             if point in states:
@@ -368,10 +364,10 @@ def _run(banks: list[_Bank], p: Tensor, settings: Settings, folder: Path, device
                     batches[owner] = drawn.to(device, dtype)
                 bank.step(batches[owner])
         bar.update()
-        if (step + 1) % _CHECK_STEPS == 0:
+        if (step + 1) % CHECK_STEPS == 0:
             for bank in banks:
                 bank.check()
-            if time.monotonic() - saved > _SAVE_SECONDS:
+            if time.monotonic() - saved > SAVE_SECONDS:
                 for bank in banks:
                     bank.save(folder)
                 saved = time.monotonic()
@@ -406,23 +402,16 @@ def _read_state(folder: Path, point: Point, settings: Settings) -> dict[str, Any
 
 def weights_of(folder: str | Path, point: Point, settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
     """``W`` ``(n, m)``, ``b`` ``(n,)`` and the loss of every training step of a point."""
-    state = _read_state(Path(folder), point, settings)
-    if state is None:
+    if (state := _read_state(Path(folder), point, settings)) is None:
         result = Path(folder, "points", f"{point.key}.json")
         raise HypvisionError(f"The weights of {point.key} are not there. To train it again, remove '{result}'.")
     return *parts(state["state"][:1], 0, point.m), state["losses"]
 
 
 def _measure(bank: _Bank, p: Tensor, device: str, dtype: torch.dtype) -> list[dict[str, Any]]:
-    settings = bank.settings
-    tests = [
-        loss(
-            bank.parameters,
-            sample(p, settings.batch, settings.stream("test", bank.points[0].data, k)).to(device, dtype),
-        ).cpu()
-        for k in range(settings.test_batches)
-    ]
-    tested = torch.stack(tests) * settings.n
+    settings, data = bank.settings, bank.points[0].data
+    batches = (sample(p, settings.batch, settings.stream("test", data, k)) for k in range(settings.test_batches))
+    tested = torch.stack([loss(bank.parameters, batch.to(device, dtype)).cpu() for batch in batches]) * settings.n
     last = bank.losses[-100:].double().cpu() * settings.n
     rows = []
     for index, point in enumerate(bank.points):

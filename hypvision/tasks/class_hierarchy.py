@@ -9,13 +9,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from mmengine.registry import DATASETS
 from PIL import Image
 from torch import Tensor
 
+import hypvision.data.retrieval  # noqa: F401 - registers the data sets
+from hypvision.engine.metrics import tell_missing
 from hypvision.errors import HypvisionError, require, require_finite
 from hypvision.files import write_json
 from hypvision.geometry import Lorentz, lorentz
+from hypvision.tasks.metric_learning_metrics import lca_heights
+from hypvision.viz.disk import draw_embedding
+from hypvision.viz.palette import palette
 from hypvision.viz.sheet import save_figure
+from hypvision.viz.tree import (
+    average_linkage,
+    cophenetic_correlation,
+    cophenetic_distances,
+    dendrogram_purity,
+    draw_tree,
+)
 
 
 class EmbeddedClasses(NamedTuple):
@@ -57,10 +70,6 @@ def embed_classes(
         data_root: folder of the data, if not the config's.
         device: where the learner is.
     """
-    from mmengine.registry import DATASETS
-
-    import hypvision.data.retrieval  # noqa: F401 - registers the data sets
-
     found = EmbeddedClasses(torch.empty(0), torch.empty(0), [], [], [])
     points: list[Tensor] = []
     labels: list[int] = []
@@ -87,18 +96,12 @@ def embed_classes(
 
 
 def class_hierarchy(learner: Any, data: EmbeddedClasses, out: str | Path) -> dict[str, Any]:
-    """Measure and draw the hierarchy of classes.
+    """Measure and draw the hierarchy of the classes of :func:`embed_classes` by a learner on the CPU; gives what
+    ``hierarchy.json`` holds.
 
     Writes ``disk.png`` (samples, class centres and proxies in the Poincare disk), ``tree.png`` (the tree of the class
-    centres), ``proxies.png`` (that of the proxies with the classes nearest to them) and ``hierarchy.json``.
-
-    Args:
-        learner: on the CPU.
-        data: of :func:`embed_classes`.
-        out: folder of the results.
-
-    Returns:
-        What ``hierarchy.json`` holds.
+    centres), ``proxies.png`` (that of the proxies with the classes nearest to them) and ``hierarchy.json`` into
+    ``out``.
     """
     require("matplotlib", "viz")
     if len(data.classes) < 2:
@@ -133,15 +136,11 @@ def recovered_hierarchy(points: Tensor, labels: Tensor, ancestors: Sequence[Sequ
         of the heights of their average-linkage tree with them. Classes without a sample do not count; with one class,
         or heights that are all the same, both are NaN.
     """
-    from hypvision.engine.metrics import tell_missing
-    from hypvision.tasks.metric_learning_metrics import lca_heights
-    from hypvision.viz.tree import average_linkage, cophenetic_correlation, cophenetic_distances
-
     require_finite(points, lambda row: f"The embedding of sample {row}")
     present = labels.unique()
     found = {"distances": math.nan, "tree": math.nan}
     if len(present) > 1:
-        between, true = _centre_distances(points, labels), lca_heights(ancestors)[present][:, present].numpy()
+        between, true = _distances(_centres(points, labels)), lca_heights(ancestors)[present][:, present].numpy()
         found["distances"] = cophenetic_correlation(between, true)
         found["tree"] = cophenetic_correlation(cophenetic_distances(average_linkage(between)), true)
     tell_missing("The recovered hierarchy", found)
@@ -153,18 +152,12 @@ def recovered_groups(points: Tensor, labels: Tensor, ancestors: Sequence[Sequenc
 
     Args and tree: see :func:`recovered_hierarchy`.
     """
-    from hypvision.viz.tree import average_linkage, dendrogram_purity
-
-    tree, found = average_linkage(_centre_distances(points, labels)), []
+    tree, found = average_linkage(_distances(_centres(points, labels))), []
     for level in range(1, len(ancestors[0]) + 1):
         names = [tuple(groups[:level]) for groups in ancestors]
         numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
         found.append(dendrogram_purity(tree, [numbers[name] for name in names]))
     return found
-
-
-def _centre_distances(points: Tensor, labels: Tensor) -> np.ndarray:
-    return _distances(_centres(points, labels))
 
 
 def _centres(points: Tensor, labels: Tensor) -> Tensor:
@@ -179,10 +172,6 @@ def _distances(points: Tensor) -> np.ndarray:
 
 
 def _draw(learner: Any, data: EmbeddedClasses, out: Path, report: dict[str, Any]) -> None:
-    from hypvision.viz.disk import draw_embedding
-    from hypvision.viz.palette import palette
-    from hypvision.viz.tree import average_linkage, draw_tree
-
     points, labels, classes = data.points, data.labels, data.classes
     proxies = None
     if learner.hier_loss is not None:
@@ -191,7 +180,7 @@ def _draw(learner: Any, data: EmbeddedClasses, out: Path, report: dict[str, Any]
     save_figure(draw_embedding(points, labels.tolist(), Lorentz(1.0), classes, proxies), out / "disk.png", dpi=120)
     colours = ["#{:02x}{:02x}{:02x}".format(*c) for c in palette(len(classes) + 2)[1:]]
     title = f"cophenetic correlation {report['cophenetic']['tree']:.2f}" if "cophenetic" in report else ""
-    tree = average_linkage(_centre_distances(points, labels))
+    tree = average_linkage(_distances(_centres(points, labels)))
     save_figure(draw_tree(tree, classes, colours, data.examples, title), out / "tree.png", dpi=120)
     if proxies is None:
         return

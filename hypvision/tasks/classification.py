@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import timm
 import torch
@@ -72,8 +72,27 @@ def create_backbone(model_name: str, **kwargs: Any) -> Any:
         raise HypvisionError(f"The model '{name}' has no weights '{model_name}'. Available: {known}.") from error
 
 
+def fetch_backbone(model_name: str, **kwargs: Any) -> Any:
+    """:func:`create_backbone`, with an error that says what to do where its weights cannot be fetched."""
+    try:
+        return create_backbone(model_name, **kwargs)
+    except HypvisionError:
+        raise
+    except Exception as error:  # the hub has errors of its own, and so have the sockets below it
+        if not kwargs.get("pretrained"):
+            raise
+        problem = f"The published weights of '{model_name}' cannot be fetched ({type(error).__name__}: {error})."
+        remedy = "Check the connection, or give"
+        if "No pretrained weights exist" in str(error):
+            problem, remedy = f"There are no published weights of the model '{model_name}'.", "Give"
+        raise HypvisionError(
+            f"{problem} {remedy} a file by --weights FILE or, in a config, model.checkpoint; or start a training from "
+            "random weights by --cfg-options model.backbone.pretrained=False."
+        ) from error
+
+
 def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
-    """Take what matches a pattern of parameter names, e.g. ``"patch_embed.*"``, out of the training."""
+    """Freeze the parameters whose names match one of the patterns, e.g. ``"patch_embed.*"``."""
     for pattern in patterns:
         matched = [parameter for name, parameter in network.named_parameters() if fnmatch(name, pattern)]
         if not matched:
@@ -116,8 +135,7 @@ class BackboneModel(BaseModel):
             The head is loaded where it has as many classes.
         frozen: patterns of names of the backbone's parameters that are not trained, e.g. ``("patch_embed.*",)``.
         freeze_bn: keep all batch norms of the backbone in evaluation mode.
-        channels_last: lay maps out with the channels last: a training of a convolutional network on a CPU took 0.6 to
-            0.7 of the time.
+        channels_last: channels-last memory format; on a CPU a convolutional network trained in 0.6 to 0.7 of the time.
         data_preprocessor: mmengine's; the default moves a batch to the device.
         init_cfg: mmengine's.
     """
@@ -133,15 +151,11 @@ class BackboneModel(BaseModel):
         channels_last: bool = False,
     ):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
-        self.backbone = self.build_backbone(backbone)
+        self.backbone = fetch_backbone(**backbone)
         if channels_last:
             self.backbone.to(memory_format=torch.channels_last)
         self.checkpoint, self.freeze_bn = checkpoint, freeze_bn
         freeze_parameters(self.backbone, frozen)
-
-    def build_backbone(self, arguments: dict[str, Any]) -> Any:
-        """The timm model."""
-        return create_backbone(**arguments)
 
     def check_channels(self, images: Tensor) -> None:
         """Refuse images of other channels than the backbone takes."""
@@ -162,10 +176,8 @@ class BackboneModel(BaseModel):
         """As every module; batch norms that are not trained keep their statistics."""
         super().train(mode)
         for module in self.backbone.modules() if mode else ():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
-                self.freeze_bn or (module.affine and not module.weight.requires_grad)
-            ):
-                module.eval()
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.train(not self.freeze_bn and (not module.affine or module.weight.requires_grad))
         return self
 
 
@@ -341,28 +353,24 @@ class TopKAccuracy(ScoreMetric):
         if known:
             for k in (k for k in self.topk if k <= depth):
                 metrics[f"top{k}"] = 100.0 * sum(label in best[:k] for _, label, best, _ in known) / len(known)
-        self.classes = self._per_class(known)
+        names = (self.dataset_meta or {}).get("classes")
+        hits: dict[int, list[bool]] = {}
+        for _, label, best, _ in known:
+            hits.setdefault(label, []).append(best[0] == label)
+        self.classes = [
+            OfClass(str(names[c] if names else c), 100.0 * fmean(h), len(h)) for c, h in sorted(hits.items())
+        ]
         if self.macro:
             metrics["macro"] = fmean(found.value for found in self.classes) if known else math.nan
         if self.out_file is not None:
-            write_json(self.out_file, self._report(results, metrics), indent=None)
+            report = dict(
+                metrics=metrics,
+                classes=None if names is None else list(names),
+                top1_per_class={found.name: found.value for found in self.classes},
+                predictions=[dict(index=i, label=y, classes=c, scores=s) for i, y, c, s in results],
+            )
+            write_json(self.out_file, report, indent=None)
         return metrics
-
-    def _per_class(self, known: list[tuple]) -> list[OfClass]:
-        names = (self.dataset_meta or {}).get("classes")
-        hits: dict[int, list[bool]] = {}
-        for _, label, classes, _ in known:
-            hits.setdefault(label, []).append(classes[0] == label)
-        return [OfClass(str(names[c] if names else c), 100.0 * fmean(h), len(h)) for c, h in sorted(hits.items())]
-
-    def _report(self, results: list[tuple], metrics: dict[str, float]) -> dict[str, Any]:
-        names = (self.dataset_meta or {}).get("classes")
-        return dict(
-            metrics=metrics,
-            classes=None if names is None else list(names),
-            top1_per_class={found.name: found.value for found in self.classes},
-            predictions=[dict(index=i, label=y, classes=c, scores=s) for i, y, c, s in results],
-        )
 
 
 @METRICS.register_module()
@@ -387,8 +395,7 @@ class CalibrationError(ScoreMetric):
             yield confidence, None if label is None else best == label
 
     def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
-        known = self.labelled(results, 1)
-        if not known:
+        if not (known := self.labelled(results, 1)):
             return {"ece": math.nan}
         confidence, right = torch.tensor(known, dtype=torch.float64).unbind(1)
         place = (confidence * self.bins).long().clamp(max=self.bins - 1)
@@ -413,25 +420,18 @@ class GroupAccuracy(ScoreMetric):
 
     def __init__(self, ancestors: Mapping[str, Sequence[str]] | str, levels: Sequence[str], **kwargs: Any):
         super().__init__(**kwargs)
-        self.ancestors: Mapping[str, Sequence[str]] = (
-            read_record(
-                dict[str, list[str]],
-                ancestors,
-                'Expected: JSON {"CLASS": ["GROUP", ...]}, from general to specific. Correct "ancestors" of the '
-                "GroupAccuracy in the config.",
-            )
-            if isinstance(ancestors, str)
-            else ancestors
-        )
-        self.levels = tuple(levels)
+        if isinstance(ancestors, str):
+            expected = 'Expected: JSON {"CLASS": ["GROUP", ...]}, from general to specific.'
+            advice = f'{expected} Correct "ancestors" of the GroupAccuracy in the config.'
+            ancestors = cast(Mapping[str, Sequence[str]], read_record(dict[str, list[str]], ancestors, advice))
+        self.ancestors, self.levels = ancestors, tuple(levels)
 
     def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
         """``(label, best class)``."""
         return zip([sample["label"] for sample in samples], scores.argmax(1).tolist())
 
     def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
-        known = self.labelled(results, 0)
-        if not known:
+        if not (known := self.labelled(results, 0)):
             return dict.fromkeys([*self.levels, "mistake_distance"], math.nan)
         above = []
         for name in (self.dataset_meta or {})["classes"]:
@@ -452,9 +452,9 @@ class GroupAccuracy(ScoreMetric):
 
 @HOOKS.register_module()
 class PredictionPainterHook(Hook):
-    """Writes images of test images with the predicted and the true class below (``hypvision test --show-dir``).
+    """Writes test images with the predicted and the true class below (``hypvision test --show-dir``).
 
-    Data sets lie in the order of their classes: the images are taken evenly from all of it, not from its beginning.
+    They are evenly spaced over the data, which is sorted by class.
 
     Args:
         out_dir: folder of the images; made if missing. Names begin with ``wrong`` or ``right``.
@@ -480,9 +480,11 @@ class PredictionPainterHook(Hook):
             if output["index"] not in self.chosen:
                 continue
             scores, label = output["scores"], output["label"]
-            several = isinstance(label, list)
-            found = [int(scores.argmax())] if not several else (scores >= 0.5).nonzero().flatten().tolist()
-            wanted = [label] if not several else [c for c, is_there in enumerate(label) if is_there]
+            if isinstance(label, list):
+                found = (scores >= 0.5).nonzero().flatten().tolist()
+                wanted = [c for c, is_there in enumerate(label) if is_there]
+            else:
+                found, wanted = [int(scores.argmax())], [label]
             shown = ", ".join(f"{names[c]}  {100 * float(scores[c]):.0f}%" for c in found)
             true = ", ".join(str(names[c]) for c in wanted)
             verdict = "right" if found == wanted else "wrong"
@@ -516,15 +518,11 @@ class ImageInputHook(Hook):
                 checkpoint["meta"]["input"]["multi_label"] = True
 
 
-def _flip(config: Config) -> None:
-    config.model.test_flip = True
-
-
 def _paint(config: Config, folder: Path) -> None:
     config.custom_hooks = [*config.custom_hooks, dict(type="PredictionPainterHook", out_dir=str(folder))]
 
 
-TEST_OPTIONS["ImageClassifier"] = TestOptions(augment=_flip, show=_paint)
+TEST_OPTIONS["ImageClassifier"] = TestOptions(lambda config: setattr(config.model, "test_flip", True), _paint)
 PREDICTION_ARGUMENTS["TopKAccuracy"] = "out_file"
 RUN_HOOKS.append("ImageInputHook")
 

@@ -61,8 +61,7 @@ class ClassificationReport(ReportMetric):
 
     def _groups(self, names: list[str]) -> list[tuple[str, ...]] | None:
         """The groups above each class; None without a tree in which all classes are equally deep."""
-        found = self.ancestors
-        if found is None:
+        if (found := self.ancestors) is None:
             found = dict(zip(names, (self.dataset_meta or {}).get("ancestors") or ()))
         above = [tuple(found.get(name, ())) for name in names]
         return above if above and above[0] and len({*map(len, above)}) == 1 else None
@@ -123,25 +122,27 @@ def confusion_parts(
 def class_table(counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
     """Recall, precision and F1 of each class in percent, the worst F1 first; a class that is neither there nor
     predicted has none."""
-    right, true, found = np.diag(counts), counts.sum(1), counts.sum(0)
-    with np.errstate(invalid="ignore"):
-        recall, precision, f1 = 100 * right / true, 100 * right / found, 200 * right / (true + found)
-    rows = zip(names, true.tolist(), recall.tolist(), precision.tolist(), f1.tolist())
+    rows = zip(names, *class_rates(np.diag(counts), counts.sum(1), counts.sum(0)))
     return [("class", "images", "recall", "precision", "F1"), *sorted(rows, key=lambda row: (row[4] != row[4], row[4]))]
 
 
-def distance_part(counts: np.ndarray, distances: np.ndarray) -> Part:
-    """How far mistakes are from the truth in a tree, beside what classes drawn evenly would give.
+def class_rates(right: np.ndarray, true: np.ndarray, found: np.ndarray) -> list[list[float]]:
+    """``true``, and recall, precision and F1 in percent, of counts of each class; NaN where there is nothing to
+    count."""
+    with np.errstate(invalid="ignore"):
+        rates = 100 * right / true, 100 * right / found, 200 * right / (true + found)
+    return [values.tolist() for values in (true, *rates)]
 
-    Args:
-        counts: int (C, C), true classes down, predicted ones across.
-        distances: edges between two classes, int (C, C).
-    """
+
+def distance_part(counts: np.ndarray, distances: np.ndarray) -> Part:
+    """How far mistakes are from the truth in a tree, beside what classes drawn evenly would give; by counts, int (C,
+    C), true classes down and predicted ones across, and the edges between two classes, int (C, C)."""
     apart = ~np.eye(len(counts), dtype=bool)
     wrong = np.where(apart, counts, 0).sum(1)
     steps = sorted({*distances[apart].tolist()})
-    mistakes = [int(counts[apart & (distances == step)].sum()) for step in steps]
-    chance = [float((wrong * (apart & (distances == step)).sum(1)).sum() / max(len(counts) - 1, 1)) for step in steps]
+    cells = [apart & (distances == step) for step in steps]
+    mistakes = [int(counts[own].sum()) for own in cells]
+    chance = [float((wrong * own.sum(1)).sum() / max(len(counts) - 1, 1)) for own in cells]
     total = sum(mistakes)
     head = ("distance", "mistakes", "% of the mistakes", "by chance")
     rows = [(s, n, 100 * n / max(total, 1), c) for s, n, c in zip(steps, mistakes, chance)]
@@ -156,9 +157,7 @@ def distance_part(counts: np.ndarray, distances: np.ndarray) -> Part:
     return Part("Distance of the mistakes in the tree", "distances", text, picture, [head, *rows])
 
 
-def _settings(metric: Mapping[str, Any]) -> dict[str, Any]:
-    trees = (other.get("ancestors") for other in metric["evaluators"])
-    return dict(type="ClassificationReport", ancestors=next(filter(None, trees), None))
-
-
-REPORTS["TopKAccuracy"] = _settings
+REPORTS["TopKAccuracy"] = lambda metric: dict(
+    type="ClassificationReport",
+    ancestors=next(filter(None, (other.get("ancestors") for other in metric["evaluators"])), None),
+)

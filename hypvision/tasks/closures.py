@@ -79,7 +79,7 @@ def default_temperature(dim: int) -> float:
 
 
 def closure_ranks(points: Tensor, space: Lorentz | Euclidean, closure: Closure) -> dict[str, float]:
-    """How well the ancestors of all names can be read off the distances ``(mean_rank, map)``; see
+    """How well distances tell the ancestors of all names: ``mean_rank`` and ``map`` of
     :mod:`hypvision.losses.graph`."""
     distances = torch.cat([space.dist(rows.unsqueeze(1), points.unsqueeze(0)) for rows in points.split(128)])
     edges = graph_of(closure) == 1
@@ -100,19 +100,11 @@ def graph_of(closure: Closure) -> Tensor:
 
 
 def draw_closure(closure: Closure, out: str | Path, title: str = "", **options: Any) -> dict[str, Any]:
-    """Train points, measure them and draw them.
+    """Train points with the ``options`` of :func:`embed_closure`, but ``space``, measure them and draw them; gives what
+    ``closure.json`` holds.
 
     Writes ``points.csv`` (a row for each name: coordinates in the Poincare ball of curvature 1), ``disk.png`` and
-    ``closure.json``.
-
-    Args:
-        closure: names and their ancestors.
-        out: folder of the results.
-        title: above the picture.
-        options: of :func:`embed_closure`, but ``space``.
-
-    Returns:
-        What ``closure.json`` holds.
+    ``closure.json`` into ``out``.
     """
     require("matplotlib", "viz")
     from hypvision.viz.disk import draw_hierarchy

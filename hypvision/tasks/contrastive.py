@@ -6,6 +6,7 @@ with any adapter.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from hypvision.clip.towers import encode_by_length, encode_image, encode_text
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.geometry import lorentz
-from hypvision.inference.predictors import Predictor, Request, zero_shot
+from hypvision.inference.predictors import zero_shot
 from hypvision.losses.contrastive import compositional_entailment, contrastive_loss, gathered, soft_cross_entropy
 from hypvision.tasks.classification import per_image
 
@@ -35,7 +36,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     """CLIP's symmetric contrastive loss (Radford et al., ICML 2021), on its sphere or, for models with
     ``geometry="lorentz"``, MERU's on the hyperboloid with entailment; with boxes HyCoCLIP's.
 
-    Images with the same caption are not told apart. Negatives come from all processes.
+    Images with the same caption are each other's positives. Negatives come from all processes.
 
     Where samples say which concepts an image shows and which of them its caption names, a caption is true of every
     image that shows that concept, and the targets are shared evenly among all that are true (multi-positive InfoNCE,
@@ -98,8 +99,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
 
         Returns:
             ``"tensor"``: points of the images (:func:`hypvision.clip.spaces.space_of`); ``"loss"``: the parts of the
-            loss; ``"predict"``: for each image
-            a dict with ``scores`` over the classes and ``label``.
+            loss; ``"predict"``: for each image a dict with ``scores`` over the classes and ``label``.
         """
         one_of(("tensor", "loss", "predict"), mode=mode)
         space = space_of(self.clip)
@@ -113,11 +113,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             return images
         if caption is not None and label is None:  # pairs for retrieval
             words = encode_text(self.clip, self.tokenizer(list(caption)).to(self.mean.device), normalize=True)
-            names: Sequence[str | None] = image or [None] * len(images)
-            return [
-                dict(image=x, text=y, caption=c, name=name, space=space)
-                for x, y, c, name in zip(images, words, caption, names)
-            ]
+            columns = zip(images, words, caption, image or itertools.repeat(None))
+            return [dict(image=x, text=y, caption=c, name=name, space=space) for x, y, c, name in columns]
         return per_image(label, None, scores=space.similarity(images.float(), self.class_points()).cpu())
 
     def _images(self, inputs: Tensor) -> Tensor:
@@ -164,15 +161,14 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
                 of_text = soft_cross_entropy(space.logits(box_texts, images, scale), true[:, own].T)
                 losses |= dict(loss_box_image=share * of_image, loss_box_text=share * of_text)
             if isinstance(space, Hyperboloid) and self.entail:
-                losses |= self._entailment(points, words, count, space.c)
+                if boxes:  # HyCoCLIP's four terms
+                    parts = compositional_entailment(
+                        points[:count], words[:count], points[count:], words[count:], space.c
+                    )
+                    losses |= {f"loss_entail_{name}": 0.5 * self.entail * value for name, value in parts.items()}
+                else:  # MERU's
+                    losses["loss_entail"] = self.entail * lorentz.entailment_loss(words, points, space.c).mean()
         return losses
-
-    def _entailment(self, points: Tensor, words: Tensor, count: int, c: Tensor | float) -> dict[str, Tensor]:
-        """MERU's entailment, or with boxes HyCoCLIP's four, weighted."""
-        if len(points) == count:
-            return dict(loss_entail=self.entail * lorentz.entailment_loss(words, points, c).mean())
-        parts = compositional_entailment(points[:count], words[:count], points[count:], words[count:], c)
-        return {f"loss_entail_{name}": 0.5 * self.entail * value for name, value in parts.items()}
 
 
 def _of_all_processes(caption: list[str]) -> list[list[str]]:
@@ -183,8 +179,4 @@ def _of_all_processes(caption: list[str]) -> list[list[str]]:
     return found
 
 
-def _predictor(model: CLIPContrast, config: Any, request: Request) -> Predictor:
-    return zero_shot(model, request)
-
-
-PREDICTORS["CLIPContrast"] = _predictor
+PREDICTORS["CLIPContrast"] = lambda model, config, request: zero_shot(model, request)

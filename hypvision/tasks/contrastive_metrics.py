@@ -128,7 +128,7 @@ def _ancestors(given: Mapping[str, Sequence[str]] | str) -> dict[Node, set[Node]
 
 
 def _neighbours(above: Mapping[Node, set[Node]]) -> dict[Node, set[Node]]:
-    """The nodes one edge away from each; what has nothing above it lies under one root."""
+    """The nodes one edge away from each; nodes without a parent lie under one root."""
     root = object()
     found: dict[Node, set[Node]] = {node: set() for node in (root, *above)}
     for node, ancestors in above.items():

@@ -71,10 +71,7 @@ def load_learner(config: str | Path, weights: str | Path) -> tuple[MetricLearner
 
 
 def load_embedder(
-    config: str | Path | None = None,
-    weights: str | Path | None = None,
-    model: str | None = None,
-    device: str = "cpu",
+    config: str | Path | None = None, weights: str | Path | None = None, model: str | None = None, device: str = "cpu"
 ) -> Embedder:
     """A metric learner (``config`` and ``weights``), or a timm ``model``, on a device.
 
@@ -97,13 +94,15 @@ def load_embedder(
     name = str(weights or model)
     if weights is None and model in builtin_index().records:
         network = _of_the_zoo(name)
-    elif weights is not None:
-        network = _timm_model(str(model), pretrained=False)
-        load_weights(network, weights)
     else:
-        network = _timm_model(str(model), pretrained=True)
-        published = network.pretrained_cfg
-        name = ".".join(filter(None, (published.get("architecture") or str(model), published.get("tag"))))
+        from hypvision.tasks.classification import fetch_backbone
+
+        network = fetch_backbone(str(model), num_classes=0, pretrained=weights is None)
+        if weights is not None:
+            load_weights(network, weights)
+        else:
+            published = network.pretrained_cfg
+            name = ".".join(filter(None, (published.get("architecture") or name, published.get("tag"))))
     transform = create_transform(**resolve_data_config({}, model=network))
     return Embedder(network.to(device).eval(), transform, "cosine", name)
 
@@ -114,8 +113,7 @@ def named_embedder(name: str, device: str = "cpu") -> Embedder:
     Raises:
         HypvisionError: none has it, or its weights cannot be had.
     """
-    record = builtin_index().records.get(name)
-    if timm.is_model(name) if record is None else record.task != "zero-shot":
+    if gives_features(name):
         return load_embedder(model=name, device=device)
     from hypvision.clip.models import create_clip
     from hypvision.clip.names import clip_options
@@ -123,6 +121,12 @@ def named_embedder(name: str, device: str = "cpu") -> Embedder:
     clip = create_clip(**clip_options(name))
     clip.model.to(device)
     return clip_embedder(clip, name)
+
+
+def gives_features(name: str) -> bool:
+    """Whether a name is that of a timm model or of weights of the zoo, other than a CLIP's."""
+    record = builtin_index().records.get(name)
+    return timm.is_model(name) if record is None else record.task != "zero-shot"
 
 
 def clip_embedder(clip: CLIPBundle, name: str) -> Embedder:
@@ -148,29 +152,6 @@ def _of_the_zoo(name: str) -> Any:
     network: Any = load(name)
     network.reset_classifier(0)
     return network
-
-
-def _timm_model(name: str, pretrained: bool) -> Any:
-    """A timm model without head, with its published weights or with random ones that the caller replaces."""
-    from hypvision.tasks.classification import create_backbone
-
-    try:
-        return create_backbone(name, num_classes=0, pretrained=pretrained)
-    except HypvisionError:
-        raise
-    except Exception as error:
-        # Whatever the download raises: the hub has its own errors, and so have the sockets below it.
-        if not pretrained:
-            raise
-        if "No pretrained weights exist" in str(error):
-            raise HypvisionError(
-                f"There are no published weights of the model '{name}', and random ones find nothing. Give --weights "
-                "FILE, the checkpoint of a training of it."
-            ) from error
-        raise HypvisionError(
-            f"The published weights of '{name}' cannot be fetched ({type(error).__name__}: {error}). Check the "
-            "connection, or give a file with --weights FILE."
-        ) from error
 
 
 def embed_sources(

@@ -93,8 +93,7 @@ class FewShotCLIP(BaseModel):
                 raise HypvisionError(f"A few-shot method takes the adapter 'lathadapter', not {adapter.get('type')!r}.")
             if is_hyperbolic(bundle.model):
                 raise HypvisionError(
-                    "LatHAdapter (+lath) refines unit class features on a sphere, but this CLIP embeds on a "
-                    "hyperboloid: leave it out."
+                    "LatHAdapter (+lath) works on a sphere, but this CLIP embeds on a hyperboloid: leave it out."
                 )
             size = feature_size(self.host)
             if adapter.get("dim", 0) not in (0, size):
@@ -163,10 +162,7 @@ class FewShotCLIP(BaseModel):
         if mode == "loss":
             return self._loss(out, label)
         logits = self._logits(out)
-        if mode == "tensor":
-            return logits
-        scores = logits.softmax(-1).cpu()
-        return per_image(label, index, scores=scores)
+        return logits if mode == "tensor" else per_image(label, index, scores=logits.softmax(-1).cpu())
 
     def _logits(self, out: HostOutput) -> Tensor:
         if self.hierarchy is None:
@@ -209,8 +205,8 @@ def _model(runner: Runner) -> FewShotCLIP:
 
 @HOOKS.register_module()
 class ClassNamesHook(Hook):
-    """Gives the model the class names and the sentence of the data that it meets next, and the data the model's way to
-    see images."""
+    """Gives the model the class names and template of the next data set, and the data set the model's image
+    transform."""
 
     priority = "VERY_HIGH"
 
@@ -222,14 +218,8 @@ class ClassNamesHook(Hook):
                 unit, raw = model.host.class_features()
                 model.hierarchy.begin(raw if model.hierarchy.config.raw else unit)
 
-    def before_train_epoch(self, runner: Runner) -> None:
-        self._set(runner, runner.train_dataloader)
-
-    def before_val_epoch(self, runner: Runner) -> None:
-        self._set(runner, runner.val_dataloader)
-
-    def before_test_epoch(self, runner: Runner) -> None:
-        self._set(runner, runner.test_dataloader)
+    def _before_epoch(self, runner: Runner, mode: str = "train") -> None:
+        self._set(runner, getattr(runner, f"{mode}_dataloader"))
 
     @staticmethod
     def _set(runner: Runner, loader: DataLoader) -> None:
@@ -240,9 +230,9 @@ class ClassNamesHook(Hook):
 
 @HOOKS.register_module()
 class GaussianAverageHook(Hook):
-    """PromptSRC's average over the weights after each epoch, which takes their place after the last.
+    """PromptSRC's average over the weights after each epoch, which replaces them after the last.
 
-    What is in it so far is part of every checkpoint, so a resumed training ends as an uninterrupted one.
+    Checkpoints contain the running average, so a resumed training ends as an uninterrupted one.
 
     Args:
         mean, std: of the weights over the epochs, see :func:`hypvision.clip.prompting.promptsrc.gaussian_weights`.
@@ -289,8 +279,8 @@ class FeatureCacheHook(Hook):
     """Trains a method behind the frozen image tower on features that are computed once.
 
     Args:
-        views: augmented views of each training image, of which every sample takes one by chance; 0 for the centre crop.
-            The official codes augment anew in each epoch: that is training without this hook.
+        views: augmented views of each training image, of which every sample takes a random one; 0: the centre crop.
+            The official codes augment anew in each epoch, as trainings without this hook do.
         folder: where features are stored, by the content of the images and of the model; None: in memory alone.
     """
 
@@ -303,16 +293,15 @@ class FeatureCacheHook(Hook):
         model, dataset = _model(runner), runner.train_dataloader.dataset
         if not model.host.feature_inputs:
             raise HypvisionError(
-                f"{type(model.host).__name__} changes the image tower and cannot train on stored features. Leave out "
-                "FeatureCacheHook."
+                f"{type(model.host).__name__} changes the image tower, so it needs images: leave out FeatureCacheHook."
             )
         dataset.use_features(self.cache.features(model.host, dataset, self.views))
 
 
 @HOOKS.register_module()
 class TipAdapterHook(Hook):
-    """Fills the cache of a Tip-Adapter before its training, and chooses its alpha and beta behind the last epoch, on
-    all validation images where there are any. Neither depends on whether the training sees images or stored features.
+    """Fills the cache of a Tip-Adapter before its training, and chooses its alpha and beta after the last epoch, on all
+    validation images where there are any. Neither depends on whether the training sees images or stored features.
 
     Args:
         views: augmented views of each training image, whose mean feature is its key (10, as in the official code).
@@ -373,7 +362,7 @@ class CoOpCosineLR(LRSchedulerMixin, _ParamScheduler):
 
 @DATA_SAMPLERS.register_module()
 class FixedLengthSampler(Sampler):
-    """So many images an epoch, one random order of the data after the other.
+    """A fixed number of images an epoch: one random order of the data after the other.
 
     Args:
         dataset: the data.
@@ -425,14 +414,12 @@ def accuracy(
     model.set_data(dataset.metainfo)
     show_to(dataset, model.host.clip)
     right = seen = 0
-    batches: Iterable[tuple[Tensor, Tensor]]
+    loader = DataLoader(dataset, batch, num_workers=workers)
+    batches: Iterable[tuple[Tensor, Tensor]] = ((sample["inputs"], sample["label"]) for sample in loader)
+    if features is not None:
+        batches = zip(features.split(batch), torch.tensor(dataset.labels).split(batch))
     mixed = amp is not None and device.type == "cuda"
     with torch.autocast(device.type, dtype=amp or torch.bfloat16, enabled=mixed):
-        if features is not None:
-            batches = zip(features.split(batch), torch.tensor(dataset.labels).split(batch))
-        else:
-            loader = DataLoader(dataset, batch, num_workers=workers)
-            batches = ((sample["inputs"], sample["label"]) for sample in loader)
         for inputs, labels in batches:
             logits = model(inputs.to(device))
             names = [f"A logit of the image '{item.path}'" for item in dataset.items[seen : seen + len(labels)]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -172,18 +173,18 @@ def plan(
         source: of ``cross`` and ``dg``.
     """
     cross_dataset = protocol in ("cross", "dg")
-    datasets = _once(datasets or {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS))
-    shots = _once(shots or ((1, 2, 4, 8, 16) if protocol == "shots" else (16,)))
+    datasets = tuple(dict.fromkeys(datasets or {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS)))
+    counts = dict.fromkeys(shots or ((1, 2, 4, 8, 16) if protocol == "shots" else (16,)))
     cells = []
-    for method in _once(methods):
+    for method in dict.fromkeys(methods):
         name, _ = split_method(method)
         if name in _SEEN_ONLY and protocol != "shots":
             raise HypvisionError(
                 f"{method} tells the classes that it was trained on alone, so it has no cells in '{protocol}'. Run "
                 "hypvision fewshot shots."
             )
-        for seed in _once(seeds):
-            for count in shots:
+        for seed in dict.fromkeys(seeds):
+            for count in counts:
                 if cross_dataset and name != "promptkd":
                     cells.append(CellSpec(protocol, method, source, count, seed, datasets))
                 else:  # PromptKD is distilled on each target
@@ -195,10 +196,6 @@ def plan(
                 "this run, or give --datasets (of cross and dg: --source) with training images."
             )
     return cells
-
-
-def _once(values: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(values))
 
 
 def is_finished(results: str | Path, spec: CellSpec) -> bool:
@@ -232,8 +229,11 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     Returns:
         Accuracies in percent, by what was tested: ``base`` and ``new``; ``all``; or the names of data sets.
     """
-    folder, begin = Path(results, spec.key), time.perf_counter()
-    before = _result(folder, settings)
+    folder, begin, before = Path(results, spec.key), time.perf_counter(), None
+    with suppress(HypvisionError):  # there is none, or it is damaged
+        before = read_result(folder)
+    if before is not None and before.settings.shared() != settings.shared():
+        before = None
     if before is not None:
         spec = spec._replace(targets=tuple(dict.fromkeys((*before.cell.targets, *spec.targets))))
     config = cell_config(spec, settings)
@@ -256,15 +256,14 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     trained = time.perf_counter() - begin
     known = {} if before is None else before.accuracy
     found = {**known, **_measure(model, spec, settings, known)}
-    earlier = (0.0, 0.0) if before is None else (before.train_seconds, before.seconds)
     report = Result(
         spec,
         found,
         settings,
         steps=steps,
         epochs=epochs,
-        train_seconds=round(earlier[0] + trained, 1),
-        seconds=round(earlier[1] + time.perf_counter() - begin, 1),
+        train_seconds=round(trained + (before.train_seconds if before else 0), 1),
+        seconds=round(time.perf_counter() - begin + (before.seconds if before else 0), 1),
         parameters=sum(value.numel() for _, value in model.learned()),
         precision=settings.amp if settings.amp and torch.cuda.is_available() else "fp32",
         training_images=_training_images(config, spec) if learns else "",
@@ -283,20 +282,10 @@ def measured_checkpoint(folder: str | Path, best_val: bool) -> Path | None:
     return max(best, key=lambda path: int(path.stem.rpartition("_")[2]), default=last_checkpoint(folder))
 
 
-def _result(folder: Path, settings: Settings) -> Result | None:
-    """What is there of a cell, with these settings."""
-    try:
-        found = read_result(folder)
-    except HypvisionError:
-        return None
-    return found if found.settings.shared() == settings.shared() else None
-
-
 def _training_images(config: Config, spec: CellSpec) -> str:
     """What a method behind the frozen image tower was trained on; of others nothing, they see new views alone."""
-    kept = [hook.views for hook in config.custom_hooks if hook.type == "FeatureCacheHook"]
-    if kept:
-        return f"{kept[0]} kept views" if kept[0] else "kept centre crops"
+    if stored := [hook.views for hook in config.custom_hooks if hook.type == "FeatureCacheHook"]:
+        return f"{stored[0]} kept views" if stored[0] else "kept centre crops"
     name, _ = split_method(spec.method)
     return "new views" if recipe(name, spec.protocol, spec.dataset, spec.shots, 1, 1).features else ""
 
@@ -319,8 +308,8 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
 
 
 def check_methods(specs: Sequence[CellSpec], settings: Settings) -> None:
-    """Build each method once, without data: what does not fit the CLIP is an error before the first cell, and what
-    follows the CLIP is told.
+    """Build each method once, without data, so that a misfit to the CLIP is an error before the first cell and a
+    changed default is told.
 
     Raises:
         HypvisionError: no such CLIP or weights, or a method or its options do not fit it.
@@ -383,14 +372,15 @@ def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings, known: Mapp
     elif spec.targets:
         tests = {name: (name, "all") for name in (spec.dataset, *spec.targets)}
     found = {}
-    for key, (name, subset) in tests.items():
-        if key in known:
-            continue
-        data = FewShotDataset(
-            settings.root, name, "test", None, spec.seed, subset, settings.size, skip_broken=settings.skip_broken
-        )
-        features = None
-        if settings.cache is not None and model.host.feature_inputs:
-            features = cache.features(model.host, data)[0]
+    for key in [key for key in tests if key not in known]:
+        data = tested_images(*tests[key], spec, settings)
+        stored = settings.cache is not None and model.host.feature_inputs
+        features = cache.features(model.host, data)[0] if stored else None
         found[key] = accuracy(model, data, 100, settings.workers, _AMP[settings.amp], features)
     return found
+
+
+def tested_images(name: str, subset: str, spec: CellSpec, settings: Settings) -> FewShotDataset:
+    """The test images of a data set, or of a subset of its classes, as a cell sees them."""
+    options: dict[str, Any] = dict(size=settings.size, skip_broken=settings.skip_broken)
+    return FewShotDataset(settings.root, name, "test", None, spec.seed, subset, **options)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from mmengine.registry import MODELS
 from PIL import Image, ImageDraw
@@ -21,7 +22,14 @@ from hypvision.engine.checkpoint import load
 from hypvision.errors import HypvisionError
 from hypvision.images import open_image
 from hypvision.tasks.few_shot import FewShotCLIP
-from hypvision.tasks.few_shot_benchmark import CellSpec, Settings, cell_config, measured_checkpoint, read_result
+from hypvision.tasks.few_shot_benchmark import (
+    CellSpec,
+    Settings,
+    cell_config,
+    measured_checkpoint,
+    read_result,
+    tested_images,
+)
 from hypvision.viz.disk import poincare_disk, to_disk
 from hypvision.viz.sheet import contact_sheet, save_figure, save_image
 
@@ -43,13 +51,11 @@ def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, 
     folder = Path(folder)
     if not (folder / "result.json").is_file():
         raise HypvisionError(
-            f"'{folder}' is no finished few-shot cell: it has no result.json. Give the folder of one, "
-            "RESULTS/base2new/METHOD/..."
+            f"'{folder}' is no finished few-shot cell (no result.json). Give one, RESULTS/base2new/METHOD/..."
         )
     result = read_result(folder)
     spec, settings = result.cell, replace(result.settings, root=str(root))
-    path = measured_checkpoint(folder, settings.best_val)
-    if path is None:
+    if (path := measured_checkpoint(folder, settings.best_val)) is None:
         raise HypvisionError(f"There is no checkpoint in '{folder}', so there is nothing to draw.")
     model = MODELS.build(cell_config(spec, settings).model)
     load_trained(model, load(path), path)
@@ -58,7 +64,7 @@ def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, 
 
 @torch.no_grad()
 def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Places:
-    """Where attributes, classes and at most so many images are, the images evenly spaced over the sorted data set."""
+    """Points of attributes, classes and at most ``most`` images, which are evenly spaced over the sorted data set."""
     hierarchy: LatentHierarchy | None = model.hierarchy
     if hierarchy is None or not hierarchy.config.hierarchy:
         raise HypvisionError("This cell has no LatHAdapter with a hierarchy. Give one of a method with +lath.")
@@ -95,9 +101,10 @@ def attribute_sheet(
         ImageDraw.Draw(row).text((8, 3), words[:110], fill="black")
         row.paste(strip, (0, 18))
         rows.append(row)
-    sheet = Image.new("RGB", (max(row.width for row in rows), sum(row.height for row in rows)), "white")
-    for number, row in enumerate(rows):
-        sheet.paste(row, (0, sum(other.height for other in rows[:number])))
+    sheet, top = Image.new("RGB", (max(row.width for row in rows), sum(row.height for row in rows)), "white"), 0
+    for row in rows:
+        sheet.paste(row, (0, top))
+        top += row.height
     return sheet
 
 
@@ -106,12 +113,9 @@ def draw_places(placed: Places, hierarchy: LatentHierarchy, path: str | Path, ti
 
     Distances from the middle are exact, angles are those of the plane of largest variance.
     """
-    xy = to_disk(torch.cat([placed.images, placed.attributes, placed.classes]), hierarchy.ball, "origin")
-    images, attributes, classes = (
-        xy[: len(placed.images)],
-        xy[len(placed.images) : -len(placed.classes)],
-        xy[-len(placed.classes) :],
-    )
+    kinds = placed.images, placed.attributes, placed.classes
+    xy = to_disk(torch.cat(kinds), hierarchy.ball, "origin")
+    images, attributes, classes = np.split(xy, np.cumsum([len(points) for points in kinds[:2]]))
     figure, disk = poincare_disk(8.0)
     disk.points(images, colours=placed.labels.tolist(), s=8, alpha=0.5, zorder=1)
     nearest = hierarchy.ball.cdist(placed.attributes, placed.classes).argmin(1).numpy()
@@ -125,21 +129,10 @@ def draw_places(placed: Places, hierarchy: LatentHierarchy, path: str | Path, ti
 
 
 def explain_cell(folder: str | Path, root: str | Path, out: str | Path | None = None) -> list[Path]:
-    """Draw ``attributes.png`` and ``disk.png`` of a finished cell, from its test images.
-
-    Args:
-        folder: of the cell.
-        root: of all data sets.
-        out: where to draw; default: in the folder.
-
-    Returns:
-        What was drawn.
-    """
+    """Draw ``attributes.png`` and ``disk.png`` of the finished cell in a folder, from its test images below the
+    ``root`` of all data sets, there or in ``out``; gives what was drawn."""
     model, spec, settings = load_cell_model(folder, root)
-    subset = "base" if spec.protocol == "base2new" else "all"
-    data = FewShotDataset(
-        settings.root, spec.dataset, "test", None, spec.seed, subset, settings.size, skip_broken=settings.skip_broken
-    )
+    data = tested_images(spec.dataset, "base" if spec.protocol == "base2new" else "all", spec, settings)
     placed, out, hierarchy = places(model, data), Path(out or folder), model.hierarchy
     assert hierarchy is not None, "places() has refused it"
     drawn = [out / "attributes.png", out / "disk.png"]

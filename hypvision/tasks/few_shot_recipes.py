@@ -100,26 +100,15 @@ def split_method(method: str) -> tuple[str, bool]:
 
 def host_options(method: str) -> tuple[str, ...]:
     """The options that the host of a method takes, beside the models."""
-    name, _ = split_method(method)
-    return tuple(
-        option
-        for option in inspect.signature(HOSTS[name.removesuffix("-f")]).parameters
-        if option not in ("clip", "teacher")
-    )
+    known = inspect.signature(HOSTS[split_method(method)[0].removesuffix("-f")]).parameters
+    return tuple(option for option in known if option not in ("clip", "teacher"))
 
 
 def check_options(
     methods: Sequence[str], host: Mapping[str, Any] | None = None, adapter: Mapping[str, Any] | None = None
 ) -> None:
-    """Each option must be one of some method: it goes to those that have it, and to no other.
-
-    Args:
-        methods: what runs, maybe with ``+lath``.
-        host: options of hosts.
-        adapter: options of LatHAdapter.
-    """
-    names = dict.fromkeys(split_method(method)[0] for method in methods)
-    taken = {name: host_options(name) for name in names}
+    """Each option of hosts and of LatHAdapter must be one of some method: it goes to those that have it alone."""
+    taken = {name: host_options(name) for name in (split_method(method)[0] for method in methods)}
     known = [option for own in taken.values() for option in own]
     if lost := [option for option in host or {} if option not in known]:
         told = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in taken.items())
@@ -129,7 +118,7 @@ def check_options(
     if adapter and not any(split_method(method)[1] for method in methods):
         raise HypvisionError(
             f"The options of LatHAdapter ({', '.join(adapter)}) have no use here: no method is with it. Write the "
-            f"method {next(iter(names))}+lath, or leave them out."
+            f"method {next(iter(taken))}+lath, or leave them out."
         )
 
 
@@ -185,9 +174,9 @@ def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes:
 
 
 def with_steps(recipe: Recipe, steps: int | None, epochs: int | None) -> tuple[Recipe, int | None]:
-    """The recipe with other epochs, and images of an epoch such that all epochs together have so many steps.
+    """The recipe with other epochs, and how many images an epoch has if all epochs together take ``steps`` steps.
 
-    Of steps alone there are as many epochs as divide them, at most the recipe's.
+    Without ``epochs``, their number is the largest divisor of ``steps`` that is at most the recipe's.
     """
     if epochs is not None and recipe.epochs:
         share, average = epochs / recipe.epochs, recipe.average
@@ -266,11 +255,21 @@ def few_shot_config(
     found, length = with_steps(published, steps, epochs)
     data = dict(type="FewShotDataset", root=root, name=dataset, seed=seed, size=size, skip_broken=skip_broken)
     tested = "base" if protocol == "base2new" else "all"
+    train_data = dict(data, part="train", subset=subset or ("all" if found.unlabelled else tested))
+    train_data |= dict(shots=None if found.unlabelled else shots, pickles=pickles)
+    if found.search is not None:
+        train_data |= dict(scale=TIP_ADAPTER_SCALE, repeat=True)
     loader = dict(num_workers=workers, collate_fn=dict(type="default_collate"))
     own = dict(cache=cache) if name == "promptsrc" and cache is not None else {}
-    saving = _saving(found, length or images, best_val)
+    # A checkpoint takes the time of a step: one an epoch, but at most one in ten steps.
+    steps_of_epoch = max(1, (length or images) // found.batch)
+    saving: dict[str, Any] = dict(
+        interval=max(1, min(max(found.epochs, 1) // 10, 10 // steps_of_epoch)), max_keep_ckpts=2
+    )
+    if best_val:
+        saving |= dict(save_best="top1", rule="greater")
     return dict(
-        _test_loops(dict(data, part="test", subset=tested), loader, best_val),
+        _test_loops(dict(data, part="test", subset=tested), loader, ("test", "val") if best_val else ("test",)),
         custom_imports=dict(imports=["hypvision.tasks", "hypvision.tasks.few_shot", "hypvision.data.fewshot"]),
         default_scope="mmengine",
         data_root=root,
@@ -281,26 +280,17 @@ def few_shot_config(
             class_weights=class_weights,
             adapter=dict(type="lathadapter", classes=total_classes or classes, **(adapter or {})) if lath else None,
         ),
-        train_dataloader=dict(
-            _train_loader(found, length, images, balanced),
-            dataset=_train_data(found, data, subset or ("all" if found.unlabelled else tested), shots, pickles),
-            **loader,
-        ),
+        train_dataloader=dict(_train_loader(found, length, images, balanced), dataset=train_data, **loader),
         train_cfg=dict(by_epoch=True, max_epochs=max(found.epochs, 1)),
         **_training(found, amp, views, cache),
-        default_hooks=dict(logger=dict(type="LoggerHook", interval=50), checkpoint=saving),
+        default_hooks=dict(
+            logger=dict(type="LoggerHook", interval=50), checkpoint=dict(type="CheckpointHook", **saving)
+        ),
         randomness=dict(seed=seed),
         experiment_name=f"{protocol}-{method}-{dataset}-{shots}-{seed}",
         log_level="WARNING",
         env_cfg=dict(dist_cfg=dict(backend="nccl")),
     )
-
-
-def _train_data(found: Recipe, data: dict, subset: str, shots: int | None, pickles: str | None) -> dict[str, Any]:
-    train = dict(data, part="train", shots=None if found.unlabelled else shots, pickles=pickles, subset=subset)
-    if found.search is not None:
-        train.update(scale=TIP_ADAPTER_SCALE, repeat=True)
-    return train
 
 
 def _train_loader(found: Recipe, length: int | None, images: int, balanced: bool) -> dict[str, Any]:
@@ -314,22 +304,14 @@ def _train_loader(found: Recipe, length: int | None, images: int, balanced: bool
     return dict(batch_size=found.batch, sampler=sampler, drop_last=whole)
 
 
-def _saving(found: Recipe, images: int, best: bool) -> dict[str, Any]:
-    """A checkpoint an epoch, but at most one in ten steps, since it takes the time of one."""
-    interval = max(1, min(max(found.epochs, 1) // 10, 10 // max(1, images // found.batch)))
-    saving = dict(type="CheckpointHook", interval=interval, max_keep_ckpts=2)
-    return dict(saving, save_best="top1", rule="greater") if best else saving
-
-
-def _test_loops(data: dict[str, Any], loader: dict[str, Any], validate: bool) -> dict[str, Any]:
-    """The test, and with ``validate`` the same after each epoch."""
+def _test_loops(data: dict[str, Any], loader: dict[str, Any], phases: Sequence[str]) -> dict[str, Any]:
     sampler = dict(type="DefaultSampler", shuffle=False)
     loop = dict(
         dataloader=dict(batch_size=100, sampler=sampler, dataset=data, **loader),
         evaluator=dict(type="TopKAccuracy", topk=(1,)),
         cfg=dict(),
     )
-    return {f"{phase}_{part}": value for phase in ("test", "val")[: 1 + validate] for part, value in loop.items()}
+    return {f"{phase}_{part}": value for phase in phases for part, value in loop.items()}
 
 
 def _training(found: Recipe, amp: str | None, views: int | None, cache: str | None) -> dict[str, Any]:
@@ -347,17 +329,14 @@ def _training(found: Recipe, amp: str | None, views: int | None, cache: str | No
         hooks.append(dict(type="FeatureCacheHook", views=views, folder=cache))
     if found.search is not None:
         hooks.append(dict(type="TipAdapterHook", folder=cache, ends=found.search))
+    wrappers: dict[str | None, dict[str, Any]] = {
+        None: dict(type="OptimWrapper"),
+        "bf16": dict(type="BFloat16OptimWrapper"),
+        "fp16": dict(type="AmpOptimWrapper", dtype="float16", loss_scale="dynamic"),
+    }
+    one_of(wrappers, amp=amp)
     return dict(
-        optim_wrapper=dict(optimizer={**optimizer, **found.optimizer}, **_precision(amp)),
+        optim_wrapper=dict(optimizer={**optimizer, **found.optimizer}, **wrappers[amp]),
         param_scheduler=[scheduler] if found.epochs else [],
         custom_hooks=hooks,
     )
-
-
-def _precision(amp: str | None) -> dict[str, Any]:
-    if amp is None:
-        return dict(type="OptimWrapper")
-    one_of(("bf16", "fp16"), amp=amp)
-    if amp == "bf16":
-        return dict(type="BFloat16OptimWrapper")
-    return dict(type="AmpOptimWrapper", dtype="float16", loss_scale="dynamic")

@@ -47,14 +47,10 @@ def harmonic(base: float, new: float) -> float:
 
 def read_results(folder: str | Path) -> list[dict[str, Any]]:
     """All finished cells below a folder."""
-    paths = sorted(Path(folder).glob("**/result.json"))
-    if not paths:
+    if not (paths := sorted(Path(folder).glob("**/result.json"))):
         raise HypvisionError(f"There are no results (result.json) in '{folder}'. Give the --out of a few-shot run.")
-    results = ((path, read_result(path.parent)) for path in paths)
-    return [
-        dict(result.cell._asdict(), accuracy=result.accuracy, about=asdict(result), path=str(path))
-        for path, result in results
-    ]
+    results = {str(path): read_result(path.parent) for path in paths}
+    return [dict(r.cell._asdict(), accuracy=r.accuracy, about=asdict(r), path=path) for path, r in results.items()]
 
 
 def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
@@ -74,10 +70,7 @@ def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
             for dataset, columns in _by_dataset(cell):
                 groups[name, dataset].append(cell)
                 _add(values[name, dataset][cell["seed"]], columns, cell, groups[name, dataset])
-        lines = [
-            _row(protocol, *key, values[key])._replace(**_told([c.get("about", {}) for c in own]))
-            for key, own in groups.items()
-        ]
+        lines = [_row(protocol, *key, values[key], groups[key]) for key in groups]
         lines.sort(key=lambda row: (row.method, _place(row.dataset)))
         sources = ((row.method, row.dataset) for row in lines if row.dataset.endswith("(source)"))
         foreign = {method for method, dataset in sources if dataset != "imagenet (source)"}  # published is ImageNet's
@@ -109,21 +102,17 @@ def _names(cells: Sequence[Mapping[str, Any]]) -> list[str]:
             values[cell["method"], key].add(repr(own.get(key)))
     found = []
     for cell, own in zip(cells, settings):
-        given = cell.get("about", {}).get("settings", {}).get("adapter") or {}
-        words = [f"{key}={value}" for key, value in given.items()] if cell["method"].endswith("+lath") else []
-        words += [
-            f"{key}={value}" for key, value in own.items() if value is not None and len(values[cell["method"], key]) > 1
-        ]
-        found.append(" ".join([cell["method"], *words]))
+        method, given = cell["method"], cell.get("about", {}).get("settings", {}).get("adapter") or {}
+        told = [*given.items()] if method.endswith("+lath") else []
+        told += [(key, value) for key, value in own.items() if value is not None and len(values[method, key]) > 1]
+        found.append(" ".join([method, *(f"{key}={value}" for key, value in told)]))
     return found
 
 
 def _settings(cell: Mapping[str, Any]) -> dict[str, Any]:
     """What the result of a cell depends on, beside the options of LatHAdapter, without what does not concern it."""
     about = cell.get("about", {})
-    unused = {"adapter"}
-    if not cell["method"].startswith("promptkd"):
-        unused.add("teacher")
+    unused = {"adapter"} if cell["method"].startswith("promptkd") else {"adapter", "teacher"}
     if about.get("epochs") == 0:
         unused |= {"steps", "epochs", "batch", "views"}
     elif not about.get("training_images"):
@@ -135,13 +124,10 @@ def _settings(cell: Mapping[str, Any]) -> dict[str, Any]:
     return _flat(found)
 
 
-def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping):
-            found.update({f"{key}.{name}": own for name, own in _flat(value).items()})
-        else:
-            found[key] = value
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return found
 
 
@@ -163,10 +149,22 @@ def _by_dataset(cell: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, float]
             yield (dataset if dataset != cell["dataset"] else f"{dataset} (source)"), {"accuracy": value}
 
 
-def _row(protocol: str, method: str, dataset: str, seeds: Mapping[int, Mapping[str, float]]) -> Row:
-    mean, std = _over_seeds(seeds)
-    own = {seed: dict(values) for seed, values in seeds.items()}
-    return Row(method, dataset, len(own), mean, std, _known(protocol, method, dataset), of_seeds=own)
+def _row(
+    protocol: str, method: str, dataset: str, seeds: dict[int, dict[str, float]], cells: Sequence[Mapping[str, Any]]
+) -> Row:
+    """The row of cells that differ in the seed alone; its note says how they were trained otherwise than others."""
+    abouts = [cell.get("about", {}) for cell in cells]
+    transductive = any(about.get("transductive") for about in abouts)
+    settings = [about.get("settings", {}) for about in abouts]
+    own_teacher = any(s.get("teacher") and s["teacher"].get("clip") == s.get("clip") for s in settings)
+    best_val = any(about.get("selection") == "best_val" for about in abouts)
+    notes = dict(transductive=transductive)
+    notes |= {"own teacher": transductive and own_teacher, "chosen on test images": best_val}
+    images = sorted({about["training_images"] for about in abouts if about.get("training_images")})
+    note = ", ".join([*(text for text, holds in notes.items() if holds), *images])
+    steps = tuple(sorted({int(about["steps"]) for about in abouts if "steps" in about}))
+    known = _known(protocol, method, dataset)
+    return Row(method, dataset, len(seeds), *_over_seeds(seeds), known, steps, note, dict(seeds))
 
 
 def _over_seeds(seeds: Mapping[int, Mapping[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
@@ -182,23 +180,10 @@ def _over_seeds(seeds: Mapping[int, Mapping[str, float]]) -> tuple[dict[str, flo
     return mean, std
 
 
-def _told(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Steps and note of a row."""
-    settings = [cell.get("settings", {}) for cell in cells]
-    own = any(s.get("teacher") and s["teacher"].get("clip") == s.get("clip") for s in settings)
-    transductive = any(cell.get("transductive") for cell in cells)
-    notes = [text for holds, text in ((transductive, "transductive"), (transductive and own, "own teacher")) if holds]
-    notes += ["chosen on test images"] if any(cell.get("selection") == "best_val" for cell in cells) else []
-    notes += sorted({cell["training_images"] for cell in cells if cell.get("training_images")})
-    steps = {int(cell["steps"]) for cell in cells if "steps" in cell}
-    return dict(steps=tuple(sorted(steps)), note=", ".join(notes))
-
-
 def _known(protocol: str, method: str, dataset: str) -> dict[str, float]:
     dataset = dataset.removesuffix(" (source)")
     if protocol == "base2new":
-        pair = published.BASE_TO_NEW.get(method, {}).get(dataset)
-        if pair is not None:
+        if (pair := published.BASE_TO_NEW.get(method, {}).get(dataset)) is not None:
             return dict(base=pair[0], new=pair[1], HM=harmonic(*pair))
         if dataset == "average" and method in published.HARMONIC:
             return dict(HM=published.HARMONIC[method])
@@ -275,17 +260,16 @@ def comma_separated(rows: Sequence[Row]) -> str:
     columns = _columns(rows)
     head = ["method", "note", "dataset", "seeds", "steps"]
     head += [f"{c}{s}" for c in columns for s in ("", " std", " published")]
-    cells = [[part.get(column, "") for column in columns for part in (row.mean, row.std, row.known)] for row in rows]
-    abouts = [[row.method, row.note, row.dataset, row.seeds, "/".join(map(str, row.steps))] for row in rows]
-    lines = [[*about, *values] for about, values in zip(abouts, cells)]
-    return csv_text([head, *lines])
+    lines: list[Sequence[object]] = [head]
+    for row in rows:
+        numbers = [part.get(column, "") for column in columns for part in (row.mean, row.std, row.known)]
+        lines.append([row.method, row.note, row.dataset, row.seeds, "/".join(map(str, row.steps)), *numbers])
+    return csv_text(lines)
 
 
 def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
-    """The curve of accuracy over shots, a line a method, that of zero-shot level; published averages dotted.
-
-    Of methods without an average, their lines on each data set.
-    """
+    """The curve of accuracy over shots: a line a method, horizontal for zero-shot, and dotted for published averages;
+    a method without an average has a line for each data set."""
     plt = require("matplotlib.pyplot", "viz")
     averaged = {row.method for row in rows if row.dataset == "average"}
     rows = [row for row in rows if row.dataset == "average" or row.method not in averaged]
@@ -311,15 +295,7 @@ def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
 
 
 def write_tables(folder: str | Path, out: str | Path | None = None) -> str:
-    """Write ``PROTOCOL.md``, ``PROTOCOL.csv`` and the shots curve of a results folder.
-
-    Args:
-        folder: of the results.
-        out: where to write; default: there.
-
-    Returns:
-        All tables in Markdown.
-    """
+    """Write ``PROTOCOL.md``, ``PROTOCOL.csv`` and the shots curve of a results folder; gives all tables in Markdown."""
     out, texts = Path(out or folder), []
     for protocol, rows in tables(read_results(folder)).items():
         texts.append(markdown(protocol, rows))

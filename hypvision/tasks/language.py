@@ -177,7 +177,7 @@ def released_decay(name: str, mixed: bool) -> bool:
         return False
     if last == "scale":  # HELM-D's and the connection's with shared experts; latent attention has softmax_scale
         return mixed and ".attn." in name
-    return not (mixed and "norm" in name) and not (not mixed and name.endswith("kv_norm.weight"))
+    return "norm" not in name if mixed else not name.endswith("kv_norm.weight")
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()

@@ -19,14 +19,8 @@ PROMPT_STYLES = ("harness", "official")
 
 
 def save_folder(config: str | Path, weights: str | Path, folder: str | Path, options: dict | None = None) -> Path:
-    """Write a model that ``hypvision train`` has trained, with its tokenizer, as transformers' folder.
-
-    Args:
-        config: the config of the training, with a ``LanguageModel``.
-        weights: its checkpoint.
-        folder: a new one.
-        options: changes of the config.
-    """
+    """Write a model that ``hypvision train`` has trained by a config of a ``LanguageModel``, maybe changed by
+    ``options``, with its tokenizer, as transformers' new ``folder``."""
     require("mmengine", "mm")
     transformers = require("transformers", "lm")
     from hypvision.data.language import load_tokenizer
@@ -187,8 +181,7 @@ def evaluate(
         max_length=model.config.max_seq_len, backend="causal",
     )  # fmt: skip
     manager = tasks_of.TaskManager(include_path=None if include is None else str(include))
-    unknown = [task for task in tasks if task not in manager.all_tasks]
-    if unknown:
+    if unknown := [task for task in tasks if task not in manager.all_tasks]:
         raise HypvisionError(f"The harness has no task '{unknown[0]}'. Its own list: lm_eval ls tasks.")
     results: dict[str, dict[str, Any]] = {}
     groups: dict[int | None, list[str]] = {}

@@ -10,7 +10,6 @@ import itertools
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS
@@ -25,31 +24,15 @@ from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.param_groups import ParamGroups
 from hypvision.errors import HypvisionError
 from hypvision.geometry import CurvatureParameter, Euclidean, Lorentz, Manifold, PoincareBall
-from hypvision.geometry.numerics import Function, exact
+from hypvision.geometry.numerics import exact
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Embedding
 from hypvision.losses import HIERLoss, MetricLoss, clip_to_ball, rescale_radii
+from hypvision.losses.contrastive import gathered
 from hypvision.nn import LorentzLinear
-from hypvision.tasks.classification import BackboneModel, create_backbone, per_image
+from hypvision.tasks.classification import BackboneModel, per_image
 
 GEOMETRIES = {"poincare": PoincareBall, "lorentz": Lorentz, "euclidean": Euclidean}
-
-
-class _Gather(Function):
-    """All processes' rows; the gradient of a row is the sum over the processes that used it."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor) -> Tensor:
-        ctx.rows, ctx.rank = len(x), dist.get_rank()
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, x.contiguous())
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        grad = grad.contiguous().clone()
-        dist.all_reduce(grad)
-        return grad[ctx.rank * ctx.rows : (ctx.rank + 1) * ctx.rows]
 
 
 def gather_embeddings(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,11 +41,7 @@ def gather_embeddings(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     The gradient reaches the processes that an embedding came from. Under DistributedDataParallel, which averages
     gradients, all weights get exactly the gradient that one process with the whole batch would compute.
     """
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-        return x, labels
-    every = [torch.empty_like(labels) for _ in range(dist.get_world_size())]
-    dist.all_gather(every, labels.contiguous())
-    return _Gather.apply(x), torch.cat(every)
+    return gathered(x), gathered(labels)
 
 
 class EmbeddingNeck(nn.Module):
@@ -171,26 +150,9 @@ class MetricLearner(BackboneModel):
                 raise HypvisionError(f"model.hier_loss: {error}") from error
         self.train(self.training)
 
-    def build_backbone(self, arguments: dict[str, Any]) -> Any:
-        """The timm model, with an error that says what to do where its weights cannot be fetched."""
-        try:
-            return create_backbone(**arguments)
-        except HypvisionError:
-            raise
-        except Exception as error:
-            # Whatever the download raises: the hub has its own errors, and so have the sockets below it.
-            if not arguments.get("pretrained"):
-                raise
-            raise HypvisionError(
-                f"The pretrained weights of '{arguments['model_name']}' cannot be fetched ({type(error).__name__}: "
-                f"{error}). Check the connection; or give a file with --cfg-options "
-                "model.backbone.pretrained_cfg_overlay.file=WEIGHTS; or start from random weights with "
-                "--cfg-options model.backbone.pretrained=False."
-            ) from error
-
     @property
     def space(self) -> str:
-        """How embeddings compare, see :func:`.retrieval_metrics.nearest`."""
+        """How embeddings compare, see :func:`.metric_learning_metrics.nearest`."""
         return "cosine" if self.neck.geometry == "euclidean" else "lorentz"
 
     def features(self, inputs: Tensor) -> Tensor:

@@ -19,19 +19,20 @@ from hypvision.tasks.classification import ScoreMetric
 
 
 def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
-    """The mean of the precisions at each true sample in the order of the scores, 0 to 1; samples of equal scores count
-    as found at once, as in scikit-learn.
-
-    Args:
-        scores: (N,).
-        truth: bool (N,); NaN without a true one.
-    """
+    """The mean of the precisions at each true sample in the order of the scores ``(N,)``, 0 to 1, NaN without a true
+    one (``truth``, bool ``(N,)``); samples of equal scores count as found at once, as in scikit-learn."""
     if not truth.any():
         return math.nan
+    found, taken = found_at_thresholds(scores, truth)
+    return float(np.sum(np.diff(found, prepend=0) * found / taken) / truth.sum())
+
+
+def found_at_thresholds(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each distinct score, from high to low: how many true samples, and how many in all, have at least this
+    score."""
     order = np.argsort(-scores, kind="stable")
     ends = np.flatnonzero(np.diff(scores[order], append=-np.inf))  # the last of each group of equal scores
-    found = np.cumsum(truth[order])[ends]
-    return float(np.sum(np.diff(found, prepend=0) * found / (ends + 1)) / truth.sum())
+    return np.cumsum(truth[order])[ends], ends + 1
 
 
 @METRICS.register_module()

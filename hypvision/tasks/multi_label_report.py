@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ from mmengine.registry import METRICS
 
 from hypvision.engine.extensions import REPORTS
 from hypvision.engine.reports import ReportMetric
-from hypvision.tasks.multi_label import average_precision
+from hypvision.tasks.classification_report import class_rates
+from hypvision.tasks.multi_label import average_precision, found_at_thresholds
 from hypvision.viz.evaluation import precision_recall_figure
 from hypvision.viz.report import Part
 
@@ -19,16 +20,10 @@ _LINES = 10  # classes with a curve
 
 
 def precision_curve(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Precision (101,) at recalls from 0 to 1: the best that a threshold with at least this recall has.
-
-    Args:
-        scores: (N,).
-        truth: bool (N,), with a true one.
-    """
-    order = np.argsort(-scores, kind="stable")
-    ends = np.flatnonzero(np.diff(scores[order], append=-np.inf))  # equal scores pass a threshold together
-    found = np.cumsum(truth[order])[ends]
-    best = np.maximum.accumulate((found / (ends + 1))[::-1])[::-1]
+    """Precision (101,) at recalls from 0 to 1: the best that a threshold with at least this recall has, by scores (N,)
+    and their truth, bool (N,), of which one is true."""
+    found, taken = found_at_thresholds(scores, truth)
+    best = np.maximum.accumulate((found / taken)[::-1])[::-1]
     curve: np.ndarray = best[np.searchsorted(found, _RECALL * truth.sum() - 1e-9)]
     return curve
 
@@ -64,19 +59,14 @@ class MultiLabelReport(ReportMetric):
 
 
 def curve_parts(scores: np.ndarray, truth: np.ndarray, names: Sequence[str]) -> list[Part]:
-    """Curves of precision and recall: their mean, and those of the best and the worst classes.
-
-    Args:
-        scores: (N, C).
-        truth: bool (N, C).
-        names: of the classes.
-    """
-    known, title = np.flatnonzero(truth.any(0)).tolist(), "Precision and recall"
-    if not known:
+    """Curves of precision and recall by scores (N, C) and their truth, bool (N, C): their mean, and those of the best
+    and the worst classes."""
+    labelled, title = np.flatnonzero(truth.any(0)).tolist(), "Precision and recall"
+    if not labelled:
         return [Part(title, text="No image of the test data has a label.")]
-    curves = {c: precision_curve(scores[:, c], truth[:, c]) for c in known}
-    ap = {c: 100 * average_precision(scores[:, c], truth[:, c]) for c in known}
-    by_ap = sorted(known, key=lambda c: -ap[c])
+    curves = {c: precision_curve(scores[:, c], truth[:, c]) for c in labelled}
+    ap = {c: 100 * average_precision(scores[:, c], truth[:, c]) for c in labelled}
+    by_ap = sorted(labelled, key=lambda c: -ap[c])
     chosen = by_ap if len(by_ap) <= _LINES else [*by_ap[: _LINES // 2], *by_ap[-_LINES // 2 :]]
     mean = np.mean(list(curves.values()), 0)
     panels = {
@@ -84,7 +74,7 @@ def curve_parts(scores: np.ndarray, truth: np.ndarray, names: Sequence[str]) -> 
         "classes": {f"{names[c]}  ({ap[c]:.1f})": curves[c] for c in chosen},
     }
     some = "" if len(chosen) == len(by_ap) else " On the right are the five best and the five worst classes."
-    lines = {"(mean)": mean, **{names[c]: curves[c] for c in known}}
+    lines = {"(mean)": mean, **{names[c]: curves[c] for c in labelled}}
     rows = [(name, float(r), float(p)) for name, curve in lines.items() for r, p in zip(_RECALL, curve)]
     text = f"The best precision at each recall; in brackets the average precision of the class, in percent.{some}"
     picture = precision_recall_figure(_RECALL, panels)
@@ -94,17 +84,10 @@ def curve_parts(scores: np.ndarray, truth: np.ndarray, names: Sequence[str]) -> 
 def label_table(scores: np.ndarray, truth: np.ndarray, names: Sequence[str], threshold: float) -> list[tuple]:
     """AP, recall, precision and F1 of each class in percent, the worst AP first; NaN without anything to count."""
     given = scores >= threshold
-    right, true, found = (truth & given).sum(0), truth.sum(0), given.sum(0)
-    with np.errstate(invalid="ignore"):
-        recall, precision, f1 = 100 * right / true, 100 * right / found, 200 * right / (true + found)
+    true, *rates = class_rates((truth & given).sum(0), truth.sum(0), given.sum(0))
     ap = [100 * average_precision(scores[:, c], truth[:, c]) for c in range(len(names))]
-    rows = zip(names, true.tolist(), ap, recall.tolist(), precision.tolist(), f1.tolist())
-    order = sorted(rows, key=lambda row: (row[2] != row[2], row[2]))
+    order = sorted(zip(names, true, ap, *rates), key=lambda row: (row[2] != row[2], row[2]))
     return [("class", "images", "AP", "recall", "precision", "F1"), *order]
 
 
-def _settings(metric: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(type="MultiLabelReport", threshold=metric.get("threshold", 0.5))
-
-
-REPORTS["MultiLabelAP"] = _settings
+REPORTS["MultiLabelAP"] = lambda metric: dict(type="MultiLabelReport", threshold=metric.get("threshold", 0.5))

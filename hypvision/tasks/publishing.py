@@ -1,8 +1,7 @@
 """From a checkpoint of a training to a record of the zoo; ``hypvision zoo publish`` is its command line.
 
-Nothing is believed: the checkpoint is measured, the file that was made from it is measured in a fresh process that
-finds it through the zoo's own resolver, and the record is written only if the two agree. The numbers in a record are
-those of the file.
+The checkpoint is measured; so is the file that was made from it, in a fresh process that finds it as users do, through
+the zoo's index. The record is written only if the two agree, with the numbers of the file.
 """
 
 from __future__ import annotations
@@ -81,14 +80,12 @@ def describe_config(config: Any) -> dict[str, Any]:
     if config.get("test_dataloader") is None:
         raise HypvisionError(f"The config '{config.filename}' has no test_dataloader, which the input is described by.")
     found: dict[str, Any] = {"task": task, "model": backbone["model_name"].partition(".")[0]}
-    if task == "classification":
-        arguments = {key: value for key, value in backbone.items() if key not in _TRAINING_ONLY}
-        if arguments:
-            found["arguments"] = json.loads(json.dumps(arguments))
-        found["input"] = image_input(config)
-        return found
+    arguments = {key: value for key, value in backbone.items() if key not in _TRAINING_ONLY}
+    if task == "classification" and arguments:
+        found["arguments"] = json.loads(json.dumps(arguments))
     found["input"] = image_input(config)
-    found["model_config"] = _model_config(config)
+    if task != "classification":
+        found["model_config"] = _without_start(json.loads(json.dumps(config.model.to_dict())))
     return found
 
 
@@ -148,21 +145,16 @@ def _resized(dataset: Mapping[str, Any]) -> tuple[int, int] | None:
     return None
 
 
-def _model_config(config: Any) -> dict[str, Any]:
-    """The config of the whole model as plain values, without the checkpoints that the training started from."""
-    model = json.loads(json.dumps(config.model.to_dict()))
-
-    def clean(node: Any) -> Any:
-        if isinstance(node, dict):
-            return {
-                key: clean(value)
-                for key, value in node.items()
-                if key not in ("checkpoint_path", "pretrained")
-                and not (key == "init_cfg" and isinstance(value, dict) and value.get("type") == "Pretrained")
-            }
-        return [clean(value) for value in node] if isinstance(node, list) else node
-
-    return clean(model)
+def _without_start(node: Any) -> Any:
+    """The config of a model, or a part of it, without the checkpoints that the training started from."""
+    if isinstance(node, list):
+        return [_without_start(value) for value in node]
+    if not isinstance(node, dict):
+        return node
+    start = {"checkpoint_path", "pretrained"}
+    if isinstance(node.get("init_cfg"), dict) and node["init_cfg"].get("type") == "Pretrained":
+        start.add("init_cfg")
+    return {key: _without_start(value) for key, value in node.items() if key not in start}
 
 
 def _measure(
@@ -170,8 +162,7 @@ def _measure(
 ) -> dict[str, float]:
     """The metrics that ``hypvision test`` prints, run in a fresh process."""
     command = [sys.executable, "-m", "hypvision.cli", "test", config, weights, "--work-dir", str(work_dir)]
-    if options:
-        command += ["--cfg-options", *options]
+    command += ["--cfg-options", *options] if options else []
     print(f"$ hypvision {' '.join(command[3:])}", flush=True)
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
     if done.returncode:
@@ -218,10 +209,8 @@ def publish(
     weights = stripped(loaded, task)
     header = {"name": name, "classes": list(meta["classes"])}
     if "model_config" in known:
-        header["model"] = known.pop("model_config")
-        header["dataset_meta"] = json.loads(
-            json.dumps({key: meta[key] for key in ("classes", "palette") if key in meta})
-        )
+        kept = {key: meta[key] for key in ("classes", "palette") if key in meta}
+        header |= dict(model=known.pop("model_config"), dataset_meta=json.loads(json.dumps(kept)))
     index = read_index(folder) if (folder / "index.yml").is_file() else Index({}, folder.resolve())
     texts = _texts(index, name, about)
     names = list(metrics) or [MAIN_METRICS[task]]
@@ -229,7 +218,13 @@ def publish(
     with tempfile.TemporaryDirectory(prefix="publish-") as place:
         stage = Path(place)
         file = _stored(weights, header, stage, name, storage)
-        _check_total(index, name, file["bytes"])
+        total = file["bytes"] + sum(r.file.bytes for r in index if r.file.path is not None and r.name != name)
+        if total > PACKAGED_LIMIT:
+            raise HypvisionError(
+                f"With this file the zoo would hold {total / 1e6:.1f} MB; {PACKAGED_LIMIT / 1e6:.0f} MB is the limit "
+                "for files in the repository. Store it with fewer bits, or put it on a hub (hypvision zoo push) and "
+                "list its url."
+            )
         test_data = texts.pop("test_data")
         record = {
             "name": name,
@@ -305,29 +300,16 @@ def _measure_both(
 
 def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("description", "intended_use", "data", "training", "limits", "licence", "parent", "test_data")
-    unknown = [key for key in about if key not in keys]
-    if unknown:
+    if unknown := [key for key in about if key not in keys]:
         raise HypvisionError(f"--about: unknown key '{unknown[0]}'. Known: {', '.join(keys)}.")
-    texts: dict[str, Any] = {}
-    if name in index.records:
-        old = index.records[name].to_dict()
-        texts = {key: old[key] for key in keys if key in old}
+    old = index.records[name].to_dict() if name in index.records else {}
+    texts = {key: old[key] for key in keys if key in old}
+    if old:
         texts["test_data"] = old["metrics"][0]["data"]
-    texts.update(about)
-    missing = [key for key in keys if key not in texts and key not in ("licence", "parent")]
-    if missing:
+    texts |= about
+    if missing := [key for key in keys if key not in texts and key not in ("licence", "parent")]:
         raise HypvisionError(f"--about must give {', '.join(missing)}: a weight file without them helps nobody.")
     return texts
-
-
-def _check_total(index: Index, name: str, size: int) -> None:
-    total = size + sum(r.file.bytes for r in index if r.file.path is not None and r.name != name)
-    if total > PACKAGED_LIMIT:
-        raise HypvisionError(
-            f"With this file the zoo would hold {total / 1e6:.1f} MB; {PACKAGED_LIMIT / 1e6:.0f} MB is the limit "
-            "for files in the repository. Store it with fewer bits, or put it on a hub (hypvision zoo push) and list "
-            "its url."
-        )
 
 
 def _load_elsewhere(name: str, environment: Mapping[str, str], stage: Path) -> None:

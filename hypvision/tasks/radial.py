@@ -29,6 +29,7 @@ from hypvision.clip.open_vocabulary import set_tuning
 from hypvision.clip.radial.metrics import kendall_tau
 from hypvision.clip.radial.reference import FrozenTexts, frozen_images, frozen_texts
 from hypvision.clip.radial.texts import distinct, embed_texts
+from hypvision.clip.spaces import Sphere
 from hypvision.clip.towers import encode_image, encode_packed, find_towers
 from hypvision.clip.views import show_to
 from hypvision.engine.extensions import PREDICTORS
@@ -103,17 +104,14 @@ class RadialTuning(BaseModel):
         """Unit embeddings ``(N, d)`` of distinct texts, and the root ``(d,)``."""
         own = self.root_kind == "text" and "" not in texts
         tokens = self.tokenizer([*texts, ""] if own else list(texts)).to(next(self.parameters()).device)
-        embeddings = encode_packed(self.clip, tokens)
-        embeddings = F.normalize(embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)), dim=-1)
+        embeddings = Sphere().embed(encode_packed(self.clip, tokens), "text")
         if self.root_kind != "text":
             return embeddings, F.normalize(self.root, dim=-1)
         return embeddings[: len(texts)], embeddings[-1 if own else list(texts).index("")]
 
     def encode_images(self, inputs: Tensor) -> Tensor:
         """Unit embeddings ``(b, d)`` of images."""
-        mean, std = (torch.tensor(value).to(inputs.device)[:, None, None] for value in self.bundle[2:])
-        found = encode_image(self.clip, (inputs - mean) / std)
-        return F.normalize(found.to(torch.promote_types(found.dtype, torch.float32)), dim=-1)
+        return Sphere().embed(encode_image(self.clip, self.bundle.normalised(inputs)), "image")
 
     def forward(
         self,
@@ -195,8 +193,7 @@ class FrozenTextsHook(Hook):
 
 @METRICS.register_module()
 class ChainOrder(Metric):
-    """Kendall's tau between the distances of a chain's texts from the root and their levels, the mean over chains; NaN
-    without chains."""
+    """Kendall's tau between the radii of a chain's texts and their levels, the mean over chains; NaN without chains."""
 
     default_prefix = ""
 

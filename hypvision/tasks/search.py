@@ -71,8 +71,10 @@ def search(
     """
     if isinstance(queries, Sources):
         asked, points = embed_sources(embedder, queries, batch, device)
-    else:
-        asked, points = _frames(queries), embedder.embed_texts(queries).float().cpu()
+    else:  # texts, each as an image that shows it
+        points = embedder.embed_texts(queries).float().cpu()
+        slugs = [re.sub(r"[^0-9A-Za-z]+", "-", text)[:40].strip("-") for text in queries]
+        asked = [Frame(t, f"{n:02d}_{slug}", None, text_tile(t)) for n, (t, slug) in enumerate(zip(queries, slugs))]
     frames, vectors = embedded or embed_sources(embedder, gallery, batch, device)
     places = {_identity(frame): number for number, frame in enumerate(frames)}
     texts = not isinstance(queries, Sources)
@@ -90,12 +92,6 @@ def search(
         near = [Neighbour(frames[number], distance, shown[number]) for number, distance in zip(numbers, far)]
         found.append(Found(query, own_copies[place], near))
     return found
-
-
-def _frames(texts: Sequence[str]) -> list[Frame]:
-    """Texts as images that show them."""
-    names = [f"{number:02d}_{re.sub(r'[^0-9A-Za-z]+', '-', text)[:40].strip('-')}" for number, text in enumerate(texts)]
-    return [Frame(text, name, None, text_tile(text)) for text, name in zip(texts, names)]
 
 
 def _identity(frame: Frame) -> tuple[Path, int | None]:

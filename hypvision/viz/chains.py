@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
 
 def draw_walks(image: Image.Image | str, walks: Mapping[str, Sequence[tuple[str, float, float]]]) -> Figure:
-    """An image and beside it, for each model, the texts of its walk: higher up the more general.
-
-    Args:
-        image: the image, or words in its place.
-        walks: for each model (text, radius, similarity), from general to specific.
+    """An image, or words in its place, and beside it, for each model, the texts of its walk, as (text, radius,
+    similarity) from general to specific: higher up the more general.
 
     Raises:
         HypvisionError: matplotlib is missing.

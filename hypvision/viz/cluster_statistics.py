@@ -46,18 +46,13 @@ def sharpness(assignment: Tensor) -> Sharpness:
     entropy = -(assignment * logits).sum(2).mean().item() / math.log(count)
     logits = logits - logits.mean(2, keepdim=True)
     variance = logits.square().mean().item()
-    content = (logits - logits.mean(0, keepdim=True)).square().mean().item()
-    return Sharpness(
-        (largest - 1 / count) / (1 - 1 / count), entropy, math.sqrt(variance), content / variance if variance else 0.0
-    )
+    content = (logits - logits.mean(0, keepdim=True)).square().mean().item() / variance if variance else 0.0
+    return Sharpness((largest - 1 / count) / (1 - 1 / count), entropy, math.sqrt(variance), content)
 
 
 def purity(labels: np.ndarray, classes: np.ndarray, ignore: int = 255) -> float:
-    """Share of the pixels that belong to the most frequent class of their cluster; pixels of ``ignore`` do not count.
-
-    Args:
-        labels: cluster of each pixel, integers >= 0 of any shape.
-        classes: class of each pixel, integers >= 0 of the same shape.
+    """Share of the pixels that belong to the most frequent class of their cluster, by cluster and class of each pixel,
+    integers >= 0 of one shape; pixels of the class ``ignore`` do not count.
 
     Raises:
         ValueError: the shapes differ, or every pixel is ignored.
@@ -75,28 +70,22 @@ def purity(labels: np.ndarray, classes: np.ndarray, ignore: int = 255) -> float:
 
 def grid_labels(window_index: Tensor, prop: int) -> np.ndarray:
     """A grid to compare clusters with: each window of a map ``(H, W)`` cut into ``prop x prop`` nearly equal cells."""
-    rows, columns = (_cells(index, prop) for index in (window_index[:, 0], window_index[0, :]))
-    cells: np.ndarray = window_index.cpu().numpy() * prop**2 + rows[:, None] * prop + columns
-    return cells
 
+    def cells_along(index: Tensor) -> np.ndarray:
+        """For the window number of each place of an axis: which of ``prop`` cells along its window it lies in."""
+        _, lengths = torch.unique_consecutive(index, return_counts=True)
+        return np.concatenate([np.arange(n) * prop // n for n in lengths.tolist()])
 
-def _cells(index: Tensor, prop: int) -> np.ndarray:
-    """For the window number of each place of an axis: which of ``prop`` cells along its window it lies in."""
-    _, lengths = torch.unique_consecutive(index, return_counts=True)
-    return np.concatenate([np.arange(n) * prop // n for n in lengths.tolist()])
+    rows, columns = (cells_along(index) for index in (window_index[:, 0], window_index[0, :]))
+    return window_index.cpu().numpy() * prop**2 + rows[:, None] * prop + columns
 
 
 def cluster_purity(
     assignment: ClusterAssignment, classes: np.ndarray, index: int = 0, ignore: int = 255
 ) -> tuple[float, float]:
-    """Purity of the arg-max clusters of the patch level (mean over heads), and that of as many cells of a grid.
-
-    Args:
-        assignment: of a block.
-        classes: class of each pixel of the image ``(H', W')``; maps are enlarged to it by repeating.
-        index: which image of the batch.
-        ignore: class that does not count.
-    """
+    """Purity of the arg-max clusters of the patch level of a block (mean over heads), and that of as many cells of a
+    grid, by the class of each pixel ``(H', W')`` of image ``index`` of the batch, to which maps are enlarged by
+    repeating; pixels of the class ``ignore`` do not count."""
     heads, prop = assignment.patch.shape[1], math.isqrt(assignment.patch.shape[2])
     maps = (enlarge(cluster_map(assignment, head, index=index), classes.shape) for head in range(heads))
     found = [purity(labels, classes, ignore) for labels in maps]

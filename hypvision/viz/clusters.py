@@ -105,8 +105,7 @@ def confidence_map(
 def _weights(assignment: ClusterAssignment, head: int, level: str, index: int) -> Tensor:
     """The soft assignments of one head to its centres: ``(M, H, W)``, or ``(K, fold, fold)`` of the window level."""
     one_of(LEVELS, level=level)
-    weights = assignment.patch if level == "patch" else assignment.window
-    if weights is None:
+    if (weights := assignment.patch if level == "patch" else assignment.window) is None:
         raise ValueError("This block has no window level.")
     between(0, weights.shape[1] - 1, integer=True, head=head)
     return weights[index, head].detach()
@@ -117,8 +116,7 @@ def enlarge(labels: np.ndarray, size: Sequence[int] | None) -> np.ndarray:
     if size is None:
         return labels
     rows, columns = (np.arange(new) * old // new for new, old in zip(size, labels.shape))
-    enlarged: np.ndarray = labels[rows[:, None], columns]
-    return enlarged
+    return labels[rows[:, None], columns]
 
 
 def kmeans(
@@ -239,8 +237,7 @@ def merge_clusters(
     centers.index_add_(0, member, pixels[0].flatten(1).t().double())
     regions = kmeans(centers / area[:, None], k, area, seed)[member]
     order = regions.bincount().argsort(descending=True, stable=True)
-    merged: np.ndarray = order.argsort()[regions].reshape(labels.shape).numpy()
-    return merged
+    return order.argsort()[regions].reshape(labels.shape).numpy()
 
 
 @torch.no_grad()
@@ -303,11 +300,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def draw_regions(image: Image.Image, labels: np.ndarray, alpha: float = 0.5, outlines: bool = True) -> Image.Image:
-    """The image with each label's colour over it.
+    """The image with each label's colour over it, by ``labels`` ``(H, W)``, integers >= 0, enlarged by repeating
+    pixels.
 
     Args:
-        image: any size and mode.
-        labels: ``(H, W)`` integers >= 0; enlarged to the image by repeating pixels.
         alpha: opacity of the colours, 0 to 1.
         outlines: draw the borders between labels white.
     """
@@ -356,16 +352,6 @@ def _rows(
             f"the last block). Counted from 0, the model has {has}."
         )
     return rows
-
-
-def _nearly_uniform(rows: Iterable[_Row]) -> list[str]:
-    """The rows whose assignments are nearly uniform, in the mean over their heads, with their confidence."""
-    found = []
-    for entry, level, heads in rows:
-        sure = float(np.mean([confidence_map(entry.assignment, head, level).mean() for head in heads]))
-        if sure < NEARLY_UNIFORM:
-            found.append(f"stages.{entry.stage}.blocks.{entry.block}, {level} level ({sure:.0%})")
-    return found
 
 
 def draw_cluster_maps(
@@ -467,8 +453,7 @@ def prepare_image(
 def prepare_for(
     model: nn.Module, image: Image.Image, size: int, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> tuple[Image.Image, Tensor]:
-    """:func:`prepare_image` with the normalisation and interpolation that timm resolves for a model, where ``mean`` or
-    ``std`` is None."""
+    """:func:`prepare_image` by what timm resolves for a model, where ``mean`` or ``std`` is None."""
     given = {name: tuple(value) for name, value in (("mean", mean), ("std", std)) if value is not None}
     config = resolve_data_config(given, model=model)
     return prepare_image(image, size, config["mean"], config["std"], config["interpolation"])
@@ -507,7 +492,12 @@ def explain_image(
     assignments, features = _look(model, x)
     photo = to_rgb(image)
     result = {"clusters": draw_cluster_maps(photo, assignments, stage, block, head, level)}
-    if weak := _nearly_uniform(_rows(assignments, stage, block, head, level)):
+    weak = []
+    for entry, name, heads in _rows(assignments, stage, block, head, level):
+        sure = float(np.mean([confidence_map(entry.assignment, number, name).mean() for number in heads]))
+        if sure < NEARLY_UNIFORM:
+            weak.append(f"stages.{entry.stage}.blocks.{entry.block}, {name} level ({sure:.0%})")
+    if weak:
         _logger.warning(
             "The assignments are nearly uniform in %s, where 100 %% is hard: the colours there show small preferences, "
             "not groups that the model tells apart.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatch
 from itertools import chain
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 from hypvision.errors import HypvisionError, did_you_mean, require
 from hypvision.files import csv_text, parse_json, read_lines, write_text
+from hypvision.viz.palette import line_colours
 from hypvision.viz.sheet import save_figure
 
 LOG = "vis_data/scalars.json"
@@ -73,8 +75,7 @@ def _names(places: Sequence[Path]) -> list[str]:
 def _logs(place: Path) -> list[Path]:
     if place.is_file():
         return [place]
-    found = [place / LOG] if (place / LOG).is_file() else sorted(place.glob(f"*/{LOG}"))
-    if not found:
+    if not (found := [place / LOG] if (place / LOG).is_file() else sorted(place.glob(f"*/{LOG}"))):
         missing = f"'{place}' has no log of a training" if place.is_dir() else f"There is no run '{place}'"
         raise HypvisionError(f"{missing}. Give the work dir of a training, which has TIME/{LOG}, or such a file.")
     return found
@@ -83,12 +84,11 @@ def _logs(place: Path) -> list[Path]:
 def _records(path: Path) -> list[dict[str, Any]]:
     found = []
     for number, line in enumerate(read_lines(path, "the log of a training", blank=True), 1):
-        try:
-            record = parse_json(line) if line else None
-        except ValueError:
-            record = ""
-        if record is None:
+        if not line:
             continue
+        record = None
+        with suppress(ValueError):
+            record = parse_json(line)
         if not isinstance(record, dict) or not _is_value(record.get("step")):
             raise HypvisionError(
                 f"Line {number} of '{path}' is no record of a training's log. Expected: JSON with a number \"step\", "
@@ -158,22 +158,19 @@ def choose(curves: Sequence[Curve], patterns: Sequence[str] = ()) -> dict[str, l
 
 
 def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path, dpi: int = 110) -> None:
-    """Write a figure with a panel for each quantity, a line for each run.
-
-    Args:
-        panels: see :func:`choose`.
-        path: of the figure; matplotlib takes the format from its ending.
-        dpi: pixels an inch.
+    """Write a figure with a panel (see :func:`choose`) for each quantity, a line for each run, in the format of the
+    path's ending; ``dpi`` pixels an inch.
 
     Raises:
         HypvisionError: matplotlib is missing, or the place is not writable.
     """
     require("matplotlib", "viz")
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
     from matplotlib.ticker import MaxNLocator
 
     runs = list(dict.fromkeys(curve.run for panel in panels.values() for curve in panel))
-    colours = _colours(len(runs))
+    colours = line_colours(len(runs))
     columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure((4.2 * columns, 3 * rows + 0.5), layout="constrained")
@@ -193,18 +190,6 @@ def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path, dpi: in
     if len(runs) == 1:
         figure.suptitle(runs[0], fontsize=11)
     else:
-        handles = [_line(colour) for colour in colours]
+        handles = [Line2D([], [], color=colour, linewidth=2) for colour in colours]
         figure.legend(handles, runs, loc="outside upper center", ncols=max(1, min(3, len(runs))), fontsize=9)
     save_figure(figure, path, dpi)
-
-
-def _line(colour: Any) -> Any:
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], color=colour, linewidth=2)
-
-
-def _colours(count: int) -> list[Any]:
-    from matplotlib import colormaps
-
-    return [colormaps["tab10"](i) if count <= 10 else colormaps["turbo"]((i + 0.5) / count) for i in range(count)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -72,8 +73,7 @@ def to_disk(x: Tensor, manifold: Manifold, centre: str | Tensor = "mean", scale:
         farthest = length.max() if len(length) else 0.0
         scale = min(1.0, 2 * np.arctanh(0.95) / farthest) if farthest > 0 else 1.0
     length = np.maximum(length, 1e-12)
-    places: np.ndarray = v / length * np.minimum(np.tanh(scale * length / 2), _BOUNDARY)
-    return places
+    return v / length * np.minimum(np.tanh(scale * length / 2), _BOUNDARY)
 
 
 def to_unit(x: Tensor, manifold: Manifold) -> Tensor:
@@ -87,22 +87,17 @@ def to_unit(x: Tensor, manifold: Manifold) -> Tensor:
 
 
 def geodesic_arc(p: ArrayLike, q: ArrayLike, steps: int = 64) -> np.ndarray:
-    """Points ``(..., steps, 2)`` on the geodesic segments from ``p`` to ``q`` ``(..., 2)``, evenly spaced in hyperbolic
+    """Points ``(..., steps, 2)`` on geodesic segments between points ``(..., 2)``, evenly spaced in hyperbolic
     length."""
     start, end = (torch.as_tensor(np.asarray(points), dtype=torch.float64).unsqueeze(-2) for points in (p, q))
     t = torch.linspace(0, 1, steps, dtype=torch.float64).unsqueeze(1)
     shape = (*start.shape[:-2], steps, 2)
-    arc: np.ndarray = poincare.geodesic(t, start.expand(shape), end.expand(shape), 1.0).numpy()
-    return arc
+    return poincare.geodesic(t, start.expand(shape), end.expand(shape), 1.0).numpy()
 
 
 class PoincareDisk:
-    """A matplotlib axes with the unit disk; every method takes coordinates ``(N, 2)`` and passes options on.
-
-    Args:
-        axes: where to draw.
-        grid: radii, in hyperbolic distance, of circles around the origin.
-    """
+    """A matplotlib axes with the unit disk and circles around the origin at the hyperbolic distances ``grid``; every
+    method takes coordinates ``(N, 2)`` and passes options on."""
 
     def __init__(self, axes: Axes, grid: Sequence[float] = (1, 2, 3, 4)):
         self.axes = axes
@@ -123,14 +118,7 @@ class PoincareDisk:
     def points(
         self, xy: np.ndarray, colours: Sequence[int] | None = None, labels: Sequence[str] | None = None, **options: Any
     ) -> None:
-        """Points.
-
-        Args:
-            xy: coordinates.
-            colours: for each the number of its colour.
-            labels: a text for each, beside it.
-            options: of ``Axes.scatter``.
-        """
+        """Points, with the number of a colour and a text beside it for each; ``options`` of ``Axes.scatter``."""
         if colours is not None:
             options["c"] = label_colours(int(max(colours, default=0)) + 1)[np.asarray(colours)] / 255
         self.axes.scatter(xy[:, 0], xy[:, 1], **{"s": 12, "linewidths": 0, **options})
@@ -269,20 +257,11 @@ def plain_name(name: str) -> str:
 
 def _names_below(count: int, edges: np.ndarray) -> list[set[int]]:
     """For each name all names below it."""
-    children: list[list[int]] = [[] for _ in range(count)]
-    waiting = np.bincount(edges[:, 1], minlength=count)
-    parents: list[list[int]] = [[] for _ in range(count)]
-    for name, parent in edges.tolist():
-        children[parent].append(name)
-        parents[name].append(parent)
     below: list[set[int]] = [set() for _ in range(count)]
-    ready = np.flatnonzero(waiting == 0).tolist()
-    for name in ready:  # grows while it is walked: names whose children are all known
-        below[name].update(children[name], *(below[child] for child in children[name]))
-        for parent in parents[name]:
-            waiting[parent] -= 1
-            if not waiting[parent]:
-                ready.append(parent)
+    for name, parent in edges.tolist():
+        below[parent].add(name)
+    for name in TopologicalSorter(dict(enumerate(below))).static_order():  # children first
+        below[name] |= set().union(*(below[child] for child in below[name]))
     return below
 
 

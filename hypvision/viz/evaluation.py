@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from hypvision.viz.overlay import printable
+from hypvision.viz.palette import line_colours
 from hypvision.viz.sheet import fitted, show_names
 
 if TYPE_CHECKING:
@@ -66,8 +67,7 @@ def confusion_figure(
     else:
         axes.set(xticks=[], yticks=[])
     if most <= _NUMBERED:
-        percents = counts.max() >= _LARGE
-        if percents:
+        if percents := counts.max() >= _LARGE:
             axes.set_title("numbers: % of the true class", fontsize=9)
         for (y, x), number in np.ndenumerate(np.rint(share).astype(int) if percents else counts):
             if number:
@@ -84,19 +84,13 @@ def _short(name: str) -> str:
 
 
 def precision_recall_figure(recall: np.ndarray, panels: Mapping[str, Mapping[str, np.ndarray]]) -> Image.Image:
-    """Curves of precision over recall as an image.
-
-    Args:
-        recall: (R,), from 0 to 1.
-        panels: title -> name of a line -> precision (R,).
-    """
-    from matplotlib import colormaps
+    """Curves of precision over recall ``(R,)`` as an image; ``panels``: title -> name of a line -> precision
+    ``(R,)``."""
     from matplotlib.figure import Figure
 
     figure = Figure((5.6 * len(panels), 4.6), layout="constrained")
     for axes, (title, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items()):
-        for i, (name, precision) in enumerate(lines.items()):
-            colour = colormaps["tab10"](i) if len(lines) <= 10 else colormaps["turbo"]((i + 0.5) / len(lines))
+        for (name, precision), colour in zip(lines.items(), line_colours(len(lines))):
             axes.plot(recall, precision, label=_short(name), color=colour, linewidth=1.5)
         axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.03))
         axes.set_title(title, fontsize=10)
@@ -106,13 +100,7 @@ def precision_recall_figure(recall: np.ndarray, panels: Mapping[str, Mapping[str
 
 
 def bars_figure(names: Sequence[str], groups: Mapping[str, Sequence[float]], xlabel: str, ylabel: str) -> Image.Image:
-    """Groups of bars beside each other as an image.
-
-    Args:
-        names: of the places on the axis.
-        groups: name -> height at each place.
-        xlabel, ylabel: names of the axes.
-    """
+    """Groups of bars at the named places of an axis as an image; ``groups``: name -> height at each place."""
     from matplotlib.figure import Figure
 
     figure = Figure((max(4.5, 0.9 * len(names) + 2), 3.6), layout="constrained")

@@ -143,11 +143,8 @@ def containment(maps: Sequence[Tensor], mass: float = 0.5) -> Containment:
 
 
 def node_colours(nodes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
-    """A colour for each node of each level: a hue for each of the coarsest, shades of it for what is below.
-
-    Args:
-        nodes: how many nodes the levels have, from the finest.
-    """
+    """A colour for each node of each level, whose numbers of ``nodes`` go from the finest to the coarsest: a hue for
+    each of the coarsest, shades of it for what is below."""
 
     def colour(node: int, below: int) -> tuple[int, int, int]:
         hue = (node // below) / nodes[-1] + 0.03
@@ -165,8 +162,7 @@ def _enlarge(level: Tensor, size: tuple[int, int]) -> np.ndarray:
     """Maps ``(n, h, w)`` at the size ``(height, width)``, each with 1 in its strongest tenth."""
     large = F.interpolate(level[None].float(), size, mode="bilinear", align_corners=False)[0]
     strong = large.flatten(1).quantile(0.9, dim=1)[:, None, None]  # the maximum would leave peaked maps dark
-    found: np.ndarray = (large / strong.clamp(min=1e-12)).clamp(max=1).numpy()
-    return found
+    return (large / strong.clamp(min=1e-12)).clamp(max=1).numpy()
 
 
 def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96, labels: bool = True) -> Image.Image:
@@ -232,22 +228,15 @@ def _columns(won: Sequence[Tensor]) -> list[dict[int, float]]:
         below |= {2 * node for node in level if not {2 * node, 2 * node + 1} & below}
     places = [{node: float(column) for column, node in enumerate(sorted(shown[0]))}]
     for level in shown[1:]:
-        children = {
-            node: [places[-1][n] for n in (2 * node, 2 * node + 1) if n in places[-1]] for node in sorted(level)
-        }
+        last = places[-1]
+        children = {node: [last[n] for n in (2 * node, 2 * node + 1) if n in last] for node in sorted(level)}
         places.append({node: sum(found) / len(found) for node, found in children.items()})
     return places
 
 
 def draw_levels(image: Image.Image, maps: Sequence[Tensor], alpha: float = 0.6, side: int = 224) -> Image.Image:
-    """The image and, for each level from the finest, its patches in the colours of the nodes that win them.
-
-    Args:
-        image: what the model saw.
-        maps: of one image, ``(n_l, h, w)`` for each level.
-        alpha: opacity of the colours.
-        side: width of each image.
-    """
+    """The image that the model saw and, for each level from the finest, its patches in the colours of the nodes that
+    win them: maps of one image, ``(n_l, h, w)`` for each level. ``side`` is the width of each image in pixels."""
     height = round(side * image.height / image.width)
     small = to_rgb(image).resize((side, height), Image.Resampling.BICUBIC)
     sheet = Image.new("RGB", (GAP + (len(maps) + 1) * (side + GAP), height + 14 + 2 * GAP), "white")
@@ -262,17 +251,8 @@ def draw_levels(image: Image.Image, maps: Sequence[Tensor], alpha: float = 0.6, 
 
 
 def disk_positions(points: Sequence[Tensor], c: float) -> list[Tensor]:
-    """Points of the hyperboloid in the Poincare disk of curvature -1, see :func:`hypvision.viz.disk.to_disk`.
-
-    Distances from the origin are exact.
-
-    Args:
-        points: of the levels, ``(n_l, D + 1)``.
-        c: their curvature.
-
-    Returns:
-        Positions ``(n_l, 2)``, inside the unit circle.
-    """
+    """Positions ``(n_l, 2)`` in the Poincare disk of curvature -1 of the points ``(n_l, D + 1)`` of each level on a
+    hyperboloid of curvature ``-c``, see :func:`hypvision.viz.disk.to_disk`; distances from the origin are exact."""
     places = to_disk(torch.cat(list(points)), Lorentz(c), centre="origin", scale=1.0)
     return list(torch.from_numpy(places).split([len(level) for level in points]))
 

@@ -70,8 +70,7 @@ def interactive_hierarchy(
         height=side, margin=dict(l=10, r=10, t=40 if title else 10, b=10), dragmode="pan", hovermode="closest",
         title=dict(text=html.escape(title), font=dict(size=14, color="#333"), x=0.5),
     )  # fmt: skip
-    found: Figure = figure
-    return found
+    return figure
 
 
 def _css(shade: np.ndarray) -> str:

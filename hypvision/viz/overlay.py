@@ -13,10 +13,9 @@ from hypvision.images import to_rgb
 
 
 def paint(image: Image.Image, labels: np.ndarray, colours: np.ndarray, opacity: float | np.ndarray) -> Image.Image:
-    """The image with the colour of each pixel's label over it.
+    """The image, of any mode, with the colour of each pixel's label over it.
 
     Args:
-        image: of any mode.
         labels: integers (H, W) of the size of the image; below 0: the pixel stays as it is.
         colours: RGB (L, 3), one a label.
         opacity: 0 to 1, for all pixels, or (H, W) for each.
@@ -116,8 +115,7 @@ def _common(some: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Areas (M, N) that rectangles (M, 4) and (N, 4) share."""
     ends = np.minimum(some[:, None, 2:], others[None, :, 2:])
     sides = (ends - np.maximum(some[:, None, :2], others[None, :, :2])).clip(0)
-    areas: np.ndarray = sides[..., 0] * sides[..., 1]
-    return areas
+    return sides[..., 0] * sides[..., 1]
 
 
 def text_size(image: Image.Image) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,13 @@ def palette(count: int) -> list[list[int]]:
         rgb = colorsys.hls_to_rgb((i * 0.618034) % 1.0, (0.5, 0.65, 0.38)[i % 3], 0.75)
         colours.append([round(255 * value) for value in rgb])
     return colours[:count]
+
+
+def line_colours(count: int) -> list[Any]:
+    """Colours for the lines of a figure of matplotlib: ten that differ most, or for more lines those of a rainbow."""
+    from matplotlib import colormaps
+
+    return [colormaps["tab10"](i) if count <= 10 else colormaps["turbo"]((i + 0.5) / count) for i in range(count)]
 
 
 def label_colours(count: int) -> np.ndarray:

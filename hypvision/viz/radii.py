@@ -17,14 +17,8 @@ _FEW = 10  # values that are drawn one by one
 def draw_radii(
     radii: Mapping[str, Tensor], sweep: Mapping[float, float], path: str | Path, label: str = "hyperbolic radius"
 ) -> None:
-    """Write histograms of the named radii (a few are lines) and, unless ``sweep`` is empty, the curve of mean radii
-    that it holds.
-
-    Args:
-        radii: values of any shape, by their names.
-        sweep: the mean radius for each factor that the adapter's map S was multiplied by.
-        path: of the file.
-        label: what the radii are.
+    """Write histograms of the named radii of any shape (a few are lines), whose axis has the ``label``, and, unless
+    ``sweep`` is empty, the curve of its mean radii, one for each factor that the adapter's map S was multiplied by.
 
     Raises:
         HypvisionError: matplotlib is missing, or the place is not writable.

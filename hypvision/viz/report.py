@@ -54,13 +54,8 @@ class Part:
 
 
 def write_report(folder: str | Path, title: str, facts: Mapping[str, Any], parts: Sequence[Part]) -> Path:
-    """Write the pictures and tables of all parts, and ``report.html``. Returns its path.
-
-    Args:
-        folder: made if missing.
-        title: of the page.
-        facts: what the report is about, shown at its beginning.
-        parts: in their order.
+    """Write the pictures and tables of all parts into a folder, and ``report.html``, which shows the ``facts``, what it
+    is about, and the parts in their order. Returns its path.
 
     Raises:
         HypvisionError: the place is not writable.

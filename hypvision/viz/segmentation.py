@@ -14,15 +14,8 @@ from hypvision.viz.palette import label_colours
 def draw_segmentation(
     image: Image.Image, labels: np.ndarray, classes: Sequence[str], opacity: float = 0.55, legend: bool = True
 ) -> Image.Image:
-    """An image with the classes painted in, and a legend of those that occur.
-
-    Args:
-        image: of any mode.
-        labels: integers (H, W) of the size of the image, numbers of classes.
-        classes: their names.
-        opacity: of the paint, 0 to 1.
-        legend: names and colours below the image.
-    """
+    """An image, of any mode, with the classes painted in, by labels, integers (H, W) of its size, and a legend of those
+    that occur; ``opacity`` of the paint from 0 to 1."""
     colours = label_colours(len(classes))
     painted = paint(image, labels, colours, opacity)
     if not legend:

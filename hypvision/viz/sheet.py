@@ -49,12 +49,8 @@ def search_sheet(
 
 
 def titled_sheet(tiles: Sequence[tuple[Image.Image, str]], heading: str = "", columns: int = 4) -> Image.Image:
-    """Images in rows of cells of equal size, each above its title, of two lines at most; a heading above all.
-
-    Args:
-        tiles: images, RGB, as they shall be seen, with their titles.
-        heading: a line.
-        columns: cells in a row at most.
+    """Images in rows of ``columns`` cells of equal size, each above its title, of two lines at most; a heading above
+    all.
 
     Raises:
         ValueError: there are no images.
@@ -151,11 +147,8 @@ def show_names(figure: Figure) -> None:
 
 
 def save_image(image: Image.Image, path: str | Path) -> Path:
-    """Write an image, complete or not at all; missing folders are made. Returns the path.
-
-    Args:
-        image: what to write.
-        path: its ending says the format: ``.png``, ``.jpg``, ``.jpeg`` or ``.webp``.
+    """Write an image, complete or not at all, in the format of its ending: ``.png``, ``.jpg``, ``.jpeg`` or ``.webp``;
+    missing folders are made. Returns the path.
 
     Raises:
         HypvisionError: another ending; the place is not writable or the disk is full. An old file then stays.

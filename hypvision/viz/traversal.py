@@ -110,8 +110,7 @@ def _put(axis: Any, found: Found, place: tuple[float, float]) -> None:
 
 
 def _apart(places: np.ndarray, gap: float, top: float) -> np.ndarray:
-    """Places from high to low, moved so that neighbours are ``gap`` apart, as near to where they were as one pass down
-    and one pass up leave them."""
+    """Places from high to low, moved by one pass down and one pass up so that neighbours are ``gap`` apart."""
     moved = places.astype(float).copy()
     moved[0] = min(moved[0], top)
     for number in range(1, len(moved)):

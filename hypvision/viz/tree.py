@@ -27,9 +27,7 @@ def _scipy() -> ModuleType:
 
 def _pairs(distances: np.ndarray) -> np.ndarray:
     """The distances above the diagonal of a matrix, row by row."""
-    above = np.triu_indices(len(distances), 1)
-    pairs: np.ndarray = np.asarray(distances, dtype=float)[above]
-    return pairs
+    return cast(np.ndarray, np.asarray(distances, dtype=float)[np.triu_indices(len(distances), 1)])
 
 
 def average_linkage(distances: np.ndarray) -> np.ndarray:
@@ -67,14 +65,11 @@ def cophenetic_distances(linkage: np.ndarray) -> np.ndarray:
 
 
 def dendrogram_purity(linkage: np.ndarray, groups: Sequence[int]) -> float:
-    """How well groups of leaves keep together in a tree (Heller and Ghahramani, ICML 2005).
+    """How well groups of leaves keep together in a tree (Heller and Ghahramani, ICML 2005), by a
+    :func:`average_linkage` of N leaves and the group of each leaf, numbers from 0.
 
     Over all pairs of leaves of one group, the mean share of that group among the leaves below the node that joins them:
     1 if each group is a sub-tree; NaN if each leaf is a group of its own.
-
-    Args:
-        linkage: of N leaves, see :func:`average_linkage`.
-        groups: the group of each leaf, numbers from 0.
     """
     counts = list(np.eye(max(groups) + 1)[np.asarray(groups)])
     pure = pairs = 0.0

@@ -92,14 +92,7 @@ def frame_rate(path: Path) -> float:
 
 
 def read_frames(path: Path, every: int = 1) -> Iterator[tuple[int, np.ndarray]]:
-    """Number and pixels of the frames of a video.
-
-    Args:
-        path: the file.
-        every: take every so-many-th frame.
-
-    Yields:
-        The number, from 0, and RGB uint8 (H, W, 3).
+    """Number, from 0, and pixels, RGB uint8 (H, W, 3), of every so-many-th frame of a video.
 
     Raises:
         HypvisionError: the video cannot be read, or has no frames.

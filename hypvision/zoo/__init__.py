@@ -11,14 +11,5 @@ from hypvision.checkpoints.sources import find, resolve
 from hypvision.zoo.loading import load
 
 __all__ = [
-    "Index",
-    "Metric",
-    "Record",
-    "WeightFile",
-    "builtin_index",
-    "find",
-    "load",
-    "read_index",
-    "read_weights",
-    "resolve",
-]
+    "Index", "Metric", "Record", "WeightFile", "builtin_index", "find", "load", "read_index", "read_weights", "resolve",
+]  # fmt: skip

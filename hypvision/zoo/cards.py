@@ -155,10 +155,8 @@ def model_card(record: Record, front_matter: bool = False) -> str:
     full = [(metric.name, metric.full_precision) for metric in record.metrics if metric.full_precision is not None]
     if full:
         values = ", ".join(f"{name} {value:.4g}" for name, value in full)
-        lines += [
-            "",
-            f"The values are those of the file as it is ({record.file.storage}); in full precision: {values}.",
-        ]
+        stored = f"The values are those of the file as it is ({record.file.storage})"
+        lines += ["", f"{stored}; in full precision: {values}."]
     commands = list(dict.fromkeys(metric.command for metric in record.metrics if metric.command))
     if commands:
         lines += ["", "Measured with:", "", "```sh", *commands, "```"]

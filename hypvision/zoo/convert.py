@@ -97,12 +97,7 @@ CONVERTERS = {
         hcformer_arguments, back_options=("curvature",),
     ),
     "helm": Converter(
-        "HELM language model",
-        is_official_helm,
-        helm_from_official,
-        helm_to_official,
-        helm_variant,
-        helm_arguments,
+        "HELM language model", is_official_helm, helm_from_official, helm_to_official, helm_variant, helm_arguments
     ),
     "himapper": Converter(
         "Hi-Mapper", is_official_himapper, himapper_from_official, himapper_to_official, himapper_variant,

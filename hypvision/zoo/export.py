@@ -246,7 +246,7 @@ def export_network(
         for layer in {*model.modules(), *network.modules()}:
             if (folded := getattr(layer, "folded", None)) is not None:
                 folds.enter_context(folded())
-        temporary.touch()  # fails before the work, where the place cannot be written
+        temporary.touch()  # fails at once where the place cannot be written
         try:
             tell(f"Tracing the network of {sum(p.numel() for p in model.parameters()):,} parameters")
             program = _program(network, size, dynamic_size, partial(_example, model))
@@ -362,7 +362,7 @@ def _program(
         # Other sides than multiples would need padding inside, and so another program.
         dynamic[2] = _UNIT * Dim("rows", min=height // _UNIT, max=4096)
         dynamic[3] = _UNIT * Dim("columns", min=width // _UNIT, max=4096)
-        # a tracer takes 1 and equal sizes for constants
+        # a tracer would take sizes of 1, and equal sizes, for constants
         size = (channels, height + 2 * _UNIT, width + _UNIT)
     with ExitStack() as quicker:
         if dynamic_size:  # the tracer's cache takes longer to compare results of free sizes than to compute them anew
@@ -414,7 +414,7 @@ def _write_onnx(
     program = torch.onnx.export(
         exported, input_names=[kind], output_names=names, dynamo=True, verbose=False, optimize=False
     )
-    assert program is not None  # by its signature; with dynamo=True it never is
+    assert program is not None  # its signature allows None, but with dynamo=True it never is
     tell(f"Simplifying its {len(program.model.graph):,} operations")
     _simplify(program.model)
     _describe(program.model, about)

@@ -100,8 +100,7 @@ class DetectorNetwork(nn.Module):
         return self._decode(head, priors, codes), scores, levels
 
     def _decode(self, head: Any, priors: Tensor, codes: Tensor) -> Tensor:
-        boxes: Tensor = head.bbox_coder.decode(priors, codes, max_shape=self.size)
-        return boxes
+        return head.bbox_coder.decode(priors, codes, max_shape=self.size)
 
     def _keep(self, boxes: Tensor, scores: Tensor, labels: Tensor, config: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Greedy non-maximum suppression within each label: ``max_per_img`` places, the empty ones with the score 0."""

@@ -95,8 +95,7 @@ def _from_file(path: str | Path, model: str, arguments: Mapping[str, Any]) -> nn
             if arguments:
                 raise HypvisionError(f"The config '{model}' says what its model is given: leave out {dict(arguments)}.")
             require("mmengine", "mm")
-            network: nn.Module = plugin("model of a config")(model, path)
-            return network
+            return plugin("model of a config")(model, path)
         if is_clip(model):
             return with_tokenizer(model, path, arguments)
     return load_trained(path, model, arguments)

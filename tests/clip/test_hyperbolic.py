@@ -205,6 +205,21 @@ def test_a_part_of_the_weights_may_lack_the_scalars():
     assert [*model.checkpoint_filter({"clip.ln_final.bias": torch.zeros(32)})] == ["clip.ln_final.bias"]
 
 
+@pytest.mark.parametrize("bound, way", [(0.1, 1), (10.0, -1)])
+def test_a_training_at_the_bound_of_its_curvature_goes_on(bound, way):
+    """Its checkpoints are saved after a step, and the clamp comes before the next one."""
+    model = OpenVocabularyCLIP()
+    model.build_clip(CLIPBundle(tiny(), len, (0.0,) * 3, (1.0,) * 3), tune="full", dense=False)
+    with torch.no_grad():
+        model.clip.curv.fill_(math.log(bound))
+    model.clip.clamp_scalars()
+    optimizer = torch.optim.AdamW([model.clip.curv], lr=8e-3, weight_decay=0.0)
+    (way * model.clip.curv).backward()
+    optimizer.step()
+    assert way * (float(model.clip.curv) - math.log(bound)) < -7e-3
+    assert "clip.curv" in model.checkpoint_filter(model.state_dict())
+
+
 def test_the_root_of_a_baseline(meru, tmp_path):
     path, _ = meru
     weights, root = to_official(tiny("sphere").state_dict()), torch.arange(24.0)

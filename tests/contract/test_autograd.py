@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 import hypvision
@@ -24,7 +23,6 @@ from hypvision.helm.grouped import grouped_linear
 from hypvision.losses import hier
 from hypvision.models import hcformer, hierarchy_mapper
 from hypvision.nn import LorentzBatchNorm2d, norm
-from hypvision.tasks import metric_learning
 
 OWN = Path(hypvision.__file__).parent
 
@@ -61,12 +59,6 @@ def batch_norm() -> tuple:
     return lambda: layer(x), [x, *layer.parameters()]
 
 
-def gathered() -> tuple:
-    if not dist.is_initialized():
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    return of(metric_learning._Gather.apply, leaf(3, 4))
-
-
 def turning(length: int, half: int) -> tuple[Tensor, Tensor]:
     angles = torch.randn(length, 1, half)
     return angles.cos(), angles.sin()
@@ -97,7 +89,6 @@ def triplets() -> tuple:
 WIDE = (64, 300)  # more coordinates than plain operations take
 CASES = {
     norm._BatchNorm: batch_norm,
-    metric_learning._Gather: gathered,
     hier._TripletLoss: triplets,
     pairs._SquaredChord: lambda: of(lorentz.dist, point(3, 4), point(3, 4), curvature()),
     tangents._Proju: lambda: of(lorentz.proju, point(3, 4), leaf(3, 5), curvature()),

@@ -1,5 +1,7 @@
 """Scenes of emoji: boxes and masks are exact, captions name what is there, boxes hold what their words say."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -49,6 +51,20 @@ def test_captions_and_boxes(folders):
         assert sample["inputs"].dtype == torch.uint8
     words = {EmojiScenes(*folders, boxes=True, general=(0.0, 1.0))[i]["box_caption"] for i in range(30)}
     assert words <= {"animal or plant", "person or body part"}
+
+
+@pytest.mark.parametrize("boxes", [False, True])
+def test_a_cache_gives_what_was_drawn(folders, tmp_path, boxes):
+    plain = EmojiScenes(*folders, length=3, size=32, boxes=boxes)
+    cached = EmojiScenes(*folders, length=3, size=32, boxes=boxes, cache=tmp_path / "cache")
+    for data in (cached, cached, pickle.loads(pickle.dumps(cached))):
+        for index in (0, 2, 0):
+            drawn, found = plain[index], data[index]
+            assert found.keys() == drawn.keys() and all(np.array_equal(found[key], drawn[key]) for key in drawn)
+    cached[1]["inputs"].zero_()
+    assert cached[1]["inputs"].any() and len(pickle.dumps(cached)) < 100_000
+    EmojiScenes(*folders, length=3, size=32, boxes=boxes, seed=1, cache=tmp_path / "cache")[0]
+    assert len([*(tmp_path / "cache").iterdir()]) == 2  # other settings, other samples
 
 
 def test_samples_repeat_and_splits_differ(folders):

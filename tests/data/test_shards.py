@@ -100,9 +100,9 @@ def test_a_process_counts_its_share(captions, monkeypatch):
 def test_shards_that_were_seen_are_not_opened_again(captions, monkeypatch):
     whole = read(shards.CaptionShards(captions, shuffle=3), 44)
     assert whole != sorted(whole) and sorted(whole) == list(range(44))
-    opened, files = [], shards._files
-    monkeypatch.setattr(shards, "_files", lambda path, *rest: opened.append(path) or files(path, *rest))
+    opened, real = [], tarfile.open
     data = shards.CaptionShards(captions, shuffle=3)
+    monkeypatch.setattr(tarfile, "open", lambda path, *rest: opened.append(path) or real(path, *rest))
     data.seek(16, 1)
     assert read(data, 1) == whole[16:17] and len(opened) == 1
 
@@ -117,7 +117,7 @@ def test_counts_are_remembered_until_a_shard_changes(tmp_path, monkeypatch):
     assert len(shards.CaptionShards(tmp_path)) == 2
     assert json.loads((tmp_path / shards.INDEX).read_text())["CaptionShards"]["a.tar"]["samples"] == 2
     with monkeypatch.context() as patch:
-        patch.setattr(shards, "_files", None)
+        patch.setattr(tarfile, "open", lambda *_: pytest.fail("opened again"))
         assert len(shards.CaptionShards(tmp_path)) == 2
     write_tar(tmp_path / "a.tar", pair(1) | pair(2) | pair(3))
     assert len(shards.CaptionShards(tmp_path)) == 3

@@ -7,7 +7,6 @@ import pickle
 import shutil
 import threading
 import warnings
-from collections import OrderedDict
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch import nn
 pytest.importorskip("mmcv")
 from mmengine.dataset import BaseDataset
 from mmengine.fileio import dump, get, get_file_backend, put_text
-from mmengine.logging import HistoryBuffer, MMLogger
+from mmengine.logging import HistoryBuffer
 from mmengine.model import BaseModel
 from mmengine.registry import OPTIMIZERS
 from mmengine.runner import CheckpointLoader, Runner, save_checkpoint
@@ -391,8 +390,7 @@ def test_resume_takes_the_newest_that_loads(tmp_path):
         find_resume_checkpoint(tmp_path)
 
 
-def test_what_is_passed_over_is_told(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(MMLogger, "_instance_dict", OrderedDict())  # loggers made inside are quiet ones
+def test_what_is_passed_over_is_told(tmp_path, capsys):
     torch.save(resumable(1), tmp_path / "epoch_1.pth")
     (tmp_path / "epoch_2.pth").write_bytes(b"half")
     with quiet():

@@ -387,6 +387,6 @@ def test_rows_do_not_depend_on_their_blocks(monkeypatch):
         ]
 
     whole = everything()
-    monkeypatch.setattr(rows, "_BLOCK", 64 * 6)
+    monkeypatch.setattr(rows, "BLOCK", 64 * 6)
     for found, expected in zip(everything(), whole):
         torch.testing.assert_close(found, expected, rtol=2e-4, atol=1e-4)

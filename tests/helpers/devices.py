@@ -4,6 +4,20 @@ import torch
 from torch import nn
 
 
+def without_lists_of_pairs(monkeypatch):
+    """Fake tensors have no numbers to give, so the one list of pairs that a GPU is waited for is empty.
+
+    It is that of the pairs which the distances of HCFormer cannot tell from round-off
+    (hypvision.geometry.lorentz.distances).
+    """
+    nonzero = torch.Tensor.nonzero
+
+    def empty(self, as_tuple=False):
+        return (self.new_empty(0, dtype=torch.long),) * self.dim() if as_tuple else nonzero(self)
+
+    monkeypatch.setattr(torch.Tensor, "nonzero", empty)
+
+
 def on_gpu(model: nn.Module) -> nn.Module:
     """Every parameter and buffer of a model on a GPU that is not there; inside FakeTensorMode."""
     moved = {}

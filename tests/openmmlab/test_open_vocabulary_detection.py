@@ -187,7 +187,7 @@ def test_drawn_scenes():
         for k, box in enumerate(a.gt_instances.bboxes.tensor):  # boxes are tight
             rows, columns = np.nonzero(a.gt_instances.masks.masks[k])
             assert box.tolist() == [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
-    with pytest.raises(HypvisionError, match="use level 'shape'"):
+    with pytest.raises(HypvisionError, match="level must be one of 'shape', 'colour-shape'"):
         OpenVocabScenesDataset(level="kind", pipeline=[])
 
 

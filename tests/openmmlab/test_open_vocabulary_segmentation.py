@@ -201,7 +201,7 @@ def test_drawn_scenes():
         names = [CLASSES["shape"][int(label)] for label in a.unique()]
         assert ((b == 255).any().item()) == any(name in NOVEL["shape"] for name in names)
         assert (a[b != 255].unique().numel()) == sum(name not in NOVEL["shape"] for name in names)
-    with pytest.raises(HypvisionError, match="use level 'shape'"):
+    with pytest.raises(HypvisionError, match="level must be one of 'shape', 'colour-shape'"):
         ColourShapeDataset(level="kind", pipeline=[])
 
 

@@ -40,18 +40,19 @@ def test_pixels_are_counted_but_those_without_truth(tmp_path):
 
 
 def test_the_worst_images_are_drawn_and_no_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(segmentation_report, "_WORST", 2)
     drawn = []
     monkeypatch.setattr(
         segmentation_report, "mistake_sheet", lambda tiles, *rest: drawn.extend(tiles) or tiles[0].pictures[1]
     )
-    found = ([0, 0, 0, 0], [0, 0, 0, 1], [0, 1, 1, 1], [0, 0, 1, 1])
-    parts = report(tmp_path, [([[0, 0, 0, 0]], [row]) for row in found])
-    assert [tile.lines[0] for tile in drawn] == ["mean IoU 25.0 %   2.png", "mean IoU 50.0 %   3.png"]
-    assert [len(tile.pictures) for tile in drawn] == [3, 3]
-    right = drawn[0].pictures
+    found = [[0] * (12 - wrong) + [1] * wrong for wrong in range(12)]
+    parts = report(tmp_path, [([[0] * 12], [row]) for row in found])
+    assert [tile.lines[0].split()[-1] for tile in drawn] == [f"{wrong}.png" for wrong in range(11, 1, -1)]
+    assert drawn[0].lines[0] == "mean IoU 8.3 %   11.png" and {len(tile.pictures) for tile in drawn} == {3}
+    right = drawn[-1].pictures
     assert right[1].getpixel((0, 0)) == right[2].getpixel((0, 0)) != right[2].getpixel((219, 0))  # road, where sky is
-    assert [row[1] for row in parts["mistakes"].table[1:]] == [25, 50, 75, 100]
+    assert [row[1] for row in parts["mistakes"].table[1:]] == pytest.approx(
+        [100 * (12 - wrong) / 12 for wrong in range(11, -1, -1)]
+    )
 
 
 def test_other_ignored_labels_and_logits_that_are_not_finite(tmp_path):

@@ -194,8 +194,8 @@ def test_batching_changes_nothing(name, kind, monkeypatch):
     torch.testing.assert_close(table, whole)
     torch.testing.assert_close(single, whole)
     torch.testing.assert_close(run(vector, [0]), whole[:1])
-    monkeypatch.setattr("hypvision.optim.base._SMALL", 0)
-    monkeypatch.setattr("hypvision.optim.base._BLOCK", 64 * start.shape[-1])
+    monkeypatch.setattr("hypvision.optim.base.SMALL", 0)
+    monkeypatch.setattr("hypvision.optim.base.BLOCK", 64 * start.shape[-1])
     torch.testing.assert_close(run([ManifoldParameter(start.clone(), manifold)], [slice(None)]), whole)
 
 
@@ -337,7 +337,7 @@ def test_capturable_steps_inside_a_graph(kind):
 def test_counts_of_steps_as_tensors(dtype, monkeypatch):
     """The path of ``capturable``, in which counts of steps stay tensors, on a CPU."""
     torch.manual_seed(0)
-    monkeypatch.setattr(RiemannianAdam, "_ready", RiemannianOptimizer._ready)
+    monkeypatch.setattr(RiemannianAdam, "check_device", RiemannianOptimizer.check_device)
     start = points(Lorentz(0.7), 6, 3, dtype=dtype).detach()
     found = []
     for capturable in (False, True):

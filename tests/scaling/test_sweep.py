@@ -10,6 +10,7 @@ from hypvision.errors import HypvisionError
 from hypvision.scaling import sweep
 from hypvision.scaling.experiments import ALPHAS, DECAYS, WIDTHS, experiment, groups, marked, narrowed
 from hypvision.scaling.fits import power_law
+from hypvision.scaling.optimizer import AdamW
 from hypvision.scaling.sweep import Point, Settings, banks_of, finished, open_results, read_rows, train, weights_of
 
 SETTINGS = Settings(n=40, batch=32, steps=60, warmup=6, test_batches=3)
@@ -51,16 +52,16 @@ def test_points_can_be_trained_in_any_order_and_company(tmp_path, one_by_one):
 
 def test_a_training_that_was_cut_goes_on(tmp_path, one_by_one, monkeypatch):
     """Cut twice: once all points stand at a step, then some of them at a later one."""
-    monkeypatch.setattr(sweep, "_CHECK_STEPS", 10)
-    monkeypatch.setattr(sweep, "_SAVE_SECONDS", -1)
-    whole = sweep._Bank.step
+    monkeypatch.setattr(sweep, "CHECK_STEPS", 10)
+    monkeypatch.setattr(sweep, "SAVE_SECONDS", -1)
+    whole = AdamW.step
 
-    def cut(self, batch):
-        if self.optimizer.steps == stop:
+    def cut(self, *gradient_and_rates):
+        if self.steps == stop:
             raise KeyboardInterrupt
-        whole(self, batch)
+        whole(self, *gradient_and_rates)
 
-    monkeypatch.setattr(sweep._Bank, "step", cut)
+    monkeypatch.setattr(AdamW, "step", cut)
     stop = 25
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, dtype=torch.float64)
@@ -69,9 +70,7 @@ def test_a_training_that_was_cut_goes_on(tmp_path, one_by_one, monkeypatch):
         run(tmp_path, POINTS[:2], dtype=torch.float64)
     assert not finished(tmp_path, POINTS[:1])
     seen = []
-    monkeypatch.setattr(
-        sweep._Bank, "step", lambda self, batch: (seen.append(self.optimizer.steps), whole(self, batch))
-    )
+    monkeypatch.setattr(AdamW, "step", lambda self, *rest: (seen.append(self.steps), whole(self, *rest)))
     rows = run(tmp_path, dtype=torch.float64)
     assert min(seen) == 20 and seen.count(20) == 3 and seen.count(40) == 5  # by the tensor, not by the point
     assert_same(tmp_path, rows, one_by_one)

@@ -219,12 +219,10 @@ def test_mistakes_are_explained(monkeypatch):
     with pytest.raises(ValueError, match="^something else is wrong.$"):  # the number of classes would not help
         model(batch()["inputs"], torch.arange(8) % 4, mode="loss")
 
-    import hypvision.tasks.metric_learning as module
-
-    def offline(**_):
+    def offline(*_, **__):
         raise OSError("no route to host")
 
-    monkeypatch.setattr(module, "create_backbone", offline)
+    monkeypatch.setattr("hypvision.tasks.classification.create_backbone", offline)
     with pytest.raises(HypvisionError, match="'test_vit' cannot be fetched.*pretrained=False"):
         MetricLearner(dict(VIT, pretrained=True), dict(dim=8), 4)
 

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -45,13 +47,25 @@ def where(trained, monkeypatch):
     return trained[0]
 
 
+def processes_give(monkeypatch, measure):
+    """``hypvision test`` in a fresh process gives ``measure(weights, environment)``, and any other ends well.
+
+    The slow test starts them.
+    """
+
+    def run(command, env, **_):
+        metrics = measure(command[command.index("test") + 2], env) if "test" in command else None
+        return subprocess.CompletedProcess(command, 0, json.dumps(metrics), "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+
 def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, monkeypatch):
     _, _, checkpoint = trained
     before = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
-    monkeypatch.setattr(hypvision.tasks.publishing, "_load_elsewhere", lambda *args: None)  # see the slow test
     calls = []
 
-    def measure(config, weights, environment, work_dir, options):
+    def measure(weights, environment):
         calls.append(weights)
         if weights.startswith("zoo:"):  # what the other process would see
             index = read_index(environment["HYPVISION_INDEX"])
@@ -59,7 +73,7 @@ def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, 
             assert environment["HYPVISION_OFFLINE"] == "1" and path.is_file()
         return {"top1": 40.0 if weights.startswith("zoo:") else 40.1, "top2": 70.0}
 
-    monkeypatch.setattr(hypvision.tasks.publishing, "_measure", measure)
+    processes_give(monkeypatch, measure)
     zoo = tmp_path / "zoo"
     record = publish("config.py", checkpoint, "hcformer_nano.tiny", ABOUT, zoo, metrics=["top1", "top2"])
     assert calls == [str(checkpoint), "zoo:hcformer_nano.tiny"]
@@ -99,8 +113,7 @@ def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, 
 def test_nothing_is_published_when_something_is_wrong(trained, where, tmp_path, monkeypatch, change, message):
     after = change.get("after", 40.0)
     left = [{"top1": after}, {"top1": 40.0}]
-    monkeypatch.setattr(hypvision.tasks.publishing, "_load_elsewhere", lambda *args: None)
-    monkeypatch.setattr(hypvision.tasks.publishing, "_measure", lambda *args: left.pop())
+    processes_give(monkeypatch, lambda *_: left.pop())
     if "limit" in change:
         monkeypatch.setattr(hypvision.tasks.publishing, "PACKAGED_LIMIT", change["limit"])
     with pytest.raises(HypvisionError, match=message):
@@ -129,9 +142,6 @@ def test_texts_that_cannot_be_read(tmp_path, text):
 
 @pytest.mark.slow
 def test_the_command_measures_in_fresh_processes(trained, where, tmp_path):
-    import subprocess
-    import sys
-
     (tmp_path / "about.yml").write_text(yaml.safe_dump(ABOUT))
     command = [sys.executable, str(ROOT / "tools/publish_weights.py"), "config.py", str(trained[2])]
     command += ["--name", "hcformer_nano.tiny", "--about", str(tmp_path / "about.yml"), "--tolerance", "10"]

@@ -1,8 +1,5 @@
 """Videos: what is one, whatever it is called."""
 
-from contextlib import nullcontext
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -57,9 +54,11 @@ def test_frames_that_would_fill_the_memory_are_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize("said", [0.0, np.nan, np.inf, -1.0, 1e-9, 9e4, 1e12])
 def test_a_rate_that_no_video_has(tmp_path, monkeypatch, said):
     """Of a damaged header; OpenCV's writer refuses some, and never ends at infinity."""
-    reader = SimpleNamespace(get={cv2.CAP_PROP_FPS: said}.get)
-    monkeypatch.setattr(video, "_reading", lambda path: nullcontext(reader))
-    assert frame_rate(tmp_path / "a.mp4") == 25
+    path, real = write_video(tmp_path / "a.mp4"), cv2.VideoCapture.get
+    monkeypatch.setattr(
+        cv2.VideoCapture, "get", lambda self, name: said if name == cv2.CAP_PROP_FPS else real(self, name)
+    )
+    assert frame_rate(path) == 25
 
 
 def test_one_frame_in_ten_million(tmp_path):

@@ -266,7 +266,7 @@ def _peers() -> dict[tuple[str, str], dict[str, Callable[..., Tensor]]]:
     }
 
 
-def _rows() -> list[Row]:
+def all_rows() -> list[Row]:
     peers, rows = _peers(), []
     for model, tested in MODELS.items():
         for names, kinds in ((PAIRS[model], KINDS), (SINGLES[model], ("generic",))):
@@ -464,7 +464,7 @@ def run(args: argparse.Namespace) -> None:
     for name in ("dim", "seeds"):
         if (value := getattr(args, name)) < (2 if name == "dim" else 1):
             raise HypvisionError(f"--{name} is too small: {value}.")
-    rows = _rows()
+    rows = all_rows()
     dtypes = {name: DTYPES[name] for name in DTYPES if name in args.dtypes}
     steps = sum(len(row.radii(dtype)) for row in rows for dtype in dtypes.values())
     with tqdm(total=steps, desc="numerics", unit="point", disable=None) as bar:

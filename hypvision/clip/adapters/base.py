@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.storage import format_problem, read_metadata, write_tensors
 from hypvision.clip.towers import Tower, find_towers
 from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.records import parse
 
 
 def check_option(of: str, name: str, kind: str, value: object, least: float = -math.inf) -> None:
@@ -132,7 +133,6 @@ class Adapter(ABC):
         return found
 
 
-#: Adapters by name.
 ADAPTERS: dict[str, type[Adapter]] = {}
 """Methods by name, as configs call them: ``adapter=dict(type="hyperclip", ...)``."""
 
@@ -242,8 +242,7 @@ def remove(model: nn.Module, name: str | None = None) -> nn.Module:
     """Remove the adapter in place, which restores the base model."""
     adapter = adapter_of(model, name)
     adapter.detach()
-    others = {key: other for key, other in _carried(model).items() if other is not adapter}
-    if others:
+    if others := {key: other for key, other in _carried(model).items() if other is not adapter}:
         model.__dict__["adapters"] = others
     else:
         del model.__dict__["adapters"]
@@ -265,13 +264,8 @@ def save(model: nn.Module, path: str | Path, name: str | None = None) -> Path:
 
 
 def load(model: nn.Module, path: str | Path, strict: bool = True) -> nn.Module:
-    """Put a saved adapter onto a fresh base model, in place.
-
-    Args:
-        model: the base model, without an adapter of this method.
-        path: a file of :func:`save`.
-        strict: raise an error if the adapter was trained on other base weights.
-    """
+    """Put a saved adapter, a file of :func:`save`, onto a fresh base model, in place; ``strict``: raise an error if it
+    was trained on other base weights."""
     path = Path(path).expanduser()
     config, base, weights = _read(path)
     _check_sizes(model, base, path)
@@ -290,7 +284,24 @@ def load(model: nn.Module, path: str | Path, strict: bool = True) -> nn.Module:
     return model
 
 
-def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, Any], dict[str, Tensor]]:
+class _Base(NamedTuple):
+    """What :meth:`Adapter.fingerprint` says of a tower."""
+
+    width: int
+    depth: int
+    mean_abs: float
+    sample: list[float]
+
+
+class _About(NamedTuple):
+    """What the header of a file says of its adapter."""
+
+    type: str
+    config: dict[str, Any]
+    base: dict[str, _Base]
+
+
+def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, _Base], dict[str, Tensor]]:
     """Config, fingerprint of the base model, and weights of a file."""
     if not path.is_file():
         raise HypvisionError(f"There is no adapter '{path}'. Check the path.")
@@ -299,51 +310,39 @@ def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, Any], dict[str, Tenso
         advice = of_training if path.suffix in (".pth", ".pt") else "Copy it again."
         raise HypvisionError(f"The adapter '{path}' cannot be read: it is {wrong}. {advice}")
     try:
-        about = read_metadata(path, "adapter")
-        config = _method(about["type"]).Config.from_options(about["config"])
-        base = {
-            modality: dict(
-                width=int(given["width"]),
-                depth=int(given["depth"]),
-                mean_abs=float(given["mean_abs"]),
-                sample=torch.tensor(given["sample"], dtype=torch.float32).flatten(),
-            )
-            for modality, given in about["base"].items()
-        }
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RuntimeError, HypvisionError) as error:
+        about: _About = parse(_About, read_metadata(path, "adapter"), "its header", extra=True)
+        config = _method(about.type).Config.from_options(about.config)
+    except (KeyError, ValueError, HypvisionError) as error:
         raise HypvisionError(
-            f"'{path}' is not an adapter: it lacks its configuration, or has one of another version ({error}). Use "
-            "adapters.save."
+            f"'{path}' is not an adapter of adapters.save: its header has no or another configuration ({error})."
         ) from error
-    return config, base, read_weights(path)
+    return config, about.base, read_weights(path)
 
 
-def _check_sizes(model: nn.Module, base: Mapping[str, Any], path: Path) -> None:
+def _check_sizes(model: nn.Module, base: Mapping[str, _Base], path: Path) -> None:
     sizes = {tower.modality: (tower.width, len(tower.blocks)) for tower in find_towers(model)}
     for modality, trained in base.items():
-        if sizes.get(modality) != (trained["width"], trained["depth"]):
+        if sizes.get(modality) != (trained.width, trained.depth):
             width, depth = sizes.get(modality, (0, 0))
             raise HypvisionError(
-                f"The adapter '{path}' is of another model: its {modality} tower has {trained['depth']} blocks of "
-                f"width {trained['width']}, this one's {depth} of {width}. Load it onto the model that it was trained "
-                "on."
+                f"The adapter '{path}' is of another model: its {modality} tower has {trained.depth} blocks of width "
+                f"{trained.width}, this one's {depth} of {width}. Load it onto the model that it was trained on."
             )
 
 
-def _check_base(measured: Mapping[str, Any], base: Mapping[str, Any], path: Path) -> None:
+def _check_base(measured: Mapping[str, Any], base: Mapping[str, _Base], path: Path) -> None:
     for modality, here in measured.items():
         if modality not in base:
             continue
-        size, sample = base[modality]["mean_abs"], base[modality]["sample"]
+        size, sample = base[modality].mean_abs, torch.tensor(base[modality].sample)
         if not math.isclose(here["mean_abs"], size, rel_tol=1e-2):
             raise HypvisionError(
                 f"The adapter '{path}' was trained on other weights: the {modality} projections of its base model have "
-                f"a mean size of {size:.5f}, this model's {here['mean_abs']:.5f}. Load the same pretrained weights "
-                "first, or pass strict=False."
+                f"a mean size of {size:.5f}, not {here['mean_abs']:.5f}. Load its base weights, or pass strict=False."
             )
         numbers = torch.tensor(here["sample"])  # bfloat16 precision: either model may be in bfloat16
         if sample.shape != numbers.shape or not torch.allclose(numbers, sample, rtol=1e-2, atol=1e-2 * size):
             raise HypvisionError(
                 f"The adapter '{path}' was trained on other weights: the {modality} projections of its base model "
-                "begin differently. Load the same pretrained weights first, or pass strict=False."
+                "begin differently. Load its base weights, or pass strict=False."
             )

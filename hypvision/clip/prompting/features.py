@@ -19,8 +19,7 @@ from hypvision.clip.views import show_to
 
 @torch.no_grad()
 def cached_texts(folder: str | Path | None, host: Host, sentences: list[str], make: Callable[[], Tensor]) -> Tensor:
-    """The result of ``make()`` on the host's device, cached in the folder (if given) by sentences and frozen text
-    tower."""
+    """The result of ``make()`` on the host's device, cached in the folder, if given, by sentences and text tower."""
     if folder is None:
         return make().to(host.scale.device)
     digest = fingerprint(host.clip, lambda n: n.split(".")[0] != "visual" and not is_learned(f"clip.{n}"), "texts")
@@ -36,13 +35,9 @@ class FeatureCache:
         self.folder, self.batch = None if folder is None else Path(folder).expanduser(), batch
 
     def features(self, host: Host, dataset: Any, views: int = 0) -> Tensor:
-        """Features (V, N, d) by the frozen image tower of a host, on the CPU, not normalised.
-
-        Args:
-            host: its frozen image tower computes the features; the data set resizes images as the tower needs.
-            dataset: samples with ``inputs``; it has ``paths``, ``description`` and ``viewed(augment)``.
-            views: augmented views of each image, V; 0: its centre crop alone (V = 1).
-        """
+        """Features (V, N, d) by the frozen image tower of a host, on the CPU, not normalised: of so many augmented
+        views of each image, or of its centre crop alone (``views=0``, V = 1). The data set has samples with ``inputs``,
+        ``paths``, ``description`` and ``viewed(augment)``, and resizes images as the tower needs."""
         show_to(dataset, host.clip)
         if self.folder is None:
             return self._compute(host, dataset, views)
@@ -54,7 +49,9 @@ class FeatureCache:
         device, every = host.scale.device, []
         seen = dataset.viewed(augment=views > 0)
         for _ in range(max(1, views)):
-            batches = DataLoader(seen, self.batch, collate_fn=_stacked_inputs)
+            batches = DataLoader(
+                seen, self.batch, collate_fn=lambda samples: torch.stack([s["inputs"] for s in samples])
+            )
             every.append(torch.cat([host.frozen_features(images.to(device)).cpu() for images in batches]))
         return torch.stack(every)
 
@@ -73,7 +70,3 @@ class FeatureCache:
                 raise
             digest.update(hashlib.sha256(content).digest())
         return digest.hexdigest()
-
-
-def _stacked_inputs(samples: list[dict[str, Any]]) -> Tensor:
-    return torch.stack([sample["inputs"] for sample in samples])

@@ -16,7 +16,7 @@ from hypvision.clip.towers import embedding_size
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
 
-_ROWS = 4096  # validation images whose affinities with the cache are in memory at a time
+ROWS = 4096  # validation images whose affinities with the cache are in memory at a time
 
 
 @register_host("linear-probe")
@@ -127,8 +127,7 @@ class TipAdapter(Host):
 
     @torch.no_grad()
     def fill(self, features: Tensor, labels: Tensor) -> None:
-        """Fill the cache with features (N, d) of the frozen image tower, not normalised (means over augmented views),
-        and labels (N,)."""
+        """Fill the cache with features (N, d) of the frozen tower (means over augmented views) and labels (N,)."""
         size, classes = self.learner.values.shape
         if len(features) != size or int(labels.max()) >= classes:
             raise HypvisionError(
@@ -171,7 +170,7 @@ class TipAdapter(Host):
         plain = self.plain_logits(features.float()) if plain is None else plain
         grid = [[0.1 + i * (end - 0.1) / steps for i in range(steps)] for end, steps in zip(ends, (betas, alphas))]
         right = torch.zeros(betas, alphas, dtype=torch.long, device=image.device)
-        for own, known, truth in zip(image.split(_ROWS), plain.split(_ROWS), labels.split(_ROWS)):
+        for own, known, truth in zip(image.split(ROWS), plain.split(ROWS), labels.split(ROWS)):
             affinity = own @ self.learner.keys.T
             for b, beta in enumerate(grid[0]):
                 cached = torch.exp(-beta * (1 - affinity)) @ self.learner.values

@@ -86,8 +86,8 @@ class HostOutput:
             return logits if self.extra is None else logits + self.extra
 
     def fit(self, logits: Tensor, labels: Tensor | None, weights: Tensor | None = None) -> Tensor:
-        """The classification loss: the weighted divergence from the teacher's logits, or cross-entropy, with weights of
-        the classes (C,)."""
+        """The loss: weighted divergence from the teacher's logits, or cross-entropy with weights of the classes
+        (C,)."""
         if self.teacher is None:
             assert labels is not None, "without a teacher the loss needs labels"
             return F.cross_entropy(logits, labels, weights)
@@ -354,7 +354,6 @@ def is_hyperbolic(clip: nn.Module) -> bool:
 
 # Registry -------------------------------------------------------------------------------------------------------------
 
-#: Few-shot methods by name.
 HOSTS: dict[str, type[Host]] = {}
 """Methods by name, as configs and the command line call them."""
 

@@ -40,8 +40,7 @@ def tower_width(clip: nn.Module, modality: str, depth: int) -> int:
 
 
 def depth_for(clip: nn.Module, depth: int | None, usual: int, *modalities: str) -> int:
-    """The depth of prompts: as it is said, else ``usual``, or all blocks of the towers where they have fewer, which is
-    told."""
+    """The depth of prompts: the given one, else ``usual``, or with a warning all blocks of a tower with fewer."""
     fewest = min([usual, *(len(tower.blocks) for tower in find_towers(clip) if tower.modality in modalities)])
     if depth is None and fewest < usual:
         warnings.warn(
@@ -52,8 +51,8 @@ def depth_for(clip: nn.Module, depth: int | None, usual: int, *modalities: str) 
 
 
 def tokens_for(clip: nn.Module, tokens: int | None, usual: int) -> int:
-    """The number of text tokens: as it is said, else ``usual``, or half of the places of a shorter text, which is
-    told."""
+    """The number of text tokens: the given one, else ``usual``, or with a warning half of the positions of a shorter
+    text."""
     most = min(usual, len(text_part(clip).positional_embedding) // 2)
     if tokens is None and most < usual:
         warnings.warn(
@@ -101,8 +100,7 @@ class PromptLearner(nn.Module):
             width = tower_width(clip.model, "text", text_depth)
             if words and len(words.split()) < text:
                 raise HypvisionError(
-                    f"{text} text tokens cannot start from the {len(words.split())} words '{words}'. Give more words, "
-                    "or none."
+                    f"{text} text tokens cannot start from the {len(words.split())} words '{words}'. Give more."
                 )
             self.ctx = nn.Parameter(word_embeddings(clip, words, text) if words else _random(text, width))
             self.deep_text = nn.ParameterList(_random(text, width) for _ in range(text_depth - 1))

@@ -140,15 +140,13 @@ def learned_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def to_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-    """The inverse converter, without the frozen CLIP, which the official code loads itself; other entries raise an
-    error."""
+    """The inverse converter, without the frozen CLIP; entries without a place in the official form raise an error."""
 
     def convert(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         pairs, found = [(own, official) for official, own in _NAMES[method]], {}
         for name, value in weights.items():
             own = name.removeprefix(_PREFIX)
-            official = _translate(own, pairs) if name.startswith(_PREFIX) else None
-            if official is None:
+            if (official := _translate(own, pairs) if name.startswith(_PREFIX) else None) is None:
                 raise HypvisionError(
                     f"The checkpoint has an entry '{name}', for which the official form of {method} has no place"
                     f"{': LatHAdapter is not part of it' if 'lathadapter' in name else ''}."
@@ -195,8 +193,7 @@ def read_cache(path: Path) -> Mapping[str, Any]:
 
 def cache_files(weights: Mapping[str, Tensor], target: Path) -> dict[Path, Tensor]:
     """The official files of a Tip-Adapter's cache, with their content; the inverse of :func:`read_cache`."""
-    name = _CACHE.fullmatch(target.name)
-    if name is None:
+    if (name := _CACHE.fullmatch(target.name)) is None:
         raise HypvisionError(f"The output '{target}' would not be found. {_CACHE_NAMES}")
     keys = weights["keys"].T if name[1] == "best_F" else weights["keys"]
     return {target: keys.contiguous(), target.with_name(f"values_{name[2]}.pt"): weights["values"]}

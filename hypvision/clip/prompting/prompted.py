@@ -36,8 +36,7 @@ class PromptedHost(Host):
         return self._encode(self.tokens(self.sentences()), self.learner.text())
 
     def features(self, images: Tensor) -> Tensor:
-        layers = self.learner.vision()
-        if not layers:
+        if not (layers := self.learner.vision()):
             return super().features(images)
         return encode_image(self.clip, self.normalised(images), prompts=PromptTokens(layers)).float()
 
@@ -107,8 +106,7 @@ class CoOp(PromptedHost):
 
 @register_host("cocoop")
 class CoCoOp(PromptedHost):
-    """CoCoOp (Zhou et al., CVPR 2022): the context of ``tokens`` depends on the image, so the texts are encoded for
-    each."""
+    """CoCoOp (Zhou et al., CVPR 2022): the context depends on the image, so the texts are encoded for each image."""
 
     learner: CoCoOpLearner
     feature_inputs = True

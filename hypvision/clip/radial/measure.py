@@ -52,8 +52,7 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
     found, missing = {}, []
     for image in dict.fromkeys(images):
         name = image.rpartition("/")[2]
-        path = files.get(name) or stems.get(name) or stems.get(Path(name).stem)
-        if path is None:
+        if (path := files.get(name) or stems.get(name) or stems.get(Path(name).stem)) is None:
             missing.append(image)
         else:
             found[image] = path
@@ -70,14 +69,8 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
 def embed_images(
     clip: CLIPBundle, paths: Sequence[Any], batch: int = 64, read: Callable[[Any], Image.Image] = open_image
 ) -> Tensor:
-    """Points ``(m, d)`` of images in the model's space, resized and cropped for the model (:func:`.views.view_of`).
-
-    Args:
-        clip: the model.
-        paths: of the images, or what else ``read`` opens, one after the other.
-        batch: images at a time.
-        read: opens one of them.
-    """
+    """Points ``(m, d)`` of images in the model's space, resized and cropped for the model (:func:`.views.view_of`),
+    ``batch`` of them at a time; ``paths`` are files, or what else ``read`` opens."""
     view = view_of(clip.model)
     parts, hidden = [], True if len(paths) <= batch else None  # a progress bar for several batches on a terminal
     for start in tqdm(range(0, len(paths), batch), desc="images", leave=False, disable=hidden):
@@ -110,8 +103,7 @@ def measure_chains(
     depth = len(chains[0])
     if texts.shape[:2] != (len(chains), depth):
         raise HypvisionError(
-            f"There are embeddings of {texts.shape[0]} chains of {texts.shape[1]} texts, but {len(chains)} chains of "
-            f"{depth}."
+            f"The embeddings are of {texts.shape[0]} chains of {texts.shape[1]} texts, not of {len(chains)} of {depth}."
         )
     require_finite(
         texts.flatten(0, 1),
@@ -160,14 +152,9 @@ def walk_images(
     steps: int = 50,
     walk: str = "hierarcaps",
 ) -> list[list[Step]]:
-    """The walk of each image through texts, from general to specific.
-
-    Args:
-        clip: the model.
-        images: files, or images.
-        words: texts to choose from.
-        space: with a root; None: that of :func:`rooted`.
-        steps, walk: see :func:`~hypvision.clip.radial.traversal.traverse`.
+    """The walk of each image, or of the image in a file, through texts (``words``), from general to specific; ``space``
+    with a root, by default that of :func:`rooted`; ``steps`` and ``walk`` of
+    :func:`~hypvision.clip.radial.traversal.traverse`.
 
     Raises:
         HypvisionError: no texts, or an image that cannot be read.
@@ -185,14 +172,8 @@ def measure_clip(
     root: Tensor | None = None,
     steps: int = 50,
 ) -> Measured:
-    """:func:`measure_chains` of a CLIP model.
-
-    Args:
-        clip: the model.
-        chains, images, steps: see there.
-        image_files: of the images, by their names; None: see ``embedded_images``.
-        root: see :func:`rooted`.
-    """
+    """:func:`measure_chains` of a CLIP model, with the files of the images by their names (None: the order of the texts
+    alone is measured) and the root of :func:`rooted`."""
     every, rows = distinct([text for chain in chains for text in chain])
     last = [(text, row, level) for row, chain in enumerate(chains, 1) for level, text in enumerate(chain, 1)][::-1]
     where = {text: f" (row {row}, level {level})" for text, row, level in last}  # first position of each text
@@ -214,14 +195,8 @@ def measure_hyperlex(clip: CLIPBundle, path: str | Path, space: Space, template:
 
 
 def measure_tree(clip: CLIPBundle, folder: str | Path, tree: LabelTree, template: str = "{}") -> dict[str, float]:
-    """:func:`~hypvision.clip.radial.retrieval.tree_recall` of images in class folders.
-
-    Args:
-        clip: the model.
-        folder: one folder a class.
-        tree: of labels, with the folders among its classes. Nodes of equal names are one.
-        template: of the sentences that names are put into.
-    """
+    """:func:`~hypvision.clip.radial.retrieval.tree_recall` of the images in one folder a class, which are classes of
+    the ``tree``, whose nodes of equal names are one; names are put into the ``template``."""
     folder = Path(folder).expanduser()
     classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
     paths = [(path, label) for label, name in enumerate(classes) for path in sorted((folder / name).rglob("*"))

@@ -62,18 +62,11 @@ def kendall_tau(radii: Tensor) -> np.ndarray:
 
 
 def walk(similarity: Tensor, radii: Tensor, steps: int = 50) -> Tensor:
-    """For each image the most similar text within each of ``steps`` growing radii.
+    """For each image the most similar text within each of ``steps`` growing radii, int64 ``(m, steps)``, by
+    similarities ``(m, N)`` and the radii ``(N,)`` of the texts.
 
     The radii are evenly spaced from that of the most general text to that of the most specific one, in float64, and
     compared in float32. Of equally similar texts the first one counts.
-
-    Args:
-        similarity: ``(m, N)``, images by texts.
-        radii: ``(N,)``.
-        steps: number of radii.
-
-    Returns:
-        int64 ``(m, steps)``, numbers of texts.
     """
     order, ends = _shells(radii, steps)
     return _ends_of_shells(similarity.index_select(1, order.to(similarity.device)), order, ends)

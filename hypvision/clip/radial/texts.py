@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from hypvision.clip.spaces import space_of
-from hypvision.clip.towers import encode_text, find_towers
+from hypvision.clip.towers import encode_text, find_towers, token_lengths
 from hypvision.errors import HypvisionError, require_finite
 
 _TOKENS = 4096  # tokens in a batch without gradients
@@ -26,12 +26,6 @@ def distinct(texts: Sequence[str]) -> tuple[list[str], Tensor]:
     return list(number), rows
 
 
-def token_lengths(tokens: Tensor) -> Tensor:
-    """Numbers of tokens ``(T,)`` of texts ``(T, L)`` without open_clip's padding (0)."""
-    places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
-    return torch.where(tokens != 0, places, 0).amax(-1)
-
-
 @torch.no_grad()
 def embed_texts(
     model: nn.Module,
@@ -40,15 +34,8 @@ def embed_texts(
     progress: bool = False,
     where: Mapping[str, str] | None = None,
 ) -> Tensor:
-    """Points ``(N, d)`` of texts in the model's space, float32 at least, without gradients; equal texts get equal ones.
-
-    Args:
-        model: a CLIP model of open_clip.
-        tokenizer: its own.
-        texts: N texts.
-        progress: show a bar.
-        where: place of a text for error messages, such as `` (row 2, level 1)``.
-    """
+    """Points ``(N, d)`` of N texts in the model's space, float32 at least, without gradients; equal texts get equal
+    ones. ``where`` has the place of a text for messages, such as `` (row 2, level 1)``."""
     if not texts:
         raise HypvisionError("There are no texts to embed.")
     if not any(tower.modality == "text" for tower in find_towers(model)) and not hasattr(model, "encode_text"):

@@ -82,12 +82,8 @@ def save_tower(
 
 @torch.no_grad()
 def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tensor | None:
-    """Put a tuned text tower into an open_clip model, in place: plain weights again.
-
-    Args:
-        model: the base model.
-        path: a file of :func:`save_tower`, or a checkpoint of a training.
-        strict: raise an error if the file holds differences to another base model.
+    """Put a tuned text tower, a file of :func:`save_tower` or a checkpoint of a training, into its base model, in
+    place: plain weights again; ``strict``: raise an error if the file holds differences to another base model.
 
     Returns:
         The learned root ``(d,)`` if there is one.

@@ -16,6 +16,7 @@ import math
 
 import torch
 import torch.nn.functional as F
+from timm.layers import Mlp
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -51,8 +52,7 @@ class WindowAttention(nn.Module):
             packed = packed.roll((-shift, -shift), (3, 4))
         packed = packed.reshape(3, b * t, rows // window, window, columns // window, window, self.heads, -1)
         packed = packed.permute(0, 1, 2, 4, 6, 3, 5, 7).reshape(3, b * t, -1, window**2, c // self.heads)
-        mask = window_mask((h, w), (rows, columns), window, shift, x.device)
-        if mask is not None:
+        if (mask := window_mask((h, w), (rows, columns), window, shift, x.device)) is not None:
             mask = mask.repeat_interleave(self.heads, 0).to(packed.dtype)
         q, k, v = packed.unbind(0)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
@@ -95,16 +95,6 @@ def window_mask(
     region = region.reshape(padded[0] // window, window, padded[1] // window, window)
     region = region.permute(0, 2, 1, 3).reshape(-1, window**2)
     return (region[:, None] != region[:, :, None]).float() * -100.0
-
-
-class Mlp(nn.Module):
-    def __init__(self, dim: int, hidden: int):
-        super().__init__()
-        self.fc1 = nn.Linear(dim, hidden)
-        self.fc2 = nn.Linear(hidden, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.gelu(self.fc1(x)))
 
 
 class SwinBlock(nn.Module):
@@ -153,10 +143,8 @@ class ClassAttention(nn.Module):
         self, x: Tensor, guidance: Tensor | None, pad: Tensor | None, pad_guidance: Tensor | None, pads: int
     ) -> Tensor:
         """``x`` (B, T, h, w, C) with ``pads`` more classes, all equal to ``pad`` (1, 1, 1, 1, C), if that is given."""
-        q, k, v = (
-            part.unflatten(-1, (self.heads, -1))
-            for part in (_joint_linear(self.q, x, guidance), _joint_linear(self.k, x, guidance), self.v(x))
-        )
+        parts = _joint_linear(self.q, x, guidance), _joint_linear(self.k, x, guidance), self.v(x)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)) for part in parts)
         if pad is not None:
             pad_k = _joint_linear(self.k, pad, pad_guidance).unflatten(-1, (self.heads, -1))
             pad_v = self.v(pad).unflatten(-1, (self.heads, -1))
@@ -235,15 +223,11 @@ class AggregatorLayer(nn.Module):
 class DoubleConv(nn.Module):
     def __init__(self, in_channels: int, channels: int):
         super().__init__()
-        groups = max(1, channels // 16)
-        self.double_conv = nn.Sequential(
-            nn.Conv2d(in_channels, channels, 3, padding=1, bias=False),
-            nn.GroupNorm(groups, channels),
-            nn.ReLU(),
-            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-            nn.GroupNorm(groups, channels),
-            nn.ReLU(),
-        )
+        layers: list[nn.Module] = []
+        for given in (in_channels, channels):
+            convolution = nn.Conv2d(given, channels, 3, padding=1, bias=False)
+            layers += [convolution, nn.GroupNorm(max(1, channels // 16), channels), nn.ReLU()]
+        self.double_conv = nn.Sequential(*layers)
 
     def forward(self, x: Tensor, guidance: Tensor | None, classes: int) -> Tensor:
         """``x`` (B * T, C, H, W), ``guidance`` (B, G, H, W) of each image."""
@@ -334,13 +318,9 @@ class CATSegHead(nn.Module):
         self.head = nn.Conv2d(decoder[1], 1, 3, padding=1)
 
     def forward(self, features: Tensor, text: Tensor, maps: tuple[Tensor, ...] = ()) -> Tensor:
-        """Logits (B, T, 4 H, 4 W) of each class; :data:`ABSENT` beyond the ``pad_len`` best classes of an image.
-
-        Args:
-            features: patch embeddings (B, E, H, W), of any length.
-            text: class embeddings (T, P, E), of unit length.
-            maps: guidance of the decoder: (B, ., 2 H, 2 W) and (B, ., 4 H, 4 W).
-        """
+        """Logits (B, T, 4 H, 4 W) of each class, by patch embeddings (B, E, H, W) of any length, class embeddings (T,
+        P, E) of unit length and maps that guide the decoder, (B, ., 2 H, 2 W) and (B, ., 4 H, 4 W); :data:`ABSENT`
+        beyond the ``pad_len`` best classes of an image."""
         if text.dim() != 3 or text.shape[1] != self.prompts:
             raise HypvisionError(
                 f"The head was made for {self.prompts} prompt template(s), but the text embeddings have the shape "

@@ -154,8 +154,7 @@ class SegmenterBase(OpenVocabularyCLIP):
         rows, columns = patch_size(self.clip)
         if size[0] < rows or size[1] < columns:
             raise HypvisionError(
-                f"{name} has {size[0]} x {size[1]} pixels, less than one patch of {rows} x {columns}. Give a larger "
-                "one."
+                f"{name} has {size[0]} x {size[1]} pixels, less than one patch of {rows} x {columns}. Enlarge it."
             )
 
     def _normalised_logits(self, x: Tensor, text: Tensor) -> Tensor:
@@ -230,7 +229,7 @@ class SegmenterBase(OpenVocabularyCLIP):
         return [(top, left) for top in starts[0] for left in starts[1]]
 
     def _slide(self, image: Tensor, text: Tensor) -> Iterator[Tensor]:
-        """Probabilities (t, h, w), some classes at a time: mean over windows of the enlarged image and the whole
+        """Probabilities (t, h, w), some classes at a time: means over windows of the enlarged image and the whole
         image."""
         height, width = self.slide, self.slide
         if not self.squash:

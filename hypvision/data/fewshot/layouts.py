@@ -241,15 +241,11 @@ def _own(layout: Layout, folder: Path) -> Split:
         raise HypvisionError(
             f"The class '{extra[0]}' of '{folder}' has no training images. Add some to train/{extra[0]}."
         )
-    train, val, test = (
-        [
-            Item(path, label[name], names.get(name, name.replace("_", " ")))
-            for name, paths in parts.get(part, {}).items()
-            for path in paths
-        ]
-        for part in PARTS
-    )
-    split = Split(train, val, test)
+    split = Split([], [], [])
+    for part, found in parts.items():
+        for name, paths in found.items():
+            called = names.get(name, name.replace("_", " "))
+            split.part(part).extend(Item(path, label[name], called) for path in paths)
     return check_split(split, f"The data set '{folder}'", f"Give folders names of their own in '{sheet}'.")
 
 

@@ -37,13 +37,8 @@ class _Reader(pickle.Unpickler):
 
 
 def read_pickled_shots(path: str | Path, folder: str, images: str | Path) -> dict[str, list[Item]]:
-    """The training and validation images of an official pickle.
-
-    Args:
-        path: the file.
-        folder: name of the folder of images in its paths (``"jpg"``); what follows it is looked for below ``images``.
-        images: the folder of images here.
-    """
+    """The training and validation images of an official pickle; what follows ``folder``, the name of the folder of
+    images in its paths (``"jpg"``), is looked for below ``images``."""
     path = Path(path)
     try:
         if path.stat().st_size > _LARGEST:

@@ -55,12 +55,7 @@ def _with_validation(items: Sequence[Item], test: list[Item]) -> Split:
 
 
 def from_folders(name_of: Callable[[str], str] = str, ignored: Sequence[str] = ()) -> Rule:
-    """The rule of data sets with a folder a class (Caltech101, Food101, DTD, EuroSAT).
-
-    Args:
-        name_of: the class name of a folder.
-        ignored: folders that are no classes.
-    """
+    """The rule of data sets with a folder a class (Caltech101, Food101, DTD, EuroSAT); ``name_of``: its class name."""
 
     def make(folder: Path, images: Path) -> Split:
         found = class_folders(images, ignored).items()

@@ -50,11 +50,7 @@ def take_subset(split: Split, subset: str) -> Split:
     one_of(SUBSETS, subset=subset)
     labels = sorted({item.label for item in split.train})
     half = (len(labels) + 1) // 2
-    kept = {"all": labels, "base": labels[:half], "new": labels[half:]}[subset]
-    if not kept:
+    if not (kept := {"all": labels, "base": labels[:half], "new": labels[half:]}[subset]):
         raise HypvisionError(f"A data set of {len(labels)} classes has no '{subset}' classes.")
     place = {label: i for i, label in enumerate(kept)}
-    train, val, test = (
-        [item._replace(label=place[item.label]) for item in part if item.label in place] for part in split
-    )
-    return Split(train, val, test)
+    return Split(*([item._replace(label=place[item.label]) for item in part if item.label in place] for part in split))

@@ -32,7 +32,7 @@ class Split(NamedTuple):
 
     def part(self, name: str) -> list[Item]:
         """The images of ``"train"``, ``"val"`` or ``"test"``."""
-        return {"train": self.train, "val": self.val, "test": self.test}[name]
+        return getattr(self, name)
 
 
 def by_label(items: Sequence[Item]) -> dict[int, list[Item]]:
@@ -65,12 +65,8 @@ def _item(row: Sequence[Any], images: str | Path) -> Item:
 
 
 def read_split(path: str | Path, images: str | Path, twins: bool = False) -> Split:
-    """A split file: ``{"train": [[path, label, class name], ...], "val": ..., "test": ...}``.
-
-    Args:
-        path: the file.
-        images: the folder that its paths start from.
-        twins: let labels share a name; whoever reads the names warns of them.
+    """A split file: ``{"train": [[path, label, class name], ...], "val": ..., "test": ...}``, whose paths start from
+    ``images``; ``twins``: let labels share a name; whoever reads the names warns of them.
 
     Raises:
         HypvisionError: the file is missing or of another form, a part has no images, or labels and names do not fit.
@@ -108,13 +104,8 @@ def write_split(path: str | Path, split: Split, images: str | Path) -> None:
 
 
 def folder_names(sheet: Path, what: str, folders: Sequence[str] = ()) -> dict[str, str]:
-    """Class names by folder, from lines 'FOLDER NAME' or, with a tab between the two, of any folder and name.
-
-    Args:
-        sheet: the file.
-        what: what messages call it.
-        folders: those that there are, which may have blanks in their names; of others the first blank ends the folder.
-    """
+    """Class names by folder, from lines 'FOLDER NAME' or, with a tab between the two, of any folder and name. Of the
+    ``folders`` that there are, names may have blanks; of others the first blank ends the folder."""
     found: dict[str, str] = {}
     for number, line in enumerate(read_lines(sheet, what, blank=True), 1):
         if not line:

@@ -52,7 +52,7 @@ def _far_chord(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 def _sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     dtype = torch.promote_types(x.dtype, y.dtype)
-    c = widen(c)  # before it is used twice: the sum of its gradients must not overflow
+    c = widen(c)  # before its two uses, so that the sum of their gradients does not overflow
     q = _chord(x, y, c)
     return saturate((saturate_gradient(q) if isinstance(c, Tensor) else q) / c, dtype).to(dtype)
 
@@ -90,7 +90,7 @@ def _distances(
 ) -> Tensor:
     """Distances from halves ``(..., N, M)`` of squared chords; by ``each``, of rows, where those are round-off."""
     if plain(h) or not h.numel():
-        if x is y:  # 0, but what is not a number stays so
+        if x is y:  # 0, but NaN stays NaN
             h = torch.where(torch.eye(h.shape[-1], dtype=torch.bool, device=h.device), h.clamp(0, 0), h)
         return arcosh1p(h) / _root(c)
     if x is y:
@@ -121,10 +121,7 @@ def _right(space: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _close(h: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, ...] | None:
-    """Where halves ``(..., N, M)`` of squared chords are round-off to too large a part, from ``u``; None if nowhere.
-
-    On a CPU one look at the smallest chord tells; a GPU waits for the list once.
-    """
+    """Where halves ``(..., N, M)`` of squared chords are round-off to too large a part, from ``u``; None if nowhere."""
     error = _ROUGH * torch.finfo(h.dtype).eps
     if h.device.type == "cpu" and h.amin().item() >= error * ((1 + x.amax().item()) * (1 + y.amax().item()) - 1):
         return None
@@ -148,7 +145,7 @@ def _chosen(
     step = max(1, 2**22 // x.shape[-1])
     if len(rows) <= step:
         return part(batch, rows, columns, c)
-    found = []  # many: neither all at once, nor kept for backward
+    found = []  # in parts, which backward computes again, to save memory
     for i in range(0, len(rows), step):
         places = slice(i, i + step)
         here = c[places] if isinstance(c, Tensor) and c.dim() else c

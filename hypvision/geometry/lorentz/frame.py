@@ -21,8 +21,7 @@ _FAR = 0.25
 
 
 def _root(c: Curvature) -> Curvature:
-    root: Curvature = c**0.5
-    return root
+    return c**0.5
 
 
 def _largest(v: Tensor) -> Tensor:
@@ -61,12 +60,12 @@ def _bound(v: Tensor, c: Curvature, limit: float) -> tuple[float | Tensor, Tenso
     """
     square = square_norm(v)
     q = _times(square, c)
-    # where looking costs nothing, the rare case alone pays; what is not a number is no less than the limit
+    # on a CPU reading the maximum is cheap, so the rare case alone needs the rest; NaN fails this test
     if v.device.type == "cpu" and not plain(v) and q.numel() and q.amax().item() <= limit:
         return 1.0, q
-    over = torch.isinf(q)  # there the largest coordinate stands in for the norm
+    over = torch.isinf(q)  # in these rows the largest coordinate replaces the norm
     largest = _overflowing(v, over)
-    # not the infinite one: a curvature's gradient would be its product with 0
+    # 0 instead of the infinite square, because the gradient of the curvature would be infinity times 0
     q = torch.where(over, largest * math.inf, torch.where(over, 0.0, square) * c)
     with torch.no_grad():
         factor = math.sqrt(limit) / torch.sqrt(torch.where(over, torch.full_like(q, limit), q).clamp(min=limit))
@@ -153,8 +152,7 @@ def _perpendicular(v: Tensor, x: Tensor, where: Tensor) -> Tensor:
     a second projection, to keep its digits.
     """
     if v.dtype == torch.float32 and not plain(v):
-        perpendicular: Tensor = _Perpendicular.apply(v, x, where)
-        return perpendicular
+        return _Perpendicular.apply(v, x, where)
     in_float64 = has_float64(v)
     out, x = widen(v), widen(x)
     square = (x * x).sum(-1, keepdim=True)
@@ -176,7 +174,7 @@ def _move(qx: Tensor, radial: Tensor, ahead: Tensor, perp: Tensor, chord: Tensor
     """
     tx, nx = torch.sqrt(1 + qx), safe_sqrt(qx)
     outward = nx * torch.sqrt(1 + chord * chord) + tx * radial
-    inside = radial < -0.01  # nearer, nothing cancels
+    inside = radial < -0.01  # above it no cancellation occurs
     one = torch.ones_like(radial)
     bottom = torch.where(inside, chord - radial, one)
     inward = torch.sinh(asinh(nx) - ahead) + tx * (perp / bottom)

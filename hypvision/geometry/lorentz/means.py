@@ -158,7 +158,7 @@ def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, s
     weights, _ = _normalised(weights, -1)
     with torch.no_grad():
         mean = centroid(x, weights, c)
-        ask = not plain(mean)  # whether a condition on numbers can be asked
+        ask = not plain(mean)  # whether the value of a tensor can be read
         for _ in range((steps if ask else min(steps, 8)) - 1):
             step = _newton(mean, x, weights, c)
             mean = boost(mean, _expmap0(step, c), c)
@@ -183,9 +183,9 @@ def _newton(mean: Tensor, x: Tensor, weights: Tensor, c: Curvature) -> Tensor:
         inverse = torch.where(q > 0, (1 - stretch) / torch.where(q > 0, q, torch.ones_like(q)), torch.zeros_like(q))
         hessian = torch.matmul((logs * (weights * inverse)).transpose(-1, -2), logs)
         across = (weights * stretch).sum(-2)
-        across = torch.where(across > 0, across, torch.ones_like(across))  # no weights, no step
+        across = torch.where(across > 0, across, torch.ones_like(across))  # weights that are all 0: no step
         hessian = hessian + torch.diag_embed(across.expand(*logs.shape[:-2], logs.shape[-1]))
     step: Tensor = torch.linalg.solve(hessian, (weights * logs).sum(-2))
-    with torch.no_grad():  # far from the mean the Hessian is that of another place
+    with torch.no_grad():  # far from the mean the Hessian does not describe the mean, so the step is bounded
         factor = (_STEP / safe_sqrt(c * square_norm(step))).clamp(max=1)
     return step * factor

@@ -46,8 +46,8 @@ class Chord(NamedTuple):
 def near_chord(x: Tensor, y: Tensor, c: Curvature) -> Chord | None:
     """The chord of points ``(..., n + 1)``; None where :func:`far_pair` must be taken.
 
-    That is for points too far out, found by a look at the largest number, and wherever a look is not possible or costs
-    (compilers, ``torch.func``, GPUs).
+    That is for points too far out, which their largest number tells, and where reading that number is impossible or
+    makes the host wait (compilers, ``torch.func``, GPUs).
     """
     if not x.dtype == y.dtype == torch.float32 or x.device.type != "cpu" or plain(x):
         return None
@@ -150,11 +150,11 @@ class Pair:
         self.a = gap / torch.sqrt(2 * (1 + self.tx * self.ty + product))
         inner = dot(_times(x, self.root), _times(y, self.root))
         base = square_norm(total)
-        # where one radius is next to nothing beside the other, the angle is no matter, and the quotient overflows, or
-        # its derivative
+        # where one radius is tiny beside the other, the angle does not matter, and the quotient or its derivative
+        # overflows
         acute = (inner > 0) & (product * 1e30 > base)
         acute = acute & (product * 1e36 > base / torch.where(acute, product, one))
-        # |sum| |across| is the area of the parallelogram; the quotient first, for it is of order 1
+        # |sum| |across| is the area of the parallelogram; the quotient comes first, because it is of order 1
         share = base / torch.where(acute, 8 * (product + inner), one)
         apart = acute & ((qx - qy).abs() > 0.9 * (qx + qy))
         across = _across(x, y, acute, apart & (qx < qy), apart & (qx > qy))
@@ -179,7 +179,7 @@ class Pair:
 
 
 def _across(x: Tensor, y: Tensor, where: Tensor, short_x: Tensor, short_y: Tensor) -> Tensor:
-    """The part of ``y - x`` perpendicular to ``x + y`` in the rows ``where``; the other rows are not for use.
+    """The part of ``y - x`` perpendicular to ``x + y`` in the rows ``where``; other rows have no meaning.
 
     For points on one ray it is the round-off of their coordinates, and at the radius ``r`` it counts ``sinh(r)`` times.
     Where one vector is much shorter it is twice that vector's part, up to the sign.

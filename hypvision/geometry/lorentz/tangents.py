@@ -59,7 +59,7 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 @blocked
 def _expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     if x.dtype == u.dtype == torch.float32 and x.device.type == "cpu" and not plain(x):
-        found = _expmap_level(x[..., 1:], u[..., 1:], c)
+        found = _expmap_textbook(x[..., 1:], u[..., 1:], c)
         if found is None:
             found = _expmap_near(widen(x[..., 1:]), widen(u[..., 1:]), c)
         if found is not None:
@@ -67,14 +67,14 @@ def _expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     return _expmap_far(x, u, c)
 
 
-# Largest sinh(r)^2 of a point, and squared length of a tangent vector, at which the textbook's sum is right to a few
+# Up to this sinh(r)^2 of a point and this squared length of a tangent vector the textbook formula has an error of a few
 # units of round-off: radius 1.5, length 2
 _NEARBY = math.sinh(1.5) ** 2, 4.0
-# Norm of all vectors together at which no product of theirs with points of that time (radius 10) overflows
+# Up to this norm of all vectors together, and this time of the points (radius 10), no product overflows
 _SHORT, _MODERATE = 1e15, math.cosh(10.0)
 
 
-def _expmap_level(x: Tensor, v: Tensor, c: Curvature) -> Tensor | None:
+def _expmap_textbook(x: Tensor, v: Tensor, c: Curvature) -> Tensor | None:
     """``cosh(z) x + sinh(z) / z v`` of space parts in their dtype; None where points or vectors are too long."""
     qx, qv = _times(square_norm(x), c), _times(square_norm(v), c)
     if qx.numel() and not (qx.amax().item() <= _NEARBY[0] and qv.amax().item() <= _NEARBY[1]):
@@ -88,15 +88,13 @@ def _expmap_level(x: Tensor, v: Tensor, c: Curvature) -> Tensor | None:
     return _join(_times(time, 1 / _root(c)), torch.addcmul(x * cosh, v, stretch))
 
 
-# Largest sinh(r)^2 of a point, and squared length of a tangent vector, at which float64 needs no other forms: radius 10
+# Up to this sinh(r)^2 of a point (radius 10), and squared length of a tangent vector, the formula in float64 is exact
 _REACH = math.sinh(10.0) ** 2, 100.0
 
 
 def _expmap_near(x: Tensor, v: Tensor, c: Curvature) -> Tensor | None:
-    """In float64, from space parts: what two large parts leave of each other keeps the digits of float32.
-
-    None where points or vectors are too long for that.
-    """
+    """In float64, from space parts, so that differences keep the digits of float32; None for points or vectors that are
+    too long for that."""
     qx, along = _times((x * x).sum(-1, keepdim=True), c), _times((x * v).sum(-1, keepdim=True), c)
     far = qx > _FAR
     share = torch.where(far, along / torch.where(far, qx, 1.0), 0.0)
@@ -186,16 +184,12 @@ def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     if one_curvature and not plain(x) and x.device.type == "cpu" and x.shape == v.shape and x.numel():
         point = _near_points(x, v, c)
         if point is not None:
-            out: Tensor = _Proju.apply(x, v, c, point) if needs_grad(x, v, c) else _projected(point, v, c)[0]
-            return out
+            return _Proju.apply(x, v, c, point) if needs_grad(x, v, c) else _projected(point, v, c)[0]
     return _proju(x, v, c)
 
 
 def _near_points(x: Tensor, v: Tensor, c: Curvature) -> Tensor | None:
-    """The points as ``[-time, space]``, if nothing of them or of the vectors is so long that products overflow.
-
-    In few calls, for they are what a projection of some points costs.
-    """
+    """The points as ``[-time, space]``; None if they or the vectors are so long that products overflow."""
     point = x.detach().clone()
     first, root = point[..., :1], _root(c.detach() if isinstance(c, Tensor) else c)
     first.fill_(1 / root)
@@ -320,7 +314,7 @@ def _transp_far(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     root = pair.root
     along = dot(pair.x, v) * root
     across = _perpendicular(pair.delta, pair.x, far)
-    bottom = 2 + pair.q / 2  # divided by first of all: the products of large numbers overflow
+    bottom = 2 + pair.q / 2  # the division comes first, because products of large numbers overflow
     perp = dot(across * root / bottom, _perpendicular(v, pair.x, far))
     polar = pair.radial() / bottom * (along / (nx * pair.tx)) + perp
     plain = dot(pair.delta * root / bottom, v) - pair.product / bottom / (pair.tx + pair.ty) * (along / pair.tx)
@@ -332,13 +326,13 @@ def _transp_far(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 @stable("x", space=("u",))
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Parallel transport from the origin to ``x`` ``(..., n + 1)`` of ``u`` ``(..., n)``; returns ``(..., n + 1)``."""
-    if isinstance(c, Tensor):  # one for each row, whose gradients may be as large as numbers get
+    if isinstance(c, Tensor):  # one curvature for each row, so that the gradient of each is bounded
         c = saturate_gradient(c * torch.ones_like(x[..., :1]))
     space, q = _capped(x[..., 1:], c)
     u, root = _scaled_tangent(u, 1.0), _root(c)
     if isinstance(root, Tensor):
         root = saturate_gradient(root)
-    # exact, for it may be next to nothing beside the lengths
+    # in float64: it may be tiny compared with the lengths
     along = dot(widen(space), widen(u)).to(u.dtype) * root
     return _join(along, u + space * (along * root / (1 + torch.sqrt(1 + q))))
 

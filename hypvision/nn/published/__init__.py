@@ -14,20 +14,7 @@ from .norm import GyroLorentzBatchNorm1d, GyroLorentzBatchNorm2d
 from .weights import layer_state
 
 __all__ = [
-    "FGGLinear",
-    "FGGMLR",
-    "GaneaMLR",
-    "GyroLorentzBatchNorm1d",
-    "GyroLorentzBatchNorm2d",
-    "LorentzAttention",
-    "LorentzLinearAttention",
-    "LorentzPatchEmbed",
-    "PLFCLinear",
-    "PoincareBatchNorm1d",
-    "PoincareBatchNorm2d",
-    "PoincareConv2d",
-    "PoincareFullyConnected",
-    "PoincareLinear",
-    "PoincareMLR",
-    "layer_state",
-]
+    "FGGLinear", "FGGMLR", "GaneaMLR", "GyroLorentzBatchNorm1d", "GyroLorentzBatchNorm2d", "LorentzAttention",
+    "LorentzLinearAttention", "LorentzPatchEmbed", "PLFCLinear", "PoincareBatchNorm1d", "PoincareBatchNorm2d",
+    "PoincareConv2d", "PoincareFullyConnected", "PoincareLinear", "PoincareMLR", "layer_state",
+]  # fmt: skip

@@ -103,8 +103,7 @@ class FGGLinear(nn.Module):
         if out.dtype != torch.float16:  # half precision overflows long before radii reach the cap of the geometry
             limit = math.sinh(40.0) / math.sqrt(self.out_features)
             out = out.clamp(-limit, limit)
-        activated: Tensor = self.activation(out)
-        return activated
+        return self.activation(out)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}"

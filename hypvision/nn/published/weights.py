@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -91,19 +92,8 @@ def _with_gate(layer: LorentzLinear, entries: _Entries, library: str, normalize:
     return out
 
 
-def _hyperboliccv_linear(layer: LorentzLinear, entries: _Entries) -> _State:
-    return _with_gate(layer, entries, "hyperboliccv", (False, True))
-
-
-def _chen_linear(layer: LorentzLinear, entries: _Entries) -> _State:
-    return _with_gate(layer, entries, "fully-hyperbolic-nn", ("time",))
-
-
 def _kernel(layer: LorentzConv1d | LorentzConv2d, name: str, matrix: Tensor) -> _State:
-    """A matrix ``(C', k k C + 1)``: the time of the patch, then its space by position and channel.
-
-    In one dimension by channel and position.
-    """
+    """From ``(C', k k C + 1)``: the time of the patch, then its space by position and channel (in 1D the reverse)."""
     positions = math.prod(layer.kernel_size)
     if (matrix.shape[1] - 1) % positions:
         raise HypvisionError(
@@ -247,17 +237,13 @@ def _hyptorch_linear(layer: PoincareLinear, entries: _Entries) -> _State:
 
 def _hnn_mlr(layer: PoincareMLR, entries: _Entries) -> _State:
     g, bias = entries.take("weight_g"), entries.maybe("bias")
-    return {
-        "g": g,
-        "v": entries.take("weight_v").t().contiguous(),
-        "r": torch.zeros_like(g) if bias is None else bias,
-    }
+    return {"g": g, "v": entries.take("weight_v").t().contiguous(), "r": torch.zeros_like(g) if bias is None else bias}
 
 
 _Readers = dict[type[nn.Module], Callable[[Any, _Entries], _State]]
 
 _HYPERBOLICCV: _Readers = {
-    LorentzLinear: _hyperboliccv_linear,
+    LorentzLinear: partial(_with_gate, library="hyperboliccv", normalize=(False, True)),
     LorentzConvTranspose2d: _transposed,
     LorentzConv1d: _lorentz_conv,
     LorentzConv2d: _lorentz_conv,
@@ -272,7 +258,10 @@ LAYOUTS: dict[str, tuple[_Readers, tuple[str, ...]]] = {
         _HYPERBOLICCV | {EfficientLorentzConv2d: _efficient, EfficientLorentzLinear: _efficient},
         (".manifold.k",),
     ),
-    "fully-hyperbolic-nn": ({LorentzLinear: _chen_linear}, (".manifold.k",)),
+    "fully-hyperbolic-nn": (
+        {LorentzLinear: partial(_with_gate, library="fully-hyperbolic-nn", normalize=("time",))},
+        (".manifold.k",),
+    ),
     "hypercore": (
         {
             LorentzLinear: _hypercore_linear,
@@ -287,10 +276,7 @@ LAYOUTS: dict[str, tuple[_Readers, tuple[str, ...]]] = {
         (".manifold.k",),
     ),
     "fgg": ({FGGLinear: _fgg, FGGMLR: _fgg}, (".manifold._k",)),
-    "hyptorch": (
-        {PoincareLinear: _hyptorch_linear, GaneaMLR: _renamed(a="a_vals", p="p_vals")},
-        (".c",),
-    ),
+    "hyptorch": ({PoincareLinear: _hyptorch_linear, GaneaMLR: _renamed(a="a_vals", p="p_vals")}, (".c",)),
     "hnn++": ({PoincareMLR: _hnn_mlr}, (".isp_c",)),
     "hypll": (
         {

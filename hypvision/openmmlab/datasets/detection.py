@@ -122,7 +122,7 @@ class CheckedCOCO(COCO):
         check.finish()
         content["annotations"] = boxes
         for item in boxes:
-            if item["id"] == 0:  # which pycocotools takes for an object that was not found
+            if item["id"] == 0:  # pycocotools takes 0 for an object that was not found
                 item["id"] = int(max(seen)) + 1
 
     def check_masks(self) -> None:
@@ -400,24 +400,15 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
             raise HypvisionError(f"The annotation '{path}' is damaged: it is not valid XML ({error}).") from error
         image = folder / f"{img_info['img_id']}.jpg"
         if not image.is_file():
-            beside = [
-                file
-                for file in sorted(image.parent.glob(f"{glob.escape(image.stem)}.*"))
-                if file.suffix.lower() in SUFFIXES
-            ]
-            image = beside[0] if beside else image
+            beside = sorted(image.parent.glob(f"{glob.escape(image.stem)}.*"))
+            image = next((file for file in beside if file.suffix.lower() in SUFFIXES), image)
         width, height = (_number(root.findtext(f"size/{side}", "")) for side in ("width", "height"))
         if not whole_size(height, width):  # some tools write 0, others nothing
             width, height = open_image(image).size
         objects = enumerate(root.findall("object"), start=1)
         instances = [self._instance(item, path, number, int(height), int(width)) for number, item in objects]
-        return dict(
-            img_info,
-            img_path=str(image),
-            height=int(height),
-            width=int(width),
-            instances=[instance for instance in instances if instance],
-        )
+        size = dict(height=int(height), width=int(width))
+        return dict(img_info, img_path=str(image), **size, instances=list(filter(None, instances)))
 
     def _instance(self, item: ElementTree.Element, path: str, number: int, height: int, width: int) -> dict[str, Any]:
         """An object as mmdet has it; empty if it is left out."""

@@ -13,8 +13,8 @@ from mmdet.registry import DATASETS
 from mmdet.structures.bbox import HorizontalBoxes
 from mmdet.structures.mask import BitmapMasks
 
+from hypvision.checks import one_of
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError
 from hypvision.openmmlab.datasets.open_vocabulary_shapes import BASE, CLASSES, GROUND, NOVEL, _scene
 from hypvision.viz.palette import palette
 
@@ -26,10 +26,8 @@ def scene_classes(level: str = "shape", which: str = "all", ground: bool = False
         HypvisionError: an unknown level or choice.
     """
     choices = dict(all=CLASSES, base=BASE, novel=NOVEL)
-    if which not in choices or level not in CLASSES:
-        raise HypvisionError(
-            f"level={level!r}, which={which!r}: use level 'shape' or 'colour-shape' and which 'all', 'base' or 'novel'."
-        )
+    one_of(CLASSES, level=level)
+    one_of(choices, which=which)
     names = tuple(name for name in choices[which][level] if name != GROUND)
     return (*names, GROUND) if ground else names
 
@@ -92,13 +90,9 @@ class OpenVocabScenesDataset(BaseDetDataset):
         ids = np.zeros(scene.instances.shape, dtype=np.int64)  # 0 has no label
         for _, _, mask, number in found:
             ids[mask] = number
-        results = dict(
-            img=image,
-            img_id=idx,
-            img_path=f"{self.split}_{idx:06d}.png",
-            img_shape=image.shape[:2],
-            ori_shape=image.shape[:2],
-            scale_factor=(1.0, 1.0),
+        size, path = image.shape[:2], f"{self.split}_{idx:06d}.png"
+        read = dict(img=image, img_id=idx, img_path=path, img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
+        truth = dict(
             gt_bboxes=HorizontalBoxes(boxes),
             gt_bboxes_labels=np.array(labels, dtype=np.int64),
             gt_ignore_flags=np.zeros(len(found), dtype=bool),
@@ -107,4 +101,4 @@ class OpenVocabScenesDataset(BaseDetDataset):
             panoptic_ids=ids,
             segments_info=[dict(id=number, category=label, iscrowd=0) for label, _, _, number in found],
         )
-        return self.pipeline(results)
+        return self.pipeline(read | truth)

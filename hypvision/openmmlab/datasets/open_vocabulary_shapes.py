@@ -9,8 +9,8 @@ import numpy as np
 from mmseg.datasets import BaseSegDataset
 from mmseg.registry import DATASETS
 
+from hypvision.checks import one_of
 from hypvision.data.shapes import COLOURS, TAXONOMY, Scene, make_scene
-from hypvision.errors import HypvisionError
 from hypvision.viz.palette import palette
 
 GROUND = "grey ground"
@@ -58,10 +58,8 @@ class ColourShapeDataset(BaseSegDataset):
         which: str = "all",
         **kwargs: Any,
     ):
-        if which not in ("all", "base") or level not in CLASSES:
-            raise HypvisionError(
-                f"level={level!r}, which={which!r}: use level 'shape' or 'colour-shape' and which 'all' or 'base'."
-            )
+        one_of(CLASSES, level=level)
+        one_of(("all", "base"), which=which)
         self.split, self.length, self.size, self.level = split, length, size, level
         names = (CLASSES if which == "all" else BASE)[level]
         self._number = {name: number for number, name in enumerate(names)}
@@ -78,13 +76,8 @@ class ColourShapeDataset(BaseSegDataset):
         image = np.ascontiguousarray(np.asarray(scene.image)[..., ::-1])  # mmseg's pipelines take BGR
         names = [item.shape if self.level == "shape" else f"{item.colour} {item.shape}" for item in scene.objects]
         labels = [0] + [self._number.get(name, 255) for name in names]
-        results = dict(
-            img=image,
-            img_path=f"{self.split}_{idx:06d}.png",
-            img_shape=image.shape[:2],
-            ori_shape=image.shape[:2],
-            gt_seg_map=np.array(labels, dtype=np.uint8)[scene.instances],
-            seg_fields=["gt_seg_map"],
-            reduce_zero_label=False,
+        size, path = image.shape[:2], f"{self.split}_{idx:06d}.png"
+        truth = dict(gt_seg_map=np.array(labels, dtype=np.uint8)[scene.instances], seg_fields=["gt_seg_map"])
+        return self.pipeline(
+            dict(img=image, img_path=path, img_shape=size, ori_shape=size, reduce_zero_label=False, **truth)
         )
-        return self.pipeline(results)

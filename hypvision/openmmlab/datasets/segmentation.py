@@ -95,7 +95,7 @@ def _is_default(self: Any, option: str) -> bool:
 def _load_pairs(self: Any) -> list[dict[str, Any]]:
     """As in mmseg, but images are found whatever the case of their suffix, and with the suffixes of other formats where
     none was given."""
-    if self.backend_args:  # files of a store
+    if self.backend_args:  # files of a remote store
         return _load_data_list(self)
     images, maps = (self.data_prefix.get(key) for key in ("img_path", "seg_map_path"))
     listed = self.ann_file and not os.path.isdir(self.ann_file)

@@ -334,16 +334,10 @@ class OpenVocabPanopticDataset(CountedDataset):
                     reason = "crowd" if crowd else "of ignored classes"
                     self.usage.leave_out("segments", reason, f"{item['file_name']}, segment {segment['id']}")
             image = images[item["image_id"]]
-            found.append(
-                dict(
-                    img_path=str(Path(self.data_prefix["img"], image["file_name"])),
-                    seg_map_path=str(Path(self.data_prefix["seg"], item["file_name"])),
-                    img_id=item["image_id"],
-                    height=image["height"],
-                    width=image["width"],
-                    segments_info=segments,
-                )
-            )
+            picture, colours = Path(self.data_prefix["img"]), Path(self.data_prefix["seg"])
+            paths = dict(img_path=str(picture / image["file_name"]), seg_map_path=str(colours / item["file_name"]))
+            size = dict(height=image["height"], width=image["width"])
+            found.append(dict(paths, img_id=item["image_id"], **size, segments_info=segments))
         annotated = {item["image_id"] for item in content["annotations"]}
         for image in images.values():
             if image["id"] not in annotated:

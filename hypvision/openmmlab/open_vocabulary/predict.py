@@ -90,9 +90,6 @@ def look(
         opened = opened.resize(new, Image.Resampling.BILINEAR)
     pixels = torch.from_numpy(np.array(opened)[..., ::-1].copy()).permute(2, 0, 1)
     meta = dict(
-        img_id=0,
-        ori_shape=(height, width),
-        img_shape=(new[1], new[0]),
-        scale_factor=(new[0] / width, new[1] / height),
+        img_id=0, ori_shape=(height, width), img_shape=(new[1], new[0]), scale_factor=(new[0] / width, new[1] / height)
     )
     return model.test_step(dict(inputs=[pixels], data_samples=[DetDataSample(metainfo=meta)]))[0]

@@ -28,7 +28,7 @@ from hypvision.clip.segmentation.segmenter import SegmenterBase
 from hypvision.errors import HypvisionError
 from hypvision.openmmlab.datasets.segmentation import LoadLabelMap
 from hypvision.openmmlab.label_maps import LabelMapIoUMetric
-from hypvision.openmmlab.open_vocabulary.vocabulary import Vocabulary, mean_percent
+from hypvision.openmmlab.open_vocabulary.vocabulary import Vocabulary, groups_of, held_out, mean_percent
 from hypvision.viz.palette import palette as colours
 
 
@@ -183,14 +183,12 @@ class OpenVocabSegDataset(BaseSegDataset):
                 f"ignored. With {len(names)} classes give another ignore_index, such as 65535, to the data set, the "
                 "model and the metric."
             )
-        if unknown := [name for name in ignore_classes if name not in names]:
-            raise HypvisionError(f"ignore_classes has {unknown[0]!r}, which is not in the class list.")
-        kept = [name for name in names if name not in set(ignore_classes)]
+        kept = held_out(names, ignore_classes)
         self._map = {}
         if len(kept) < len(names):
             self._map = {i: kept.index(n) if n in kept else ignore_index for i, n in enumerate(names)}
         super().__init__(
-            metainfo=dict(classes=tuple(kept), palette=colours(len(kept))), ignore_index=ignore_index,
+            metainfo=dict(classes=kept, palette=colours(len(kept))), ignore_index=ignore_index,
             reduce_zero_label=False, seg_map_suffix=seg_map_suffix or ".png", mask_palette=palette or (), **kwargs,
         )  # fmt: skip
 
@@ -250,11 +248,6 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
             iou, accuracy = intersect / union, intersect / label
         if self.absent_classes == "ignore":
             iou = np.where(label > 0, iou, np.nan)
-        names = list(self.dataset_meta["classes"])
-        metrics["mIoU"] = mean_percent(iou)
-        metrics["mAcc"] = mean_percent(accuracy)
-        for group, wanted in self.groups.items():
-            if missing := [name for name in wanted if name not in names]:
-                raise HypvisionError(f"The group '{group}' has {missing[0]!r}, which is not in the class list.")
-            metrics[f"mIoU_{group}"] = mean_percent(iou[[names.index(name) for name in wanted]])
-        return metrics
+        metrics.update(mIoU=mean_percent(iou), mAcc=mean_percent(accuracy))
+        groups = groups_of(self.dataset_meta["classes"], self.groups)
+        return metrics | {f"mIoU_{group}": mean_percent(iou[numbers]) for group, numbers in groups.items()}

@@ -19,6 +19,7 @@ from hypvision.clip.models import CLIPBundle
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.radius import radius_statistics, text_radii
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
+from hypvision.engine.hooks import network_of
 from hypvision.errors import HypvisionError, require_finite
 
 
@@ -196,7 +197,7 @@ class DatasetClassesHook(Hook):
 
     @staticmethod
     def _set(runner: Runner, phase: str, loader: Any) -> None:
-        model = getattr(runner.model, "module", runner.model)
+        model = network_of(runner)
         if not isinstance(model, Vocabulary):
             return
         names = list(loader.dataset.metainfo["classes"])
@@ -237,7 +238,7 @@ class TextRadiusHook(Hook):
         self._log(runner)
 
     def _log(self, runner: Runner) -> None:
-        model = getattr(runner.model, "module", runner.model)
+        model = network_of(runner)
         if not isinstance(model, Vocabulary) or not is_main_process():
             return
         known, tested = set(model.train_classes), model.test_classes

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from hypvision.clip import adapters
-from hypvision.clip.adapters.base import _check_base
+from hypvision.clip.adapters.base import _Base, _check_base
 from hypvision.clip.towers import encode_dense, encode_text
 from hypvision.errors import HypvisionError
 
@@ -355,7 +355,7 @@ def test_how_alike_a_base_model_must_be():
     """As bfloat16 is: one in a hundred, of the mean size, and of each number and of the mean size together."""
     own = {"text": dict(mean_abs=1.0, sample=[1.0, 0.0])}
     for mean, first, same in ((1.009, 1.0, True), (1.011, 1.0, False), (1.0, 1.019, True), (1.0, 1.022, False)):
-        base = {"text": dict(mean_abs=mean, sample=torch.tensor([first, 0.0]))}
+        base = {"text": _Base(1, 1, mean, [first, 0.0])}
         with nullcontext() if same else pytest.raises(HypvisionError, match="trained on other weights"):
             _check_base(own, base, Path("adapter.safetensors"))
 

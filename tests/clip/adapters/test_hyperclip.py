@@ -45,7 +45,7 @@ def disturb(model, noise=0.1):
 @pytest.fixture(params=["packed", "batched"])
 def path(request, monkeypatch):
     """How the weights are computed: as on a CPU, as on a GPU."""
-    monkeypatch.setattr(layer, "_SMALL", 1 if request.param == "packed" else 10**9)
+    monkeypatch.setattr(layer, "SMALL", 1 if request.param == "packed" else 10**9)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

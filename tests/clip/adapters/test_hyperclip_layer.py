@@ -99,7 +99,7 @@ def test_every_finite_row_has_a_finite_gradient():
 @pytest.fixture(params=["one by one", "batched"])
 def way(request, monkeypatch):
     """How a packed projection is mapped: as on a CPU, as on a GPU."""
-    monkeypatch.setattr(layer, "_SMALL", 1 if request.param == "one by one" else 10**9)
+    monkeypatch.setattr(layer, "SMALL", 1 if request.param == "one by one" else 10**9)
 
 
 @pytest.mark.parametrize("c", [None, 0.01, 2.5])

@@ -276,7 +276,7 @@ def published_search(image, text, keys, values, labels, ends, steps):
 @pytest.mark.parametrize(("ends", "rows"), [((7.0, 3.0), 4096), ((12.0, 5.0), 13), ((50.0, 50.0), 13)])
 def test_tip_adapter_searches_as_its_code_does(ends, rows, monkeypatch):
     """On labels that CLIP and the cache know in part each, so that the choice matters; in blocks of images, too."""
-    monkeypatch.setattr(prompting.heads, "_ROWS", rows)
+    monkeypatch.setattr(prompting.heads, "ROWS", rows)
     host = build_host(bundle(), "tip-adapter", keys=40, classes=4)
     host.set_classes(NAMES)
     host.clip.logit_scale.data.fill_(torch.tensor(100.0).log())

@@ -75,8 +75,7 @@ class HyperCLIPConfig(AdapterConfig):
 
     def layers(self, modality: str, depth: int) -> tuple[int, ...]:
         """Numbers of the adapted blocks of a tower of ``depth`` blocks."""
-        given = self.text_layers if modality == "text" else self.vision_layers
-        if given is None:
+        if (given := self.text_layers if modality == "text" else self.vision_layers) is None:
             if modality == "vision" and self.official_twelve_layers:
                 return tuple(range(min(11, depth - 1))) + (depth - 1,)
             return tuple(range(depth))

@@ -130,11 +130,11 @@ class _Clamp(Function):
 
 # Blocks of at least this side are multiplied one by one on a CPU, without copies: a batched product would first
 # rearrange all weights and gradients, which costs as much as the products. Smaller blocks are too many for that.
-_SMALL = 32
+SMALL = 32
 
 
 def _one_by_one(x: Tensor, side: int) -> bool:
-    return x.device.type == "cpu" and side >= _SMALL
+    return x.device.type == "cpu" and side >= SMALL
 
 
 def _product(w: Tensor, s: Tensor) -> Tensor:
@@ -194,13 +194,8 @@ class _MapRows(Function):
 
 
 def map_packed(packed: Tensor, s: Tensor, c: float | None, thirds: tuple[int, ...] = (0, 1, 2)) -> Tensor:
-    """:func:`map_rows` of a frozen packed projection.
-
-    Args:
-        packed: stacked q, k, v projections ``(3d, d)``.
-        s: blocks ``(P, K, n, n)`` of the mapped projections.
-        c: curvature; None for the Euclidean map, which is not clipped.
-        thirds: which P of the three projections are mapped.
+    """:func:`map_rows` of a frozen packed projection: the stacked q, k, v projections ``packed`` ``(3d, d)``, of which
+    ``thirds`` are mapped by the blocks ``s`` ``(P, K, n, n)``; ``c=None``: the Euclidean map, which is not clipped.
 
     Returns:
         ``(3d, d)`` in the dtype of ``packed``, differentiable in ``s`` alone; computed in float32 at least.
@@ -274,8 +269,7 @@ class BlockMaps(nn.Module):
 
     def rows(self, letter: str, x: Tensor) -> Tensor:
         """Rows or tokens (..., d) mapped by the blocks of a projection; unchanged if it has none."""
-        s = self._parameters.get(letter)
-        if s is None:
+        if (s := self._parameters.get(letter)) is None:
             return x
         if self.config.geometry == "euclidean":
             return block_product(x.to(torch.promote_types(x.dtype, s.dtype)), s).to(x.dtype)

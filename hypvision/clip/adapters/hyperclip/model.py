@@ -77,8 +77,10 @@ class HyperCLIP(Adapter):
                 ]
             else:
                 owner.map_value_input = maps.map_value_input
-                if not maps.dense_only:
-                    self.handles.append(_register_inputs(owner, maps))
+                if not maps.dense_only and isinstance(owner, nn.MultiheadAttention):
+                    self.handles.append(owner.register_forward_pre_hook(maps.map_attention_inputs, with_kwargs=True))
+                elif not maps.dense_only:
+                    self.handles.append(owner.register_forward_hook(maps.map_linear_output))
             self.handles += [
                 block.register_state_dict_post_hook(_base_names),
                 block.register_load_state_dict_pre_hook(_own_names),
@@ -208,12 +210,6 @@ def _make_maps(config: HyperCLIPConfig, tower: Tower, number: int) -> BlockMaps:
     last = tower.modality == "vision" and number == len(tower.blocks) - 1
     maps = BlockMaps(packed.shape[1], config, config.curvature(tower.modality), config.official_dense_only and last)
     return maps.train(owner.training).to(packed.device, torch.promote_types(packed.dtype, torch.float32))
-
-
-def _register_inputs(owner: nn.Module, maps: BlockMaps) -> Any:
-    if isinstance(owner, nn.MultiheadAttention):
-        return owner.register_forward_pre_hook(maps.map_attention_inputs, with_kwargs=True)
-    return owner.register_forward_hook(maps.map_linear_output)
 
 
 def _remove_parametrization(owner: nn.Module, name: str) -> None:
