@@ -12,7 +12,7 @@ from hypvision.clip.classes import prompts
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP, equal_pairs
 from hypvision.errors import HypvisionError
 
-# More classes than this share with a twin are a mistake of the user; long lists have a few (ADE-847: 18 of 847).
+# Long lists have a few classes with equal texts (ADE-847: 18 of 847); a larger share is a mistake of the user.
 _TWINS = 0.1
 _ADVICE = (
     "Two small CLIPs ship: shapes-s8 knows drawn shapes (disk, red star, grey ground), emoji-s16 what emoji show (cat "

@@ -149,7 +149,7 @@ class EmojiScenes(Dataset):
         if not path.is_file():
             with replacing(path) as temporary, open(temporary, "wb") as file:
                 file.truncate(size := np.dtype(kinds).itemsize * self.length)
-                if hasattr(os, "posix_fallocate"):  # a full disk says so now, not by a fault of memory later
+                if hasattr(os, "posix_fallocate"):  # a full disk is an error here; later it would crash the process
                     os.posix_fallocate(file.fileno(), 0, size)
         return np.memmap(path, kinds, "r+", shape=(self.length,))
 

@@ -1,4 +1,4 @@
-"""Images and their label maps: which belong together, and what a label map says."""
+"""Images and their label maps: which belong together, and the classes of a label map's pixels."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def find_pairs(
     if not os.path.isdir(images):
         raise HypvisionError(f"There are no images in '{images}': there is no such folder. Check data_root.")
     flat = maps is not None and os.path.realpath(images) == os.path.realpath(maps)
-    walked = Usage(images) if names is not None else usage  # a list says itself what is used
+    walked = Usage(images) if names is not None else usage  # all that a list names is used
     files = files_below(images, walked, "images")
     pictures = _Named(files, images, suffixes[0], () if exact[0] else sorted(SUFFIXES))
     labelled = maps is not None and os.path.isdir(maps)

@@ -292,7 +292,7 @@ def _tokenized(
         if several:
             dist.barrier()
     if (found := _stored(flat, facts, dtype)) is None:
-        raise HypvisionError(f"The first process of this machine could not read the text at '{source}'; it says why.")
+        raise HypvisionError(f"The first process of this machine could not read the text at '{source}'; see its error.")
     with flat.open("rb") as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return np.frombuffer(content, dtype=dtype), np.asarray(found.sizes), found.bytes

@@ -87,12 +87,7 @@ LINES = {
 
 # Figure 1: (distribution, decay) -> exponent, as printed there; the fits of weak superposition but for power are no
 # power laws.
-LARGE_EXPONENTS = {
-    ("exponential1", -1.0): 1.01,
-    ("power", -1.0): 0.98,
-    ("linear", -1.0): 0.89,
-    ("power", 0.1): 0.45,
-}
+LARGE_EXPONENTS = {("exponential1", -1.0): 1.01, ("power", -1.0): 0.98, ("linear", -1.0): 0.89, ("power", 0.1): 0.45}
 
 
 # Figure 8: family -> [(width, mean squared overlap of the rows of the head)].

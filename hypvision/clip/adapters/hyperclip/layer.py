@@ -176,7 +176,7 @@ class _MapRows(Function):
             scale = torch.minimum(limit, ratio)
             if out.device.type != "cpu" or (scale < 1).any():  # reading the value from a GPU would wait for it
                 out.mul_(scale[..., None])
-                scale = torch.where(ratio < limit, -scale, scale)  # the sign tells where the radial clip acts
+                scale = torch.where(ratio < limit, -scale, scale)  # negative where the radial clip acts
             else:
                 scale = None
         ctx.side = s.shape[-1]
