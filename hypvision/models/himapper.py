@@ -28,6 +28,7 @@ from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 from torch.types import Device
 
+from hypvision.checkpoints.pretrained import pretrained_overlay
 from hypvision.checks import more_than, one_of
 from hypvision.errors import ArgumentError, HypvisionError, did_you_mean
 from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
@@ -554,6 +555,9 @@ def _create_himapper(variant: str, pretrained: bool, backbone: str | nn.Module, 
     """``pretrained`` loads the backbone's weights; the whole network's where a config says where they are."""
     if isinstance(tag := kwargs.get("pretrained_cfg"), str) and (known := get_pretrained_cfg(f"{variant}.{tag}")):
         kwargs["pretrained_cfg"] = known.to_dict()
+        if pretrained and str(known.url).startswith("zoo:"):
+            overlay = kwargs.get("pretrained_cfg_overlay")
+            kwargs["pretrained_cfg_overlay"] = pretrained_overlay(variant, known, overlay)
     whole = pretrained and (
         _says_where(kwargs.get("pretrained_cfg")) or _says_where(kwargs.get("pretrained_cfg_overlay"))
     )
