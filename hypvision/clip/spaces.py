@@ -150,13 +150,13 @@ class Hyperboloid(Space):
         with torch.autocast(features.device.type, enabled=False):
             v = _wide(features) * self.scales.get(modality, 1.0)
             length = torch.linalg.vector_norm(v, dim=-1, keepdim=True) * self.c**0.5
-            # The length is cut, not the vector: what is left of a gradient along the ray by rounding would be enlarged
-            # by sinh as much as the points are far.
+            # Limit the length, not the vector: for far points sinh would enlarge the round-off error of a gradient
+            # along the ray.
             stretch = sinhc(length.clamp(max=self.FARTHEST)) * (self.FARTHEST / length.clamp(min=self.FARTHEST))
             return lorentz.from_space(stretch * v, self.c)
 
     def to_average(self, features: Tensor) -> Tensor:
-        return features  # before the lift, not normalised (the official code)
+        return features  # features are averaged before the lift and not normalised, as in the official code
 
     def as_vectors(self, points: Tensor) -> Tensor:
         return lorentz.logmap0(points, self.c)
@@ -168,8 +168,8 @@ class Hyperboloid(Space):
         return lorentz.dist0(x, self.c)
 
     def similarity(self, x: Tensor, y: Tensor) -> Tensor:
-        # The Lorentzian inner product, which orders as the distance does, by one matrix product.
-        with torch.autocast(x.device.type, enabled=False):  # in bfloat16 far points lose their order
+        # The Lorentzian inner product needs only a matrix product and ranks as the distance does.
+        with torch.autocast(x.device.type, enabled=False):  # bfloat16 would change the order of far points
             return torch.cat([-x[..., :1], x[..., 1:]], -1) @ y.T
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:

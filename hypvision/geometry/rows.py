@@ -16,7 +16,7 @@ from torch import Tensor
 from ._typing import Curvature
 from .numerics import Function, backward_of, plain
 
-BLOCK = 2**18  # coordinates
+BLOCK = 2**18  # in coordinates
 
 
 def blocks(rows: int, columns: int, device: torch.device, size: int = BLOCK) -> list[slice]:

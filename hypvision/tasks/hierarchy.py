@@ -65,7 +65,8 @@ class HierarchyClassifier(ImageClassifier):
                 "Name one that begins with 'himapper', or set model.type to ImageClassifier."
             )
         self.backbone.freeze(freeze)
-        freeze_parameters(self.backbone, kwargs.get("frozen", ()))  # again: a mode says of every parameter what it does
+        # again, because the mode has just set requires_grad of every parameter
+        freeze_parameters(self.backbone, kwargs.get("frozen", ()))
         self.distillation: dict[str, Any] = {}
         if distillation is not None:
             self._set_teacher(**distillation)
@@ -82,7 +83,7 @@ class HierarchyClassifier(ImageClassifier):
                 f"The teacher predicts {network.num_classes} classes, the model {self.num_classes}. Set "
                 "model.distillation.teacher.num_classes, and give it weights of that task."
             )
-        # In a list it is neither among the parameters of this module nor in its checkpoints.
+        # A list keeps the teacher out of the parameters and checkpoints of this module.
         self._teacher = [network]
         self.distillation = dict(loss=loss, alpha=alpha, temperature=temperature)
         if self.backbone.distilled:
