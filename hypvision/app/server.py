@@ -1,4 +1,4 @@
-"""Serving the page: to this machine alone unless told otherwise, and without a network."""
+"""Serving the page: by default to this machine alone, and without a network."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
 >>> clip.model.encode_text(clip.tokenizer(["a cat"]))
 
 :func:`create_clip` sets what the weights need (activation, normalisation, resizing, length of texts);
-:func:`hypvision.clip.views.view_of` tells how the model sees images.
+:func:`hypvision.clip.views.view_of` is the preprocessing of its images.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def clip_options(text: str) -> dict[str, Any]:
     or the only ones that are published.
 
     Raises:
-        HypvisionError: no such model, weights that must be chosen, or a file that tells no network that we know.
+        HypvisionError: no such model, weights that must be chosen, or a file of an unknown network.
     """
     if text.startswith(("zoo:", "file:")) or text in builtin_index().records:
         _, record = find(text)

@@ -135,12 +135,7 @@ class Hyperboloid(Space):
     FARTHEST = math.asinh(2**15)
     """Distance from the origin, times ``sqrt(c)``, beyond which the lift brings features back to it: 11.09."""
 
-    def __init__(
-        self,
-        c: float | Tensor = 1.0,
-        min_radius: float = 0.1,
-        scales: dict[Modality, Tensor] | None = None,
-    ):
+    def __init__(self, c: float | Tensor = 1.0, min_radius: float = 0.1, scales: dict[Modality, Tensor] | None = None):
         self.c, self.min_radius, self.scales = c, min_radius, scales or {}
 
     def __repr__(self) -> str:
@@ -150,8 +145,8 @@ class Hyperboloid(Space):
         with torch.autocast(features.device.type, enabled=False):
             v = _wide(features) * self.scales.get(modality, 1.0)
             length = torch.linalg.vector_norm(v, dim=-1, keepdim=True) * self.c**0.5
-            # Limit the length, not the vector: for far points sinh would enlarge the round-off error of a gradient
-            # along the ray.
+            # The length is clamped, not the vector: sinh would enlarge the rounding error that a clamped vector's
+            # gradient has along the ray.
             stretch = sinhc(length.clamp(max=self.FARTHEST)) * (self.FARTHEST / length.clamp(min=self.FARTHEST))
             return lorentz.from_space(stretch * v, self.c)
 
@@ -168,8 +163,9 @@ class Hyperboloid(Space):
         return lorentz.dist0(x, self.c)
 
     def similarity(self, x: Tensor, y: Tensor) -> Tensor:
-        # The Lorentzian inner product needs only a matrix product and ranks as the distance does.
-        with torch.autocast(x.device.type, enabled=False):  # bfloat16 would change the order of far points
+        # The Lorentzian inner product, which orders as the distance does, by one matrix product. bfloat16 would change
+        # the order of points far from the origin.
+        with torch.autocast(x.device.type, enabled=False):
             return torch.cat([-x[..., :1], x[..., 1:]], -1) @ y.T
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:

@@ -91,7 +91,7 @@ def find_towers(model: nn.Module) -> list[Tower]:
 
 
 def embedding_size(model: nn.Module) -> int:
-    """Length of an embedding, which both towers share; the text tower tells it without running."""
+    """Length of an embedding, which both towers share; read from the weights of the text tower."""
     text = text_part(model)
     projection = text.text_projection
     if isinstance(projection, nn.Linear):

@@ -12,8 +12,7 @@ from hypvision.clip.classes import prompts
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP, equal_pairs
 from hypvision.errors import HypvisionError
 
-# Above this share of classes with equal embeddings the user made a mistake; long lists have a few (18 of 847 in
-# ADE-847).
+# Long lists have a few classes with equal texts (ADE-847: 18 of 847); a larger share is a mistake of the user.
 _TWINS = 0.1
 _ADVICE = (
     "Two small CLIPs ship: shapes-s8 knows drawn shapes (disk, red star, grey ground), emoji-s16 what emoji show (cat "

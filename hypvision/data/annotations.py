@@ -169,8 +169,8 @@ def _run_length_fault(mask: dict[str, Any], height: int, width: int) -> str:
 def decode_counts(text: str | bytes) -> list[int]:
     """The run lengths in COCO's compressed text; ``[-1]`` if it is damaged.
 
-    Six bits of a character: five of the number, the low ones first, and one that says that more follow. From the fourth
-    number on it is the difference from the last but one.
+    A character holds six bits: five of the number, the low ones first, and one that is set if more follow. From the
+    fourth number on, the text has the difference from the last number but one.
     """
     try:
         codes = np.frombuffer(text.encode("ascii") if isinstance(text, str) else text, dtype=np.uint8).astype(int) - 48

@@ -150,8 +150,7 @@ class EmojiScenes(Dataset):
         if not path.is_file():
             with replacing(path) as temporary, open(temporary, "wb") as file:
                 file.truncate(size := np.dtype(kinds).itemsize * self.length)
-                # reserves the space, so that a full disk raises an error now instead of a bus error later
-                if hasattr(os, "posix_fallocate"):
+                if hasattr(os, "posix_fallocate"):  # a full disk is an error here; later it would crash the process
                     os.posix_fallocate(file.fileno(), 0, size)
         return np.memmap(path, kinds, "r+", shape=(self.length,))
 

@@ -1,4 +1,4 @@
-"""Images and their label maps: which belong together, and what a label map says."""
+"""Images and their label maps: which belong together, and the classes of a label map's pixels."""
 
 from __future__ import annotations
 

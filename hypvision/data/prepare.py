@@ -177,7 +177,7 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
     Args:
         name: a key of :data:`PREPARED`.
         source: folder of the published data.
-        out: folder to write to. What is there is kept, so that an interrupted call can be repeated.
+        out: folder to write to. Images that it has already are skipped, so an interrupted call can be repeated.
 
     Returns:
         Number of images.

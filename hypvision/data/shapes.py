@@ -37,8 +37,8 @@ BACKGROUND = 0
 
 MIN_SIZE = 32
 MAX_OBJECTS = 5
-_MIN_RADIUS = 5.0  # in pixels; smaller shapes cannot be told apart
-_MIN_PERIOD = 4.0  # in pixels; a finer texture would blur to one colour
+_MIN_RADIUS = 5.0  # pixels; smaller shapes cannot be recognised
+_MIN_PERIOD = 4.0  # pixels; a finer texture would blur to one colour
 _MIN_VISIBLE = 0.5  # least visible share of an object's pixels
 _STREAMS = {"order": 0, "attributes": 1, "object": 2, "scene": 3}
 
@@ -191,7 +191,7 @@ def make_scene(index: int, split: str = "train", size: int | tuple[int, int] = 1
     """Draw scene ``index``: one to five objects that may overlap, with masks, boxes, parts and captions.
 
     At least half of every object stays visible, objects lie wholly inside the image, and one kind is always missing
-    (so that something false can be said of kinds). Arguments and errors as for :func:`make_object`.
+    (so that captions about kinds can be false). Arguments and errors as for :func:`make_object`.
     """
     split, (height, width), seed, index = _check(split, size, seed, index)
     rng = _stream(seed, split, "scene", index)

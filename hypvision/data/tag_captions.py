@@ -35,7 +35,7 @@ class TagCaptions(Dataset):
     """Crops of labelled images with the names of what they show, for a contrastive training of a small CLIP.
 
     A crop is drawn around a random pixel of a random class and keeps the shape of the image; it is then made square.
-    Its caption names the classes that cover at least ``share`` of it, the largest first; where they lie is not told.
+    Its caption names the classes that cover at least ``share`` of it, the largest first, without their positions.
 
     Args:
         data_root: folder of the images and label maps, of the layout of

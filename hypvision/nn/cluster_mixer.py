@@ -284,7 +284,7 @@ class ClusterMixer(nn.Module):
         if self.center:
             feature = feature - feature[:, :, :count].mean(2, keepdim=True)
 
-        distance = self._distance(feature[:, :, count:], feature[:, :, :count])
+        distance = self._distance(feature, count)
         logits = self.window_bias.flatten(2) - self.window_alpha * distance
         assignment = logits.softmax(2)
         weights = assignment.to(value.dtype)
@@ -297,15 +297,19 @@ class ClusterMixer(nn.Module):
         batch, count, _ = tokens.shape
         return tokens.reshape(batch, count, self.heads, self.head_dim).transpose(1, 2)
 
-    def _distance(self, centers: Tensor, points: Tensor) -> Tensor:
-        """Geodesic distances ``(B, e, K, fold^2)`` of the lifted features, in float32 also under autocast."""
-        # The lifted points are in the unit ball, where float64 products are precise. In float32, cdist recomputes close
-        # pairs: on a GPU, hundreds of kernels for a few numbers.
-        widen = torch.Tensor.double if has_float64(points) and not torch.compiler.is_compiling() else precise
-        with exact(points.device):
-            wide = widen(points)
+    def _distance(self, feature: Tensor, count: int) -> Tensor:
+        """Geodesic distances ``(B, e, K, count)`` of lifted features ``(B, e, count + K, d)``, centres last.
+
+        In float32 at least, also under autocast.
+        """
+        # The lifted points are in the unit ball, where a product in float64 is precise. In float32, cdist
+        # computes close pairs a second time: on a GPU, hundreds of kernels for a few numbers.
+        widen = torch.Tensor.double if has_float64(feature) and not torch.compiler.is_compiling() else precise
+        with exact(feature.device):
+            wide = widen(feature)
             c = torch.full([1], self.curvature, device=wide.device, dtype=wide.dtype)
-            return lorentz.cdist(self._lift(widen(centers), c), self._lift(wide, c), c).to(points.dtype)
+            points = self._lift(wide, c)
+            return lorentz.cdist(points[:, :, count:], points[:, :, :count], c).to(feature.dtype)
 
     def _lift(self, u: Tensor, c: Tensor) -> Tensor:
         """Points of the hyperboloid for features ``(..., d)`` clipped to the unit ball."""

@@ -53,7 +53,7 @@ def parts(parameters: Tensor, index: int, m: int) -> tuple[Tensor, Tensor]:
 
 
 def dense_loss(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The loss of a dense batch ``(B, n)``, as the formula says it; autograd can differentiate it."""
+    """The loss of a dense batch ``(B, n)``, written as in the formula; autograd can differentiate it."""
     return (torch.relu(x @ weight @ weight.T + bias) - x).square().mean()
 
 

@@ -85,14 +85,9 @@ LINES = {
     0.375: (2.52, 2.09, 1.59, 1.00, 0.55, 0.24),
 }
 
-# Figure 1: (distribution, decay) -> exponent as printed in the figure. In weak superposition only "power" follows a
-# power law.
-LARGE_EXPONENTS = {
-    ("exponential1", -1.0): 1.01,
-    ("power", -1.0): 0.98,
-    ("linear", -1.0): 0.89,
-    ("power", 0.1): 0.45,
-}
+# Figure 1: (distribution, decay) -> exponent as printed in the figure; in weak superposition only "power" fits a power
+# law.
+LARGE_EXPONENTS = {("exponential1", -1.0): 1.01, ("power", -1.0): 0.98, ("linear", -1.0): 0.89, ("power", 0.1): 0.45}
 
 
 # Figure 8: model family -> [(width, mean squared overlap of the rows of the output matrix)].

@@ -43,7 +43,7 @@ def embed_closure(
         steps: of RiemannianAdam.
         rate: its learning rate at first; it falls linearly to 0.
         temperature: what distances are divided by in the loss; None: 1 in two dimensions, 1/3 in more.
-        batch: names whose ancestors are told from all other names in a step.
+        batch: names of a step; the ancestors of each are compared with all other names.
         seed: of the start and of the batches.
 
     Returns:

@@ -126,7 +126,7 @@ class FewShotCLIP(BaseModel):
         return ((name, value) for name, value in self.named_parameters() if value.requires_grad)
 
     def averaged(self) -> Iterator[tuple[str, Tensor]]:
-        """What PromptSRC's average is over: :meth:`learned`, without the attributes if the adapter says so."""
+        """The parameters that PromptSRC averages: :meth:`learned`, unless the adapter excludes its attributes."""
         hierarchy = self.hierarchy
         left_out = None if hierarchy is None or hierarchy.config.average else hierarchy.attributes
         return ((name, value) for name, value in self.learned() if value is not left_out)

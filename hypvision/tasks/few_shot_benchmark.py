@@ -53,7 +53,7 @@ class CellSpec(NamedTuple):
 
     Attributes:
         protocol: what it is a part of.
-        method: as the command line says it, ``"promptsrc+lath"``.
+        method: as on the command line, ``"promptsrc+lath"``.
         dataset: what is trained on.
         shots, seed: which images.
         targets: for ``cross`` and ``dg``: what is tested on beside.
@@ -116,7 +116,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Result:
-    """What ``result.json`` says of a finished cell: accuracies in percent by what was tested, and how it was trained.
+    """The ``result.json`` of a finished cell: accuracies in percent by what was tested, and how it was trained.
 
     ``settings`` has none of those that change no result.
     """
@@ -181,7 +181,7 @@ def plan(
         name, _ = split_method(method)
         if name in _SEEN_ONLY and protocol != "shots":
             raise HypvisionError(
-                f"{method} tells the classes that it was trained on alone, so it has no cells in '{protocol}'. Run "
+                f"{method} recognises only the classes that it was trained on, so it has no cells in '{protocol}'. Run "
                 "hypvision fewshot shots."
             )
         for seed in dict.fromkeys(seeds):
@@ -215,8 +215,8 @@ def check_settings(results: str | Path, settings: Settings) -> None:
         return
     known = read_record(dict[str, Any], path, "Remove the folder, or give another --out.")
     if different := [key for key in {**known, **given} if known.get(key) != given.get(key)]:
-        told = "; ".join(f"{key}: {known.get(key)!r} there, {given.get(key)!r} here" for key in different)
-        raise HypvisionError(f"The results in '{results}' are of other settings ({told}). Give another --out.")
+        differences = "; ".join(f"{key}: {known.get(key)!r} there, {given.get(key)!r} here" for key in different)
+        raise HypvisionError(f"The results in '{results}' are of other settings ({differences}). Give another --out.")
 
 
 # Doing it -------------------------------------------------------------------------------------------------------------
@@ -284,7 +284,8 @@ def measured_checkpoint(folder: str | Path, best_val: bool) -> Path | None:
 
 
 def _training_images(config: Config, spec: CellSpec) -> str:
-    """What a method behind the frozen image tower was trained on; of others nothing, they see new views alone."""
+    """The images that a method behind the frozen image tower was trained on; empty for other methods, which see new
+    views alone."""
     if stored := [hook.views for hook in config.custom_hooks if hook.type == "FeatureCacheHook"]:
         return f"{stored[0]} kept views" if stored[0] else "kept centre crops"
     name, _ = split_method(spec.method)
@@ -309,8 +310,8 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
 
 
 def check_methods(specs: Sequence[CellSpec], settings: Settings) -> None:
-    """Build each method once, without data, so that a misfit to the CLIP is an error before the first cell and a
-    changed default is told.
+    """Build each method once, without data, so that an error or a warning about the CLIP comes before the first
+    cell.
 
     Raises:
         HypvisionError: no such CLIP or weights, or a method or its options do not fit it.

@@ -24,7 +24,7 @@ TIP_ADAPTER_SCALE = (0.5, 1.0)
 
 
 class TipAdapterNumbers(NamedTuple):
-    """What the config of a data set says in Tip-Adapter's code (Zhang et al., ECCV 2022).
+    """The settings of a data set in Tip-Adapter's code (Zhang et al., ECCV 2022).
 
     Attributes:
         ends: of the search of beta and of alpha (``search_scale``).
@@ -61,7 +61,7 @@ class Recipe:
         epochs: 0 for what does not train.
         batch: images.
         average: mean and deviation of PromptSRC's average over epochs, or None.
-        features: whether it works behind the frozen image tower, so that features can be kept.
+        features: whether it works behind the frozen image tower, so that features can be cached.
         optimizer: other arguments of the optimiser than those above.
         scheduler: instead of the schedule above.
         unlabelled: train on all images of all classes, without labels.
@@ -111,9 +111,9 @@ def check_options(
     taken = {name: host_options(name) for name in (split_method(method)[0] for method in methods)}
     known = [option for own in taken.values() for option in own]
     if lost := [option for option in host or {} if option not in known]:
-        told = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in taken.items())
+        options = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in taken.items())
         raise HypvisionError(
-            f"None of the methods has an option '{lost[0]}'.{did_you_mean(lost[0], known)} Their options: {told}."
+            f"None of the methods has an option '{lost[0]}'.{did_you_mean(lost[0], known)} Their options: {options}."
         )
     if adapter and not any(split_method(method)[1] for method in methods):
         raise HypvisionError(

@@ -25,7 +25,7 @@ from hypvision.viz.sheet import save_figure
 class Row(NamedTuple):
     """A line of a table: a method on a data set, with mean and deviation over seeds by column, and published values.
 
-    ``steps`` are the numbers of steps of its trainings, ``note`` says how it was trained otherwise than others,
+    ``steps`` are the numbers of steps of its trainings, ``note`` names what differs from the usual training,
     ``of_seeds`` has the columns of each seed.
     """
 
@@ -81,7 +81,7 @@ def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
 
 
 def _add(known: dict[str, float], columns: Mapping[str, float], cell: Mapping[str, Any], others: Sequence) -> None:
-    """Enter what a cell says; the same result may lie in two folders."""
+    """Enter the results of a cell; two folders may have the same result."""
     for column, value in columns.items():
         if known.setdefault(column, value) != value:
             names = ("protocol", "method", "dataset", "shots", "seed")
@@ -104,9 +104,9 @@ def _names(cells: Sequence[Mapping[str, Any]]) -> list[str]:
     found = []
     for cell, own in zip(cells, settings):
         method, given = cell["method"], cell.get("about", {}).get("settings", {}).get("adapter") or {}
-        told = [*given.items()] if method.endswith("+lath") else []
-        told += [(key, value) for key, value in own.items() if value is not None and len(values[method, key]) > 1]
-        found.append(" ".join([method, *(f"{key}={value}" for key, value in told)]))
+        shown = [*given.items()] if method.endswith("+lath") else []
+        shown += [(key, value) for key, value in own.items() if value is not None and len(values[method, key]) > 1]
+        found.append(" ".join([method, *(f"{key}={value}" for key, value in shown)]))
     return found
 
 
@@ -137,7 +137,7 @@ def _place(dataset: str) -> tuple[int, str]:
 
 
 def _by_dataset(cell: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, float]]]:
-    """What a cell says of which data sets, by column."""
+    """The results of a cell for each data set, by column."""
     values = cell["accuracy"]
     if cell["protocol"] == "base2new":
         yield cell["dataset"], dict(values, HM=harmonic(values["base"], values["new"]))
@@ -153,7 +153,7 @@ def _by_dataset(cell: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, float]
 def _row(
     protocol: str, method: str, dataset: str, seeds: dict[int, dict[str, float]], cells: Sequence[Mapping[str, Any]]
 ) -> Row:
-    """The row of cells that differ in the seed alone; its note says how they were trained otherwise than others."""
+    """The row of cells that differ in the seed alone; its note names what differs from the usual training."""
     abouts = [cell.get("about", {}) for cell in cells]
     transductive = any(about.get("transductive") for about in abouts)
     settings = [about.get("settings", {}) for about in abouts]

@@ -52,11 +52,7 @@ class HierarchyClassifier(ImageClassifier):
     """
 
     def __init__(
-        self,
-        backbone: dict[str, Any],
-        freeze: str = "none",
-        distillation: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, backbone: dict[str, Any], freeze: str = "none", distillation: dict[str, Any] | None = None, **kwargs: Any
     ):
         super().__init__(backbone, **kwargs)
         if not isinstance(self.backbone, HiMapper):
@@ -65,8 +61,7 @@ class HierarchyClassifier(ImageClassifier):
                 "Name one that begins with 'himapper', or set model.type to ImageClassifier."
             )
         self.backbone.freeze(freeze)
-        # again, because the mode has just set requires_grad of every parameter
-        freeze_parameters(self.backbone, kwargs.get("frozen", ()))
+        freeze_parameters(self.backbone, kwargs.get("frozen", ()))  # again: freeze() sets requires_grad of them all
         self.distillation: dict[str, Any] = {}
         if distillation is not None:
             self._set_teacher(**distillation)

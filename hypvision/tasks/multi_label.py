@@ -15,7 +15,7 @@ from hypvision.checks import between
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS
 from hypvision.engine.metrics import OfClass
 from hypvision.files import write_json
-from hypvision.tasks.classification import ScoreMetric
+from hypvision.tasks.classification_metrics import ScoreMetric
 
 
 def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:

@@ -63,7 +63,7 @@ def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
 
 
 def describe_config(config: Any) -> dict[str, Any]:
-    """What a record says that stands in the config: task, model, arguments, input; and the model's own config."""
+    """The fields of a record that the config determines: task, model, arguments, input; and the model's own config."""
     scope = config.get("default_scope")
     if config.model.get("type") == "CLIPContrast":
         return _describe_clip(config)

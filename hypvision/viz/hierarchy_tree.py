@@ -183,7 +183,7 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96, labels
     won = [torch.bincount(level.flatten(1).argmax(0), minlength=len(level)) for level in maps]
     middles = _columns(won)
     step, line, text = leaf + 3 * GAP, 30, 20 if labels else 0
-    # nodes grow towards the top, as far as their neighbours leave room
+    # nodes grow towards the top, but no wider than the distance of neighbours allows
     apart = [min(np.diff([*level.values(), np.inf])) for level in middles] + [np.inf]
     widths = [int(min(leaf * 1.25**l, step * gap - 3 * GAP)) for l, gap in enumerate(apart)]
     heights = [max(1, round(w * aspect)) for w in widths]

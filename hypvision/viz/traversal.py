@@ -29,11 +29,7 @@ class Found(NamedTuple):
 
 
 def draw_traversal(
-    photo: Image.Image,
-    radii: Sequence[float],
-    found: Sequence[Found],
-    path: str | Path,
-    end: Image.Image | None = None,
+    photo: Image.Image, radii: Sequence[float], found: Sequence[Found], path: str | Path, end: Image.Image | None = None
 ) -> None:
     """Write a photo and beside it its way, from top to bottom: at the left the images on it, at the right the texts.
 

@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch._dynamo
 import torch.nn.functional as F
+from timm.layers import padding
 from torch import Tensor, nn
 
 from hypvision.checkpoints.sources import find
@@ -362,7 +364,29 @@ def _program(
         dynamic[3] = _UNIT * Dim("columns", min=width // _UNIT, max=4096)
         # a tracer treats sizes of 1, and equal sizes, as constants
         size = (channels, height + 2 * _UNIT, width + _UNIT)
-    return torch.export.export(model, (example((2, *size)),), dynamic_shapes=(dynamic,))
+    with ExitStack() as quicker:
+        if dynamic_size:  # the tracer's cache takes longer to compare results of free sizes than to compute them anew
+            quicker.enter_context(torch._dynamo.config.patch(fake_tensor_cache_enabled=False))
+            quicker.enter_context(_even_padding())
+        return torch.export.export(model, (example((2, *size)),), dynamic_shapes=(dynamic,))
+
+
+@contextmanager
+def _even_padding() -> Iterator[None]:
+    """timm's "same" padding for sides that the stride divides, as it does those of multiples of 32.
+
+    Then it is one number; the formula for any side grows with every layer, until no tracer comes to its end.
+    """
+    before = padding.get_same_padding
+
+    def pixels(x: int, kernel_size: int, stride: int, dilation: int) -> int:
+        return max((kernel_size - 1) * dilation + 1 - stride, 0)
+
+    try:
+        padding.get_same_padding = pixels
+        yield
+    finally:
+        padding.get_same_padding = before
 
 
 def _write_torchexport(

@@ -200,7 +200,7 @@ def cache_files(weights: Mapping[str, Tensor], target: Path) -> dict[Path, Tenso
 
 
 def variant(method: str) -> Callable[[Mapping[str, Tensor]], tuple[str, dict[str, Any]]]:
-    """The method of converted weights, and its options as far as the weights' sizes tell them."""
+    """The method of converted weights, and those of its options that the sizes of the weights determine."""
 
     def options(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
         own = {name.removeprefix(_PREFIX): value for name, value in weights.items()}

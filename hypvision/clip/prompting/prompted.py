@@ -81,8 +81,8 @@ class CoOp(PromptedHost):
         ctx, tokens = self.learner.ctx, self.tokens(self.sentences())
         if ctx.dim() == 3 and len(ctx) != len(tokens):
             raise HypvisionError(
-                f"This CoOp learned a context for each of {len(ctx)} classes, so it cannot tell {len(tokens)} others. "
-                "Train it with per_class=False."
+                f"This CoOp learned a context for each of {len(ctx)} classes, so it cannot recognise {len(tokens)} "
+                "others. Train it with per_class=False."
             )
         if self.position == "end":
             return self._encode(tokens, {0: ctx})

@@ -16,13 +16,7 @@ from tqdm import tqdm
 from hypvision.checkpoints.read import read_file
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.radial.metrics import ChainMetrics, chain_metrics, kendall_tau
-from hypvision.clip.radial.retrieval import (
-    LabelTree,
-    hyperlex_correlation,
-    level_accuracy,
-    read_hyperlex,
-    tree_recall,
-)
+from hypvision.clip.radial.retrieval import LabelTree, hyperlex_correlation, level_accuracy, read_hyperlex, tree_recall
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.radial.traversal import Step, traverse
 from hypvision.clip.spaces import Hyperboloid, Space, Sphere

@@ -64,10 +64,7 @@ def frozen_texts(
 
 
 def frozen_images(
-    clip: CLIPBundle,
-    paths: Sequence[str | Path],
-    folder: str | Path | None = None,
-    dtype: torch.dtype = torch.float16,
+    clip: CLIPBundle, paths: Sequence[str | Path], folder: str | Path | None = None, dtype: torch.dtype = torch.float16
 ) -> FrozenTexts:
     """The same for images, given by their paths; files are cached by the images' content."""
     once = sorted({str(path) for path in paths})

@@ -115,7 +115,7 @@ def segment(
     Args:
         image: a path, a PIL image, or an RGB array uint8 (H, W, 3).
         classes: names, or anything that :func:`~hypvision.clip.classes.load_classes` takes.
-        model: a segmenter; default: that of :func:`load_segmenter` for the other arguments, which is kept.
+        model: a segmenter; default: that of :func:`load_segmenter` for the other arguments, which is cached.
         weights, clip: see :func:`load_segmenter`.
 
     Raises:

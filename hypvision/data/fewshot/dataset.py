@@ -49,7 +49,7 @@ def load_cell(
 ) -> Split:
     """The images of a cell of the benchmark, :class:`~hypvision.data.fewshot.splits.Split`.
 
-    Shots are drawn among all classes before base and new ones are told apart, so both see the same.
+    Shots are drawn among all classes before these are divided into base and new, so both have the same shots.
 
     Args:
         root, name: see :func:`.layouts.load_split`.

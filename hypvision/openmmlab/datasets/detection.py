@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mmcv.transforms import LoadImageFromFile
-from mmdet.datasets import BaseDetDataset, CocoDataset, XMLDataset
+from mmdet.datasets import BaseDetDataset, CocoDataset, CocoPanopticDataset, XMLDataset
 from mmdet.datasets import VOCDataset as PascalDataset
 from mmdet.datasets.api_wrappers import COCO
 from mmdet.evaluation.metrics import coco_metric
@@ -337,10 +337,19 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
         """The images with their objects."""
         masks = any(getattr(step, "with_mask", False) for step in self.pipeline.transforms)
         self.COCOAPI = partial(self._open, masks=masks)
+        self.checked = False
         return super().load_data_list()
 
+    def parse_data_info(self, raw_data_info: dict) -> Any:
+        """An image with its objects; counts those that mmdet drops of a file that it reads in its own way (LVIS)."""
+        info = super().parse_data_info(raw_data_info)
+        dropped = len(raw_data_info["raw_ann_info"]) - len(info["instances"])
+        if dropped and not self.checked:
+            self.usage.leave_out("boxes", "without area or outside the image", info["img_path"], dropped)
+        return info
+
     def _open(self, path: str, masks: bool) -> CheckedCOCO:
-        coco = CheckedCOCO(path, self.usage, masks)
+        coco, self.checked = CheckedCOCO(path, self.usage, masks), True
         classes, own = self.metainfo["classes"], {number: item["name"] for number, item in coco.cats.items()}
         compare_names(list(own.values()), classes, f"The annotation file '{path}'", self.ignored)
         for item in coco.dataset["annotations"]:
@@ -428,6 +437,16 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
 @DATASETS.register_module(force=True)
 class VOCDataset(CheckedVOCDataset, PascalDataset):
     """mmdet's VOCDataset, Pascal's 20 classes, read as :class:`CheckedVOCDataset`."""
+
+
+for _stock in set(DATASETS.module_dict.values()):
+    # mmdet's further formats of boxes, each under its own names; workers find the classes in this module
+    _base = CheckedCocoDataset if issubclass(_stock, CocoDataset) else CountedDataset
+    _fits = issubclass(_stock, BaseDetDataset) and (_base is CheckedCocoDataset or _stock.METAINFO.get("classes"))
+    if _fits and not issubclass(_stock, (CountedDataset, CocoPanopticDataset)):
+        globals()[_stock.__name__] = type(_stock.__name__, (_base, _stock), {"__module__": __name__})
+        for _name in [name for name, kind in DATASETS.module_dict.items() if kind is _stock]:
+            DATASETS.register_module(_name, True, globals()[_stock.__name__])
 
 
 def _number(text: str) -> float:

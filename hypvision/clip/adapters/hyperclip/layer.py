@@ -176,8 +176,7 @@ class _MapRows(Function):
             scale = torch.minimum(limit, ratio)
             if out.device.type != "cpu" or (scale < 1).any():  # on a GPU (scale < 1).any() would wait for the device
                 out.mul_(scale[..., None])
-                # a negative sign marks rows where the radial clip acts
-                scale = torch.where(ratio < limit, -scale, scale)
+                scale = torch.where(ratio < limit, -scale, scale)  # negative where the radial clip acts
             else:
                 scale = None
         ctx.side = s.shape[-1]
