@@ -24,7 +24,7 @@ TITLE = "hypvision"
 EXAMPLES = 4  # drawn pictures of a kind
 # a large drawing hides the small ones behind it
 STYLE = ".preview { background: var(--background-fill-primary) !important; backdrop-filter: none !important }"
-SECONDS = 20  # that an error is shown
+SECONDS = 20  # how long an error is shown
 
 
 def build(answers: Answers, scratch: str | Path) -> Any:
@@ -120,7 +120,7 @@ def _photo(gr: Any, label: str = "Photo") -> Any:
 def _examples(gr: Any, photo: Any, paths: list[str]) -> None:
     label = "Examples: drawn shapes, which the models that ship know"
     chosen = gr.Dataset(components=[photo], samples=[[path] for path in paths], label=label, type="index")
-    # gr.Examples would put another component in the place of the photo, which opens files by itself
+    # gr.Examples would replace the photo by another component, which opens files by itself
     chosen.click(paths.__getitem__, chosen, photo, api_visibility="private", show_progress="hidden")
 
 

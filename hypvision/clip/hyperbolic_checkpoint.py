@@ -112,7 +112,7 @@ def check_scalars(weights: Mapping[str, Tensor], geometry: str, source: Any = No
     for name in there:
         if weights[name].numel() != 1 or not math.isfinite(float(weights[name])):
             raise HypvisionError(f"{place}: '{name}' is not one finite number. Take an intact copy.")
-    # Trainings clamp before a step, so that a checkpoint may be the length of one step outside.
+    # Trainings clamp the curvature before a step, so that one step may move it out of bounds before it is saved.
     if "curv" in there and not CURVATURES[0] * 0.95 <= (c := math.exp(float(weights["curv"]))) <= CURVATURES[1] * 1.05:
         raise HypvisionError(
             f"{place} has the curvature {c:.4g}; MERU's and HyCoCLIP's trainings keep it between {CURVATURES[0]} "

@@ -151,7 +151,7 @@ class Hyperboloid(Space):
             return lorentz.from_space(stretch * v, self.c)
 
     def to_average(self, features: Tensor) -> Tensor:
-        return features  # before the lift, not normalised (the official code)
+        return features  # features are averaged before the lift and not normalised, as in the official code
 
     def as_vectors(self, points: Tensor) -> Tensor:
         return lorentz.logmap0(points, self.c)

@@ -23,7 +23,7 @@ class Tokenizer(SimpleTokenizer):
 
     def _warn(self, text: str, length: int) -> None:
         words: Any = self.encode(text)
-        if len(words) + 2 > length:  # otherwise it just fits
+        if len(words) + 2 > length:  # longer texts are truncated
             self.warned = True
             warnings.warn(
                 f"The text '{text[:60]}...' has {len(words) + 2} tokens. The model takes {length}: it and longer ones "

@@ -57,6 +57,6 @@ def unknown_words(clip: nn.Module, tokenizer: object, names: Sequence[str]) -> l
     found = []
     for name in names:
         tokens = tokenizer([text for (text,) in prompts(name, ("{}",))]).to(weight.device)
-        if (blank[tokens] & (tokens != 0)).any():  # 0 fills the rest of a text
+        if (blank[tokens] & (tokens != 0)).any():  # texts are padded with 0
             found.append(name)
     return found

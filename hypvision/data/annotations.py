@@ -14,7 +14,7 @@ import numpy as np
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
 
-MAX_POINTS = 100_000  # of the polygons of one object
+MAX_POINTS = 100_000  # largest number of polygon points of one object
 MASK_FORMAT = (
     "Expected as segmentation: polygons [[x1, y1, x2, y2, x3, y3, ...], ...] of three points or more, or run lengths "
     '{"size": [height, width], "counts": ...} of the size of the image.'
@@ -28,9 +28,9 @@ class Box(NamedTuple):
     top: float
     right: float
     bottom: float
-    height: float  # of the image
+    height: float  # size of the image
     width: float
-    area: float = 1.0  # as the file says
+    area: float = 1.0  # the area that the file gives
     crowd: bool = False
     difficult: bool = False
 
@@ -182,7 +182,7 @@ def decode_counts(text: str | bytes) -> list[int]:
         return [-1]
     starts = np.concatenate([[0], ends[:-1] + 1])
     lengths = ends - starts + 1
-    if lengths.max() > 7:  # more than 32 bits
+    if lengths.max() > 7:  # the run length needs more than 32 bits
         return [-1]
     places = np.arange(len(codes)) - np.repeat(starts, lengths)
     numbers = np.add.reduceat((codes & 31) << (5 * places), starts)

@@ -122,7 +122,8 @@ class EmojiScenes(Dataset):
         self.cache = None if cache is None else Path(cache).expanduser() / name
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_rows"}  # each process maps the file
+        # each worker process opens the file itself
+        return {name: value for name, value in self.__dict__.items() if name != "_rows"}
 
     def __len__(self) -> int:
         return self.length
@@ -206,7 +207,7 @@ class EmojiScenes(Dataset):
             if self.augmented:
                 pixels = augment(rng, pixels, mirror=not self.emoji[number].one_sided)
             mask = cut_out(pixels)
-            if mask.mean() < 0.15:  # white on white
+            if mask.mean() < 0.15:  # hardly anything is left: a white emoji on white
                 continue
             rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
             cut = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)

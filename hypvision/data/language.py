@@ -278,7 +278,8 @@ def _tokenized(
     """
     entries = [source] if isinstance(source, (str, Path)) else list(source)
     files = [path for entry in entries if not str(entry).startswith("hf:") for path in _files(str(entry))]
-    stamp = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]  # changed text is read again
+    # the cache is invalid after a change of the text
+    stamp = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     key = json.dumps([str(source), name, tokenizer.vocab_size, field, separator, stamp])
     base = folder.expanduser() / hashlib.sha256(key.encode()).hexdigest()[:16]
     flat, facts = base.with_suffix(".bin"), base.with_suffix(".json")

@@ -48,7 +48,7 @@ from mmengine.dist import get_dist_info  # noqa: E402
 from mmengine.registry import DATASETS  # noqa: E402
 from webdataset.tariterators import group_by_keys  # noqa: E402
 
-INDEX = "shards.json"  # beside the shards: what was counted in them
+INDEX = "shards.json"  # file beside the shards with the counts of their samples
 _IMAGES = ("jpg", "jpeg", "png", "webp")
 
 
@@ -175,7 +175,7 @@ class _Shards(IterableDataset):
         rank, world = get_dist_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         batches, size = self._start
-        worker = (worker + batches) % workers  # a loader that goes on takes its first batch from the first worker
+        worker = (worker + batches) % workers  # after a resume, the loader again takes its first batch from worker 0
         own, readers = rank * workers + worker, world * workers
         if self.shuffle and readers > len(self.paths):
             raise HypvisionError(
@@ -184,7 +184,7 @@ class _Shards(IterableDataset):
             )
         if not self.shuffle and world > 1:
             raise HypvisionError("Shards are tested in one process. Run the test without a launcher.")
-        skip = -(-max(0, batches - worker) // workers) * size  # the loader takes its batches from the workers in turn
+        skip = -(-max(0, batches - worker) // workers) * size  # the loader takes batches from the workers in turn
         for epoch in count():
             order = np.arange(len(self.paths))
             if self.shuffle:

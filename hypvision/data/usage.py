@@ -15,7 +15,7 @@ from typing import Any
 class Usage:
     """Counts of what a data set uses and of what it leaves out of the folder or file that it reads, the ``place``."""
 
-    EXAMPLES = 3  # names that are listed for each reason
+    EXAMPLES = 3  # examples that are named for each reason
 
     def __init__(self, place: str | Path):
         self.place = str(place)

@@ -16,7 +16,7 @@ from torch import Tensor
 from ._typing import Curvature
 from .numerics import Function, backward_of, plain
 
-# Coordinates. Of twice as many the float64 temporaries, 2 MiB each, go back to the system with every call.
+# In coordinates. For twice as many, malloc returns the float64 temporaries (2 MiB each) to the system at every call.
 BLOCK = 2**17
 
 

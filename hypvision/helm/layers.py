@@ -164,7 +164,7 @@ class PointEmbedding(nn.Embedding):
         if self.weight.is_meta:
             return
         u = F.normalize(torch.randn_like(self.weight), dim=-1)
-        # the published map takes the Minkowski norm, which its time coordinate lowers, as the length
+        # the published map takes the Minkowski norm as length; the time coordinate makes it smaller
         length = torch.sqrt((u[:, 1:].square().sum(-1, keepdim=True) - u[:, :1].square()).clamp(min=1e-8))
         space = u[:, 1:] * (torch.sinh(length) / length)
         self.weight[:, 1:] = space

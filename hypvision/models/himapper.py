@@ -47,9 +47,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 # Number of tokens without a place in the image, for networks that do not state it. Of the CoaTs these are the Lite
 # ones; the others give several sequences.
 _PREFIX = {"VOLO": 1, "CoaT": 1}
-# Some transformers pool by a token or by attention; their constructors say which.
+# Further poolings of some transformers; their constructors report whether they have them.
 _POOLS = (*POOLS, "token", "map", "prr")
-# Networks whose final feature is not one map.
+# Networks whose final feature is not one map, and why.
 _UNSUPPORTED = {
     "CrossVit": "two sequences of tokens of different sizes",
     "EfficientVim": "a list of maps and states",
@@ -87,7 +87,7 @@ class HiMapper(AnyCheckpoint):
         TypeError: an argument that the backbone does not have.
     """
 
-    trunk: Any  # of timm, whose classes have no common base
+    trunk: Any  # a timm model; these have no common base class
     mapper: HierarchyMapper | None
     head: nn.Linear | None
     num_classes: int
@@ -317,7 +317,7 @@ class HiMapper(AnyCheckpoint):
         return maps if intermediates_only else (final, maps)
 
     def _fused(self, level: Any, nodes: Tensor, output_fmt: str) -> Any:
-        if isinstance(level, tuple):  # with prefix tokens
+        if isinstance(level, tuple):  # a level with prefix tokens is a tuple
             return (self._fused(level[0], nodes, output_fmt), *level[1:])
         if level.ndim == 3:
             return level + self._tree_mapper().fuse(level, nodes)
@@ -333,7 +333,7 @@ class HiMapper(AnyCheckpoint):
         the last level (``dense="fuse"`` or ``"aux"``)."""
         levels = len(self.feature_info)
         keep = self.dense in ("fuse", "aux") and level_indices(levels, indices)[-1] == levels - 1
-        # The decomposition needs the final map, with what some networks count as a part of their head.
+        # The decomposition needs the final map, including layers that some networks count as part of the head.
         taken: list[int] = self.trunk.prune_intermediate_layers(
             indices, prune_norm and not keep, prune_head and not keep
         )
@@ -535,7 +535,7 @@ default_cfgs = generate_default_cfgs(
             for backbone, tag in BACKBONES.items()
             for name in (f"himapper_{backbone}", f"{backbone}_himapper")
         },
-        # Of whole networks, in the zoo; tests/zoo compares these with its index.
+        # Weights of whole networks in the zoo; tests/zoo compares these with its index.
         "himapper_tf_efficientnet_lite0.grocery": _cfg("tf_efficientnet_lite0.in1k")
         | dict(
             url="zoo:himapper_tf_efficientnet_lite0.grocery", num_classes=81, input_size=(3, 160, 160),
@@ -565,7 +565,7 @@ def _create_himapper(variant: str, pretrained: bool, backbone: str | nn.Module, 
         if isinstance(backbone, str):
             try:
                 cfg = _cfg(backbone)
-            except RuntimeError as error:  # timm's own words for a tag that does not exist
+            except RuntimeError as error:  # timm's message about a tag that does not exist
                 raise HypvisionError(f"The backbone '{backbone}' has no such weights: {error}") from error
         else:
             cfg = {

@@ -135,7 +135,7 @@ class ClusterMixer(nn.Module):
         self.fold, self.prop, self.win, self.window_level = fold, prop, win, window_level
         self.curvature = float(curvature)
         self.pad_always, self.ambient_lift, self.center = pad == "always", lift == "ambient", center
-        # Features that differ only by round-off, as in a window of one colour, must not be scaled to length 1.
+        # With centred features, a window of one colour has only round-off, which must not be scaled to length 1.
         self.eps = 1e-3 if center else 1e-12
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
 
@@ -211,7 +211,7 @@ class ClusterMixer(nn.Module):
 
     def _padding(self, size: int) -> tuple[int, int]:
         """Pixels to add before and after an axis of ``size``."""
-        # Computed from the side of a window, so that torch.export knows that fold divides the padded size.
+        # Derived from the side of a window, so that torch.export knows that fold divides the padded size.
         side = size // self.fold + 1 if self.pad_always else (size + self.fold - 1) // self.fold
         pad = side * self.fold - size
         return pad // 2, pad - pad // 2
@@ -222,7 +222,7 @@ class ClusterMixer(nn.Module):
         top, bottom = self._padding(height)
         left, right = self._padding(width)
         padded = x.permute(0, 3, 1, 2)
-        enough = max(top, bottom) < height and max(left, right) < width  # pixels for a reflection
+        enough = max(top, bottom) < height and max(left, right) < width  # reflection needs more pixels than the padding
         padded = F.pad(padded, (left, right, top, bottom), mode="reflect" if enough else "replicate")
         padded = padded.permute(0, 2, 3, 1)
         fold, (rows, columns) = self.fold, self._sides(padded)
@@ -232,7 +232,7 @@ class ClusterMixer(nn.Module):
     def _project(self, windows: Tensor) -> tuple[Tensor, Tensor]:
         """Similarity and value features ``(B * fold^2 * e, d, N)`` of windows ``(B * fold^2, N, C)``."""
         count, pixels, _ = windows.shape
-        # One product for both, then one copy that splits the heads and moves the pixels last.
+        # One product for both, then one copy that splits the heads and moves the pixels to the last dimension.
         weight = torch.cat([self.feature.weight, self.value.weight])
         bias = torch.cat([self.feature.bias, self.value.bias])
         out = F.linear(windows, weight, bias).reshape(count, pixels, 2, self.heads * self.head_dim)
@@ -273,7 +273,7 @@ class ClusterMixer(nn.Module):
         assert self.window_alpha is not None and self.window_bias is not None
         batch, height, width, dim = padded.shape
         count, points = self.fold * self.fold, self.win * self.win
-        # Means commute with the (affine) projections, so pool the input once and project fold^2 + K tokens.
+        # Means commute with the (affine) projections, so average the input first and project only fold^2 + K tokens.
         means = windows.mean(1).reshape(batch, count, dim)
         rows, columns = _pool_matrix(height, self.win, padded), _pool_matrix(width, self.win, padded)
         pooled = torch.matmul(rows, padded.reshape(batch, height, width * dim)).reshape(batch, self.win, width, dim)
@@ -302,7 +302,7 @@ class ClusterMixer(nn.Module):
 
         In float32 at least, also under autocast.
         """
-        # The lifted points lie within the unit ball, where a product in float64 is exact enough. In float32, cdist
+        # The lifted points are in the unit ball, where a product in float64 is precise. In float32, cdist
         # computes close pairs a second time: on a GPU, hundreds of kernels for a few numbers.
         widen = torch.Tensor.double if has_float64(feature) and not torch.compiler.is_compiling() else precise
         with exact(feature.device):
@@ -318,5 +318,5 @@ class ClusterMixer(nn.Module):
             return lorentz.expmap0(u, c)
         time, space = u[..., :1], u[..., 1:]
         squared = (space * space).sum(-1, keepdim=True) - time * time
-        norm = torch.sqrt(squared.clamp(min=1e-8))  # the official code's clamp; it acts below norm 1e-4
+        norm = torch.sqrt(squared.clamp(min=1e-8))  # the official code's clamp; active for norms below 1e-4
         return lorentz.from_space(sinhc(norm * c**0.5) * space, c)

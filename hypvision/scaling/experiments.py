@@ -27,7 +27,7 @@ _LARGE_DECAYS = (-1.0, 0.1)
 _SMALL = Settings()
 _LARGE = Settings(n=LARGE_FEATURES, warmup=1000, rates="large", loss_scale=100.0)
 _LARGE_ON_CPU = replace(_LARGE, n=2048, shortened="n 2048 (paper: 10240), m up to 128 (paper: 1024)")
-# As many samples a feature and step as in the paper.
+# As many samples per feature and step as in the paper.
 _TINY = Settings(
     n=200,
     batch=512,
@@ -35,7 +35,7 @@ _TINY = Settings(
     warmup=400,
     shortened="n 200 (paper: 1000), batch 512 (2048), steps 4000 (20000), m 5 to 40 (10 to 100)",
 )
-_MORE = "different: "  # before what is more than the paper's
+_MORE = "different: "  # prefix of settings that exceed the paper's
 _TINY_WIDTHS = (5, 8, 12, 18, 27, 40)
 
 

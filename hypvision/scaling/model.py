@@ -83,7 +83,8 @@ def loss_and_gradient(parameters: Tensor, batch: Batch, chunk: int | None = None
     hidden = _hidden(features, batch)
     active, sums = _active_errors(features, hidden, batch)
     gradient = torch.zeros_like(parameters)
-    backward = torch.empty_like(hidden.transpose(1, 2), memory_format=torch.contiguous_format)  # of the hidden units
+    # gradient of the hidden units
+    backward = torch.empty_like(hidden.transpose(1, 2), memory_format=torch.contiguous_format)
     for part, error in _errors(parameters, hidden, batch, active, chunk):
         sums += _squares(error)
         gradient.baddbmm_(hidden[:, part].transpose(1, 2), error)
@@ -130,7 +131,7 @@ def _errors(
         size = max(1, _CACHE_BYTES // (models * n * parameters.element_size()))
         chunk = max(1, batch.occupied) if parameters.is_cuda else size
     starts, bounds = range(0, batch.occupied, chunk), [0, len(batch.rows)]
-    if len(starts) > 1:  # not on a GPU, which would have to wait for the numbers
+    if len(starts) > 1:  # not on a GPU, which would make the CPU wait for the numbers
         bounds = batch.row_offsets[torch.tensor([*starts, batch.occupied])].tolist()
     place = batch.rows % chunk * n + batch.columns
     for i, start in enumerate(starts):

@@ -38,7 +38,7 @@ from hypvision.scaling.optimizer import AdamW, learning_rate_factor
 
 CHECK_STEPS = 200  # steps between checks that the losses are finite
 SAVE_SECONDS = 120
-_BANK_NUMBERS = 50_000  # parameters of models that a CPU trains together
+_BANK_NUMBERS = 50_000  # parameters of models that are trained together on a CPU
 
 
 @dataclass(frozen=True)
@@ -329,7 +329,7 @@ def train(
         return
     states = {point: _read_state(place, point, settings) for point in left}
     trained = []
-    if banks is None:  # points with batches of their own are trained one by one
+    if banks is None:  # points that draw their own batches are trained one by one
         banks = [[point] for point in left] if settings.independent else banks_of(left, device, settings.n)
     for group in banks:
         by_step: dict[int, list[Point]] = {}

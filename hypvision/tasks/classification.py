@@ -54,8 +54,9 @@ def create_backbone(model_name: str, **kwargs: Any) -> Any:
         )
     try:
         return create_model(model_name, **kwargs)
-    except (TypeError, ValueError) as error:  # the model's constructor refuses an argument or its value
-        if isinstance(error, OSError):  # of a download: in some versions of the hub its errors are both
+    except (TypeError, ValueError) as error:  # the constructor refuses an argument or its value
+        # a download failed: in some versions of the hub its errors are both OSError and ValueError
+        if isinstance(error, OSError):
             raise
         raise HypvisionError(
             f"The model '{model_name}' does not accept what model.backbone of the config gives it: "
@@ -74,7 +75,7 @@ def fetch_backbone(model_name: str, **kwargs: Any) -> Any:
         return create_backbone(model_name, **kwargs)
     except HypvisionError:
         raise
-    except Exception as error:  # the hub has errors of its own, and so have the sockets below it
+    except Exception as error:  # the hub raises its own errors, and so do the sockets below it
         if not kwargs.get("pretrained"):
             raise
         problem = f"The published weights of '{model_name}' cannot be fetched ({type(error).__name__}: {error})."
@@ -268,7 +269,7 @@ class ImageClassifier(BackboneModel):
             )
         if self.mixup is None or not self.training or len(inputs) < 2:
             return inputs, label
-        even = len(inputs) // 2 * 2  # timm mixes an image with its mirror in the batch: an odd one out has no partner
+        even = len(inputs) // 2 * 2  # timm mixes images in pairs, so leave out the last one of an odd batch
         return self.mixup(inputs[:even], label[:even])
 
     def class_loss(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -308,7 +309,7 @@ class PredictionPainterHook(Hook):
     ) -> None:
         dataset = runner.test_dataloader.dataset
         names = dataset.metainfo["classes"]
-        for output in outputs or ():  # each process paints its own share
+        for output in outputs or ():  # each process draws its own part of the samples
             if output["index"] not in self.chosen:
                 continue
             scores, label = output["scores"], output["label"]
@@ -321,7 +322,7 @@ class PredictionPainterHook(Hook):
             true = ", ".join(str(names[c]) for c in wanted)
             verdict = "right" if found == wanted else "wrong"
             painted = self._paint(dataset.read(output["index"]), [shown, f"true: {true}"], right=found == wanted)
-            name = re.sub(r"[/\\]", "-", true)[:80]  # a class may be called "yes/no"
+            name = re.sub(r"[/\\]", "-", true)[:80]  # a class may have a name such as "yes/no"
             with replacing(below(self.out_dir, f"{verdict}_{output['index']:06d}_{name}.png")) as temporary:
                 painted.save(temporary)
 

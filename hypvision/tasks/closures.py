@@ -20,8 +20,8 @@ from hypvision.losses.graph import graph_map, mean_rank, neighbour_loss
 from hypvision.optim import RiemannianAdam
 from hypvision.viz.sheet import save_figure
 
-LARGEST = 20_000  # names: all distances of so many take three gigabytes
-SPREAD = 0.01  # standard deviation of the tangent vectors that a training starts from
+LARGEST = 20_000  # in names: all distances between so many take 3 GB
+SPREAD = 0.01  # standard deviation of the initial tangent vectors
 
 
 def embed_closure(

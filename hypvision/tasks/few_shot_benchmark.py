@@ -187,7 +187,7 @@ def plan(
             for count in counts:
                 if cross_dataset and name != "promptkd":
                     cells.append(CellSpec(protocol, method, source, count, seed, datasets))
-                else:  # PromptKD is distilled on each target
+                else:  # PromptKD is distilled for each target
                     cells += [CellSpec(protocol, method, dataset, count, seed) for dataset in datasets]
     for cell in cells:
         if cell.dataset in DOMAINS and cell.method != "zeroshot":
@@ -230,7 +230,7 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
         Accuracies in percent, by what was tested: ``base`` and ``new``; ``all``; or the names of data sets.
     """
     folder, begin, before = Path(results, spec.key), time.perf_counter(), None
-    with suppress(HypvisionError):  # there is none, or it is damaged
+    with suppress(HypvisionError):  # the file is missing or damaged
         before = read_result(folder)
     if before is not None and before.settings.shared() != settings.shared():
         before = None
@@ -240,9 +240,9 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     name, lath = split_method(spec.method)
     learns = lath or name not in ("zeroshot", "tip-adapter")
     epochs = config.train_cfg.max_epochs if learns else 0
-    trains = learns or name == "tip-adapter"  # which fills its cache there
+    trains = learns or name == "tip-adapter"  # tip-adapter fills its cache in a "training"
     if trains and not (folder / f"epoch_{config.train_cfg.max_epochs}.pth").is_file():
-        before = None  # of weights that are gone
+        before = None  # the result belongs to weights that were deleted
     if trains:
         runner = train(config, folder, resume="auto")
         model, steps = runner.model, runner.iter if learns else 0

@@ -73,7 +73,8 @@ def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
         lines = [_row(protocol, *key, values[key], groups[key]) for key in groups]
         lines.sort(key=lambda row: (row.method, _place(row.dataset)))
         sources = ((row.method, row.dataset) for row in lines if row.dataset.endswith("(source)"))
-        foreign = {method for method, dataset in sources if dataset != "imagenet (source)"}  # published is ImageNet's
+        # published results are for ImageNet as source
+        foreign = {method for method, dataset in sources if dataset != "imagenet (source)"}
         lines = [row._replace(known={}) if row.method in foreign else row for row in lines]
         found[protocol] = [*_averages(protocol, lines, foreign), *lines]
     return found
@@ -142,7 +143,7 @@ def _by_dataset(cell: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, float]
         yield cell["dataset"], dict(values, HM=harmonic(values["base"], values["new"]))
     elif cell["protocol"] == "shots":
         yield cell["dataset"], {f"{cell['shots']} shots": values["all"]}
-    elif "all" in values:  # PromptKD, on each target
+    elif "all" in values:  # PromptKD is trained for each target
         yield cell["dataset"], {"accuracy": values["all"]}
     else:
         for dataset, value in values.items():
@@ -208,14 +209,15 @@ def _averages(protocol: str, rows: Sequence[Row], foreign: Container[str]) -> li
         mean = {column: statistics.fmean(row.mean[column] for row in own) for column in columns}
         if "HM" in mean:
             mean["HM"] = harmonic(mean["base"], mean["new"])
-        # Published averages are over the data sets of the benchmark: beside others they would mislead.
+        # Published averages are over all data sets of the benchmark: compare only the average over the same sets.
         whole = {row.dataset for row in own} == set({"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS))
         known = _known(protocol, method, "average") if whole and method not in foreign else {}
         steps = tuple(sorted({count for row in own for count in row.steps}))
         seeds = {seed: _average_of(seed, own, columns) for seed in own[0].of_seeds}
         same = all(row.of_seeds.keys() == seeds.keys() for row in own)
         complete = same and all(values.keys() == mean.keys() for values in seeds.values())
-        std = _over_seeds(seeds)[1] if complete else {}  # of other seeds on each data set there is none
+        # seeds that differ between data sets give no standard deviation
+        std = _over_seeds(seeds)[1] if complete else {}
         count = min(row.seeds for row in own)
         found.append(Row(method, "average", count, mean, std, known, steps, own[0].note, seeds if complete else {}))
     return found
@@ -277,7 +279,7 @@ def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
     for row in rows:
         shots = sorted(int(column.split()[0]) for column in row.mean)
         name = row.method if row.dataset == "average" else f"{row.method}, {row.dataset}"
-        if row.method.startswith("zeroshot"):  # sees no images, however many there are
+        if row.method.startswith("zeroshot"):  # a zero-shot method has one result for all numbers of shots
             axes.axhline(row.mean[f"{shots[0]} shots"], color="0.4", ls="--", label=name)
             continue
         (line,) = axes.plot(shots, [row.mean[f"{k} shots"] for k in shots], marker="o", label=name)

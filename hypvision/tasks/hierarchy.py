@@ -78,7 +78,7 @@ class HierarchyClassifier(ImageClassifier):
                 f"The teacher predicts {network.num_classes} classes, the model {self.num_classes}. Set "
                 "model.distillation.teacher.num_classes, and give it weights of that task."
             )
-        # In a list it is neither among the parameters of this module nor in its checkpoints.
+        # A list keeps the teacher out of the parameters and checkpoints of this module.
         self._teacher = [network]
         self.distillation = dict(loss=loss, alpha=alpha, temperature=temperature)
         if self.backbone.distilled:

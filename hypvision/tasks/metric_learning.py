@@ -273,7 +273,7 @@ class BackboneWarmUpHook(Hook):
         epochs: how many.
     """
 
-    priority = "VERY_HIGH"  # gives the rate back before schedulers step
+    priority = "VERY_HIGH"  # restores the rate before schedulers step
 
     def __init__(self, epochs: int = 1):
         self.epochs = epochs

@@ -112,7 +112,7 @@ def _with_faiss(query, gallery, k, space, exclude, query_block, gallery_block):
         rows, _ = _rows(query[chosen], space)
         _, found = index.search(np.ascontiguousarray(rows.cpu().numpy(), dtype=np.float32), k + (exclude is not None))
         numbers = torch.from_numpy(found).to(query.device)
-        if exclude is not None:  # the query itself moves to the end, the others keep their order
+        if exclude is not None:  # a stable sort moves the query itself to the end
             order = (numbers == exclude[chosen, None]).int().argsort(1, stable=True)
             numbers = numbers.gather(1, order)[:, :k]
         yield chosen, numbers
@@ -172,7 +172,7 @@ def evaluate_retrieval(
     return metrics
 
 
-Labelled = tuple[Tensor, Tensor]  # embeddings and their labels
+Labelled = tuple[Tensor, Tensor]  # embeddings and labels
 
 
 @torch.no_grad()

@@ -39,7 +39,7 @@ from hypvision.errors import HypvisionError
 from hypvision.losses.radial import EntailmentConeLoss, MERUEntailmentLoss, RadialLoss, chain_triples
 
 _LOSSES = dict(RadialLoss=RadialLoss, EntailmentConeLoss=EntailmentConeLoss, MERUEntailmentLoss=MERUEntailmentLoss)
-_TUNED = dict(text="text", image="image", both="full")  # as set_tuning has it
+_TUNED = dict(text="text", image="image", both="full")  # the modes of set_tuning
 _GIVE_IMAGES = "Set train_dataloader.dataset.images to their folder, or model.tune='text'."
 _ROOTS = ("text", "frozen", "parameter")
 

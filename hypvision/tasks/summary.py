@@ -46,7 +46,7 @@ def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
         model.set_classes(_STAND_INS)
         about = f"with {len(_STAND_INS)} classes in place of the data's"
     if loaded.get("default_scope") == "mmdet" and clip is not None:
-        shape = input_size(loaded, size)  # detectors look at larger images than CLIP does
+        shape = input_size(loaded, size)  # detectors take larger images than CLIP
     if loaded.get("default_scope") in ("mmseg", "mmdet"):
         subject: Subject = plugin("subject of segmentation")(model, shape)
     else:

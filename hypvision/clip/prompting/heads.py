@@ -16,7 +16,7 @@ from hypvision.clip.towers import embedding_size
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
 
-ROWS = 4096  # validation images whose affinities with the cache are in memory at a time
+ROWS = 4096  # validation images for which affinities with the cache are computed at once
 
 
 @register_host("linear-probe")

@@ -95,7 +95,8 @@ class CoOp(PromptedHost):
 
     def _places(self, length: int, count: int) -> Tensor:
         """(C, L): for each position the index into ``start, context, name, rest``."""
-        ends = self.tokenizer(list(self.names)).argmax(-1).tolist()  # lengths count start, name and end
+        # argmax finds the end token; lengths include start and end token
+        ends = self.tokenizer(list(self.names)).argmax(-1).tolist()
         before = count // 2 if self.position == "middle" else 0
         rows = []
         for end in ends:

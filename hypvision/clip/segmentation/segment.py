@@ -66,7 +66,7 @@ def load_segmenter(
         named = clip_options(clip or "ViT-B-16:openai")
         bundle = create_clip(**named)
         patch = math.lcm(*patch_size(bundle.model))
-        options: dict[str, Any] = dict(resolution=24 * patch) if 384 % patch else {}  # 336 for patches of 14
+        options: dict[str, Any] = dict(resolution=24 * patch) if 384 % patch else {}  # resolution 336 for patches of 14
         if named["name"] == "shapes-s8":
             options.update(resolution=96, crop=96, slide=96)
         return OpenVocabSegmenter(bundle, tune="frozen", head=dict(type="similarity"), **options).eval()

@@ -69,7 +69,7 @@ def load_cell(
         file = given / f"shot_{shots}-seed_{seed}.pkl"
         found = read_pickled_shots(file, images.name, images)
         split = Split(found["train"], found.get("val", split.val), split.test)
-        if layout.split:  # ImageNet's shots are numbered and named by the split itself
+        if layout.split:  # for ImageNet the split itself gives labels and names
             check_split(split, f"The shots '{file}', beside the test images,", "Take the shots of this data set.")
     elif shots is not None:
         split = draw_shots(split, shots, seed, layout.val_is_drawn, repeat)

@@ -47,7 +47,7 @@ from hypvision.viz.palette import palette
 
 _logger = logging.getLogger(__name__)
 
-_NEEDED = {  # what mmdet reads of each entry
+_NEEDED = {  # the keys that mmdet reads in each list
     "images": ("id", "file_name", "height", "width"),
     "annotations": ("id", "image_id", "category_id", "bbox"),
     "categories": ("id", "name"),
@@ -122,7 +122,7 @@ class CheckedCOCO(COCO):
         check.finish()
         content["annotations"] = boxes
         for item in boxes:
-            if item["id"] == 0:  # pycocotools takes 0 for an object that was not found
+            if item["id"] == 0:  # for pycocotools the id 0 means that no object was matched
                 item["id"] = int(max(seen)) + 1
 
     def check_masks(self) -> None:
@@ -195,7 +195,7 @@ def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str
             f"The annotation file '{path}' is damaged: it is not valid JSON ({error}). Download or copy it again."
         ) from error
     if isinstance(content, dict):
-        content.setdefault("annotations", [])  # as in the lists of test images that come without truth
+        content.setdefault("annotations", [])  # lists of test images have no annotations
     if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in needed):
         raise HypvisionError(f"The annotation file '{path}' lacks one of the lists {', '.join(needed)}. {_ADVICE}")
     for kind, keys in needed.items():
@@ -237,7 +237,7 @@ def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, 
     return found
 
 
-CocoDataset.COCOAPI = CheckedCOCO  # also for the data sets of mmdet that derive from it
+CocoDataset.COCOAPI = CheckedCOCO  # replaces it also in mmdet's data sets that derive from CocoDataset
 coco_metric.COCO = CheckedCOCO
 
 
@@ -403,7 +403,7 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
             beside = sorted(image.parent.glob(f"{glob.escape(image.stem)}.*"))
             image = next((file for file in beside if file.suffix.lower() in SUFFIXES), image)
         width, height = (_number(root.findtext(f"size/{side}", "")) for side in ("width", "height"))
-        if not whole_size(height, width):  # some tools write 0, others nothing
+        if not whole_size(height, width):  # some tools write a size of 0, others none
             width, height = open_image(image).size
         objects = enumerate(root.findall("object"), start=1)
         instances = [self._instance(item, path, number, int(height), int(width)) for number, item in objects]
