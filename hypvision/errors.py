@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# Errors of a path or its disk; other system errors are bugs.
+# Errors that a path or its disk can cause; other system errors are bugs.
 _OF_PLACES = {
     getattr(errno, name)
     for name in ("EFBIG", "EROFS", "EISDIR", "ENOTDIR", "EEXIST", "ENAMETOOLONG", "EIO", "ENOTEMPTY", "ELOOP", "ESTALE")
@@ -31,7 +31,7 @@ _OF_PLACES = {
 
 try:
     getpass.getuser()
-except (KeyError, OSError):  # a number alone, as in containers; PyTorch cannot be imported by a user without a name
+except (KeyError, OSError):  # a container may have a user id without a name, with which PyTorch cannot be imported
     os.environ["LOGNAME"] = str(os.getuid())
 
 
@@ -92,7 +92,7 @@ def require(module: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
         if error.name is None or error.name.partition(".")[0] != package:
-            raise  # the package is installed, but it cannot import another one: that error says more
+            raise  # the package is installed, but one of its own imports fails: keep this error
         raise HypvisionError(
             f"This needs the package '{package}', which is not installed. {how_to_install(extra)}"
         ) from error
@@ -147,7 +147,8 @@ def explain_machine(error: BaseException) -> str | None:
         return "The memory is full. Give a smaller input or batch, or fewer workers."
     if isinstance(error, RecursionError):
         return "An input is nested too deeply, or names itself. Correct it."
-    if isinstance(error, RuntimeError) and re.match("Symlink loop from|Could not determine home", text):  # of pathlib
+    # messages of pathlib
+    if isinstance(error, RuntimeError) and re.match("Symlink loop from|Could not determine home", text):
         return f"A path leads nowhere: {text}. Correct it, or what it links to."
     if isinstance(error, ValueError) and "embedded null" in text:
         return "The name of a file has a NUL character, which no file system takes. Correct it."
@@ -213,7 +214,7 @@ def guard(function: Callable[..., Any], *args: Any) -> int:
 
 
 def _tell(message: str) -> None:
-    with suppress(OSError):  # standard error may be closed, too
+    with suppress(OSError):  # standard error may be closed too
         print(f"\n{printable(message)}", file=sys.stderr)
 
 
@@ -234,7 +235,7 @@ class Escaped:
 def _flush_output() -> None:
     """Write what is waiting, while errors can still be told; after one, nothing more is written there."""
     try:
-        if sys.stdout is not None:  # it was closed before the command began
+        if sys.stdout is not None:  # standard output was closed before the command began
             sys.stdout.flush()
     except OSError:
         with suppress(OSError, ValueError):

@@ -29,11 +29,11 @@ from hypvision.errors import HypvisionError
 
 _STALE_SECONDS = 7 * 86400
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
-# .NAME.hyp-HOST-PID-NUMBER.SUFFIX says who writes the file, and so whether that process still runs.
+# The name .NAME.hyp-HOST-PID-NUMBER.SUFFIX identifies the process that writes, so one can see whether it still runs.
 _TEMPORARY = re.compile(r"\..*\.hyp-([0-9a-f]{8})-(\d+)-[0-9a-f]{8}(\..*)?", re.DOTALL)
 
-MAX_BYTES = 8 * 2**30  # of a file that is read whole; the annotations of the largest data sets have six
-MAX_UNPACKED = 2**30  # of a compressed text
+MAX_BYTES = 8 * 2**30  # limit for a file that is read into memory; annotations of the largest data sets have 6 GiB
+MAX_UNPACKED = 2**30  # limit for the text in a compressed file
 
 _protected: ContextVar[dict[tuple[int, int], str] | None] = ContextVar("protected", default=None)
 _swept: set[Path] = set()
@@ -114,7 +114,7 @@ def below(folder: str | Path, name: str) -> Path:
     path = Path(folder, name)
     try:
         inside = path.resolve().is_relative_to(Path(folder).resolve())
-    except (OSError, ValueError, RuntimeError):  # a NUL, links in a circle
+    except (OSError, ValueError, RuntimeError):  # the path has a NUL, or its links form a cycle
         inside = False
     if not inside or os.pardir in Path(name).parts:
         raise HypvisionError(f"'{name}' leads out of the folder '{folder}', so it was not written. Correct the name.")
@@ -147,10 +147,10 @@ def replacing(path: str | Path, durable: bool = False, suffix: str | None = None
         yield temporary
         if durable:
             _flush(temporary)
-        check_output(path)  # again: something may have come there meanwhile
+        check_output(path)  # check again, because another process may have created it
         os.replace(temporary, path)
         if durable and os.name == "posix":
-            with suppress(OSError):  # some network file systems cannot; the content is on the disk all the same
+            with suppress(OSError):  # some network file systems refuse this; the content is on the disk nevertheless
                 _flush(path.parent)
     except Exception as error:
         told = _as_not_written(path, temporary, error)
@@ -158,7 +158,7 @@ def replacing(path: str | Path, durable: bool = False, suffix: str | None = None
             raise
         raise told from error
     finally:
-        with suppress(OSError):  # the disk is gone: the first error says more
+        with suppress(OSError):  # the disk is gone: the first error explains more
             temporary.unlink(missing_ok=True)
 
 
@@ -203,7 +203,7 @@ def write_text(path: str | Path, text: str) -> None:
         HypvisionError: as :func:`replacing`.
     """
     with replacing(path) as temporary:
-        # A file name that is not UTF-8 comes as surrogates, which are written as \udcNN.
+        # Python represents file names that are not UTF-8 with surrogates, which are written as \udcNN.
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
@@ -244,7 +244,7 @@ def read_text(path: str | Path, limit: int = MAX_BYTES) -> str:
             ) from error
         if len(raw) > MAX_UNPACKED:
             raise HypvisionError(f"'{path}' unpacks to more than {MAX_UNPACKED:,} bytes. Unpack it, and give a part.")
-    return raw.decode("utf-8-sig")  # Windows editors begin a file with a mark
+    return raw.decode("utf-8-sig")  # Windows editors begin a file with a byte order mark
 
 
 def read_json(path: str | Path, unique: bool = False) -> Any:
@@ -299,7 +299,7 @@ def read_lines(path: str | Path, what: str, blank: bool = False) -> list[str]:
         raise HypvisionError(f"There is no '{path}', {what}.") from error
     except UnicodeDecodeError as error:
         raise HypvisionError(f"'{path}', {what}, is not text in UTF-8 ({error}). Save it as UTF-8.") from error
-    except (OSError, ValueError, RuntimeError) as error:  # a folder, a NUL in the name, an unknown ~user
+    except (OSError, ValueError, RuntimeError) as error:  # the path is a folder, has a NUL or an unknown ~user
         reason = getattr(error, "strerror", None) or error
         raise HypvisionError(f"'{path}', {what}, cannot be read: {reason}.") from error
     return [line.strip() for line in text.splitlines() if blank or line.strip()]
@@ -346,7 +346,7 @@ def _status(path: Path) -> os.stat_result | None:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+    except (OSError, ValueError) as error:  # ValueError: the path has a NUL
         raise _not_written(path, error) from error
 
 
@@ -407,7 +407,7 @@ def _flush(path: Path) -> None:
 
 def _as_not_written(path: Path, temporary: Path, error: Exception) -> Exception:
     """What is told of an error while ``temporary`` was written: one of the disk, or the error itself."""
-    if isinstance(error, HypvisionError):  # of a file in a folder, which has its name after the move
+    if isinstance(error, HypvisionError):  # the temporary folder gets its final name later, so messages name that
         told = str(error).replace(str(temporary), str(path))
         return error if told == str(error) else type(error)(told)
     if isinstance(error, OSError):
@@ -416,7 +416,7 @@ def _as_not_written(path: Path, temporary: Path, error: Exception) -> Exception:
         found = re.search(r"os error (\d+)", str(error))
         reason = OSError(int(found[1]), os.strerror(int(found[1]))) if found else OSError(str(error))
         return _not_written(path, reason)
-    if "inline_container" in str(error):  # the writer of torch.save, which does not know why
+    if "inline_container" in str(error):  # torch.save, which does not know the reason
         return _not_written(path, OSError("PyTorch could not write all of it, as happens when the disk is full"))
     return error
 

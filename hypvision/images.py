@@ -22,21 +22,21 @@ from PIL import ExifTags, Image, ImageOps, features
 from hypvision.checks import one_of
 from hypvision.errors import HypvisionError, one_line
 
-FORMATS: tuple[str, ...] = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # as Pillow calls them
+FORMATS: tuple[str, ...] = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # names of formats in Pillow
 SUFFIXES = {".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-# Formats that some builds of Pillow cannot read: their endings, and what to install.
+# Formats that some builds of Pillow cannot read: suffixes, and which package adds them.
 _OPTIONAL = {
     "AVIF": ((".avif", ".avifs"), "Pillow was built without AVIF here; install pillow>=11.3"),
     "HEIF": ((".heic", ".heif"), "install pillow-heif to read HEIC"),
 }
-if "avif" in features.modules and features.check("avif"):  # older ones warn of an unknown name
+if "avif" in features.modules and features.check("avif"):  # older Pillow warns about unknown features
     FORMATS += ("AVIF",)
 if importlib.util.find_spec("pillow_heif"):
     importlib.import_module("pillow_heif").register_heif_opener()
     FORMATS += ("HEIF",)
 SUFFIXES.update(*(suffixes for name, (suffixes, _) in _OPTIONAL.items() if name in FORMATS))
 _MISSING = {suffix: text for name, (suffixes, text) in _OPTIONAL.items() if name not in FORMATS for suffix in suffixes}
-MAX_PIXELS = 178_956_970  # half a GiB as RGB; Pillow's own limit
+MAX_PIXELS = 178_956_970  # half a GiB as RGB; also Pillow's limit
 
 _Result = TypeVar("_Result")
 
@@ -96,7 +96,7 @@ def find_images(names: Iterable[str | Path], videos: Collection[str] = ()) -> li
     for name in names:
         try:
             found.update(dict.fromkeys(_named(Path(name).expanduser(), name, videos)))
-        except (OSError, ValueError, RuntimeError) as error:  # a name too long, with a NUL, of an unknown ~user
+        except (OSError, ValueError, RuntimeError) as error:  # the name is too long, has a NUL or an unknown ~user
             raise HypvisionError(f"There is no image '{name}' ({error}). Check the path.") from error
     return list(found)
 
@@ -128,7 +128,7 @@ def output_names(paths: Sequence[Path]) -> list[str]:
     It has 200 bytes at most, since more follows.
     """
     names: dict[str, None] = {}
-    numbers: dict[str, int] = {}  # the first that may be free
+    numbers: dict[str, int] = {}  # try the numbers from the last used one
     for path in paths:
         raw = os.fsencode(path.stem)
         stem = name = path.stem if len(raw) <= 200 else raw[:200].decode("utf-8", "ignore")
@@ -269,11 +269,11 @@ def image_kind(path: str | Path) -> tuple[str, str]:
 
 def _read(path: str | Path, what: str, use: Callable[[Image.Image], _Result], pixels: bool = True) -> _Result:
     try:
-        if not os.path.isfile(path):  # a pipe waits for its writer, a device never ends
+        if not os.path.isfile(path):  # reading a pipe waits for its writer, and a device has no end
             state = "is not a file" if os.path.lexists(path) else "does not exist"
             raise HypvisionError(f"The {what} '{path}' {state}: there is no image to read. Check the path.")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about large images, and tags that do not matter
+            warnings.simplefilter("ignore")  # Pillow warns about large images and about tags that do not matter
             with Image.open(path, formats=FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS:,} in all")
@@ -284,7 +284,7 @@ def _read(path: str | Path, what: str, use: Callable[[Image.Image], _Result], pi
         raise
     except PermissionError as error:
         raise HypvisionError(f"The {what} '{path}' cannot be read: {error.strerror}.") from error
-    except Exception as error:  # damaged bytes make Pillow's readers raise errors of every kind
+    except Exception as error:  # damaged bytes make Pillow's readers raise errors of any type
         kinds = ", ".join(FORMATS)
         empty = " (it is empty)" if os.path.exists(path) and os.path.getsize(path) == 0 else ""
         raise HypvisionError(

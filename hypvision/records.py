@@ -28,17 +28,17 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import parse_json, read_json, read_lines, read_text
 
-# They would steer a terminal, or (the last ones) cannot be written.
+# Control characters would change the terminal, and surrogates (the last ones) cannot be written.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _DEEPEST = 50
 _short = reprlib.Repr()
 _short.maxstring = _short.maxlong = _short.maxother = 80
-show = _short.repr  # of any value, however deep or long
+show = _short.repr  # shortens long and nested values
 
 Kind = TypeVar("Kind")
 
 
-# What a value must be
+# Conditions on values
 
 
 def rule(text: str, test: Callable[[Any], bool], convert: Callable[[Any], Any] = lambda value: value) -> Callable:
@@ -96,7 +96,7 @@ _TYPES: dict[Any, Callable] = {
 }
 
 
-# Where names of this module stand in a lambda, they are not found by get_type_hints() within a class.
+# get_type_hints() does not find names of this module in a lambda within a class, so define the types here.
 Name = Annotated[str, rule("the name of a file below this folder", lambda value: is_text(value) and is_inside(value))]
 
 

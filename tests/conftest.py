@@ -5,12 +5,16 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
 
 # One thread, here and in subprocesses: the models are tiny, and OpenMP waits badly for cores that others use.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+from PIL import Image
 
 
 def pytest_configure(config):
@@ -34,6 +38,34 @@ def lay_out(text, **_):
 def pytest_runtest_setup(item):
     if "hypvision.engine.checkpoint" in sys.modules:
         sys.modules["mmengine.config.config"].FormatCode = lay_out
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_files_in_memory(tmp_path_factory):
+    """But for those of pytest: mmengine copies each config into folders of their own, and a disk takes longer for one
+    than the rest of the reading."""
+    tmp_path_factory.getbasetemp()
+    if os.access("/dev/shm", os.W_OK):
+        tempfile.tempdir = "/dev/shm"
+    yield
+    tempfile.tempdir = None
+
+
+def blank(figure, target, *, format=None, dpi=100, **_):
+    """Instead of ``Figure.savefig``: a white picture of its size, or the first bytes of another format."""
+    if (format or Path(target).suffix[1:]) == "png":
+        size = tuple(int(side * dpi) for side in figure.get_size_inches())
+        Image.new("RGB", size, "white").save(target, "PNG", compress_level=1)
+    else:
+        Path(target).write_bytes(b"%PDF")
+
+
+@pytest.fixture(autouse=True)
+def _blank_figures(request, monkeypatch):
+    """Figures are blank but for the tests of drawings: to lay out their text takes a third of a short training."""
+    if find_spec("matplotlib") and "viz" not in request.path.parts and not request.node.get_closest_marker("drawn"):
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", blank)
+        monkeypatch.setattr("matplotlib.figure.Figure.tight_layout", lambda figure, **_: None)
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from hypvision.scaling.claims import CLAIMS, claims_of, claims_of_language_model
 from hypvision.scaling.language_models import Head, loss_fit, read_losses, read_models
 from hypvision.scaling.sweep import Point, open_results, read_rows
 from hypvision.scaling.sweep import Settings as Sweep
-from hypvision.tasks.classification import GroupAccuracy
+from hypvision.tasks.classification_metrics import GroupAccuracy
 from hypvision.tasks.few_shot_benchmark import CellSpec, Result, Settings, check_settings, is_finished
 from hypvision.tasks.few_shot_figures import load_cell_model
 from hypvision.tasks.few_shot_tables import write_tables

@@ -1,5 +1,6 @@
 """What importing costs, and what is pinned."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,14 +9,28 @@ from pathlib import Path
 import hypvision
 
 FRESH = """
-import contextlib, importlib.util, sys
+import contextlib, importlib.util, os, sys
+
+# The package is complete although a command ran first.
+import hypvision_cli
+assert hypvision_cli.main(["zoo", "list", "--json"]) == 0
+assert hypvision_cli.main(["zoo", "clean", "--list"]) == 0
 
 def loaded(*names):
     return [name for name in names if name in sys.modules]
 
 heavy = ("mmengine", "mmcv", "mmdet", "mmseg", "open_clip", "transformers")
 import torch, hypvision, hypvision.optim, timm
-assert timm.is_model("hcformer_tiny") and not loaded(*heavy), loaded(*heavy)
+assert timm.is_model("hcformer_tiny") and hypvision.load and hypvision.nn and not loaded(*heavy), loaded(*heavy)
+
+# What ships is loaded without a network, by timm and by us.
+import hypvision.cli.zoo, hypvision.zoo.export, hypvision.zoo.release
+model = timm.create_model("hcformer_nano.cifar10", pretrained=True).eval()
+x = torch.linspace(-1, 1, 3 * 32 * 32).reshape(1, 3, 32, 32)
+timms, ours = model(x)[0], hypvision.load("hcformer_nano.cifar10")(x)[0]
+assert torch.equal(timms, ours) and len(ours) == 10 and ours.max() - ours.min() > 0.5
+assert not loaded(*heavy, "onnx"), loaded(*heavy, "onnx")
+assert not os.listdir(), os.listdir()
 
 from hypvision.cli import main
 with contextlib.suppress(SystemExit):
@@ -40,9 +55,14 @@ if importlib.util.find_spec("mmcv"):
 """
 
 
-def test_imports_are_light_and_set_no_hooks_and_warn_of_nothing():
-    """In one process, as importing PyTorch is what takes the time."""
-    subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", FRESH], check=True)
+def test_a_fresh_process_without_a_network(tmp_path):
+    """Imports are light, set no hooks and warn of nothing; what ships is loaded, and nothing is written.
+
+    In one process, as importing PyTorch is what takes the time.
+    """
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("HYPVISION", "HF_"))}
+    environment.update(HOME=str(tmp_path), HYPVISION_OFFLINE="1", HF_HUB_OFFLINE="1")
+    subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", FRESH], cwd=tmp_path, env=environment, check=True)
 
 
 def test_data_takes_registries_of_mmengine_and_nothing_else():

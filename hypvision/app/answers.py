@@ -60,7 +60,7 @@ thing > vehicle > ship > ferry
 thing > vehicle > ship > tanker
 thing > vehicle > aircraft > glider
 thing > vehicle > aircraft > helicopter"""
-KEPT = 2  # models of a kind in memory
+KEPT = 2  # how many models of each kind stay in memory
 Captioned = tuple[Image.Image, str]
 
 
@@ -141,7 +141,7 @@ class Answers:
         try:
             path = (self.gallery / folder.strip()).resolve()
             there = path.is_dir()
-        except (OSError, ValueError, RuntimeError) as error:  # too long, with a NUL, or links in a circle
+        except (OSError, ValueError, RuntimeError) as error:  # path too long, with a NUL, or a cycle of links
             raise HypvisionError(f"The folder '{folder:.80}' cannot be searched: {one_line(error)}.") from error
         if not path.is_relative_to(self.gallery):
             raise HypvisionError(f"The folder '{folder}' is outside of the one that the app was started with.")

@@ -22,9 +22,9 @@ from hypvision.viz.sheet import save_image
 
 TITLE = "hypvision"
 EXAMPLES = 4  # drawn pictures of a kind
-# a drawing that is shown large hides the small ones behind it
+# a large drawing hides the small ones behind it
 STYLE = ".preview { background: var(--background-fill-primary) !important; backdrop-filter: none !important }"
-SECONDS = 20  # that an error is shown
+SECONDS = 20  # how long an error is shown
 
 
 def build(answers: Answers, scratch: str | Path) -> Any:
@@ -52,7 +52,7 @@ def build(answers: Answers, scratch: str | Path) -> Any:
 
 
 def gradio() -> Any:
-    """The module, told to send nothing to anyone.
+    """The module, with its telemetry switched off.
 
     Raises:
         HypvisionError: it is not installed.
@@ -62,13 +62,13 @@ def gradio() -> Any:
     return require("gradio", "app")
 
 
-def told(answer: Callable[..., Any]) -> Callable[..., Any]:
+def with_messages(answer: Callable[..., Any]) -> Callable[..., Any]:
     """A function of the page whose mistakes and warnings are shown there, in the library's own sentences."""
     gr = gradio()
 
     @wraps(answer)
     def call(*args: Any) -> Any:
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             try:
                 found = answer(*args)
@@ -77,7 +77,7 @@ def told(answer: Callable[..., Any]) -> Callable[..., Any]:
                 if message is None:
                     raise
                 raise gr.Error(_shown(message), duration=SECONDS, print_exception=False) from error
-        for warning in said:
+        for warning in caught:
             if "hypvision" in warning.filename:
                 gr.Warning(_shown(str(warning.message)))
         return found
@@ -111,7 +111,7 @@ def _draw_examples(folder: Path) -> Examples:
 
 
 def _photo(gr: Any, label: str = "Photo") -> Any:
-    """A place for a photo that hands on the file itself: whatever is in it, the library says what it thinks of it."""
+    """An input for a photo that hands on the file unread: the library's own errors say what is wrong with it."""
     photo = gr.Image(label=label, type="filepath", sources=["upload", "clipboard"], height=320, buttons=[])
     photo.preprocess = lambda payload: None if payload is None else payload.path
     return photo
@@ -120,7 +120,7 @@ def _photo(gr: Any, label: str = "Photo") -> Any:
 def _examples(gr: Any, photo: Any, paths: list[str]) -> None:
     label = "Examples: drawn shapes, which the models that ship know"
     chosen = gr.Dataset(components=[photo], samples=[[path] for path in paths], label=label, type="index")
-    # gr.Examples would put another component in the place of the photo, which opens files by itself
+    # gr.Examples would replace the photo by another component, which opens files by itself
     chosen.click(paths.__getitem__, chosen, photo, api_visibility="private", show_progress="hidden")
 
 
@@ -133,7 +133,7 @@ def _on(gr: Any, button: Any, answer: Callable[..., Any], inputs: list[Any], out
     """Call a function at a button, and where Enter ends a line; one at a time, as all share the processor."""
     triggers = [button.click, *(box.submit for box in boxes)]
     alone = dict(concurrency_limit=1, concurrency_id="model", api_visibility="private")
-    gr.on(triggers, told(answer), inputs, outputs, **alone)
+    gr.on(triggers, with_messages(answer), inputs, outputs, **alone)
 
 
 # Tabs

@@ -1,4 +1,4 @@
-"""Serving the page: to this machine alone unless told otherwise, and without a network."""
+"""Serving the page: by default to this machine alone, and without a network."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypvision.app.answers import Answers
 from hypvision.app.page import STYLE, build, gradio
 from hypvision.errors import HypvisionError
 
-UPLOAD = 20  # megabytes of a file
-WAITING = 16  # requests that wait for the one that is computed
+UPLOAD = 20  # largest upload in megabytes
+WAITING = 16  # requests that may wait while another one is computed
 HERE = ("127.0.0.1", "localhost")
 
 
@@ -32,9 +32,10 @@ def serving(answers: Answers, host: str = HERE[0], port: int | None = None, uplo
         HypvisionError: Gradio is not installed, or the address is not free.
     """
     gr = gradio()
-    fonts = dict(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])  # none to be fetched
+    # system fonts: the page loads none from the network
+    fonts = dict(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     theme = gr.themes.Default(**fonts)
-    # Gradio asks its own server whether it runs, which a proxy does not know.
+    # Gradio requests its own server at start, which a proxy would not reach.
     local = ",".join(filter(None, (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), *HERE, host)))
     with (
         tempfile.TemporaryDirectory(prefix="hypvision-app-") as scratch,
@@ -60,7 +61,7 @@ def serving(answers: Answers, host: str = HERE[0], port: int | None = None, uplo
 
 def serve(answers: Answers, host: str = HERE[0], port: int | None = None, upload: int = UPLOAD) -> None:
     """Print the address of the page and serve it until the process is interrupted; arguments as of :func:`serving`."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that uploads are removed then, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM removes the uploads, as Ctrl-C does
     with serving(answers, host, port, upload) as address, suppress(KeyboardInterrupt):
         print(f"The app is at {address} (Ctrl-C ends it)", flush=True)
         threading.Event().wait()

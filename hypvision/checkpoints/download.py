@@ -34,12 +34,12 @@ from hypvision.version import __version__
 
 _logger = logging.getLogger(__name__)
 
-ATTEMPTS = 5  # in a row without progress
-WAIT = 0.5  # seconds before the first retry; doubles with each
+ATTEMPTS = 5  # failed attempts in a row that received no bytes
+WAIT = 0.5  # seconds before the first retry; doubled for each further one
 SLOWEST, WINDOW = 1024, 30.0
-LOCK_WAIT = 900.0  # seconds that a process waits for the download of another one
+LOCK_WAIT = 900.0  # seconds that a process waits while another one downloads the file
 SPARE = 16 * 2**20  # bytes to leave free on the disk
-LARGEST = 2**37  # bytes of a file whose size is not known
+LARGEST = 2**37  # limit in bytes where the server does not say the size
 _RETRY = (408, 425, 429, 500, 502, 503, 504)
 _LATE = "the time that it may take is over (HYPVISION_DEADLINE sets it, in seconds)"
 _HINTS = {401: " (log in: hf auth login)", 403: " (no access)", 404: " (no such file)"}
@@ -112,7 +112,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
         HypvisionError: another process holds the lock for too long.
         OSError: the lock file cannot be made.
     """
-    # All users of a shared cache need the lock file: it is empty, and stays when its maker has gone.
+    # Every user of a shared cache must be able to open the lock file. It is empty and stays when its process ends.
     lock = FileLock(path, mode=0o666)
     holder = path.with_name(path.name + ".holder")
     try:
@@ -126,9 +126,9 @@ def locked(path: Path, what: str) -> Iterator[None]:
                 f"Waited {LOCK_WAIT:.0f} s for {_read_holder(holder)}, which holds the lock '{path}' ({what}). Let it "
                 "end or end it, and repeat; the lock goes with its process."
             ) from None
-    except NotImplementedError:  # some network file systems have no locks; two downloads then cost time, not safety
+    except NotImplementedError:  # some network file systems have no locks: a file may then be loaded twice
         _logger.warning("'%s' is on a file system without locks.", path)
-    with suppress(HypvisionError):  # the file is for the message only
+    with suppress(HypvisionError):  # the file serves only for the message to waiting processes
         write_text(
             holder, f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
         )
@@ -187,7 +187,7 @@ def download(
             part.unlink(missing_ok=True)
             if have == 0:
                 raise
-            # the part that an earlier call left may have been wrong: begin anew
+            # The part from an earlier call may be damaged: start again.
     with open(part, "rb") as file:
         os.fsync(file.fileno())
     os.replace(part, target)
@@ -244,7 +244,7 @@ def _fetch(url: str, part: Path, limit: int, headers: dict[str, str], name: str,
             raise SourceError(f"answers {status}{_HINTS.get(status, '')}") from error
         reason = f"the connection broke ({one_line(error)})" if status is None else f"answers {status}"
         failures = 0 if part.stat().st_size > have else failures + 1
-        if failures and status is None:  # http_get has tried again by itself
+        if failures and status is None:  # http_get has already retried
             raise SourceError(reason) from error
         if failures >= ATTEMPTS:
             raise SourceError(f"{reason} ({ATTEMPTS} attempts)") from error
@@ -260,8 +260,8 @@ def _transfer(url: str, part: _Part, headers: dict[str, str], name: str, end: fl
     wrong, None if the file is complete."""
     from huggingface_hub import constants, file_download
 
-    constants.DOWNLOAD_CHUNK_SIZE = 2**16  # its 10 MB come too seldom to tell a slow server from a silent one
-    # With a compression, the ranges would be those of another file.
+    constants.DOWNLOAD_CHUNK_SIZE = 2**16  # 10 MB chunks arrive too rarely to tell a slow server from a stalled one
+    # With compression, byte ranges would refer to the compressed file.
     fields = {"Accept-Encoding": "identity", "User-Agent": f"hypvision/{__version__}", **headers}
     errors: list[Exception] = []
     path = Path(os.fsdecode(part.name))
@@ -270,7 +270,7 @@ def _transfer(url: str, part: _Part, headers: dict[str, str], name: str, end: fl
         with part:
             try:
                 file_download.http_get(url, part, resume_size=part.tell(), headers=fields, displayed_filename=name)
-            except Exception as error:  # huggingface_hub has its own errors and those of its HTTP library
+            except Exception as error:  # huggingface_hub raises its own errors and those of its HTTP library
                 errors.append(error)
 
     thread = threading.Thread(target=work, daemon=True)

@@ -61,7 +61,7 @@ _Loader.compose_node = _compose
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
-_LONGEST_YAML = 2**21  # letters, a hundred records of a thousand classes; PyYAML takes seconds for them
+_LONGEST_YAML = 2**21  # in letters: a hundred records with a thousand classes; PyYAML needs seconds for these
 
 
 def parse_yaml(text: str) -> Any:
@@ -88,7 +88,7 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
     where = without_password(address) if address else (str(root / "index.yml") if root else "the index")
     try:
         content = parse_yaml(text)
-    except ValueError as error:  # of YAML, or of an impossible date
+    except ValueError as error:  # invalid YAML, or an impossible date
         raise HypvisionError(f"{where} is not valid YAML: {error}.") from error
     if not isinstance(content, dict) or set(content) != {"version", "records"}:
         raise HypvisionError(f"{where} must have the keys 'version' and 'records', and no others.")

@@ -26,11 +26,9 @@ class Kind(NamedTuple):
 _UNPACK = "Unpack it, and give the checkpoint that is in it."
 _CONVERT = "Load it with the library that wrote it, and save its weights as a dict of tensors with torch.save."
 _STATE = "Save the weights alone, with torch.save(model.state_dict(), path)."
-_TORCH_SAVE = (
-    b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the number that torch.save wrote first before it wrote zip files
-)
+_TORCH_SAVE = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number of torch.save before it wrote zip files
 
-# (place of the bytes, the bytes, the kind)
+# (offset, bytes at this offset, kind of file)
 _FIRST_BYTES = (
     (0, b"\x89HDF\r\n\x1a\n", Kind("an HDF5 file, as Keras writes them", _CONVERT)),
     (0, b"\x93NUMPY", Kind("an array of NumPy (.npy)", _CONVERT)),
@@ -65,18 +63,19 @@ def kind_of(path: str | Path) -> Kind | None:
         return _zip_kind(path)
     if len(start) > 1 and start[0] == 0x80 and start[1] <= 5:
         return _pickle_kind(path, start[1])
-    if len(start) > 2 and start[0] == 0x08 and start[2] == 0x12:  # a protocol buffer: a version, then a text
+    # a protocol buffer that begins with a version and a text
+    if len(start) > 2 and start[0] == 0x08 and start[2] == 0x12:
         return Kind("a protocol buffer, as ONNX and TensorFlow write them", _CONVERT)
     return _text_kind(start)
 
 
 def _zip_kind(path: str | Path) -> Kind:
     saved = Kind("a zip archive, as torch.save writes it", read=True)
-    if not zipfile.is_zipfile(path):  # its table of contents, which stands last, is not there
+    if not zipfile.is_zipfile(path):  # the directory at the end of the zip file is missing
         return saved
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
-    inner = {name.partition("/")[2] for name in names}  # PyTorch writes everything below one folder
+    inner = {name.partition("/")[2] for name in names}  # PyTorch stores all entries below one folder
     if "data.pkl" in inner:
         return saved._replace(name="a TorchScript archive") if "constants.pkl" in inner else saved
     if inner & {"archive_format", "serialized_exported_program.json"} or "serialized_exported_program.json" in names:
@@ -98,9 +97,9 @@ def _listed(names: Iterable[str]) -> str:
 def _pickle_kind(path: str | Path, protocol: int) -> Kind:
     try:
         with open(path, "rb") as file:
-            for _ in pickletools.genops(file):  # reads the instructions and follows none
+            for _ in pickletools.genops(file):  # parses the instructions and executes none
                 pass
-    except ValueError:  # it ends early, or arrays lie among the instructions
+    except ValueError:  # the bytes are cut off, or have arrays between the instructions
         return Kind("a Python pickle", _CONVERT, read=protocol <= 2)  # torch.save writes protocol 2
     return Kind("a Python pickle that torch.save did not write", _CONVERT)
 
@@ -109,7 +108,7 @@ def _text_kind(start: bytes) -> Kind | None:
     try:
         text = start.decode()
     except UnicodeDecodeError as error:
-        if error.end < len(start):  # else the 4096 bytes end inside a letter
+        if error.end < len(start):  # otherwise the 4096 bytes only end within a letter
             return None
         text = start[: error.start].decode()
     if not text or any(letter < " " and letter not in "\t\n\r\f" for letter in text):

@@ -113,7 +113,7 @@ def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str
     if translate is not None:
         weights = network_weights(checkpoint, part=None)
         renamed = translate(weights)
-    elif backbone is None or hasattr(backbone, "load_pretrained"):  # a TimmBackbone finds its part itself
+    elif backbone is None or hasattr(backbone, "load_pretrained"):  # a TimmBackbone selects its own weights
         return checkpoint
     else:
         expected, whole = model.state_dict().keys(), network_weights(checkpoint, part=None)

@@ -24,7 +24,7 @@ def timm_cfg(record: Record) -> dict[str, Any]:
 
 def record_overlay(record: Record, path: Path) -> dict[str, Any]:
     """timm's overlay that loads a record from its verified file."""
-    # No url or hub id beside the file: timm would prefer the hub.
+    # No url or hub id, because timm would prefer the hub to the file.
     return {**timm_cfg(record), "file": str(path), "url": None, "hf_hub_id": None, "source": None}
 
 

@@ -48,7 +48,7 @@ class _Dtype:
         self.order: Literal["<", ">", "|", "="] = "="
 
     def __setstate__(self, state: Any) -> None:
-        # (version, byte order, sub-array, names, fields, ...): of these the order alone is a matter of plain numbers.
+        # The state is (version, byte order, sub-array, names, fields, ...); plain numbers have only a byte order.
         if not isinstance(state, tuple) or len(state) < 5 or any(part is not None for part in state[2:5]):
             raise UnpicklingError("unsupported GLOBAL numpy.dtype with fields")
         order: Any = state[1].decode("ascii", "replace") if isinstance(state[1], bytes) else state[1]
@@ -76,7 +76,8 @@ class _Array(np.ndarray):
         whole = all(type(n) is int and n >= 0 for n in shape) and len(shape) <= 32
         if not whole or math.prod(shape) * kind.itemsize != len(data):
             raise UnpicklingError("unsupported GLOBAL numpy.ndarray whose shape and bytes disagree")
-        checked: Any = (1, shape, kind, fortran is True, data)  # NumPy's stub asks for its own bool, NumPy for an int
+        # NumPy's type stub asks for numpy.bool, NumPy itself for an int
+        checked: Any = (1, shape, kind, fortran is True, data)
         super().__setstate__(checked)
 
     def __reduce__(self) -> Any:
@@ -129,7 +130,7 @@ def _empty_bytes() -> bytes:
     return b""
 
 
-# timm's trainings, and those of many papers, save their command line: a Namespace. NumPy 2 moved numpy.core.
+# timm and the code of many papers save their command line as a Namespace. NumPy 2 renamed numpy.core.
 _ALLOWED: list[Any] = [
     Namespace,
     (LogHistory, "mmengine.logging.history_buffer.HistoryBuffer"),
@@ -157,7 +158,7 @@ def _unpickle(path: Path, device: Any, mapped: bool) -> Any:
     mapped = mapped and not script and zipfile.is_zipfile(path)
     opened: AbstractContextManager[Any] = torchscript.opened(path) if script else nullcontext(path)
     with _allow_list, opened as file:
-        before = torch.serialization.get_safe_globals()  # what other code lets through does not count here
+        before = torch.serialization.get_safe_globals()  # ignore the classes that other code has allowed
         torch.serialization.clear_safe_globals()
         try:
             torch.serialization.add_safe_globals(allowed)
@@ -222,7 +223,7 @@ def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, lone:
         raise
     except PermissionError as error:
         raise HypvisionError(f"The checkpoint '{path}' cannot be read: {error.strerror}.") from error
-    except Exception as error:  # the readers raise whatever the bytes make them stumble over
+    except Exception as error:  # damaged bytes make the readers raise errors of any type
         raise _refusal(path, error) from error
     if lone is not None and isinstance(content, Tensor):
         content = {lone: content}
@@ -302,11 +303,11 @@ def _check_content(content: Any, path: Path) -> None:
                 total += storage.nbytes()
             if value.numel() * value.element_size() > size or total > size:
                 raise HypvisionError(_refused(path, "a tensor of more numbers than the file has bytes for"))
-            vars(value).clear()  # an attribute could hide a method
+            vars(value).clear()  # an attribute of the tensor could shadow one of its methods
         elif isinstance(value, dict):
             if not all(map(_is_key, value)):
                 raise HypvisionError(_refused(path, "a key that is neither text nor a number"))
-            if hasattr(value, "__dict__"):  # of an OrderedDict: PyTorch keeps versions of modules there
+            if hasattr(value, "__dict__"):  # an OrderedDict, on which PyTorch stores the versions of modules
                 metadata = vars(value).pop("_metadata", None)
                 vars(value).clear()
                 if isinstance(metadata, dict) and all(map(_is_version, metadata.values())):
@@ -384,7 +385,7 @@ def _is_whole(path: Path) -> bool:
 
 # Weights out of a checkpoint
 
-_WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")  # timm's order
+_WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")  # in the order of timm
 _BACKBONE = re.compile(r"backbone\.(?:timm_model\.)?(?:model\.)?(.+)")
 
 

@@ -21,7 +21,7 @@ from hypvision.records import is_inside, is_number, is_plain, is_text, key, posi
 
 TASKS = ("classification", "segmentation", "detection", "zero-shot")
 ADDRESSES = ("http://", "https://", "hf-hub:", "file://")
-_NAME = r"(?=.{,128}$)[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*"  # with sum and suffix it must be a file name
+_NAME = r"(?=.{,128}$)[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*"  # short enough for a file name with hash and suffix
 _FILE = r"(.*/)?[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors"
 
 

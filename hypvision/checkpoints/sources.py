@@ -158,7 +158,7 @@ def _hub_place(address: str) -> _Web:
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers
 
-    # The token goes to the hub alone; redirects to other hosts lose it.
+    # The access token is sent to the hub only, not to hosts that it redirects to.
     return _Web(address, hf_hub_url(match[1], match[3], revision=match[2]), build_hf_headers())
 
 
@@ -198,7 +198,7 @@ def packaged_path(index: Index, record: Record) -> Path | None:
     if index.root is None or record.file.path is None:
         return None
     path = index.root / record.file.path
-    # A symbolic link in the folder must not lead out of it: data sets and clones can be made by others.
+    # A symbolic link must not lead out of the folder, which other people may have made.
     inside = path.resolve().is_relative_to(index.root.resolve())
     return path if inside else None
 
@@ -206,7 +206,7 @@ def packaged_path(index: Index, record: Record) -> Path | None:
 def locate(index: Index, record: Record) -> tuple[str, Path] | None:
     """Where the file lies on this machine, unverified: ``("packaged" or "cached", path)``; None if nowhere."""
     packaged = packaged_path(index, record)
-    if packaged is not None and os.path.isfile(packaged):  # False too where the folder may not be read
+    if packaged is not None and os.path.isfile(packaged):  # False also where the folder cannot be read
         return "packaged", packaged
     cached = cache_folder() / record.filename
     return ("cached", cached) if os.path.isfile(cached) else None
@@ -240,7 +240,7 @@ def resolve(record: str | Record, index: Index | None = None) -> Path:
     if in_cache():
         return cached
     places = [_place(address) for address in _places(index, record)]
-    # Files first: they cost no network.
+    # Files come first, because they need no network.
     for place in sorted(places, key=lambda place: isinstance(place, _Web)):
         try:
             if isinstance(place, Path):
@@ -310,7 +310,7 @@ def _address_and_sum(text: str) -> tuple[str, str]:
     parts = urlsplit(url)
     if given := re.fullmatch(r"sha256=([0-9a-fA-F]{64})", fragment):
         return url, given[1].lower()
-    # Eight digits of a sum detect a damaged file, but not a forged one; https proves who sends the file.
+    # A hash of eight digits detects damage, but not forgery; https proves who sent the file.
     in_name = re.search(r"-([0-9a-f]{8,64})\.\w+$", parts.path)
     if in_name and not fragment and parts.scheme == "https":
         return url, in_name[1]
@@ -358,7 +358,7 @@ def _download_verified(url: str, sha256: str) -> Path:
         try:
             verify_sum(path, sha256)
             return True
-        except (OSError, SourceError):  # nothing, or another file of that name
+        except (OSError, SourceError):  # the file is missing, or has another hash
             return False
 
     if there():
@@ -418,7 +418,7 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
             return None
         size, sha256 = entry["size"], (entry.get("lfs") or {}).get("oid")
         path = home() / "hub" / repository / (sha256 or entry["oid"])[:16] / name
-        # Small files are listed by the sum of git, which only their transport vouches for.
+        # The hub lists a sha256 for large files only; for small ones https alone proves where they come from.
         verify = partial(verify_sum, sha256=sha256 or "")
         return _download_once(place, path, f"{path.parent.name}-{path.name}", place.address, path.is_file, verify, size)
     except SourceError as error:
@@ -471,7 +471,7 @@ def find(text: str) -> tuple[Index, Record]:
     """
     text = str(text)
     address, _, name = text.partition("#")
-    # A folder needs a slash: one in the current folder must not hide the weights that have its name.
+    # A path of a folder needs a slash: a folder in the current one must not hide weights of the same name.
     folder = ("/" in address or os.sep in address) and os.path.isdir(os.path.expanduser(address))
     if text.startswith("zoo:") or not (address.startswith(ADDRESSES) or folder):
         return find_record(text)

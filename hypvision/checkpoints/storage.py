@@ -56,7 +56,8 @@ def pack(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
             raise HypvisionError(f"The weight '{name}' is not finite: the training that gave it has diverged.")
         if storage == "int8" and value.dim() >= 2 and value.numel() >= _SMALL:
             rows = value.float().flatten(1)
-            # 1 for rows of zeros; a subnormal scale would divide to infinity.
+            # At least the smallest normal number: rows may be all zero, and division by a subnormal scale gives
+            # infinity.
             scale = (rows.abs().amax(1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
             out[name] = (
                 (rows / scale[:, None]).round().clamp(-127, 127).to(torch.int8).reshape(value.shape).contiguous()
@@ -78,7 +79,8 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     out: dict[str, Tensor] = {}
     for name, value in tensors.items():
-        if not isinstance(value, Tensor):  # checkpoints of others may hold counters and settings beside the weights
+        # checkpoints from elsewhere may hold counters and settings beside the weights
+        if not isinstance(value, Tensor):
             out[name] = value
             continue
         if name.endswith(_SCALE):
@@ -122,7 +124,8 @@ def load_unpacked(path: str | Path, device: str = "cpu") -> dict[str, Tensor]:
             asked = (name + end for name in names[start : start + step] for end in ("", _SCALE))
             part = {name: file.get_tensor(name) for name in asked if name in kinds}
         for name, value in unpack(part).items():
-            out[name] = value.clone() if value is part[name] else value  # an uncopied one would hold the file open
+            # without a copy the tensor would keep the file open
+            out[name] = value.clone() if value is part[name] else value
     return out
 
 
@@ -136,7 +139,7 @@ def format_problem(path: str | Path) -> str | None:
     with open(path, "rb") as file:
         start = file.read(9)
         length = int.from_bytes(start[:8], "little")
-        # First: the length of a header (128, 384, ...) may begin as a pickle does.
+        # Test this first: the length of a header (128, 384, ...) may begin with the same bytes as a pickle.
         if start[8:] == b"{" and length <= _LARGEST_HEADER:
             if length <= size - 8:
                 file.seek(8)
@@ -205,7 +208,7 @@ def read_metadata(path: str | Path, entry: str) -> dict[str, Any]:
         metadata = parse_json(file.read(length)).get("__metadata__") or {}
     try:
         found = parse_json(metadata.get(entry, "{}"))
-    except (AttributeError, TypeError, ValueError):  # no mapping, no text, no JSON
+    except (AttributeError, TypeError, ValueError):  # the header is no mapping, no text or no JSON
         found = None
     if not isinstance(metadata, dict) or not isinstance(found, dict):
         raise HypvisionError(f"The header of '{path}' is not one of hypvision's. Download the file again.")
@@ -252,7 +255,7 @@ def write_tensors(tensors: Mapping[str, Tensor], path: str | Path, metadata: Map
     stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with replacing(path) as temporary:
         save_file(stored, temporary, metadata={"format": "pt", **(metadata or {})})
-        os.chmod(temporary, 0o644)  # safetensors makes files that their owner alone can read
+        os.chmod(temporary, 0o644)  # safetensors makes files that only their owner can read
 
 
 def kept_tensor(path: str | Path, make: Callable[[], Tensor], rows: int | None = None) -> Tensor:
@@ -266,13 +269,13 @@ def kept_tensor(path: str | Path, make: Callable[[], Tensor], rows: int | None =
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    with suppress(OSError, SafetensorError):  # not there, or damaged
+    with suppress(OSError, SafetensorError):  # the file is missing or damaged
         found = [*load_file(path).values()]
         if len(found) == 1 and (rows is None or len(found[0]) == rows):
             return found[0]
     made = make()
     try:
         write_tensors({"kept": made}, path)
-    except HypvisionError as error:  # the result is worth more than its copy
+    except HypvisionError as error:  # the result can be used without a copy on disk
         _logger.warning("%s It will be computed again.", error)
     return made

@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor
 
 _MARK, _HIDDEN = b"/constants.pkl", b"/constants.hid"
-_LONGEST_NAMES = 2**26  # characters of all names together; a module that contains itself has endless ones
+_LONGEST_NAMES = 2**26  # length of all names together, which has no end if a module contains itself
 
 
 class ScriptModule:
@@ -29,7 +29,8 @@ class ScriptModule:
     attributes: dict[Any, Any] = {}
 
     def __setstate__(self, state: Any) -> None:
-        self.attributes = state if isinstance(state, dict) else {}  # of a class with a state of its own: no weights
+        # another state belongs to a class that holds no weights
+        self.attributes = state if isinstance(state, dict) else {}
 
 
 def _value(value: Any, *_: Any) -> Any:
@@ -71,7 +72,7 @@ def stand_ins(path: str | Path) -> list[tuple[Any, str]]:
 def opened(path: str | Path) -> Iterator[mmap.mmap]:
     """The archive as a file that :func:`torch.load` takes for one of ``torch.save``; the file itself is not changed."""
     with zipfile.ZipFile(path) as archive:
-        contents = archive.start_dir  # where the table of contents begins
+        contents = archive.start_dir  # where the directory of the zip file begins
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as content:
         place = content.find(_MARK, contents)
         while place >= 0:

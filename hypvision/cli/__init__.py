@@ -39,7 +39,7 @@ class Group(NamedTuple):
     examples: tuple[str, str]
 
 
-#: Groups of commands by name: what each is about, and two examples.
+# : Groups of commands by name, each with a title and two examples.
 GROUPS = {
     "": Group(
         "models and images",
@@ -74,7 +74,7 @@ GROUPS = {
     "data": Group("data sets", ("hypvision data make shapes --layout coco", "hypvision data prepare voc20 SOURCE OUT")),
 }
 
-#: Commands by name, ``"GROUP NAME"`` in a group.
+# : Commands by name; ``"GROUP NAME"`` for a command of a group.
 COMMANDS = {
     "train": Command("train", "train a classifier, segmenter, detector or language model"),
     "test": Command("train", "measure a checkpoint on test data"),
@@ -167,7 +167,7 @@ def _run(argv: list[str], load: Callable[[], None] | None) -> None:
     parser = parser_of(name)
     args = parser.parse_args(argv[len(name.split()) :])
     with protecting(*parser.inputs(args)), warnings.catch_warnings(), ExitStack() as streams:
-        if "verbose" not in args:  # train and test have them in their log
+        if "verbose" not in args:  # train and test write these messages to their log
             _silence_libraries()
             warnings.showwarning = _show_warning
         if "verbose" not in args and name != "exec" and sys.stdout is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hypvision.cli.arguments import Parser, add_cfg_options, whole
 
-PARTS = ("train", "val", "test")  # those of hypvision.engine.config, whose import brings mmengine
+PARTS = ("train", "val", "test")  # copied from hypvision.engine.config, because importing it imports mmengine
 
 
 def add_browse_arguments(parser: Parser) -> None:

@@ -51,7 +51,7 @@ def run_exec(args: Namespace) -> None:
         raise HypvisionError(f"There is no script '{args.script}'. Give the path of a Python file.")
     try:
         ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError) as error:  # ValueError: bytes that are no text
+    except (SyntaxError, ValueError) as error:  # ValueError: the bytes are not text
         raise HypvisionError(
             f"'{args.script}' is no Python script: {error}. Give the path of a Python file."
         ) from error

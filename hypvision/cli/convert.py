@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from hypvision.cli.arguments import Parser
 
-# Those of hypvision.zoo.convert, whose import brings PyTorch.
+# Copied from hypvision.zoo.convert, because importing it imports PyTorch.
 FAMILIES = (
     "catseg", "clip-adapter", "cocoop", "coop", "hcformer", "helm", "hf-clip", "himapper", "hyperboliccv", "hyperclip",
     "maple", "meru", "promptkd", "promptsrc", "tip-adapter",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypvision.cli.arguments import Parser, number, whole
 
-# Those of hypvision.data, whose import brings PyTorch.
+# Copied from hypvision.data, because importing it imports PyTorch.
 PREPARED = ("ade847", "pc59", "pc459", "voc20", "voc20b")
 LAYOUTS = ("imagefolder", "ade", "coco")
 EMOJI_LAYOUTS = ("masks", "coco")

@@ -125,7 +125,7 @@ def run_metric_search(args: Namespace) -> None:
     from hypvision.viz.sheet import image_format, save_image, search_sheet
 
     device, out = device_of(args), Path(args.save)
-    image_format(out)  # a wrong value is refused before the work begins
+    image_format(out)  # checks the suffix before the long computation
     texts = _texts_of(args)
     sources = None if texts else find_sources(args.images, args.every)
     gallery = find_gallery(args.gallery, args.every)

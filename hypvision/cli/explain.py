@@ -168,10 +168,11 @@ def _explain_clip(args: Namespace) -> None:
             if words:
                 for step in meru_traversal(point, points["texts"], words, space, args.steps, end=end):
                     passed.append(Found(round(step.threshold * (args.steps - 1)), step.text, step.radius))
-            ends = {Path(each).resolve() for each in (path, args.to or path)}  # listed already, but not their boxes
+            # whole images that are shown already; their boxes are not
+            ends = {Path(each).resolve() for each in (path, args.to or path)}
             others = [n for n, picture in enumerate(pictures) if picture.box or places[n] not in ends]
             if others:
-                # Images have no cones but in HyCoCLIP, and there those of boxes alone: the nearest counts.
+                # Only HyCoCLIP has entailment cones for images, and only for boxes: of these the nearest counts.
                 walk = meru_traversal(
                     point, points["gallery"][others], list(map(str, others)), space, args.steps, cones=False, end=end
                 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypvision.cli.arguments import Parser, add_clip_argument, add_model_args, clip_of, whole
 from hypvision.errors import HypvisionError
 
-# Those of hypvision.zoo.export, whose import brings PyTorch.
+# Copied from hypvision.zoo.export, because importing it imports PyTorch.
 FORMATS = ("onnx", "torchexport")
 PARTS = ("whole", "features")
 TOWERS = ("image", "text")

@@ -24,7 +24,8 @@ from hypvision.cli.arguments import (
 )
 from hypvision.errors import HypvisionError, one_line
 
-WRITES = ("json", "csv", "overlay", "labels")  # those of hypvision.inference.writers, whose import brings PyTorch
+# copied from hypvision.inference.writers, because importing it imports PyTorch
+WRITES = ("json", "csv", "overlay", "labels")
 
 
 def add_sources_arguments(parser: Parser, metavar: str = "SOURCE", needed: bool = True) -> None:
@@ -84,7 +85,7 @@ def run_predict(args: Namespace) -> None:
     sources = find_sources(args.images, args.every)
     arguments = parse_arguments(args.model_args)
     options: dict[str, Any] = {}
-    if args.cfg_options:  # whose reader needs mmengine
+    if args.cfg_options:  # parse_options imports mmengine
         from hypvision.engine.config import parse_options
 
         options = parse_options(args.cfg_options)

@@ -11,7 +11,7 @@ from argparse import Namespace
 
 from hypvision.cli.arguments import Parser, add_cfg_options, number
 
-# Those of hypvision.checkpoints.storage, whose import brings PyTorch.
+# Copied from hypvision.checkpoints.storage, because importing it imports PyTorch.
 STORAGES = ("float32", "float16", "bfloat16", "int8")
 
 

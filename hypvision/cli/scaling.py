@@ -105,7 +105,7 @@ def _chosen(args: Namespace, name: str) -> Any:
         raise HypvisionError(f"No point of {name} has all of these values. Leave out one of the options.")
     if name == "fig1":
         _losses(args)
-    open_results(args.out, chosen.settings)  # of one grid, or an error
+    open_results(args.out, chosen.settings)  # raises an error if the folder has results of another grid
     return chosen
 
 
@@ -127,7 +127,7 @@ def _run_figure(args: Namespace, name: str, chosen: Any) -> None:
         folder=folder / "jobs",
         **submit_options(args),
     )
-    # A point may have been trained for a figure of other widths: the marks are this one's.
+    # Another figure may have trained the point with other widths, so mark rows by the settings of this figure.
     rows = [row | {"shortened": settings.shortened} for row in read_rows(folder, chosen.points)]
     if rows:
         write_table(folder / f"{name}.csv", rows)
@@ -141,7 +141,7 @@ def _run_figure(args: Namespace, name: str, chosen: Any) -> None:
             point = Point(**{field: row[field] for field in asdict(chosen.points[0])})
             try:
                 return weights_of(folder, point, settings)[0]
-            except HypvisionError as error:  # a result is worth more than the panel that shows the weights
+            except HypvisionError as error:  # the other panels are drawn nevertheless
                 print(f"{name}: a panel is empty. {error}", file=sys.stderr)
 
         figures = draw(name, rows, folder, weights, losses=losses, fit=fit, scan=chosen.scan)
@@ -265,7 +265,7 @@ def _tokenizer(path: str) -> Any:
         raise HypvisionError(f"There is no tokenizer '{path}'. Give the tokenizer.json of a model.")
     try:
         return tokenizers.Tokenizer.from_file(path)
-    except Exception as error:  # the package raises bare exceptions
+    except Exception as error:  # tokenizers raises bare exceptions
         raise HypvisionError(f"'{path}' is no tokenizer.json: {error}.") from error
 
 

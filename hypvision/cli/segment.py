@@ -12,7 +12,7 @@ from hypvision.cli.arguments import Parser, add_clip_argument, add_device_argume
 from hypvision.cli.predict import add_sources_arguments
 from hypvision.errors import HypvisionError
 
-# Those of hypvision.clip.classes, whose import brings PyTorch.
+# Copied from hypvision.clip.classes, because importing it imports PyTorch.
 CLASS_LISTS = (
     "coco171", "ade150", "ade847", "pc59", "pc459", "voc20", "voc20b", "coco48", "coco17", "coco65", "coco116",
     "coco133",

@@ -29,7 +29,7 @@ from hypvision.errors import HypvisionError, explain_machine, require
 
 CLUSTERS = ("local", "slurm")
 _POLL_SECONDS = 0.5
-# Raised by pickle, when sending or receiving, for a result that cannot be pickled.
+# What pickle raises for a result that cannot be sent or received.
 _PICKLING = (pickle.PickleError, AttributeError, ImportError, TypeError, ValueError, RuntimeError)
 
 
@@ -156,13 +156,13 @@ def _call(function: Callable[..., Any], *arguments: Any) -> _Answer:
         return _Answer(function(*arguments))
     except HypvisionError as error:
         return _Answer(failure=" ".join(str(error).split()))
-    except Exception as error:  # a bug in one cell must not cost the others their hours
+    except Exception as error:  # an unexpected error in one cell must not stop the others
         if (told := explain_machine(error)) is not None:
             return _Answer(failure=told)
         return _Answer(failure=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
 
 
-# Processes of our own: one a cell, so that one which is killed takes no other with it and memory is given back
+# One process for each cell: a killed process does not end the others, and each returns its memory when it ends.
 
 
 def _in_processes(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[str, _Answer]]:
@@ -177,7 +177,7 @@ def _in_processes(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[str, _Answ
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(target=_serve, args=(sender, threads, cell.function, cell.arguments))
                 process.start()
-                sender.close()  # with this end open, the pipe would not close when the process ends
+                sender.close()  # close our copy of the sender: otherwise the pipe stays open when the process ends
                 running[receiver] = cell.key, process
             for receiver in cast("list[Connection]", wait(list(running))):
                 key, process = running[receiver]
@@ -213,7 +213,8 @@ def _context() -> Any:
 def _serve(sender: Connection, threads: int, function: Callable[..., Any], arguments: tuple) -> None:
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; ours ends the others
+    # Ctrl-C signals all processes; the main process ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(threads)
     answer = _call(function, *arguments)
@@ -234,7 +235,7 @@ def _in_submitit(
     cells: Sequence[Cell], jobs: int | None, cluster: str, folder: Path, options: dict[str, Any]
 ) -> Iterator[tuple[str, _Answer]]:
     executor = _executor(jobs, cluster, folder, options)
-    # submitit starts local jobs all at once; SLURM queues them.
+    # submitit would start all local jobs at once; SLURM has a queue.
     together = len(cells) if cluster == "slurm" else jobs or 1
     waiting = list(cells)
     running: dict[str, Any] = {}
@@ -252,14 +253,14 @@ def _in_submitit(
                 time.sleep(_POLL_SECONDS)
     finally:
         for job in running.values():
-            with suppress(OSError, subprocess.SubprocessError):  # it may have ended by itself
+            with suppress(OSError, subprocess.SubprocessError):  # the job may have ended
                 job.cancel()
 
 
 def _answer_of(job: Any) -> _Answer:
     try:
         return job.result()
-    except Exception as error:  # killed, timed out or never started; the log of submitit says which
+    except Exception as error:  # the job was killed, timed out or never started; submitit's log says which
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return _Answer(failure=f"its job {job.job_id} ended without a result ({lines[0] if lines else error})")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypvision.cli.arguments import Parser
 from hypvision.errors import HypvisionError
 
-# Those of hypvision.checkpoints.records.
+# Copied from hypvision.checkpoints.records.
 TASKS = ("classification", "segmentation", "detection", "zero-shot")
 _NAME_HELP = "name as `hypvision zoo list` lists it, or a release, ADDRESS#NAME (https://, file://, hf-hub:USER/REPO)"
 

@@ -81,8 +81,8 @@ def check_classes(pairs: Iterable[tuple[Any, Any]], where: str, remedy: str, twi
     for label, name in names.items():
         if labels.setdefault(name, label) != label and not twins:
             raise HypvisionError(
-                f"{where} has '{name}' more than once, for the labels {labels[name]} and {label}, which then cannot be "
-                f"told apart by name. {remedy}"
+                f"{where} has '{name}' more than once, for the labels {labels[name]} and {label}, which the name "
+                f"cannot distinguish. {remedy}"
             )
     return names
 

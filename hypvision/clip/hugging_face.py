@@ -24,7 +24,7 @@ _PLAIN = (
     ("vision_model.embeddings.class_embedding", "visual.class_embedding"),
     ("vision_model.embeddings.patch_embedding.weight", "visual.conv1.weight"),
     ("vision_model.embeddings.position_embedding.weight", "visual.positional_embedding"),
-    ("vision_model.pre_layrnorm.{}", "visual.ln_pre.{}"),  # as Hugging Face spells it
+    ("vision_model.pre_layrnorm.{}", "visual.ln_pre.{}"),  # Hugging Face has this spelling mistake
     ("vision_model.post_layernorm.{}", "visual.ln_post.{}"),
 )
 _TRANSPOSED = (("text_projection.weight", "text_projection"), ("visual_projection.weight", "visual.proj"))

@@ -53,7 +53,8 @@ class HyperbolicCLIP(CLIP):
         super().__init__(embed_dim, vision_cfg, text_cfg, **others)
         one_of(("lorentz", "sphere"), geometry=geometry)
         self.geometry = geometry
-        self.register_buffer("root", None, persistent=False)  # of traversals, which files of baselines may hold
+        # for traversals; checkpoints of baselines may hold a root too
+        self.register_buffer("root", None, persistent=False)
         if (trunk := getattr(self.visual, "trunk", None)) is not None:
             self._as_moco_v3(trunk, vision_heads, vision_cfg["image_size"])
         if geometry == "lorentz":
@@ -70,7 +71,7 @@ class HyperbolicCLIP(CLIP):
             if isinstance(module, nn.LayerNorm):
                 module.eps = 1e-5
         with torch.no_grad():
-            # Of MoCo v3: fixed positions, another epsilon and, in the small one, twice as many heads as timm's.
+            # As in MoCo v3: fixed positions, another epsilon and, in the small ViT, twice as many heads as timm's.
             trunk.pos_embed.copy_(sincos_positions(trunk.patch_embed.grid_size, trunk.embed_dim))
             nn.init.normal_(self.visual.head.proj.weight, std=trunk.embed_dim**-0.5)
         trunk.pos_embed.requires_grad_(False)

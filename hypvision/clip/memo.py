@@ -37,12 +37,12 @@ class Memo:
             make: computes the value.
             key: what else it depends on, compared by ``==``.
         """
-        if torch.compiler.is_compiling():  # versions are invisible in a compiled graph
+        if torch.compiler.is_compiling():  # a compiled graph cannot read versions of tensors
             with torch.no_grad():
                 return make()
         state = (key, [(id(tensor), _version(tensor)) for tensor in tensors])
         if state != self._state:
-            # Not an inference tensor: it may be used under no_grad later.
+            # No inference tensor, because the value may be used under no_grad later.
             with torch.inference_mode(False), torch.no_grad():
                 self._value = make()
             self._state, self._tensors = state, list(tensors)
@@ -56,4 +56,4 @@ class Memo:
 
 
 def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version  # inference tensors have no version
+    return 0 if tensor.is_inference() else tensor._version  # inference tensors have no version counter

@@ -6,7 +6,7 @@
 >>> clip.model.encode_text(clip.tokenizer(["a cat"]))
 
 :func:`create_clip` sets what the weights need (activation, normalisation, resizing, length of texts);
-:func:`hypvision.clip.views.view_of` tells how the model sees images.
+:func:`hypvision.clip.views.view_of` is the preprocessing of its images.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict
 from importlib.util import find_spec
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +35,7 @@ from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.sources import hub_switch
 from hypvision.checkpoints.torchscript import class_names, is_torchscript
-from hypvision.checks import one_of
+from hypvision.checks import depths, one_of
 from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face
 from hypvision.clip.hyperbolic_checkpoint import PUBLISHED, check_scalars, from_official, is_official, root_of
 from hypvision.clip.places import (
@@ -55,24 +57,25 @@ MEAN = (122.7709383, 116.7460125, 104.09373615)
 STD = (68.5005327, 66.6321579, 70.3231630)
 
 _PRECISIONS = ("fp32", "fp16", "bf16", "pure_fp16", "pure_bf16")
-# Options of open_clip.create_model that change only the architecture; this project's models accept them too
+# Options of open_clip.create_model that change only the architecture; models of hypvision accept them too.
 _OF_ARCHITECTURE = (
     "force_quick_gelu", "force_patch_dropout", "force_image_size", "force_preprocess_cfg", "force_context_length",
 )  # fmt: skip
-# Its options that are decided here, and jit: a scripted model takes neither weights nor anything of this package
+# Options of open_clip.create_model that hypvision sets itself. jit is refused, because scripted models can neither load
+# weights nor contain hypvision's modules.
 _NOT_OURS = (
     "model_name", "pretrained", "load_weights", "require_pretrained", "weights_only", "cache_dir", "cast_dtype", "jit",
 )  # fmt: skip
 _OF_TOWERS = ("pretrained_image", "pretrained_text", "pretrained_hf", "pretrained_image_path", "pretrained_text_path")
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
-    # For the embedded shapes: 8.4 M parameters, three quarters of them in the table of words.
+    # For the shapes data set: 8.4 M parameters, three quarters of them in the token embedding.
     "shapes-s8": dict(
         embed_dim=128,
         vision_cfg=dict(image_size=64, layers=6, width=128, patch_size=8, head_width=32),
         text_cfg=dict(context_length=77, vocab_size=49408, width=128, heads=4, layers=4),
     ),
-    # For emoji: 10 M parameters. Patches of 16 make images of 64 pixels four times as cheap as those of 8.
+    # For emoji: 10 M parameters. At 64 pixels, patches of 16 need a quarter of the computation of patches of 8.
     "emoji-s16": dict(
         embed_dim=128,
         vision_cfg=dict(image_size=64, layers=6, width=192, patch_size=16, head_width=32),
@@ -82,7 +85,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 """Architectures that open_clip does not have: arguments of :class:`open_clip.model.CLIP`, or, with a ``geometry``, of
 :class:`hypvision.clip.hyperbolic.HyperbolicCLIP`."""
 
-_VITS = {"s": ("small", 12), "b": ("base", 12), "l": ("large", 16)}  # timm's name, heads
+_VITS = {"s": ("small", 12), "b": ("base", 12), "l": ("large", 16)}  # size -> (timm's name, heads)
 for _family, _size in ((family, size) for family in ("clip", "meru", "hycoclip") for size in _VITS):
     _name, _heads = _VITS[_size]
     ARCHITECTURES[f"{_family}-vit-{_size}-16"] = dict(
@@ -174,6 +177,7 @@ def create_clip(
         path = None if tag or pretrained is None else weights_file(name, pretrained, load_weights, tags)
     options = _with_needs(name, tag, path, options)
     config = architecture(name, folder, options)
+    _check_towers(name, config)
     whole = tag is not None or folder is not None or path is not None or not load_weights
     _check_options(name, config, options, towers=not whole)
     if load_weights and tag is not None:
@@ -189,7 +193,7 @@ def create_clip(
             config["vision_cfg"]["image_size"] = ARCHITECTURES[name]["vision_cfg"]["image_size"]
         model: Any = _model_class(config)(**config)
         about = dict(asdict(PreprocessCfg()), size=config["vision_cfg"]["image_size"])
-        if "timm_model_name" in config["vision_cfg"]:  # of MERU
+        if "timm_model_name" in config["vision_cfg"]:  # a ViT of MERU
             about |= dict(mean=IMAGENET_DEFAULT_MEAN, std=IMAGENET_DEFAULT_STD)
         set_model_preprocess_cfg(model, merge_preprocess_dict(about, options.get("force_preprocess_cfg") or {}))
         from hypvision.clip.tokenizer import Tokenizer
@@ -197,7 +201,7 @@ def create_clip(
         tokenizer: Any = Tokenizer(context_length=_text_length(config))
     else:
         if whole:
-            options["pretrained_text"] = False  # no weights for the text tower alone
+            options["pretrained_text"] = False  # the text tower loads no weights of its own
         with _errors_explained(name), _log_muted(), hub_switch():
             where = name if folder is None else f"local-dir:{folder.absolute()}"
             model = open_clip.create_model(where, None, load_weights=False, **options)
@@ -228,7 +232,7 @@ def architecture(name: str, folder: Path | None = None, options: Mapping[str, An
         config = deepcopy(ARCHITECTURES[name])
         config |= {"geometry": options["geometry"]} if options.get("geometry") else {}
     else:
-        pretrained_tags(name)  # raises an error if there is no such model
+        pretrained_tags(name)  # raises an error if the model does not exist
         config = require("open_clip", "clip").get_model_config(name)
     if options.get("force_quick_gelu"):
         config["quick_gelu"] = True
@@ -274,6 +278,25 @@ def _check_options(name: str, config: Mapping[str, Any], options: Mapping[str, A
     one_of(_PRECISIONS, precision=options.get("precision", "fp32"))
 
 
+def _check_towers(name: str, config: Mapping[str, Any]) -> None:
+    """Refuse towers that take hours to build or more memory than there is, before they fill it."""
+    numbers = 0.0
+    for part in ("vision_cfg", "text_cfg"):
+        tower = dict(width=0, context_length=77, vocab_size=49408, image_size=224, patch_size=16) | dict(config[part])
+        sizes = [tower[key] for key in ("width", "context_length", "vocab_size", "image_size", "patch_size")]
+        layers = tower.get("layers", 12)
+        depths(**{f"The layers in {part} of the CLIP model '{name}'": layers})
+        if isinstance(layers, Real) and all(isinstance(size, Real) and size >= 0 for size in sizes) and sizes[-1]:
+            width, *tokens, side, patch = map(float, sizes)
+            numbers += width * (12 * layers * width + sum(tokens) + (side / patch) ** 2)
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if 4 * numbers > there:
+        raise HypvisionError(
+            f"The CLIP model '{name}' has some {numbers:.1e} weights of 4 bytes, more than the {there / 2**30:.0f} GiB "
+            "of memory here. Correct width, layers and sizes in vision_cfg and text_cfg."
+        )
+
+
 def _with_needs(name: str, tag: str | None, path: Path | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """Add the options that the weights need, unless given."""
     found = dict(options)
@@ -291,7 +314,7 @@ def _with_needs(name: str, tag: str | None, path: Path | None, options: Mapping[
                 f"taken. OpenAI's need it: name the model '{name}-quickgelu'.",
                 stacklevel=3,
             )
-    elif path is not None and is_torchscript(path):  # OpenAI's original files can be recognised
+    elif path is not None and is_torchscript(path):  # OpenAI's original files are TorchScript
         found.setdefault("force_quick_gelu", any(each.endswith(".QuickGELU") for each in class_names(path)))
     return found
 
@@ -368,8 +391,8 @@ def is_clip(name: str) -> bool:
     return known or name in ARCHITECTURES or is_repository(name)
 
 
-_MOST_WORDS = 2**20  # 20 times CLIP's
-_CLIP = re.compile(r"clip\.(.+)")  # a training's names
+_MOST_WORDS = 2**20  # 20 times the vocabulary of CLIP
+_CLIP = re.compile(r"clip\.(.+)")  # how a training of hypvision names the weights of its CLIP
 
 
 def clip_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -401,7 +424,7 @@ def _load(model: Any, path: Path, resize: bool) -> None:
     if "positional_embedding" in weights and not hasattr(model, "positional_embedding"):
         weights = convert_to_custom_text_state_dict(weights)
     expected = model.state_dict()
-    if "logit_bias" in expected:  # SigLIP's, which starts at 0 otherwise
+    if "logit_bias" in expected:  # SigLIP's learned offset; 0 if the weights have none
         weights.setdefault("logit_bias", torch.zeros(()))
     for name in ("logit_scale", "logit_bias"):  # a scalar or a vector of length 1
         if name in weights and name in expected and weights[name].numel() == expected[name].numel():

@@ -26,7 +26,7 @@ from hypvision.errors import HypvisionError, require
 def parse_name(text: str) -> tuple[str, str | None]:
     """Split ``NAME[:WEIGHTS]`` of a command line into model name and weights."""
     if text.startswith("local-dir:") and Path(text.removeprefix("local-dir:")).expanduser().is_dir():
-        return text, None  # whatever is in its path
+        return text, None  # a path may have colons of its own
     scheme = next((scheme for scheme in ("hf-hub:", "local-dir:") if text.startswith(scheme)), "")
     name, _, weights = text.removeprefix(scheme).partition(":")
     return scheme + name, weights or None
@@ -39,7 +39,7 @@ def clip_options(text: str) -> dict[str, Any]:
     or the only ones that are published.
 
     Raises:
-        HypvisionError: no such model, weights that must be chosen, or a file that tells no network that we know.
+        HypvisionError: no such model, weights that must be chosen, or a file of an unknown network.
     """
     if text.startswith(("zoo:", "file:")) or text in builtin_index().records:
         _, record = find(text)

@@ -42,7 +42,7 @@ def set_tuning(model: nn.Module, mode: str) -> None:
             parameter.requires_grad_(name.startswith("visual.") == (mode == "image") and not name.startswith("logit_"))
     for parameter in model.parameters():
         if (hook := parameter.__dict__.pop("frozen_keys", None)) is not None:
-            hook.remove()  # of an earlier "attention"
+            hook.remove()  # the hook of an earlier call with mode="attention"
     if mode == "adapter":
         for parameter in adapters.trainable_parameters(model):
             parameter.requires_grad_(True)
@@ -197,7 +197,7 @@ class OpenVocabularyCLIP(nn.Module):
         return super().train(mode)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self._text.clear()  # moved or cast
+        self._text.clear()  # the module was moved or cast
         return super()._apply(*args, **kwargs)
 
 

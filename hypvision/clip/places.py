@@ -27,7 +27,7 @@ from hypvision.errors import HypvisionError, require
 from hypvision.records import parse, read_record
 
 _CONFIG = "open_clip_config.json"
-_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")  # the first found is used
+_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")  # the first file that exists is used
 _FOLDER_WEIGHTS = (
     *_WEIGHTS, "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.pth", "model.safetensors",
     "pytorch_model.bin", "pytorch_model.pth", "model.pth",
@@ -50,7 +50,7 @@ def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence
         return fetch(text) if needed else Path(text)
     path = Path(text).expanduser()
     if not path.is_absolute() and not path.exists():
-        shipped = Path(__file__).parents[2] / path  # files of the repository, from any working directory
+        shipped = Path(__file__).parents[2] / path  # the file in the repository, for any working directory
         path = shipped if shipped.is_file() else path
     if path.is_file():
         return path
@@ -91,7 +91,7 @@ def repository_config(folder: Path) -> dict[str, Any]:
     inner = parse(dict[str, Any], found.get("model_cfg"), f"{where}: model_cfg")
     for key in ("vision_cfg", "text_cfg"):
         parse(dict[str, Any], inner.get(key), f"{where}: {key}")
-    if "trust_remote_code" in str(found):  # which would run code of the repository
+    if "trust_remote_code" in str(found):  # this option would run Python code from the repository
         raise HypvisionError(f"'{path}' was refused: a config of open_clip has dicts of plain settings.")
     return found
 

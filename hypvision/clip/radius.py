@@ -122,6 +122,6 @@ def measure_radii(
         view = view_of(clip.model)
         batch = torch.stack([view(open_image(path)) for path in images])
         radii["images"] = image_radii(clip, batch, **how)
-        if isinstance(clip.space, Sphere):  # a patch has no point on the hyperboloid
+        if isinstance(clip.space, Sphere):  # patches have no points on the hyperboloid
             radii["patches"] = image_radii(clip, batch, patches=True, **how)
     return radii

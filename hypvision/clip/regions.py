@@ -22,7 +22,7 @@ def pool_boxes(features: Tensor, rois: Tensor, scale: float) -> Tensor:
 def pool_masks(features: Tensor, masks: Tensor) -> Tensor:
     """Mean embedding (B, Q, E), float32, of masks (B, Q, H, W) with weights of pixels from 0 to 1 at any resolution, on
     dense embeddings (B, E, h, w); zeros where a mask is empty."""
-    # Mean weights of patches: a mask smaller than a patch keeps its share of it.
+    # Average the mask over each patch: a mask smaller than a patch gets a weight below 1.
     weight = F.adaptive_avg_pool2d(masks.float(), (features.shape[-2], features.shape[-1])).flatten(2)
     total = weight.sum(-1, keepdim=True)
     return torch.bmm(weight, features.float().flatten(2).transpose(1, 2)) / total.clamp(min=1e-6)

@@ -31,7 +31,7 @@ class Space(Protocol):
         too."""
 
     def to_average(self, features: Tensor) -> Tensor:
-        """What the mean of several texts is taken of: ``(..., E)``."""
+        """The vectors ``(..., E)`` whose mean stands for several texts."""
 
     def mean(self, features: Tensor, modality: Modality) -> Tensor:
         """Points ``(N, d)`` of classes with P texts each, ``(N, P, E)``."""
@@ -41,7 +41,7 @@ class Space(Protocol):
         """Vectors for Euclidean methods, such as a linear probe: in the tangent space at the origin."""
 
     def logits(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
-        """What the contrastive loss takes the softmax of: ``(N, M)`` of ``(N, d)`` and ``(M, d)``."""
+        """Logits ``(N, M)`` of the contrastive loss, of points ``(N, d)`` and ``(M, d)``."""
 
     def radius(self, x: Tensor) -> Tensor:
         """How specific embeddings ``(..., d)`` are: ``(...)``, smallest at the root."""
@@ -135,12 +135,7 @@ class Hyperboloid(Space):
     FARTHEST = math.asinh(2**15)
     """Distance from the origin, times ``sqrt(c)``, beyond which the lift brings features back to it: 11.09."""
 
-    def __init__(
-        self,
-        c: float | Tensor = 1.0,
-        min_radius: float = 0.1,
-        scales: dict[Modality, Tensor] | None = None,
-    ):
+    def __init__(self, c: float | Tensor = 1.0, min_radius: float = 0.1, scales: dict[Modality, Tensor] | None = None):
         self.c, self.min_radius, self.scales = c, min_radius, scales or {}
 
     def __repr__(self) -> str:
@@ -150,13 +145,13 @@ class Hyperboloid(Space):
         with torch.autocast(features.device.type, enabled=False):
             v = _wide(features) * self.scales.get(modality, 1.0)
             length = torch.linalg.vector_norm(v, dim=-1, keepdim=True) * self.c**0.5
-            # The length is cut, not the vector: what is left of a gradient along the ray by rounding would be enlarged
-            # by sinh as much as the points are far.
+            # The length is clamped, not the vector: sinh would enlarge the rounding error that a clamped vector's
+            # gradient has along the ray.
             stretch = sinhc(length.clamp(max=self.FARTHEST)) * (self.FARTHEST / length.clamp(min=self.FARTHEST))
             return lorentz.from_space(stretch * v, self.c)
 
     def to_average(self, features: Tensor) -> Tensor:
-        return features  # before the lift, not normalised (the official code)
+        return features  # features are averaged before the lift and not normalised, as in the official code
 
     def as_vectors(self, points: Tensor) -> Tensor:
         return lorentz.logmap0(points, self.c)
@@ -168,8 +163,9 @@ class Hyperboloid(Space):
         return lorentz.dist0(x, self.c)
 
     def similarity(self, x: Tensor, y: Tensor) -> Tensor:
-        # The Lorentzian inner product, which orders as the distance does, by one matrix product.
-        with torch.autocast(x.device.type, enabled=False):  # in bfloat16 far points lose their order
+        # The Lorentzian inner product, which orders as the distance does, by one matrix product. bfloat16 would change
+        # the order of points far from the origin.
+        with torch.autocast(x.device.type, enabled=False):
             return torch.cat([-x[..., :1], x[..., 1:]], -1) @ y.T
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:

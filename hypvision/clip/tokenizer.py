@@ -1,4 +1,4 @@
-"""CLIP's tokenizer, which says once that texts are cut."""
+"""CLIP's tokenizer, which warns once of texts that are too long."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from torch import Tensor
 class Tokenizer(SimpleTokenizer):
     """Tokens (T, L) int64 of texts. A longer text keeps its first L - 1 tokens and the end, as officially."""
 
-    told = False
+    warned = False
 
     def __call__(self, texts: str | list[str], context_length: int | None = None) -> Tensor:
         texts = [texts] if isinstance(texts, str) else texts
         tokens: Tensor = super().__call__(texts, context_length)
-        if not self.told and len(texts) and tokens[:, -1].any():
-            self._tell(texts[int(tokens[:, -1].argmax())], tokens.shape[1])
+        if not self.warned and len(texts) and tokens[:, -1].any():
+            self._warn(texts[int(tokens[:, -1].argmax())], tokens.shape[1])
         return tokens
 
-    def _tell(self, text: str, length: int) -> None:
+    def _warn(self, text: str, length: int) -> None:
         words: Any = self.encode(text)
-        if len(words) + 2 > length:  # otherwise it just fits
-            self.told = True
+        if len(words) + 2 > length:  # longer texts are truncated
+            self.warned = True
             warnings.warn(
                 f"The text '{text[:60]}...' has {len(words) + 2} tokens. The model takes {length}: it and longer ones "
-                "are cut to their beginning. This is told once.",
+                "are cut to their beginning. This warning appears once.",
                 stacklevel=4,
             )

@@ -58,7 +58,7 @@ class Tower:
         """The value projection of an open_clip block for its normalised tokens (..., d)."""
         owner: Any = self.owner(block)
         dim = x.shape[-1]
-        if (adapt := getattr(owner, "map_value_input", None)) is not None:  # set by an adapter of the inputs
+        if (adapt := getattr(owner, "map_value_input", None)) is not None:  # an adapter of the inputs sets this method
             x = adapt(x)
         bias = None if owner.in_proj_bias is None else owner.in_proj_bias[2 * dim :]
         return F.linear(x, getattr(owner, self.packed_name)[2 * dim :].to(x.dtype), bias)
@@ -91,7 +91,7 @@ def find_towers(model: nn.Module) -> list[Tower]:
 
 
 def embedding_size(model: nn.Module) -> int:
-    """Length of an embedding, which both towers share; the text tower tells it without running."""
+    """Length of an embedding, which both towers share; read from the weights of the text tower."""
     text = text_part(model)
     projection = text.text_projection
     if isinstance(projection, nn.Linear):
@@ -124,7 +124,7 @@ def patch_size(model: Any) -> tuple[int, int]:
 def fixed_size(model: nn.Module) -> tuple[int, int] | None:
     """Height and width that the tower's position embeddings need; None: any."""
     visual = getattr(model, "visual", None)
-    trunk = getattr(visual, "trunk", None)  # of timm
+    trunk = getattr(visual, "trunk", None)  # timm's ViT
     flexible = getattr(trunk, "dynamic_img_size", False) or getattr(trunk, "pos_embed", None) is None
     size = getattr(visual, "image_size", None)
     if size is None or (flexible and not hasattr(visual, "positional_embedding") and not hasattr(visual, "attnpool")):
@@ -266,7 +266,7 @@ def encode_text(
                 "positions of the text tower. Use shorter texts or fewer prompt tokens."
             )
         x = x + positions[: x.shape[1]]
-    else:  # texts always have full length
+    else:  # texts always have the full context length
         x = sequence.enter(0, x + positions[: x.shape[1]])
 
     def pooled() -> Tensor:
@@ -431,8 +431,8 @@ def encode_image(model: Any, images: Tensor, normalize: bool = False, prompts: P
 
 
 def class_token_features(visual: Any, images: Tensor) -> Tensor:
-    """What ``visual(images)`` gives (B, E), for less work where it is timm's plain ViT that pools the class token: the
-    last block computes that token alone."""
+    """The output (B, E) of ``visual(images)``, with less work for timm's plain ViT that pools the class token: the last
+    block computes that token alone."""
     trunk: Any = getattr(visual, "trunk", None)
     blocks: Any = getattr(trunk, "blocks", None)
     plain = blocks is not None and getattr(trunk, "global_pool", "") == "token" and _is_plain_timm(blocks[-1])
@@ -528,7 +528,7 @@ def encode_dense(
         block: Any = tower.blocks[-1]
         owner: Any = tower.owner(block)
         y = tower.values(block, block.ln_1(x))
-        # The remaining steps between values and residual in open_clip's own Attention.
+        # The remaining steps of open_clip's own Attention between values and residual.
         y = getattr(owner, "ln_inner", nn.Identity())(y)
         y = getattr(block, "ln_attn", nn.Identity())(owner.out_proj(y))
         y = block.ls_1(y) + x[:, :1]
@@ -568,7 +568,7 @@ def _embed_timm_patches(trunk: Any, images: Tensor, grid: tuple[int, int]) -> Te
         raise HypvisionError("The dense mode of timm's image towers is for those without a class token (SigLIP).")
     x = trunk.patch_embed.proj(images.to(trunk.patch_embed.proj.weight.dtype)).flatten(2).transpose(1, 2)
     table, old = trunk.pos_embed[0], tuple(trunk.patch_embed.grid_size)
-    extra = len(table) - old[0] * old[1]  # positions of register tokens
+    extra = len(table) - old[0] * old[1]  # the table has entries for register tokens before the grid
     patches = resize_positions(torch.cat([table[:1], table[extra:]]), grid, old)[1:]
     x = trunk.patch_embed.norm(x) + patches.to(x.dtype)
     if trunk.num_prefix_tokens:

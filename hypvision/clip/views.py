@@ -37,7 +37,8 @@ class View:
     def __post_init__(self) -> None:
         size = (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
         object.__setattr__(self, "size", size * 2 if len(size) == 1 else size)
-        if self.interpolation == "random":  # of a training; images are tested with this
+        # "random" is for training crops; other images are resized bicubically
+        if self.interpolation == "random":
             object.__setattr__(self, "interpolation", "bicubic")
         one_of(("bicubic", "bilinear"), interpolation=self.interpolation)
         one_of(("shortest", "longest", "squash"), resize_mode=self.resize_mode)

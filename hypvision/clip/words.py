@@ -12,7 +12,7 @@ from hypvision.clip.classes import prompts
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP, equal_pairs
 from hypvision.errors import HypvisionError
 
-# More classes than this share with a twin are a mistake of the user; long lists have a few (ADE-847: 18 of 847).
+# Long lists have a few classes with equal texts (ADE-847: 18 of 847); a larger share is a mistake of the user.
 _TWINS = 0.1
 _ADVICE = (
     "Two small CLIPs ship: shapes-s8 knows drawn shapes (disk, red star, grey ground), emoji-s16 what emoji show (cat "
@@ -31,7 +31,7 @@ def check_words(model: OpenVocabularyCLIP, names: Sequence[str]) -> None:
     if len(foreign) == len(names):
         raise HypvisionError(f"This CLIP was never taught {'any of the words ' * (len(names) > 1)}{listed}. {_ADVICE}")
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the same, milder
+        warnings.simplefilter("ignore")  # a milder form of the error below
         pairs = equal_pairs(model.encode_classes(names))
     if len({number for pair in pairs for number in pair}) > _TWINS * len(names):
         pair = f"'{names[pairs[0][0]]}' from '{names[pairs[0][1]]}'"
@@ -57,6 +57,6 @@ def unknown_words(clip: nn.Module, tokenizer: object, names: Sequence[str]) -> l
     found = []
     for name in names:
         tokens = tokenizer([text for (text,) in prompts(name, ("{}",))]).to(weight.device)
-        if (blank[tokens] & (tokens != 0)).any():  # 0 fills the rest of a text
+        if (blank[tokens] & (tokens != 0)).any():  # texts are padded with 0
             found.append(name)
     return found

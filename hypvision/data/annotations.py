@@ -14,7 +14,7 @@ import numpy as np
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
 
-MAX_POINTS = 100_000  # of the polygons of one object
+MAX_POINTS = 100_000  # largest number of polygon points of one object
 MASK_FORMAT = (
     "Expected as segmentation: polygons [[x1, y1, x2, y2, x3, y3, ...], ...] of three points or more, or run lengths "
     '{"size": [height, width], "counts": ...} of the size of the image.'
@@ -28,9 +28,9 @@ class Box(NamedTuple):
     top: float
     right: float
     bottom: float
-    height: float  # of the image
+    height: float  # size of the image
     width: float
-    area: float = 1.0  # as the file says
+    area: float = 1.0  # the area that the file gives
     crowd: bool = False
     difficult: bool = False
 
@@ -65,7 +65,7 @@ class BoxCheck:
 
     def __init__(self, usage: Usage, expected: str):
         self.usage, self.expected = usage, expected
-        self._shares: list[str] = []  # boxes between 0 and 1, as the first of them stands in the file
+        self._shares: list[str] = []  # boxes between 0 and 1, as the file has them
         self._others = 0
 
     def numbers(self, where: str, values: Any, height: Any, width: Any) -> None:
@@ -143,8 +143,9 @@ def mask_fault(mask: Any, height: int, width: int) -> str:
         x, y = values[0::2], values[1::2]
         if x.min() < -width or x.max() > 2 * width or y.min() < -height or y.max() > 2 * height:
             return f"has a point that lies beyond the image of {width} x {height} by more than its own size"
-        count += len(x)
-    return f"has {count:,} points, more than {MAX_POINTS:,}" if count > MAX_POINTS else ""
+        if (count := count + len(x)) > MAX_POINTS:
+            return f"has more than {MAX_POINTS:,} points"
+    return ""
 
 
 def _kind(value: Any) -> str:
@@ -169,8 +170,8 @@ def _run_length_fault(mask: dict[str, Any], height: int, width: int) -> str:
 def decode_counts(text: str | bytes) -> list[int]:
     """The run lengths in COCO's compressed text; ``[-1]`` if it is damaged.
 
-    Six bits of a character: five of the number, the low ones first, and one that says that more follow. From the fourth
-    number on it is the difference from the last but one.
+    A character holds six bits: five of the number, the low ones first, and one that is set if more follow. From the
+    fourth number on, the text has the difference from the last number but one.
     """
     try:
         codes = np.frombuffer(text.encode("ascii") if isinstance(text, str) else text, dtype=np.uint8).astype(int) - 48
@@ -181,7 +182,7 @@ def decode_counts(text: str | bytes) -> list[int]:
         return [-1]
     starts = np.concatenate([[0], ends[:-1] + 1])
     lengths = ends - starts + 1
-    if lengths.max() > 7:  # more than 32 bits
+    if lengths.max() > 7:  # the run length needs more than 32 bits
         return [-1]
     places = np.arange(len(codes)) - np.repeat(starts, lengths)
     numbers = np.add.reduceat((codes & 31) << (5 * places), starts)

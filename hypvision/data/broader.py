@@ -24,7 +24,7 @@ from hypvision.data.chains import Chain
 from hypvision.errors import HypvisionError
 from hypvision.files import read_lines
 
-_LONGEST = 3  # longest term in words that is searched in a caption
+_LONGEST = 3  # longest term in words that captions are searched for
 _SHORTEST = 3  # shortest term in letters: "a" and "in" are units in WordNet
 _MEASURES = {"basket", "bowl", "box", "bunch", "couple", "cup", "flock", "glass", "group", "herd", "image", "kind",
              "lot", "pair", "photo", "picture", "piece", "pile", "plate", "row", "set", "slice", "type"}  # fmt: skip
@@ -88,7 +88,7 @@ def read_terms(path: str | Path) -> Terms:
             if child not in names or parent not in names:
                 raise HypvisionError(f"Line {line} of '{path / 'edges.tsv'}' names a node that nouns.tsv has not.")
             broader.setdefault(child, parent)
-        return Terms(names, broader, meaning, top=4)  # entity, physical entity, object, whole
+        return Terms(names, broader, meaning, top=4)  # the four most general: entity, physical entity, object, whole
     for line, (word, above) in _rows(path, ("word", "broader"), ","):
         if not word or not above:
             raise HypvisionError(f"Line {line} of '{path}' lacks a word: 'word,broader' is expected.")
@@ -105,7 +105,7 @@ def _nouns(path: Path) -> tuple[dict[str, str], dict[str, str]]:
         words = [word.strip().replace("_", " ") for word in lemmas.split("|") if word.strip()] or [node]
         names[node] = words[0]
         for word in words:
-            # bank.n.02 is the second sense of bank, and one of its lesser known ones of its other lemmas.
+            # bank.n.02 is the second sense of "bank"; for its other lemmas the rank of the sense is unknown.
             own, _, sense = synset.partition(".n.")
             rank = int(sense) if own == word.lower().replace(" ", "_") and sense.isdigit() else 99
             if rank < senses.get(word.lower(), (100, ""))[0]:

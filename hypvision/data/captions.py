@@ -23,7 +23,7 @@ from .taxonomy import KINDS
 
 T = TypeVar("T")
 
-_GROUND = "on a grey ground"  # not "plain", which is the name of a texture
+_GROUND = "on a grey ground"  # not "plain", which is a texture
 NOUNS = {"branched": "branched shape", "composite": "composite shape", "polygon": "polygon", "round": "round shape"}
 _OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 
@@ -40,7 +40,7 @@ def enumerated(names: Sequence[str]) -> str:
 
 
 class Described(Protocol):
-    """What a caption needs to know of an object; ``box`` is (left, top, right, bottom) in pixels."""
+    """The properties of an object that captions name; ``box`` is (left, top, right, bottom) in pixels."""
 
     @property
     def kind(self) -> str: ...
@@ -81,7 +81,7 @@ class Fact:
     relation: str | None = None
     other: Phrase | None = None
     absent: bool = False
-    ground: bool = False  # whether the sentence mentions the ground, which all scenes have
+    ground: bool = False  # whether the sentence mentions the ground, which every scene has
 
     def holds(self, objects: Sequence[Described]) -> bool:
         """Whether the sentence is true of the objects of a scene."""
@@ -115,14 +115,14 @@ def describe(
         _specific(rng, subject, objects, size),
     ]
     other_kinds = [kind for kind in KINDS if kind not in kinds]
-    # prefer the harder confusion
+    # prefer a shape of the same kind, which is harder to tell apart
     siblings = [shape for shape in KINDS[subject.kind] if shape not in shapes]
     strangers = [shape for family in KINDS.values() for shape in family if shape not in shapes]
     false = [
         Fact(Phrase(), absent=True, ground=True),
         Fact(Phrase(kind=_pick(rng, other_kinds))),
         Fact(Phrase(shape=_pick(rng, siblings or strangers))),
-        # Never empty: the subject has eight other looks, and a scene has fewer other objects.
+        # Never empty: the subject has eight other combinations, and a scene has fewer other objects.
         _pick(rng, [fact for fact in _variations(true[3]) if not fact.holds(objects)]),
     ]
     return true, false
@@ -135,7 +135,7 @@ def _specific(
     looks = _looks(subject)
     others = [item for item in objects if item is not subject]
     for index in rng.permutation(len(others)):
-        # The relation is the axis along which the two are furthest apart; nearly concentric objects have none.
+        # The relation is the axis with the larger offset between the two; nearly concentric objects have none.
         offsets = {relation: _offset(subject, others[index], relation) for relation in _OPPOSITE}
         relation = max(offsets, key=offsets.__getitem__)
         if offsets[relation] >= 0.1 * min(size):
@@ -152,7 +152,8 @@ def _variations(fact: Fact) -> list[Fact]:
     found = [replace(fact, subject=looks) for looks in _other_looks(fact.subject)]
     if fact.relation is not None and fact.other is not None:
         found += [replace(fact, other=looks) for looks in _other_looks(fact.other)]
-        found += [replace(fact, relation=_OPPOSITE[fact.relation])] * len(found)  # half of the choices: the hard ones
+        # opposite relations are harder, so they are half of the choices
+        found += [replace(fact, relation=_OPPOSITE[fact.relation])] * len(found)
     return found
 
 

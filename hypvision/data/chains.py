@@ -32,7 +32,7 @@ _SCHEMAS = "'positive,negative[,image_url]' or 'id,captions[,image_url]'"
 
 @dataclass(frozen=True)
 class Chain:
-    """One chain.
+    """A chain of texts, and the image at its end.
 
     Attributes:
         texts: from general to specific, at least two.
@@ -126,7 +126,7 @@ def with_negatives(chains: Sequence[Chain], seed: int = 0) -> list[Chain]:
     for chain in chains:
         for level in range(depth):
             for shared in range(level + 1):
-                # a dict as an ordered set, so that siblings with many chains are not drawn more often
+                # The dict serves as an ordered set, so that siblings with many chains are not drawn more often.
                 below[level][chain.texts[:shared]][chain.texts[level]] = None
     texts = [{above: list(found) for above, found in level.items()} for level in below]
     return [

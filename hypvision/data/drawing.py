@@ -20,11 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-Outline = Callable[[np.ndarray, np.ndarray], np.ndarray]  # x, y of any equal shape -> signed distance of that shape
+# (x, y), arrays of one shape -> signed distance, of the same shape
+Outline = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 TEXTURES = ("checkered", "dotted", "plain", "striped")
 
-COLOURS = {  # RGB; orange sits halfway between red and yellow in hue, so jitter keeps the six apart
+COLOURS = {  # RGB; the hue of orange is halfway between red and yellow, so that jitter does not mix up the six
     "blue": (50, 90, 220),
     "green": (40, 165, 65),
     "orange": (245, 130, 20),
@@ -95,7 +96,7 @@ def bars(count: int, width: float) -> Outline:
 
 
 def union(*outlines: Outline) -> Outline:
-    """Whatever lies in one of the outlines; they should overlap, or a soft seam shows where they touch."""
+    """The union of outlines; they should overlap, or a soft seam shows where they touch."""
     return lambda x, y: reduce(np.minimum, (outline(x, y) for outline in outlines))
 
 
@@ -175,11 +176,11 @@ class Sprite:
     y: float
     radius: float
     angle: float
-    period: float  # of the texture
+    period: float  # period of the texture
     grain: float  # angle of the texture
     phase: tuple[float, float]
-    lighter: bool  # whether the second shade of the texture is a lighter or a darker one
-    tint: tuple[float, float, float]  # added to the colour: no two objects have quite the same
+    lighter: bool  # whether the second colour of the texture is lighter or darker
+    tint: tuple[float, float, float]  # added to the colour, so that no two objects have the same
 
 
 class Stamp(NamedTuple):
@@ -212,7 +213,7 @@ def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
 
     base = np.clip(np.add(COLOURS[sprite.colour], sprite.tint), 0, 255).astype(np.float32)
     dark, light = base * np.float32(0.4), base + (255 - base) * np.float32(0.65)
-    layers: list[tuple[np.ndarray, np.ndarray, int]] = []  # cover, colours and number of each part
+    layers: list[tuple[np.ndarray, np.ndarray, int]] = []  # coverage, colours and number of each part
     for part in OUTLINES[sprite.shape]:
         amount = np.clip(0.5 - part.outline(x, y) * sprite.radius, 0, 1)
         if part.paint == "texture" and sprite.texture != "plain":
@@ -246,7 +247,7 @@ def _texture(sprite: Sprite, dx: np.ndarray, dy: np.ndarray) -> np.ndarray:
     t = (t + np.float32(sprite.phase[1])) % 1 - np.float32(0.5)
     if sprite.texture == "dotted":
         return np.clip(0.5 + (0.31 - np.sqrt(s * s + t * t)) * sprite.period, 0, 1)
-    a = np.clip((0.25 - np.abs(s)) * sprite.period, -0.5, 0.5)  # checkered: stripes of both directions, multiplied
+    a = np.clip((0.25 - np.abs(s)) * sprite.period, -0.5, 0.5)  # checkered: the product of stripes in both directions
     b = np.clip((0.25 - np.abs(t)) * sprite.period, -0.5, 0.5)
     return 0.5 + 2 * a * b
 

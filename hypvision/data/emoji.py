@@ -32,7 +32,7 @@ from hypvision.records import Name, read_record
 
 TEMPLATES = ("a photo of a {}", "a picture of a {}", "a drawing of a {}", "an emoji of a {}")
 
-_ONE_SIDED = ("hand", "time", "transport-sign")  # subgroups whose images mean something else in a mirror
+_ONE_SIDED = ("hand", "time", "transport-sign")  # subgroups whose meaning changes when mirrored
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class EmojiCaptions(Dataset):
             for _, path in paths:
                 self.usage.use("images") if path.is_file() else self.usage.leave_out("images", "no file", path.name)
         self.length = length if split == "train" else len(self.items)
-        # resize() returns a copy of an image that has the size already
+        # resize() copies an image that already has the size
         images = (open_image(path).resize((size, size), Image.Resampling.BICUBIC) for _, path in self.items)
         self._images = [np.asarray(image) for image in images]
 
@@ -215,7 +215,7 @@ def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -
         matrix[:, 0] *= -1
     middle = np.array([width / 2, height / 2])
     shift = rng.uniform(-0.08, 0.08, 2) * (width, height)
-    offset = middle - matrix @ (middle + shift)  # PIL asks where each pixel of the result comes from
+    offset = middle - matrix @ (middle + shift)  # Pillow maps pixels of the result to pixels of the source
     image = Image.fromarray(pixels).transform(
         (width, height), Image.Transform.AFFINE, (*matrix[0], offset[0], *matrix[1], offset[1]),
         Image.Resampling.BILINEAR, fillcolor=(255, 255, 255),
@@ -228,7 +228,7 @@ def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -
         values = np.repeat(values.mean(-1, keepdims=True), 3, axis=-1)
     else:
         hue = _hue(rng.uniform(-0.1, 0.1) * 2 * np.pi)
-        values = 255 - ((255 - values) @ hue.T) * rng.uniform(0.7, 1.2)  # white stays white
+        values = 255 - ((255 - values) @ hue.T) * rng.uniform(0.7, 1.2)  # keeps white
     return values.clip(0, 255).astype(np.uint8)
 
 

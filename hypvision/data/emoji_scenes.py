@@ -28,7 +28,7 @@ from hypvision.errors import HypvisionError
 from hypvision.files import replacing
 from hypvision.images import images_in, open_image
 
-_WHITE = 235  # of the darkest channel, from which a pixel that hangs together with the border is paper
+_WHITE = 235  # least value of the channels of white; white that is connected to the border is paper
 
 
 class Placed(NamedTuple):
@@ -122,7 +122,8 @@ class EmojiScenes(Dataset):
         self.cache = None if cache is None else Path(cache).expanduser() / name
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_rows"}  # each process maps the file
+        # each worker process opens the file itself
+        return {name: value for name, value in self.__dict__.items() if name != "_rows"}
 
     def __len__(self) -> int:
         return self.length
@@ -131,7 +132,7 @@ class EmojiScenes(Dataset):
         if self.cache is None:
             return self._sample(index)
         row = self._rows[index]
-        if not row["drawn"]:  # two processes that draw a sample at a time write the same
+        if not row["drawn"]:  # two processes may draw a sample at once: both write the same
             for name, value in self._sample(index).items():
                 row[name] = value.encode() if isinstance(value, str) else value.numpy()
             row["drawn"] = True
@@ -149,7 +150,7 @@ class EmojiScenes(Dataset):
         if not path.is_file():
             with replacing(path) as temporary, open(temporary, "wb") as file:
                 file.truncate(size := np.dtype(kinds).itemsize * self.length)
-                if hasattr(os, "posix_fallocate"):  # a full disk says so now, not by a fault of memory later
+                if hasattr(os, "posix_fallocate"):  # a full disk is an error here; later it would crash the process
                     os.posix_fallocate(file.fileno(), 0, size)
         return np.memmap(path, kinds, "r+", shape=(self.length,))
 
@@ -206,7 +207,7 @@ class EmojiScenes(Dataset):
             if self.augmented:
                 pixels = augment(rng, pixels, mirror=not self.emoji[number].one_sided)
             mask = cut_out(pixels)
-            if mask.mean() < 0.15:  # white on white
+            if mask.mean() < 0.15:  # hardly anything is left: a white emoji on white
                 continue
             rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
             cut = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)

@@ -26,7 +26,7 @@ from .shapes import ShapesClassification, ShapesScenes
 from .taxonomy import TAXONOMY
 
 _RECORD = "dataset.json"
-_FORMAT = 1  # goes up when the images or the layouts change
+_FORMAT = 1  # version, increased when the images or the layouts change
 
 
 def run_length(mask: np.ndarray) -> dict[str, list[int]]:
@@ -140,7 +140,7 @@ def export(
     record = dict(format=_FORMAT, layout=layout, train=train, val=val, size=[height, width], seed=seed, level=level)
     if _already_there(out, record, overwrite):
         return out
-    # Arguments are checked before anything is written.
+    # Check all arguments before anything is written.
     for split, length in (("train", train), ("val", val)):
         ShapesClassification(split, length, (height, width), seed, level)
     with replacing_folder(out) as temporary:
@@ -150,7 +150,7 @@ def export(
 
 
 EMOJI_LAYOUTS = ("masks", "coco")
-PHOTO = "photo"  # what there is no emoji on
+PHOTO = "photo"  # class of the pixels without emoji
 
 
 def export_emoji(
@@ -182,7 +182,7 @@ def export_emoji(
     Raises:
         HypvisionError: as :func:`export`, or a folder does not hold what it should.
     """
-    from .emoji_scenes import EmojiScenes  # asks for mmengine
+    from .emoji_scenes import EmojiScenes  # imports mmengine
 
     out = Path(out)
     one_of(EMOJI_LAYOUTS, layout=layout)
@@ -234,7 +234,7 @@ def _write_instances(
         images.append(dict(id=i, file_name=name, width=width, height=height))
         for placed in scene.objects:
             rows, columns = (np.flatnonzero(placed.mask.any(axis)) for axis in (1, 0))
-            box = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)  # around what is seen, as COCO has it
+            box = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)  # the box of the visible part, as in COCO
             _instance(instances, i, labels[placed.emoji] + 1, [int(side) for side in box], placed.mask)
     (root / "annotations").mkdir(exist_ok=True)
     content = dict(images=images, annotations=instances, categories=[

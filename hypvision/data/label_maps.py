@@ -1,4 +1,4 @@
-"""Images and their label maps: which belong together, and what a label map says."""
+"""Images and their label maps: which belong together, and the classes of a label map's pixels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def files_below(root: str | Path, usage: Usage, kind: str) -> list[Path]:
     twice."""
     folders, links = [Path(root)], list[Path]()
     seen, found = set[str](), list[Path]()
-    while folders or links:  # links last: what is there under its own name is found under that
+    while folders or links:  # links last, so that a file is found under its own path first
         folder = folders.pop() if folders else links.pop()
         if (real := os.path.realpath(folder)) in seen:
             usage.leave_out("folders", "a link to a folder that is read already", folder)
@@ -88,7 +88,7 @@ def find_pairs(
     if not os.path.isdir(images):
         raise HypvisionError(f"There are no images in '{images}': there is no such folder. Check data_root.")
     flat = maps is not None and os.path.realpath(images) == os.path.realpath(maps)
-    walked = Usage(images) if names is not None else usage  # a list says itself what is used
+    walked = Usage(images) if names is not None else usage  # with a list, files that it does not name are not reported
     files = files_below(images, walked, "images")
     pictures = _Named(files, images, suffixes[0], () if exact[0] else sorted(SUFFIXES))
     labelled = maps is not None and os.path.isdir(maps)
@@ -99,7 +99,7 @@ def find_pairs(
     lonely: list[Path] = []
     for name in sorted(pictures.found) if names is None else names:
         if name not in pictures.found and os.path.splitext(name)[1].lower() in pictures.endings:
-            name = os.path.splitext(name)[0]  # some lists name the files
+            name = os.path.splitext(name)[0]  # some lists have names with suffix
         if name not in pictures.found:
             raise HypvisionError(
                 f"The list of images names '{name}', but there is no image '{Path(images, name + suffixes[0])}'. Put "
@@ -111,7 +111,7 @@ def find_pairs(
             pairs.append((str(image), str(partner or Path(maps, name + suffixes[1])) if maps is not None else ""))
         else:
             lonely.append(image)
-    if flat and not pairs:  # images alone
+    if flat and not pairs:  # a folder with images only
         pairs, lonely = [(str(path), str(path.with_suffix(suffixes[1]))) for path in lonely], []
     used = {path for pair in pairs for path in pair}
     usage.use("images", len(pairs))
@@ -180,13 +180,14 @@ def check_size(path: str | Path, shape: Sequence[int], image: str | Path, expect
 
 
 def read_label_map(path: str | Path) -> np.ndarray:
-    """One number a pixel, (H, W): integers as they are stored, of any depth.
+    """The numbers (H, W) of the pixels: integers as they are stored, of any depth.
 
     Raises:
         HypvisionError: it cannot be read, is coloured or transparent, or has numbers that are not whole.
     """
     labels = read_labels(path)
-    if labels.ndim == 3 and labels.shape[2] == 2 and (labels[..., 1] == 255).all():  # nothing is transparent
+    # an alpha channel without transparency
+    if labels.ndim == 3 and labels.shape[2] == 2 and (labels[..., 1] == 255).all():
         labels = labels[..., 0]
     if labels.ndim != 2:
         grey = labels.shape[2] > 2 and (labels[..., :1] == labels[..., :3]).all()

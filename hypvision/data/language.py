@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from hypvision.checkpoints.sources import offline
 from hypvision.checks import at_least, one_of
+from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, require
 from hypvision.files import check_regular, parse_json, read_text, replacing, write_json
 from hypvision.records import positive, read_record
@@ -214,6 +215,8 @@ class PackedText(Dataset):
         tail: ``"keep"`` the rest of a document that was cut, or ``"drop"`` it, as published.
         cache: folder for the tokens; by default beside the working directory's ``work_dirs``.
         limit: so many rows at most.
+
+    What is left out is counted, in ``usage``.
     """
 
     def __init__(
@@ -238,7 +241,16 @@ class PackedText(Dataset):
             for i in range(0, int(size) - 1, length)
             if not (tail == "drop" and i and int(size) - i < length)
         ]
-        self.rows = [[pieces[i] for i in row] for row in pack([size for _, size in pieces], length)][:limit]
+        rows = [[pieces[i] for i in row] for row in pack([size for _, size in pieces], length)]
+        self.rows = rows[:limit]
+        self.usage, kept = Usage(str(source)), sum(size for _, size in pieces)
+        self.usage.use("documents", len(sizes))
+        self.usage.use("tokens", kept)
+        if rest := int(sum(sizes)) - kept:
+            self.usage.leave_out("tokens", f"tail='{tail}'", "ends of documents longer than a row", rest)
+        self.usage.use("rows", len(self.rows))
+        if more := len(rows) - len(self.rows):
+            self.usage.leave_out("rows", f"limit={limit}", "the last", more)
         if not self.rows:
             raise HypvisionError(f"The text at '{source}' has no two tokens. Give more.")
         self.metainfo = dict(tokens_per_byte=float((sum(sizes) - len(sizes)) / max(self.bytes, 1)))
@@ -266,7 +278,8 @@ def _tokenized(
     """
     entries = [source] if isinstance(source, (str, Path)) else list(source)
     files = [path for entry in entries if not str(entry).startswith("hf:") for path in _files(str(entry))]
-    stamp = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]  # changed text is read again
+    # the cache is invalid after a change of the text
+    stamp = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     key = json.dumps([str(source), name, tokenizer.vocab_size, field, separator, stamp])
     base = folder.expanduser() / hashlib.sha256(key.encode()).hexdigest()[:16]
     flat, facts = base.with_suffix(".bin"), base.with_suffix(".json")
@@ -280,7 +293,7 @@ def _tokenized(
         if several:
             dist.barrier()
     if (found := _stored(flat, facts, dtype)) is None:
-        raise HypvisionError(f"The first process of this machine could not read the text at '{source}'; it says why.")
+        raise HypvisionError(f"The first process of this machine could not read the text at '{source}'; see its error.")
     with flat.open("rb") as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return np.frombuffer(content, dtype=dtype), np.asarray(found.sizes), found.bytes
@@ -294,7 +307,7 @@ class _Facts(NamedTuple):
 
 
 def _stored(flat: Path, facts: Path, dtype: type) -> _Facts | None:
-    """What is known of stored tokens; None if they are not there, or damaged: they are made again."""
+    """The description of stored tokens; None if they are missing or damaged and must be made again."""
     if not facts.is_file():
         return None
     try:

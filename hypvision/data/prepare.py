@@ -32,7 +32,8 @@ from hypvision.errors import HypvisionError, one_line, require
 from hypvision.files import below, check_output_folder, read_json, read_lines, replacing
 from hypvision.images import image_kind, open_image, read_labels, shown_size, write_image
 
-Item = tuple[str, Path, Path, Callable[[], np.ndarray]]  # name, image, file of its labels, the labels
+# name, image, file with its labels, function that reads the labels
+Item = tuple[str, Path, Path, Callable[[], np.ndarray]]
 
 
 def ade847_labels(image: np.ndarray, table: np.ndarray) -> np.ndarray:
@@ -160,7 +161,7 @@ def _voc(background: bool) -> Callable[[Path], Iterator[Item]]:
     return items
 
 
-# Name -> (items of a source, suffix of the label maps, largest short side)
+# Name -> (function that lists the items of a source, suffix of the label maps, largest short side)
 PREPARED: dict[str, tuple[Callable[[Path], Iterator[Item]], str, int | None]] = {
     "ade847": (_ade847, ".tif", 512),
     "pc59": (_pc59, ".png", None),
@@ -176,7 +177,7 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
     Args:
         name: a key of :data:`PREPARED`.
         source: folder of the published data.
-        out: folder to write to. What is there is kept, so that an interrupted call can be repeated.
+        out: folder to write to. Images that it has already are skipped, so an interrupted call can be repeated.
 
     Returns:
         Number of images.
@@ -189,7 +190,7 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
     if not (found := list(items(source))):
         raise HypvisionError(f"'{source}' lists no images of {name}. Check SOURCE: it may not be complete.")
     for stem, source_image, labels_file, labels in tqdm(found, desc=name, unit="img", disable=None):
-        # The names come from lists in the data.
+        # The list may name any path, so check that the target is below the folder.
         target = below(out, f"{annotations.relative_to(out)}/{_plain(stem)}{suffix}")
         image = below(out, f"{images.relative_to(out)}/{stem}.jpg")
         if not target.exists():

@@ -50,9 +50,9 @@ class _RetrievalDataset(_ImageDataset):
     """
 
     title: str
-    folder: str  # that unpacking makes
-    source: str  # of the archive
-    published: dict[str, tuple[int, int]]  # images and classes of each split
+    folder: str  # the folder that unpacking creates
+    source: str  # source of the archive
+    published: dict[str, tuple[int, int]]  # number of images and classes of each split
 
     def __init__(self, root: str, transform: dict[str, Any] | Callable, split: str = "train"):
         super().__init__(transform)
@@ -131,7 +131,7 @@ class CUB200(_RetrievalDataset):
         return paths, [label for _, label in chosen], names, list(ancestors), None
 
 
-# Makers of Cars-196 of more than one word; the others are the first word of the model.
+# Makers in Cars-196 whose name has several words; for others the first word of the model is the maker.
 _MAKERS = ("AM General", "Aston Martin", "Land Rover")
 
 
@@ -197,7 +197,7 @@ class StanfordOnlineProducts(_RetrievalDataset):
 
     def _load(self) -> _Loaded:
         name = f"Ebay_{self.split}.txt"
-        rows = self._rows(4, name, skip=1)  # image_id class_id super_class_id path
+        rows = self._rows(4, name, skip=1)  # columns: image_id class_id super_class_id path
         given = [read_label(row[1], self.root / name) for row in rows]
         numbers = sorted(set(given))
         place = {number: i for i, number in enumerate(numbers)}
@@ -220,7 +220,7 @@ class InShop(_RetrievalDataset):
 
     def _load(self) -> _Loaded:
         name = "list_eval_partition.txt"
-        rows = self._rows(3, name, f"Eval/{name}", skip=2)  # image_name item_id evaluation_status
+        rows = self._rows(3, name, f"Eval/{name}", skip=2)  # columns: image_name item_id evaluation_status
         if unknown := sorted({row[2] for row in rows} - {"train", "query", "gallery"}):
             raise HypvisionError(
                 f"'{self.root}' lists images for '{unknown[0]}', not train, query or gallery. Replace the list."
@@ -251,7 +251,7 @@ def _matching(root: str, classes: Sequence[str] | None) -> Sequence[str] | None:
 
 
 def _in_file(name: str, kind: Any) -> Any:
-    """What a JSON file holds, ``"FILE.json"``, or what is there by a key, ``"FILE.json:KEY"``."""
+    """The content of a JSON file, ``"FILE.json"``, or the value of a key in it, ``"FILE.json:KEY"``."""
     advice = "Correct the file, 'classes' or 'ancestors' of the data in the config, or data_root."
     path, _, key = name.rpartition(":") if ".json:" in name else (name, "", "")
     if not key:
@@ -326,7 +326,7 @@ class RetrievalFolder(ImageFolderDataset):
         self.metainfo |= dict(ancestors=tuple(above), queries=queries)
 
     def _sorted(self, names: list[str]) -> list[str]:
-        return names  # what is retrieved does not depend on the order of the labels
+        return names  # retrieval does not depend on the order of the labels
 
     def _thin(self, per_class: int) -> None:
         chosen: list[int] = []

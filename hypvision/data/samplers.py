@@ -138,7 +138,7 @@ class BalancedSampler:
 
     def __iter__(self) -> Iterator[int]:
         generator = np.random.default_rng([self.seed, self.epoch])
-        # Rounded up or down by chance, so that over the epochs each class has its share.
+        # Round up or down at random, so that each class gets its exact share over the epochs.
         ends = np.floor(np.cumsum(self.wanted) + generator.random()).astype(int)
         ends[-1] = self.length
         drawn = []
@@ -204,4 +204,4 @@ class RepeatAugSampler(timm_samplers.RepeatAugSampler):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of an epoch; mmengine's hook calls this."""
-        self.epoch = self.seed + epoch  # timm's seed of its generator
+        self.epoch = self.seed + epoch  # timm seeds its generator with this sum

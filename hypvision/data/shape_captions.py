@@ -23,8 +23,8 @@ from hypvision.data.taxonomy import KIND_OF
 class ShapeCaptions(Dataset):
     """Images of shapes with a sentence each: even samples show one object, odd ones a scene.
 
-    A single object is called by its kind, its shape, colour and shape, or all that is said of it; a scene by one of its
-    four captions, mostly the most specific.
+    The caption of a single object names its kind, its shape, its colour and shape, or all of its attributes; that of a
+    scene is one of its four captions, mostly the most specific.
 
     Args:
         split: ``train``, ``val`` or ``test``.

@@ -37,9 +37,9 @@ BACKGROUND = 0
 
 MIN_SIZE = 32
 MAX_OBJECTS = 5
-_MIN_RADIUS = 5.0  # pixels; below that a shape can no longer be told
+_MIN_RADIUS = 5.0  # pixels; smaller shapes cannot be recognised
 _MIN_PERIOD = 4.0  # pixels; a finer texture would blur to one colour
-_MIN_VISIBLE = 0.5  # of an object's own pixels
+_MIN_VISIBLE = 0.5  # least visible share of an object's pixels
 _STREAMS = {"order": 0, "attributes": 1, "object": 2, "scene": 3}
 
 
@@ -79,7 +79,7 @@ def make_object(
 def _shape_order(seed: int, split: str, block: int) -> tuple[str, ...]:
     """The 16 shapes in random order, such that every 4 of them in turn are of different kinds."""
     rng = _stream(seed, split, "order", block)
-    table = rng.permuted(np.array(list(KINDS.values())), axis=1)  # (kinds, shapes of a kind)
+    table = rng.permuted(np.array(list(KINDS.values())), axis=1)  # (kinds, shapes per kind)
     return tuple(str(shape) for shape in rng.permuted(table.T, axis=1).ravel())
 
 
@@ -100,7 +100,7 @@ def _instance_label(seed: int, split: str, index: int) -> int:
 
 
 def _random_sprite(rng, shape: str, texture: str, colour: str, radius: float, height: int, width: int) -> Sprite:
-    composite = shape in KINDS["composite"]  # a house stands upright, a hexagon lies at any angle
+    composite = shape in KINDS["composite"]  # a house stands upright; a hexagon may have any angle
     return Sprite(
         shape=shape,
         texture=texture,
@@ -191,7 +191,7 @@ def make_scene(index: int, split: str = "train", size: int | tuple[int, int] = 1
     """Draw scene ``index``: one to five objects that may overlap, with masks, boxes, parts and captions.
 
     At least half of every object stays visible, objects lie wholly inside the image, and one kind is always missing
-    (so that something false can be said of kinds). Arguments and errors as for :func:`make_object`.
+    (so that captions about kinds can be false). Arguments and errors as for :func:`make_object`.
     """
     split, (height, width), seed, index = _check(split, size, seed, index)
     rng = _stream(seed, split, "scene", index)
@@ -201,7 +201,7 @@ def make_scene(index: int, split: str = "train", size: int | tuple[int, int] = 1
     sprites: list[Sprite] = []
     instances = np.zeros((height, width), dtype=np.uint8)
     parts = np.zeros((height, width), dtype=np.uint8)
-    full: list[int] = []  # pixels of each object before others cover it
+    full: list[int] = []  # pixels of each object without occlusion
     for _ in range(int(rng.integers(1, MAX_OBJECTS + 1))):
         shape, texture, colour = (str(rng.choice(words)) for words in (shapes, TEXTURES, list(COLOURS)))
         radius = max(_MIN_RADIUS, min(height, width) * rng.uniform(0.12, 0.24))

@@ -48,12 +48,12 @@ from mmengine.dist import get_dist_info  # noqa: E402
 from mmengine.registry import DATASETS  # noqa: E402
 from webdataset.tariterators import group_by_keys  # noqa: E402
 
-INDEX = "shards.json"  # beside the shards: what was counted in them
+INDEX = "shards.json"  # file beside the shards with the counts of their samples
 _IMAGES = ("jpg", "jpeg", "png", "webp")
 
 
 class Counted(NamedTuple):
-    """What was counted in a shard, of this size in bytes: its samples, and [reason, sample] of those left out."""
+    """A shard's size in bytes, its number of samples, and [reason, sample] of those left out."""
 
     bytes: int
     modified: int
@@ -175,7 +175,7 @@ class _Shards(IterableDataset):
         rank, world = get_dist_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         batches, size = self._start
-        worker = (worker + batches) % workers  # a loader that goes on takes its first batch from the first worker
+        worker = (worker + batches) % workers  # after a resume, the loader again takes its first batch from worker 0
         own, readers = rank * workers + worker, world * workers
         if self.shuffle and readers > len(self.paths):
             raise HypvisionError(
@@ -184,7 +184,7 @@ class _Shards(IterableDataset):
             )
         if not self.shuffle and world > 1:
             raise HypvisionError("Shards are tested in one process. Run the test without a launcher.")
-        skip = -(-max(0, batches - worker) // workers) * size  # the loader takes its batches from the workers in turn
+        skip = -(-max(0, batches - worker) // workers) * size  # the loader takes batches from the workers in turn
         for epoch in count():
             order = np.arange(len(self.paths))
             if self.shuffle:
@@ -199,8 +199,8 @@ class _Shards(IterableDataset):
                 return
 
     def one_by_one(self, worker: int = 0, workers: int = 1) -> Iterator[Callable[[], dict[str, Any]]]:
-        """What reads each sample, once and in the order of the files; of the shards of one of several workers. To find
-        all that are damaged."""
+        """A reader of each sample, once and in the order of the files, to find all damaged ones; of several workers
+        each reads its own shards."""
         rng = np.random.default_rng(self.seed)
         for path in self.paths[worker::workers]:
             for sample in self._read(path, []):

@@ -35,7 +35,7 @@ class TagCaptions(Dataset):
     """Crops of labelled images with the names of what they show, for a contrastive training of a small CLIP.
 
     A crop is drawn around a random pixel of a random class and keeps the shape of the image; it is then made square.
-    Its caption names the classes that cover at least ``share`` of it, the largest first; where they lie is not told.
+    Its caption names the classes that cover at least ``share`` of it, the largest first, without their positions.
 
     Args:
         data_root: folder of the images and label maps, of the layout of
@@ -87,7 +87,8 @@ class TagCaptions(Dataset):
         images, maps = (Path(data_root, data_prefix[key]) for key in ("img_path", "seg_map_path"))
         self.usage = Usage(images)
         self.files = find_pairs(images, maps, self.usage)
-        self._images: dict[int, np.ndarray] = {}  # decoded when first used: a small data set fits into memory
+        # images are decoded at first use and kept: the data set fits into memory
+        self._images: dict[int, np.ndarray] = {}
         self._labels = [_read_labels(labels) for _, labels in self.files]
         counts = np.stack([np.bincount(labels.ravel(), minlength=256)[: len(self.names)] for labels in self._labels])
         if not counts.sum():
@@ -97,7 +98,7 @@ class TagCaptions(Dataset):
             )
         weights = np.where(counts.sum(0) > 0, (counts.sum(0) / counts.sum()).clip(1e-9) ** balance, 0.0)
         self._chances = weights / weights.sum()
-        self._where = [np.flatnonzero(column) for column in counts.T]  # images that show the class
+        self._where = [np.flatnonzero(column) for column in counts.T]  # for each class the images that show it
 
     def __len__(self) -> int:
         return self.length
@@ -137,7 +138,7 @@ class TagCaptions(Dataset):
         height, width = labels.shape
         zoom = float(np.exp(rng.uniform(*np.log(self.zoom))))
         sides = (max(1, round(zoom * height)), max(1, round(zoom * width)))
-        # The pixel lies anywhere in the crop, not in its middle, so that edges of an image are drawn, too.
+        # The pixel may lie anywhere in the crop, not only in its middle, so that crops reach the edges of the image.
         top = int(np.clip(place // width - rng.integers(sides[0]), 0, height - sides[0]))
         left = int(np.clip(place % width - rng.integers(sides[1]), 0, width - sides[1]))
         return number, drawn, (left, top, left + sides[1], top + sides[0])

@@ -17,7 +17,7 @@ from .drawing import COLOURS, OUTLINES, TEXTURES
 
 LEVELS = ("kind", "shape", "instance")
 
-KINDS = {  # the same number of shapes each, which lets a short data set be balanced at every level
+KINDS = {  # each kind has the same number of shapes, so that small data sets are balanced at every level
     "branched": ("arrow", "asterisk", "cross", "star"),
     "composite": ("car", "face", "house", "tree"),
     "polygon": ("hexagon", "pentagon", "square", "triangle"),

@@ -8,8 +8,8 @@ from functools import cache, lru_cache
 
 from hypvision.errors import require
 
-_LONGEST = 20  # letters of a word
-_UNKNOWN = 2.0  # cost of each letter of what is no word
+_LONGEST = 20  # longest word in letters
+_UNKNOWN = 2.0  # cost of each letter that is part of no known word
 
 
 @cache

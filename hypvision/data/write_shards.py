@@ -23,7 +23,7 @@ from hypvision.errors import require
 from hypvision.files import check_new_folder, replacing_folder
 from hypvision.images import open_image
 
-_KEPT = {".jpg": "jpg", ".jpeg": "jpg", ".png": "png", ".webp": "webp"}  # formats whose bytes stay as they are
+_KEPT = {".jpg": "jpg", ".jpeg": "jpg", ".png": "png", ".webp": "webp"}  # formats whose files are copied unchanged
 _QUALITY = 95
 
 
@@ -68,7 +68,7 @@ def write_shards(
     with replacing_folder(out) as temporary:
         files = DataLoader(data, batch_size=None, sampler=order, num_workers=workers, collate_fn=dict)
         count = _write(temporary, files, len(data), samples)
-        if captioned:  # making the data set counts the samples, and leaves the index there
+        if captioned:  # opening the data set counts the samples and writes the index file
             for boxes in (False, True) if data.boxes else (False,):
                 CaptionShards(temporary, boxes=boxes)
         else:

@@ -59,7 +59,7 @@ class AccumulationHook(Hook):
             if grad is not None:
                 parameter.grad = cut(grad, parameter) if isinstance(parameter, DTensor) else grad.to(parameter.device)
         sums = own["sums"] if own is not None else [sum(values) for values in zip(*(one["sums"] for one in kept))]
-        if sums:  # if the number of processes has changed, the first gets all of it
+        if sums:  # if the number of processes has changed, process 0 gets the whole sum
             sums = sums if own is not None or get_rank() == 0 else [torch.zeros_like(value) for value in sums]
             device = next(model.parameters()).device
             model.accumulated = [value.to(device) for value in sums]
@@ -77,7 +77,7 @@ def _summed(model: nn.Module) -> dict[str, Any]:
     gradients: dict[str, Tensor] = {}
     whole: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
-        grad = whole_tensor(parameter.grad)  # a collective call
+        grad = whole_tensor(parameter.grad)  # all processes must call this
         if grad is not None and not isinstance(parameter, DTensor):
             gradients[name] = grad.cpu()
         elif grad is not None and get_rank() == 0:

@@ -222,7 +222,7 @@ def _normalisation(model: Any, dataset: Any) -> _Normalisation:
             return _Normalisation(mean, std, 1.0, "the transform of the data")
     inner = getattr(model, "host", model)
     mean, std = (getattr(inner, name, None) for name in ("mean", "std"))
-    if isinstance(mean, Tensor) and isinstance(std, Tensor):  # of a CLIP
+    if isinstance(mean, Tensor) and isinstance(std, Tensor):  # the mean and std of a CLIP
         top = 255.0 if float(mean.max()) > 1 else 1.0
         return _Normalisation(mean.flatten().cpu(), std.flatten().cpu(), top, "the model itself", done=False)
     return _Normalisation()

@@ -77,7 +77,7 @@ class _Tried(Dataset):
 
 
 class _TriedStream(IterableDataset):
-    """The same of shards (:mod:`hypvision.data.shards`)."""
+    """What is wrong with each sample of a stream of shards (:mod:`hypvision.data.shards`)."""
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
@@ -93,7 +93,7 @@ class _TriedStream(IterableDataset):
 def _fault(work: Any) -> str | None:
     try:
         work()
-    except Exception as error:  # libraries raise errors of every kind for bad content
+    except Exception as error:  # libraries raise errors of any type for damaged content
         return explain(error) or f"{type(error).__name__}: {one_line(error)}"
     return None
 
@@ -138,7 +138,8 @@ def read_config(config: str | Path | Config, options: dict[str, Any] | None, out
     import_extensions(config)
     config = prepare(config)
     for dataset in (one for phase in PHASES for one in datasets_of(config.get(f"{phase}_dataloader"))):
-        dataset.pop("cache", None)  # the cache reads all images at once, so that a damaged one would end the check
+        # the cache would load all images at once, and the first damaged one would end the check
+        dataset.pop("cache", None)
     return config
 
 
@@ -189,7 +190,7 @@ def _open(config: Config, phase: str, run: Any, hooks: list[DatasetHook], report
 
     def build() -> None:
         check_data(config, (phase,))
-        with redirect_stdout(io.StringIO()):  # pycocotools prints
+        with redirect_stdout(io.StringIO()):  # pycocotools prints messages
             dataset = DATASETS.build(config[f"{phase}_dataloader"].dataset)
             if hasattr(dataset, "full_init"):
                 dataset.full_init()
@@ -218,7 +219,7 @@ def _draw(dataset: Any, phase: str, out: Path, report: Report) -> None:
     count = min(PICTURES, len(dataset))
     indices = [number * len(dataset) // count for number in range(count)]
     draws: list[Callable[[], Image.Image | None]] = [partial(picture_of, dataset, index) for index in indices]
-    if hasattr(dataset, "one_by_one"):  # a stream is read in order, so the first ones are drawn
+    if hasattr(dataset, "one_by_one"):  # streams have no random access: draw the first samples
         draws = [partial(_sample_picture, dataset, read) for read in islice(dataset.one_by_one(), count)]
         indices = [*range(count)]
     for index, draw in zip(indices, draws):

@@ -52,7 +52,7 @@ def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[st
     _restore_logs(checkpoint)
     meta = checkpoint.get("meta")
     if isinstance(meta, dict):
-        # Runner.resume would execute this text as Python; mmengine itself writes the config under "cfg".
+        # Runner.resume would run this text as Python code; mmengine itself stores the config under "cfg".
         meta.pop("config", None)
     return checkpoint
 
@@ -83,11 +83,11 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
     """
     if (checkpoint := _handed_over.pop(str(source), None)) is not None:
         return checkpoint
-    # None would load each tensor to the GPU that it was saved from, which may not exist here.
+    # With None each tensor would go to the GPU that it was saved from, which may not exist here.
     device = "cpu" if map_location is None else map_location
     if is_address(source):
         index, record = find(str(source))
-        weights = read_file(resolve(record, index), device)  # a lock lets one process per machine download
+        weights = read_file(resolve(record, index), device)  # a lock lets only one process per machine download
         if record.task == "zero-shot":
             weights = {f"clip.{name}": value for name, value in expand_tokens(weights).items()}
         if record.task == "classification":
@@ -96,7 +96,7 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
     if get_rank() == 0:
         fetch(source)
     barrier()
-    return load_checkpoint_file(fetch(source), device)  # machines with a separate cache fetch it again
+    return load_checkpoint_file(fetch(source), device)  # machines that do not share the cache download it too
 
 
 _handed_over: dict[str, dict[str, Any]] = {}
@@ -216,7 +216,7 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
     def dicts(values: Any) -> bool:
         return isinstance(values, list) and all(isinstance(value, dict) for value in values)
 
-    def states(value: Any) -> bool:  # one optimiser's state, or a dict of several
+    def states(value: Any) -> bool:  # the state of one optimiser, or a dict of several
         if not isinstance(value, dict) or not value:
             return False
         if "param_groups" in value:
@@ -308,12 +308,12 @@ def readable_resume(runner: Any) -> Iterator[None]:
             resume()
         except (HypvisionError, OSError, KeyboardInterrupt):
             raise
-        except Exception as error:  # mmengine and PyTorch raise many classes for bad content
+        except Exception as error:  # mmengine and PyTorch raise errors of many types for damaged content
             raise _not_resumed(runner, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
         wrapper = getattr(runner, "optim_wrapper", None)
         for one in wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]:
             for parameter, entry in getattr(getattr(one, "optimizer", None), "state", {}).items():
-                if hasattr(parameter, "placements"):  # the local shard, like the state's
+                if hasattr(parameter, "placements"):  # the parameter is a shard, as its state is
                     continue
                 for name, value in entry.items():
                     if isinstance(value, Tensor) and value.dim() and value.shape[:1] != parameter.shape[:1]:
@@ -373,7 +373,7 @@ class _Schedule:
             for group, values in zip(scheduler.optimizer.param_groups, rates):
                 group.update(values)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the optimizer does not step with them
+            warnings.simplefilter("ignore")  # PyTorch warns about schedulers that step before the optimiser
             for step in range(1, loop._iter + 1):
                 for scheduler in self.schedulers:
                     if not scheduler.by_epoch or (length and step % length == 0):
@@ -450,7 +450,7 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
     return None
 
 
-# libyaml's loader is ten times as fast; a config based on mmdet's reads a hundred metafiles.
+# libyaml's loader is ten times as fast; a config based on mmdet's reads a hundred metafiles of models.
 _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -466,7 +466,7 @@ class PickleWriter(PickleHandler):
     command."""
 
     def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
-        raise HypvisionError(  # mmengine passes an open file, so the name is unknown
+        raise HypvisionError(  # mmengine passes an open file without its name
             "A file that the data of the config name is a pickle (.pkl, .pickle), which could run any code, so it was "
             "not read. If you trust it, convert it to JSON, and name that file in the config."
         )
@@ -493,7 +493,7 @@ def install() -> None:
     CheckpointLoader.register_scheme(prefixes=names, loader=load, force=True)
     stores = (r"(\S+\:)?s3://", r"(\S+\:)?petrel://", "pavi://")
     CheckpointLoader.register_scheme(prefixes=stores, loader=refuse_store, force=True)
-    # mmengine's loaders of torchvision://, open-mmlab:// and mmcls:// look up an address and call this function.
+    # mmengine calls this function for torchvision://, open-mmlab:// and mmcls:// after it has found the URL.
     mmengine_checkpoint.load_from_http = lambda name, map_location=None, model_dir=None: load(name, map_location)
     for prefixes, read in (
         (("modelzoo://", "torchvision://"), mmengine_checkpoint.load_from_torchvision),
@@ -503,7 +503,7 @@ def install() -> None:
         CheckpointLoader.register_scheme(prefixes=prefixes, loader=_of_a_list(read), force=True)
     mmengine_config.FormatCode = format_once
     register_backend("local", AtomicLocalBackend, force=True, prefixes="")
-    # mmengine caches backends, so drop those of the old class.
+    # mmengine caches storage backends, so remove those of the old class.
     for key, backend in list(mmengine_io.backend_instances.items()):
         if type(backend) is LocalBackend:
             del mmengine_io.backend_instances[key]

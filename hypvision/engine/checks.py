@@ -65,7 +65,7 @@ def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test"))
     Raises:
         HypvisionError: something is missing.
     """
-    from hypvision.data.image_folder import check_root  # imports PyTorch, which other uses of this module do not need
+    from hypvision.data.image_folder import check_root  # imports PyTorch, which other functions here do not need
 
     for phase in phases:
         loader = config.get(f"{phase}_dataloader")
@@ -228,7 +228,7 @@ def _explain_building(error: Exception, text: str) -> str | None:
             known: list[str] = []
             kind = names.get(owner)
             if inspect.isclass(target) and owner in [base.__name__ for base in target.__mro__]:
-                kind, owner = target, target.__name__  # the class of the config, or one of its bases
+                kind, owner = target, target.__name__  # the class that the config names, or a base class
             if inspect.isclass(kind) and owner != "DataLoader":
                 found = [name for base in kind.__mro__ for name in inspect.signature(base).parameters]
                 known = [name for name in found if name not in ("args", "kwargs")]
@@ -255,7 +255,7 @@ def _explain_building(error: Exception, text: str) -> str | None:
 @contextmanager
 def readable_errors() -> Iterator[None]:
     """Context or decorator that raises a :class:`HypvisionError` for exceptions that :func:`explain` can explain."""
-    # Print no traceback for each log line that cannot be written (full disk); the error that follows says it.
+    # On a full disk, logging would print a traceback for every line; the error that ends the command says it once.
     verbose, logging.raiseExceptions = logging.raiseExceptions, False
     try:
         yield

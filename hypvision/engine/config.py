@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 PHASES = ("train", "val", "test")
-# Keys that mmengine's Runner and this engine read; a config may have others for its own use.
+# Keys that mmengine's Runner or hypvision reads; a config may have others for its own use.
 RUN_KEYS = (
     "model", "work_dir", "train_dataloader", "val_dataloader", "test_dataloader", "train_cfg", "val_cfg",
     "test_cfg", "auto_scale_lr", "optim_wrapper", "param_scheduler", "val_evaluator", "test_evaluator", "default_hooks",
@@ -38,7 +38,7 @@ RUN_KEYS = (
     "log_processor", "log_level", "visualizer", "vis_backends", "default_scope", "randomness", "experiment_name",
     "model_wrapper_cfg", "find_unused_parameters", "tta_model", "tta_pipeline",
 )  # fmt: skip
-# The types that mmengine accepts; others would fail far from the config.
+# The types that mmengine accepts; other types would cause errors far from the config.
 KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "a dict": (dict, (
         "model", *(f"{phase}_{part}" for phase in PHASES for part in ("dataloader", "cfg")), "optim_wrapper",
@@ -54,10 +54,10 @@ KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     )),
 }  # fmt: skip
 
-OWN = "hypvision::"  # prefix of a shipped config in _base_, like "mmdet::" for mmdet's
+OWN = "hypvision::"  # prefix in _base_ for configs that come with hypvision, as "mmdet::" for mmdet's
 
 
-_LARGEST = 2**22  # bytes of a config; mmengine takes minutes for ten times as many
+_LARGEST = 2**22  # in bytes; mmengine needs minutes for ten times as many
 
 
 def load_config(source: str | Path | Config, options: dict[str, Any] | None = None) -> Config:
@@ -108,7 +108,8 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
                 f"The config '{path}', or a base of it, names itself in _base_, or is nested too deeply. Correct it."
             ) from error
         except Exception as error:  # a config is code and can raise anything
-            no_place = error.__context__  # mmengine copies configs to a temporary folder, which may not exist
+            # mmengine copies configs to the temporary folder, which may be missing or full
+            no_place = error.__context__
             if isinstance(error, UnboundLocalError) and isinstance(no_place, OSError):
                 raise HypvisionError(
                     f"The config '{path}' cannot be read: {one_line(no_place)}. Free some space, or set TMPDIR to a "
@@ -145,7 +146,7 @@ def _check_kinds(config: Config, source: str | Path | Config) -> None:
             value = config
             for part in key.split("."):
                 value = value.get(part) if hasattr(value, "get") else None
-            parts = value if isinstance(value, (list, tuple)) else ()  # hooks may be objects already
+            parts = value if isinstance(value, (list, tuple)) else ()  # a list of hooks may contain hook objects
             plain = any(part is None or isinstance(part, (str, int, float)) for part in parts)
             if value is not None and (plain or not isinstance(value, kinds)):
                 raise HypvisionError(f"The config '{source}' has {key} = {value!r}, but {expected} is expected there.")
@@ -313,7 +314,7 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
         PREPARATIONS[config.default_scope](config)
 
     if config.get("visualizer") is not None:
-        # With a fixed name, as in OpenMMLab's configs, a second run in this process would write into the first one's
+        # With a fixed name, as in OpenMMLab's configs, a second run in this process would write to the first one's
         # folder.
         config.visualizer.name = f"{stem}-{uuid.uuid4().hex[:8]}"
 
@@ -338,7 +339,7 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
         if not torch.cuda.is_available():
             loader.pop("pin_memory", None)
     if config.get("train_dataloader") is not None:
-        # The main process reseeds the workers in each epoch: see RepeatableSeedHook, SeekingIterTrainLoop.
+        # The main process gives the workers new seeds in each epoch: see RepeatableSeedHook, SeekingIterTrainLoop.
         config.train_dataloader.setdefault("worker_init_fn", dict(type="seed_worker"))
         config.train_dataloader.persistent_workers = False
         schedule = config.get("train_cfg")
@@ -378,7 +379,7 @@ def leave_out_pretrained(model: Any, whole: bool = False) -> None:
         if model.get(key):
             model[key] = without if model[key] is True or key != "pretrained" else None
     for key, part in model.items():
-        if key not in ("clip", "distillation"):  # checkpoints do not contain the teacher
+        if key not in ("clip", "distillation"):  # checkpoints do not contain the weights of the teacher
             leave_out_pretrained(part, whole)
 
 
@@ -426,7 +427,7 @@ def _join_cpu_processes(config: Config, launcher: str) -> None:
         )
     if not dist.is_initialized():
         dist.init_process_group(config.env_cfg.dist_cfg.backend)
-    if config.get("model_wrapper_cfg") is None:  # mmengine's own function selects CUDA devices
+    if config.get("model_wrapper_cfg") is None:  # mmengine's own wrapper works on CUDA devices only
         unused = config.get("find_unused_parameters", False)
         options = dict(device_ids=None, broadcast_buffers=False, find_unused_parameters=unused)
         config.model_wrapper_cfg = dict(type="MMDistributedDataParallel", **options)
@@ -481,7 +482,7 @@ def parse_options(items: list[str]) -> dict[str, Any]:
     return options
 
 
-_SPACE = "\ue000"  # an unused character that replaces spaces within strings
+_SPACE = "\ue000"  # a private character that stands for spaces within strings
 
 
 def _with_spaces(value: Any) -> Any:

@@ -29,11 +29,11 @@ from hypvision.engine.metrics import worst
 from hypvision.zoo.cards import count_text
 
 _OWN = str(Path(__file__).resolve().parents[1])
-_LINES = 30.0  # seconds between lines if the output is no terminal
+_LINES = 30.0  # seconds between progress lines if the output is not a terminal
 
 
 class _Brief(logging.Filter):
-    """Logging filter for errors and for warnings of this package."""
+    """A logging filter that passes errors, and warnings of this package."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         ours = record.pathname.startswith(_OWN)
@@ -71,7 +71,7 @@ def quiet(verbose: bool = False) -> Iterator[None]:
                 handler.setStream(sys.stderr)
                 handler.addFilter(_Brief())
 
-    MMLogger.__init__ = init  # instances are created deep inside mmengine and print the config at once
+    MMLogger.__init__ = init  # replaced, because mmengine creates its logger and logs the config in one step
     warned = logging.getLogger("py.warnings")
     relay = _Relay()
     warned.addHandler(relay)
@@ -146,7 +146,7 @@ class ConsoleHook(Hook):
     def __init__(self) -> None:
         self.train_bar: _Progress | None = None
         self.other_bar: _Progress | None = None
-        self.rows = 0  # of the validation table
+        self.rows = 0  # printed rows of the validation table
         self.heads: list[str] = []
 
     # Before the first step
@@ -179,7 +179,8 @@ class ConsoleHook(Hook):
         loader = runner.train_dataloader
         wrapper = type(runner.optim_wrapper).__name__
         optimizer = type(getattr(runner.optim_wrapper, "optimizer", runner.optim_wrapper)).__name__
-        size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", "?")  # mmdet groups images by shape
+        # mmdet's batch sampler groups images by shape
+        size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", "?")
         say(f"data    {_described(loader)}, {size} at a time")
         by_epoch = isinstance(runner.train_loop, EpochBasedTrainLoop)
         epochs = f"{_count(runner.max_epochs, 'epoch')}, " if by_epoch else ""
@@ -194,7 +195,8 @@ class ConsoleHook(Hook):
         if self.train_bar is not None:
             rates = [rate for group in runner.optim_wrapper.get_lr().values() for rate in group]
             loss = (outputs or {}).get("loss")
-            facts = [] if loss is None else [f"loss {float(loss):.4g}"]  # the value is on the CPU since StopOnNaNHook
+            # StopOnNaNHook has already copied the loss to the CPU
+            facts = [] if loss is None else [f"loss {float(loss):.4g}"]
             facts += [f"lr {max(rates):.3g}"] if rates else []
             self.train_bar.update(runner.iter + 1, ", ".join(facts))
 
@@ -257,12 +259,12 @@ def _described(loader: Any) -> str:
     dataset = loader.dataset
     classes = (getattr(dataset, "metainfo", None) or {}).get("classes") or ()
     words = f", {len(classes)} classes" if classes else ""
-    count = getattr(dataset, "total", None) or len(dataset)  # shards: of all processes
+    count = getattr(dataset, "total", None) or len(dataset)  # shards have "total": the samples of all processes
     return f"{count} samples of {type(dataset).__name__}{words}"
 
 
 def _say_worst(evaluator: Any) -> None:
-    """A line of the worst classes of each metric that knows them; the log file has more of them."""
+    """Print the worst classes of each metric that measures classes; the log file has more of them."""
     for classes in (metric.classes for metric in evaluator.metrics if getattr(metric, "classes", ())):
         shown = ", ".join(f"{found.name:.40} {found.value:.3g} (of {found.samples})" for found in worst(classes, 5))
         say(f"  worst of {len(classes)} classes: {shown}")
@@ -276,8 +278,8 @@ def _count(number: int, unit: str) -> str:
     return f"{number} {unit}{'' if number == 1 else 's'}"
 
 
-_ROWS = 10  # between columns
-_NARROWEST = 7  # column width: four digits with sign and point
+_ROWS = 10  # spaces between columns
+_NARROWEST = 7  # least column width: four digits, sign and decimal point
 
 
 def _table(row: dict[str, str], head: bool = True) -> str:

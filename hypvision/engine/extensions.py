@@ -27,7 +27,7 @@ class TestOptions:
         show: ``--show-dir``, with the folder.
     """
 
-    __test__: ClassVar[bool] = False  # pytest would collect a class of this name
+    __test__: ClassVar[bool] = False  # tells pytest that this class is not a test
 
     augment: Callable[[Config], None]
     show: Callable[[Config, Path], None]

@@ -141,7 +141,7 @@ class UnusedParametersHook(Hook):
             optimizer.register_step_pre_hook(lambda *_: self._check(unwrapped(runner)))
 
     def _check(self, model: torch.nn.Module) -> None:
-        if not self._first:  # a hook that removed itself here would disturb the loop over hooks
+        if not self._first:  # a hook must not remove itself while mmengine iterates over the hooks
             return
         self._first = False
         unused = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
@@ -162,12 +162,12 @@ class StopOnNaNHook(Hook):
         HypvisionError: the loss is NaN or infinite; names the iteration, the last good checkpoint and what to try.
     """
 
-    priority = "HIGHEST"  # registered after ReduceLossHook, so every process sees the same value and stops
+    priority = "HIGHEST"  # runs after ReduceLossHook, so that all processes see the same loss and stop together
 
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
     ) -> None:
-        # This costs nothing: the logging that follows reads the same value from the device.
+        # item() costs no further wait: the logger that follows reads the same value from the GPU.
         loss = torch.as_tensor((outputs or {}).get("loss", 0.0)).detach().item()
         if math.isfinite(loss):
             return
@@ -261,7 +261,7 @@ class CheckClassesHook(DatasetHook):
     def __init__(self, by_name: bool = True) -> None:
         self.by_name = by_name
         self.known: KnownClasses | None = None
-        self._of_training = False  # whether the training data come next
+        self._of_training = False  # whether the next data set to check is the training data
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         names, model = classes_in(checkpoint), network_of(runner)
@@ -278,9 +278,10 @@ class CheckClassesHook(DatasetHook):
         of_training, self._of_training = self._of_training, False
         model, meta = network_of(runner), getattr(dataset, "metainfo", None) or {}
         heads, names = list(class_heads(model)), tuple(meta.get("classes") or ())
-        # Open-vocabulary models take the names at run time; a panoptic model splits the classes over its heads.
+        # Open-vocabulary models get the names at run time; a panoptic model has separate heads for things and stuff.
         free = getattr(model, "open_vocabulary", False) or getattr(dataset, "return_classes", False)
-        fixed = heads or of_training and hasattr(model, "train_classes")  # a metric learner's, in training alone
+        # a metric learner fixes its classes only in training
+        fixed = heads or of_training and hasattr(model, "train_classes")
         if not fixed or not names or free or "thing_classes" in meta:
             return
         place = f"{type(dataset).__name__} in '{_place(dataset)}'"
@@ -385,7 +386,7 @@ class InterruptHook(Hook):
         TrainingInterrupted: after the state is safe.
     """
 
-    priority = "LOWEST"  # after CheckpointHook and EMAHook
+    priority = "LOWEST"  # runs after CheckpointHook and EMAHook
 
     def __init__(self) -> None:
         self._received: signal.Signals | None = None
@@ -409,7 +410,7 @@ class InterruptHook(Hook):
     ) -> None:
         stop = self._received is not None
         if get_world_size() > 1:
-            # All processes must stop in the same iteration, or the others would wait forever.
+            # All processes must stop in the same iteration; otherwise the others would wait forever.
             flag = torch.tensor(float(stop), device=next(runner.model.parameters()).device)
             all_reduce(flag, op="max")
             stop = bool(flag.item())
@@ -455,7 +456,7 @@ class EarlyStoppingHook(Hook):
         HypvisionError: no validation, a metric that it does not give, or nobody says what is better.
     """
 
-    priority = "LOWEST"  # after CheckpointHook, whose best checkpoint the message names
+    priority = "LOWEST"  # runs after CheckpointHook: the message names its best checkpoint
 
     def __init__(
         self,
@@ -487,7 +488,8 @@ class EarlyStoppingHook(Hook):
                 "to be judged by, in the EarlyStoppingHook."
             )
         try:
-            self.rule = self.rule or CheckpointHook(save_best=self.monitor).rules[0]  # mmengine has a list of names
+            # mmengine knows the rules of common metrics
+            self.rule = self.rule or CheckpointHook(save_best=self.monitor).rules[0]
         except ValueError as error:
             raise HypvisionError(
                 f"Early stopping does not know whether a greater or a smaller '{self.monitor}' is better. Set "
@@ -558,7 +560,7 @@ class ClassTableHook(Hook):
                 runner.logger.info("\n".join([f"{type(metric).__name__} of each class (samples):", *lines]))
 
 
-_LOGGED = 50  # classes
+_LOGGED = 50  # classes that are logged
 
 
 @HOOKS.register_module()
@@ -571,7 +573,7 @@ class CoreTimeHook(Hook):
     def before_train(self, runner: Runner) -> None:
         self._begin = time.process_time() - runner.message_hub.get_info("core_seconds", 0.0)
 
-    def after_train_epoch(self, runner: Runner) -> None:  # before the checkpoint is written
+    def after_train_epoch(self, runner: Runner) -> None:  # runs before the checkpoint is written
         runner.message_hub.update_info("core_seconds", time.process_time() - self._begin)
 
     after_train = after_train_epoch

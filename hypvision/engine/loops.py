@@ -54,7 +54,7 @@ class _SeekingIterator:
             self.position += 1
             return None
         if self.batches is None or (self.restart_interval > 0 and self.position % self.restart_interval == 0):
-            self.batches = None  # ends the old workers before the new ones start
+            self.batches = None  # end the old workers before the new ones start
             self.batches = self._open()
         self.position += 1
         return next(self.batches)
@@ -63,7 +63,7 @@ class _SeekingIterator:
         loader, seed = self.loop.dataloader, self.loop.runner.seed
         if hasattr(loader.dataset, "seek"):
             loader.dataset.seek(self.position, loader.batch_size)
-            loader._iterator = None  # persistent workers have the data set as it was
+            loader._iterator = None  # persistent workers hold an outdated copy of the data set
         else:
             loader.sampler.indices = islice(loader.sampler._indices_of_rank(), self.position * loader.batch_size, None)
         seed_everything(int(np.random.SeedSequence([seed, get_rank(), self.position]).generate_state(1)[0]))

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from hypvision.errors import HypvisionError, require
 
-_WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)  # s
+_WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)  # seconds between attempts
 
 
 def require_mmengine() -> ModuleType:

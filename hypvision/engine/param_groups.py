@@ -106,7 +106,7 @@ class TimmParamGroups(ParamGroups):
         decay, layer_decay = self.optimizer_cfg.get("weight_decay", 0.0), self.options["layer_decay"]
         if layer_decay is None:
             spared = _no_weight_decay(model)
-            # timm exempts every name that ends in bias; a table of position biases is no layer bias
+            # timm exempts every name that ends in "bias", but tables of relative position biases should decay.
             named = [
                 (f"{name}_table" if p.dim() > 1 and name.endswith(".bias") and name not in spared else name, p)
                 for name, p in model.named_parameters()
@@ -123,7 +123,7 @@ class TimmParamGroups(ParamGroups):
             backbone, decay, no_weight_decay_list=_no_weight_decay(backbone), layer_decay=layer_decay
         )
         for group in groups:
-            # mmengine's schedulers scale each group's own rate, where timm's expect lr_scale.
+            # mmengine's schedulers change the rate of each group and ignore timm's lr_scale.
             group["lr"] = base_lr * group.pop("lr_scale")
         inside = {id(parameter) for parameter in backbone.parameters()}
         rest = [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) not in inside]
@@ -150,7 +150,7 @@ class TimmParamGroups(ParamGroups):
         scaled: list[dict[str, Any]] = []
         for group in groups:
             params = list(group["params"])
-            # A rate of 0 is not enough: schedules with an ``eta_min`` would raise it.
+            # A rate of 0 would not freeze them: schedules with ``eta_min`` raise it.
             for factor in sorted({factors.get(id(p), 1.0) for p in params} - {0.0}):
                 part = [p for p in params if factors.get(id(p), 1.0) == factor]
                 scaled.append({**group, "params": part, "lr": group.get("lr", base) * factor})
@@ -232,7 +232,7 @@ class GroupMultiStepLR(MultiStepLR):
 
     def __init__(self, optimizer: Any, *args: Any, leave_out: Sequence[str] = (), **kwargs: Any):
         self.leave_out = tuple(leave_out)
-        # not ``all``: mmengine's wrapper adds a group without parameters to log the rate
+        # ``any`` instead of ``all``, because mmengine's wrapper adds an unnamed group to log the rate.
         if self.leave_out and not any("name" in group for group in optimizer.param_groups):
             raise HypvisionError(
                 "param_scheduler has 'leave_out', but the parameter groups of the optimiser have no names. Set "

@@ -16,8 +16,8 @@ from timm.optim import Muon as TimmMuon
 from timm.optim import muon as _muon
 
 _SIZE, _TRIES = 256, 5
-_LIMIT = 2.0  # below it with bfloat16 instructions; above 10 without
-_GAIN = 0.8  # a margin against noise, so that all processes of a machine decide alike
+_LIMIT = 2.0  # ratio of times: below 2 on CPUs with bfloat16 instructions, above 10 on others
+_GAIN = 0.8  # margin for noise, so that all processes of a machine decide alike
 
 
 @lru_cache(maxsize=1)
@@ -28,7 +28,7 @@ def slowness_of_bfloat16() -> float:
 
 def _seconds(dtype: torch.dtype) -> float:
     matrix = torch.ones(_SIZE, _SIZE, dtype=dtype)
-    matrix @ matrix  # the first call prepares the kernel
+    matrix @ matrix  # the first call includes set-up
     best = float("inf")
     for _ in range(_TRIES):
         begin = time.perf_counter()

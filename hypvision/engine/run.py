@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 _RUNS = count()
-# mmengine needs all settings of a loop or none.
+# For each loop, mmengine needs either all of these settings or none.
 _LOOPS = (
     ("train_dataloader", "train_cfg", "optim_wrapper"),
     ("val_dataloader", "val_cfg", "val_evaluator"),
@@ -67,18 +67,20 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
                 f"or leave {given} out."
             )
     if config.get("optim_wrapper") is None:
-        config.param_scheduler = None  # mmengine refuses these without a loader
-    # mmengine overwrites the config and the name of the last checkpoint without a check.
+        config.param_scheduler = None  # mmengine refuses a param_scheduler without an optim_wrapper
+    # mmengine overwrites the copy of the config and last_checkpoint without asking.
     written = Path(config.work_dir, Path(config.filename or "config.py").name)
     is_given = bool(config.filename) and written.is_file() and written.samefile(config.filename)
-    if is_given or not of_training:  # the file there is the given config itself, or the copy that the training wrote
-        object.__setattr__(config, "_filename", None)  # then mmengine writes the config into its time-stamped folder
+    if is_given or not of_training:  # the file is the given config itself, or the copy from the training
+        # mmengine then writes the config only into its time-stamped folder
+        object.__setattr__(config, "_filename", None)
     else:
         with protecting(*files_of(config)):
             check_output(written)
     check_output(Path(config.work_dir, "last_checkpoint"))
     if number := next(_RUNS):
-        # mmengine names log and message hub by this name and the second: two short runs of a process would share them.
+        # mmengine names the log and the message hub by this name and the second: two runs in one second would share
+        # them.
         config.experiment_name = f"{config.get('experiment_name') or Path(config.filename or 'run').stem}-{number}"
     if config.get("runner_type") == "ShardedRunner":
         import hypvision.engine.sharded  # noqa: F401 - registers it; too heavy to import in every training
@@ -219,7 +221,7 @@ def _draw_results(runner: Runner) -> None:
         panels = choose(read_runs([runner.work_dir]))
         if any(len(curve.steps) > 1 for panel in panels.values() for curve in panel):
             draw_curves(panels, Path(runner.work_dir, "results.png"))
-    except HypvisionError as error:  # there is no log file, or the disk is full: the training is complete nevertheless
+    except HypvisionError as error:  # no log file or a full disk, but the training itself is complete
         _logger.info("results.png was not drawn: %s", error)
 
 
@@ -228,7 +230,7 @@ def _check_weights(
 ) -> None:
     """Raise an error for a checkpoint of another architecture before the Runner loads it."""
     if "://" in path and not path.startswith(("http://", "https://")) and not is_address(path):
-        return  # a name in one of mmengine's lists, for its own loaders
+        return  # only mmengine's own loaders can read this name
     checkpoint = load(path)
     if resume and "optimizer" not in checkpoint:
         raise HypvisionError(
@@ -292,7 +294,7 @@ def test(
         if not address and not Path(weights).is_file():
             raise HypvisionError(f"There is no checkpoint '{weights}'. Give the path of a .pth file.")
         check_data(config, ("test",))
-        # The checkpoint's state_dict already holds the averaged weights.
+        # The state_dict of the checkpoint already has the averaged weights.
         config.custom_hooks = [hook for hook in config.custom_hooks if hook.get("type") != "EMAHook"]
         config.resume, config.load_from = False, str(weights)
         leave_out_pretrained(config.model)
@@ -352,7 +354,7 @@ def _write_predictions(config: Config, path: Path) -> None:
             continue
         if argument == "outfile_prefix":
             path = path.with_suffix("")
-            for kind in ("bbox", "segm", "proposal", "keypoints"):  # mmdet writes them itself
+            for kind in ("bbox", "segm", "proposal", "keypoints"):  # mmdet writes these files itself
                 check_output(f"{path}.{kind}.json")
         else:
             check_output(path)
@@ -379,7 +381,7 @@ def _write_report(config: Config, folder: Path, weights: str) -> None:
 
 
 def check_result(config: Config, path: Path) -> None:
-    """Raise an error for a result path among the data, where it could overwrite images or true label maps."""
+    """Raise an error for a result path inside a data folder, where it could overwrite images or true label maps."""
     result, here = path.expanduser().resolve(), Path.cwd()
     for data in data_folders(config):
         # The working directory contains everything, not only data.

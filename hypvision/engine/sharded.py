@@ -49,7 +49,7 @@ def _gathered(optimizer: Optimizer, content: dict[str, Any]) -> dict[str, Any]:
     """The state dict of an optimiser with gathered tensors."""
     state = {number: dict(entry) for number, entry in content["state"].items()}
     for parameter, entry, name, value in _states(optimizer, state):
-        if not isinstance(value, DTensor):  # each process updates the points in its own rows
+        if not isinstance(value, DTensor):  # each process has updated only its own rows
             whole = value.new_empty(parameter.shape[0], *value.shape[1:], device="meta")
             value = DTensor.from_local(
                 value, parameter.device_mesh, parameter.placements, shape=whole.shape, stride=whole.stride()
@@ -61,14 +61,14 @@ def _gathered(optimizer: Optimizer, content: dict[str, Any]) -> dict[str, Any]:
 class _CutHook(Hook):
     """Shards the full tensors of a loaded checkpoint like the model and its optimiser."""
 
-    priority = "LOWEST"  # after hooks that rename weights
+    priority = "LOWEST"  # runs after hooks that rename weights
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         own, given = runner.model.state_dict(), checkpoint.get("state_dict", checkpoint)
         for name, value in own.items():
             if isinstance(value, DTensor) and name in given:
                 given[name] = cut(given[name], value)
-        if not runner._resume or "optimizer" not in checkpoint:  # only weights are loaded
+        if not runner._resume or "optimizer" not in checkpoint:  # the run loads weights without a training state
             return
         optimizer = runner.optim_wrapper.optimizer
         points = {
@@ -114,7 +114,7 @@ class ShardedRunner(Runner):
         return model
 
     def _init_model_weights(self) -> None:
-        if not self.distributed:  # otherwise it was done before sharding
+        if not self.distributed:  # with several processes it was done before sharding
             super()._init_model_weights()
 
     def register_hooks(self, default_hooks: dict | None = None, custom_hooks: list | None = None) -> None:

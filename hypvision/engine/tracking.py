@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TRACKERS = {"tensorboard": "TensorboardVisBackend", "wandb": "WandbVisBackend", "mlflow": "MLflowVisBackend"}
 """Package -> the backend that writes to it."""
 
-# mlflow refuses long values: of the config it gets what one compares, and the whole as a file.
+# mlflow refuses long values: it gets these parts as parameters and the whole config as a file.
 _PARAMETERS = ("optim_wrapper", "train_cfg", "param_scheduler", "randomness")
 
 
@@ -70,5 +70,5 @@ def _logged_in() -> bool:
     wandb = import_module("wandb")
     try:
         return bool(wandb.login(prompt=False))
-    except TypeError:  # versions without the option that skips the question
+    except TypeError:  # older wandb without the argument "prompt"
         return bool(wandb.api.api_key)

@@ -62,7 +62,7 @@ def _adopted(module: nn.Module, name: str, child: nn.Module | None) -> None:
         child.held = True
 
 
-# called for the first learned curvature only: the hook slows down the building of every module
+# Registered at the first learned curvature only, because the hook slows down the construction of every module.
 _watch_modules = functools.cache(lambda: nn.modules.module.register_module_module_registration_hook(_adopted))
 
 
@@ -101,10 +101,10 @@ class Manifold(nn.Module):
         ValueError: ``c`` is not positive, or the bounds do not enclose 1.
     """
 
-    # how many coordinates a point has more than the space has dimensions
+    # coordinates of a point minus dimensions of the space
     extra = 0
-    # Methods of every manifold of this package. They are only declared here: a manifold of your own may lack some, and
-    # optimisers see by that what it can do.
+    # Methods of every manifold of this package, declared without a body: another manifold may lack some, and optimisers
+    # test which it has.
     dist: Callable[..., Tensor]
     dist0: Callable[..., Tensor]
     cdist: Callable[[Tensor, Tensor], Tensor]
@@ -139,7 +139,7 @@ class Manifold(nn.Module):
     wrapped_normal: Callable[..., Tensor]
     wrapped_normal_log_prob: Callable[[Tensor, Tensor, Tensor | float], Tensor]
     origin: Callable[..., Tensor]
-    # whether a module holds the manifold, so that state dicts have its learned curvature
+    # whether a module has registered the manifold, so that its state dict contains a learned curvature
     held = False
     log_c: CurvatureParameter
 
@@ -167,7 +167,7 @@ class Manifold(nn.Module):
         if not self.learnable:
             return self.initial_c
         low, high = self.log_bounds
-        # Straight through: a value that an optimiser pushed out of bounds can come back.
+        # The clamp passes the gradient unchanged, so a value outside the bounds can be trained back.
         return torch.exp(self.log_c + (self.log_c.clamp(low, high) - self.log_c).detach())
 
     def _value(self) -> float:
@@ -389,7 +389,7 @@ class Hyperbolic(Common):
     """
 
     _functions: ClassVar[ModuleType]
-    # names of functions that differ from the method's
+    # method -> name of the function, where the two differ
     _names: ClassVar[dict[str, str]] = {}
 
     def _call(self, name: str, **arguments: Any) -> Tensor:
@@ -560,7 +560,7 @@ class PoincareBall(Hyperbolic):
         "matvec": "mobius_matvec",
         "centroid": "midpoint",
     }
-    # methods whose results are projected
+    # methods that project their results onto the manifold
     _maps = frozenset(
         {*_names, "expmap", "frechet_mean", "geodesic", "geodesic_unit", "rescale", "rotate"}
         | {"weighted_centroids", "wrapped_normal"}

@@ -35,7 +35,7 @@ class Function(torch.autograd.Function):
     would meet operands of another dtype than they were written for.
     """
 
-    if TYPE_CHECKING:  # PyTorch's own has no types
+    if TYPE_CHECKING:  # PyTorch's version has no type annotations
 
         @classmethod
         def apply(cls, *args: Any) -> Any: ...
@@ -78,7 +78,7 @@ def backward_of(
     double backward is then that of plain operations, and the usual one pays nothing for it.
     """
     with torch.enable_grad(), exact(grad.device):
-        # Aliases: one input may be the history of another, and its share must not be counted twice.
+        # Views, because one input may be computed from another, whose gradient would then be counted twice.
         inputs = [x.view_as(x) if isinstance(x, Tensor) else x for x in inputs]
         wanted = [x for x, need in zip(inputs, needed) if need and isinstance(x, Tensor)]
         found = iter(torch.autograd.grad(function(*inputs), wanted, grad, create_graph=True, allow_unused=True))
@@ -94,8 +94,8 @@ class _Signature(NamedTuple):
 
     function: str
     arguments: list[str]
-    vectors: list[tuple[int, str, int]]  # and the least number of dimensions
-    others: list[tuple[int, str, int]]  # and how many coordinates fewer than the vectors they have
+    vectors: list[tuple[int, str, int]]  # (position, name, least number of dimensions)
+    others: list[tuple[int, str, int]]  # (position, name, how many coordinates fewer than the vectors)
     curvatures: list[tuple[int, str]]
 
 
@@ -165,7 +165,7 @@ def _vectors(
     for place, argument, rank in signature.vectors:
         value = args[place] if place < len(args) else kwargs.get(argument)
         if value is None:
-            continue  # the call itself will raise Python's error for a missing or unknown argument
+            continue  # the call itself raises Python's error about missing or unknown arguments
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < rank:
             _refuse(signature.function, argument, value, rank)
         if dtype is None:
@@ -204,7 +204,7 @@ def _curvatures(
                 )
         elif isinstance(c, Tensor) and (c.requires_grad or dtype == torch.float64 != c.dtype):
             learned = saturate_gradient(c) if c.is_floating_point() else c
-            if dtype == torch.float64:  # learned in float32: its root and inverse must not be rounded to that
+            if dtype == torch.float64:  # the parameter is float32, but its root and inverse need float64
                 learned = learned.double()
             if place < len(args):
                 args = (*args[:place], learned, *args[place + 1 :])
@@ -303,7 +303,7 @@ def widen(x: float | Tensor) -> float | Tensor:
     return x.double() if isinstance(x, Tensor) and has_float64(x) else x
 
 
-# Up to this many coordinates calls cost more than arithmetic, and plain operations are as fast
+# Up to this many coordinates the cost of calls dominates, and plain operations are as fast
 _FEW = 2**14
 
 
@@ -346,7 +346,7 @@ class _WideSquareNorm(Function):
         if x.device.type != "cpu" or x.numel() <= 2**17:
             length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)
             return length.square_()
-        # Blocks of rows that stay in the cache: a float64 copy of everything costs more than all the rest.
+        # Work on blocks of rows that fit into the cache: a float64 copy of the whole tensor would dominate the time.
         flat = x.reshape(-1, x.shape[-1])
         norm = torch.empty(flat.shape[0], dtype=torch.float64)
         rows = max(1, 2**17 // max(1, x.shape[-1]))
@@ -362,7 +362,8 @@ class _WideSquareNorm(Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         x: Tensor
         (x,) = ctx.saved_tensors
-        return x * (2 * grad).clamp(-1e34, 1e34).to(x.dtype)  # times vectors of the ball, which are shorter than 1e4
+        # so that products with vectors of the ball (shorter than 1e4) are finite
+        return x * (2 * grad).clamp(-1e34, 1e34).to(x.dtype)
 
 
 def wide_square_norm(x: Tensor) -> Tensor:
@@ -379,8 +380,8 @@ def wide_square_norm(x: Tensor) -> Tensor:
     return _WideSquareNorm.apply(x) if needs_grad(x) else _WideSquareNorm.values(x)
 
 
-# Row sums in float32 to twice its digits, for devices without float64: error-free transformations (Dekker 1971; Ogita,
-# Rump and Oishi 2005). Compilers must not reassociate them, and those of PyTorch do not.
+# Row sums with twice the digits of float32, for devices without float64: error-free transformations (Dekker 1971;
+# Ogita, Rump and Oishi 2005). A compiler must not reassociate them; PyTorch's does not.
 
 
 def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -393,7 +394,7 @@ def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """The rounded product and its rounding error; factors beyond 1e34 (1e300 in float64) overflow."""
     product = a * b
-    # halves of the digits, whose products are exact
+    # split into halves of the digits, because products of halves are exact
     shift = 2.0**27 + 1 if a.dtype == torch.float64 else 2.0**12 + 1
     a_high, b_high = a * shift, b * shift
     a_high, b_high = a_high - (a_high - a), b_high - (b_high - b)
@@ -435,7 +436,7 @@ def gap_to_one(x: Tensor, c: float | Tensor) -> tuple[Tensor, Tensor]:
             high = c.detach().to(x.dtype)
         else:
             rounded = c
-            if x.dtype != torch.float64:  # a number has more digits than the dtype
+            if x.dtype != torch.float64:  # a Python number may have more digits than the dtype
                 shifted = c * (2.0**29 + 1)
                 rounded = shifted - (shifted - c)
                 low = c - rounded
@@ -651,7 +652,7 @@ class _Arcosh1p(Function):
     def all_values(h: Tensor) -> Tensor:
         if h.device.type != "cpu" or h.numel() <= 2**15 or not h.is_contiguous():
             return _Arcosh1p.values(h)
-        out = torch.empty_like(h)  # in blocks, whose temporaries stay in the cache
+        out = torch.empty_like(h)  # in blocks, so that temporaries stay in the cache
         for source, target in zip(h.view(-1).split(2**15), out.view(-1).split(2**15)):
             _Arcosh1p.values(source, target)
         return out
@@ -661,17 +662,19 @@ class _Arcosh1p(Function):
         h = h.clamp(min=0)
         if h.device.type == "cpu" and h.numel() and h.amax().item() < 1e18:
             return torch.log1p((h + 2).mul_(h).sqrt_().add_(h), out=out)
-        return torch.log1p((h + 2).sqrt_().mul_(h.sqrt()).add_(h), out=out)  # the square may overflow
+        # sqrt(h) sqrt(h + 2), because the product may overflow
+        return torch.log1p((h + 2).sqrt_().mul_(h.sqrt()).add_(h), out=out)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         h: Tensor
         (h,) = ctx.saved_tensors
-        if torch.is_grad_enabled():  # differentiable, for second derivatives
+        if torch.is_grad_enabled():  # with differentiable operations, for second derivatives
             away = h > 0
             safe = torch.where(away, h, torch.ones_like(h))
             return torch.where(away, grad / (torch.sqrt(safe) * torch.sqrt(2 + safe)), torch.zeros_like(h))
-        # 1 / sqrt(h (2 + h)) by two roots, for the product may overflow; infinite where h is 0, and there it becomes 0
+        # 1 / sqrt(h (2 + h)) by two roots, because the product may overflow; infinite at h = 0, where the result is set
+        # to 0
         root = h.clamp(min=0).rsqrt_()
         slope = (h + 2).rsqrt_().mul_(root)
         return slope.masked_fill_(root == math.inf, 0).mul_(grad)
@@ -695,7 +698,7 @@ def distance_from_square(q: Tensor) -> Tensor:
 
 def sinhc(z: Tensor) -> Tensor:
     """``sinh(z) / z``, with its limit 1 (and gradient 0) at 0. Overflows with sinh, at ``|z|`` about 89 in float32."""
-    small = z.abs() < 1e-2  # there the next term of the series, z^6 / 5040, is below float64 round-off
+    small = z.abs() < 1e-2  # below 1e-2 the next term of the series, z^6 / 5040, is below float64 round-off
     away = torch.where(small, torch.ones_like(z), z)
     square = z * z
     series = 1 + square / 6 * (1 + square / 20)
@@ -760,7 +763,7 @@ def _asinhc_values(q: Tensor) -> Tensor:
 
 
 def _asinhc_back(q: Tensor, out: Tensor, grad: Tensor) -> Tensor:
-    # multiplied by the gradient before the division: for far points and large gradients the slope alone underflows
+    # multiply by the gradient before dividing: for distant points the slope alone underflows
     return root_slope(q, out, (1 + q).rsqrt_(), (-1 / 6, 3 / 20, -15 / 112, 35 / 288), grad)
 
 

@@ -89,7 +89,7 @@ def _rebuild(data: Tensor, manifold: Manifold, requires_grad: bool) -> ManifoldP
     return ManifoldParameter(data, manifold, requires_grad)
 
 
-# PyTorch calls these hooks once the first manifold parameter exists; without one they would only cost time.
+# PyTorch calls these hooks for every module, so they are registered with the first manifold parameter.
 
 
 @functools.cache
@@ -102,7 +102,7 @@ def _registered(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
     """A module takes a parameter: see to it that points survive what follows, and learned curvatures saving."""
     hooks = module._load_state_dict_pre_hooks.values()
     if isinstance(parameter, ManifoldParameter) and not any(getattr(hook, "hook", None) is _loading for hook in hooks):
-        # PyTorch has no hook here; this one holds its module weakly
+        # PyTorch has no hook for _apply; this wrapper has a weak reference to its module
         module._apply = _WrappedHook(_applied, module)  # type: ignore[method-assign]
         module.register_load_state_dict_pre_hook(_loading)
         module.register_state_dict_post_hook(_saved)
@@ -127,7 +127,7 @@ def _loading(
         for name, parameter in module._parameters.items():
             value: Any = state_dict.get(prefix + name)
             is_tensor = type(value) in (Tensor, nn.Parameter)
-            # PyTorch itself refuses another shape
+            # PyTorch raises an error for another shape
             if isinstance(parameter, ManifoldParameter) and is_tensor and value.shape == parameter.shape:
                 state_dict[prefix + name] = ManifoldParameter(value.detach(), parameter.manifold)
 
@@ -153,7 +153,7 @@ def loose(name: str, manifold: Manifold) -> str:
     )
 
 
-# optimisers that were checked, and how many groups each had then
+# optimisers that were checked, with the number of groups at that time
 _seen: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 
 

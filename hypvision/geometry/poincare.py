@@ -61,12 +61,12 @@ from .numerics import (
     widen,
 )
 
-# largest sqrt(c) |x| of a point: one spacing of the numbers below 1
+# largest sqrt(c) |x| of a point: 1 minus twice the spacing of numbers just below 1
 _BOUNDARY = {torch.float32: 1 - 2.0**-23, torch.float64: 1 - 2.0**-52}
-# up to this c |x|^2 (radius 1.76) float32 is precise enough for 1 - c |x|^2
+# up to this c |x|^2 (radius 1.76) float32 computes 1 - c |x|^2 precisely
 _NEAR = 0.5
-# on devices without float64: largest coordinate of a point, squared length of a vector that is divided by X, and half
-# the way from boundary to boundary
+# On devices without float64: largest coordinate of a point, largest squared length of a vector that is divided by X,
+# and half the distance between opposite boundaries
 _MOST, _FASTEST, _ACROSS = 1e15, 1e20, 17.5
 
 
@@ -90,11 +90,11 @@ def _measure(x: Tensor, c: Curvature, in_float64: bool = False) -> tuple[float |
         q = _times(wide_square_norm(x), widen(c))
         if _all_below(q, limit):
             return 1.0, 1 - q, q
-        q = q.masked_fill(q == math.inf, math.nan)  # of infinite rows: float64 holds the squares of all others
+        q = q.masked_fill(q == math.inf, math.nan)  # float64 can hold the squares of all finite float32 rows
         factor = torch.sqrt(limit / q.detach().clamp(min=limit))
         q = q.clamp(max=limit)
         return factor.to(x.dtype), 1 - q, q
-    factor = _MOST / _largest(x).clamp(min=_MOST)  # squares must not overflow
+    factor = _MOST / _largest(x).clamp(min=_MOST)  # so that squares do not overflow
     gap, q = gap_to_one(x * factor, c)
     if _all_below(q, limit):
         return 1.0, gap, q
@@ -196,7 +196,7 @@ def project(x: Tensor, c: Curvature, eps: float | None = None) -> Tensor:
         return x * _bound(x, c, limit)[0]
     if _eager(x) and _all_below(_times(square_norm(x), c), limit / 2):
         return x * 1.0
-    x = _bounded(x)  # products with the gradient must not overflow
+    x = _bounded(x)  # so that products with the gradient do not overflow
     q = _times(wide_square_norm(x), widen(c))
     return x * torch.sqrt(limit / q.clamp(min=limit)).to(x.dtype)
 
@@ -242,10 +242,10 @@ def _expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
     if _all_below(q, limit):
         return u * _tanhc_sqrt(q)
     over = torch.isinf(q)
-    # not the infinite one: a curvature's gradient would be its product with 0
+    # not the infinite square, which would give the curvature the gradient infinity times 0
     q = torch.where(over, limit, torch.where(over, 0.0, square) * c)
     factor = torch.sqrt(limit / q.clamp(min=limit)) * _tanhc_sqrt(q.clamp(max=limit))
-    with torch.no_grad():  # products with such vectors overflow
+    with torch.no_grad():  # such long vectors would overflow in products
         boundary = most / math.sqrt(u.shape[-1]) / _overflowing(u, over) / _root(c)
     return u * torch.where(over, boundary, factor)
 
@@ -272,15 +272,15 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     r"""Exponential map, :math:`x \oplus \tanh(\sqrt c |u| / X)\, u / (\sqrt c |u|)`, all ``(..., n)``."""
     x, gap, _ = _inside(x, c)
     u = _bounded(u)
-    longest = 43.0**2  # tanh is 1 well before this length
-    if not has_float64(u):  # at most the way from boundary to boundary: beyond it the quotients overflow
+    longest = 43.0**2  # tanh rounds to 1 long before this length
+    if not has_float64(u):  # half the distance between opposite boundaries; for longer vectors quotients overflow
         longest = _ACROSS**2
         ratio = safe_sqrt(square_norm(u.detach())) * (_root(c) / gap)
         u = u * (_ACROSS / ratio.clamp(min=_ACROSS)).detach()
     z2 = wide_square_norm(u) * widen(c) / (gap * gap)
     short = torch.sqrt(longest / z2.clamp(min=longest))
     z2 = z2.clamp(max=longest)
-    # x + w with w = tanh(z) u / |u|, whose 1 - |w|^2 is 1 / cosh(z)^2
+    # x + w with w = tanh(z) u / |u|, so 1 - |w|^2 = 1 / cosh(z)^2
     w = saturate_gradient(u * saturate_gradient(_tanhc_sqrt(z2) * short / gap).to(x.dtype))
     return _add(x, w, gap, 1 / (1 + z2 * sinhc_sqrt(z2) ** 2), c)
 
@@ -297,7 +297,7 @@ def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c: Curvature) -> Te
     limit = _BOUNDARY[x.dtype] ** 2
     size = (1 - x_gap * y_gap / bottom).clamp(min=limit)
     factor = torch.sqrt(limit / size).to(x.dtype)
-    # from one boundary to the opposite one both terms are pure round-off, and so is the direction of the sum
+    # between opposite boundaries both terms, and the direction of their sum, are only round-off
     with torch.no_grad():
         length = square_norm(out) * c
         astray = torch.where(length > 1 + 1e-5, torch.rsqrt(length), torch.ones_like(length))
@@ -404,7 +404,7 @@ def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
 @stable("x", "u", "v")
 def inner(x: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Inner product ``(...)`` of tangent vectors at ``x``: :math:`\lambda_x^2\, u \cdot v`."""
-    _, gap, _ = _measure(x, c, in_float64=True)  # the product with long vectors has no derivative in float32
+    _, gap, _ = _measure(x, c, in_float64=True)  # float32 loses the derivative for long vectors
     factor = 2 / gap
     limit = None if has_float64(u) else _FASTEST
     product = dot(_bounded(u, limit), _bounded(v, limit)).to(factor.dtype) * factor * factor
@@ -510,7 +510,7 @@ def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 def geodesic_unit(t: float | Tensor, x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """The point at distance ``t`` (a number, or ``(..., 1)``) from ``x`` in the direction of ``u``."""
     length = norm(x, u, c).unsqueeze(-1)
-    none = length <= torch.finfo(u.dtype).tiny ** 0.47  # the square of the inverse must be finite
+    none = length <= torch.finfo(u.dtype).tiny ** 0.47  # so that the square of the inverse is finite
     unit = _bounded(u) * saturate_gradient(1 / torch.where(none, torch.ones_like(length), length))
     return expmap(x, _multiple(unit, t), c)
 
@@ -539,7 +539,7 @@ def from_lorentz(x: Tensor, c: Curvature) -> Tensor:
     space = x[..., 1:]
     q = wide_square_norm(space) * widen(c)
     factor = 1 / (1 + torch.sqrt(1 + q))
-    # far beyond the cap of the radius its derivative would overflow
+    # far above the largest radius the derivative of the factor would overflow
     return space * torch.where(q > 1e38, factor.detach(), factor).to(space.dtype)
 
 
@@ -590,7 +590,7 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """
     x, gap, q = _inside(x, c, in_float64=True)
     y, _, _ = _inside(y, c)
-    # the direction of -x + y, which is that of X delta - c |delta|^2 x
+    # -x + y has the direction of X delta - c |delta|^2 x
     delta = y - x
     away = q > torch.finfo(x.dtype).tiny
     length = torch.sqrt(torch.where(away, q, torch.ones_like(q)) / widen(c))
@@ -653,7 +653,7 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
     p, p_gap, _ = _inside(p, c)
     c = widen(c)
     delta, a = widen(x - p), widen(_bounded(a))
-    # the normal is not divided by its length: rounding would turn the plane
+    # do not divide the normal by its length: rounding would tilt the plane
     square = square_norm(a)
     away = square > torch.finfo(x.dtype).tiny
     length = torch.sqrt(torch.where(away, square, torch.ones_like(square)))
@@ -685,7 +685,7 @@ def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
         )
     p, gap, q = _inside(p, c)
     away, length = _unit(a)
-    # <x, normal>_L = 0 with the normal of length 1 at the point of the hyperboloid: sinh(distance) is their product
+    # With a normal of length 1, sinh(distance) is the inner product <x, normal>_L.
     along = dot(p, away) * _root(c)
     scaled = p * _root(c)
     time = 2 * along / gap.to(p.dtype)
@@ -722,7 +722,7 @@ def hyperplane_logits(x: Tensor, v: Tensor, r: Tensor, c: Curvature, g: Tensor |
         one_each("hyperplane_logits", "g", g, v.shape[0], "hyperplanes")
     normals, length = _unit(v)
     g = length.squeeze(-1) if g is None else g
-    largest = torch.finfo(r.dtype).max / 2  # whose double is finite
+    largest = torch.finfo(r.dtype).max / 2  # twice this number is finite
     return lorentz.hyperplane_logits(to_lorentz(x, c), normals, 2 * r.clamp(-largest, largest), c) * (2 * g)
 
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from ._typing import Curvature
 from .numerics import Function, backward_of, plain
 
-BLOCK = 2**18  # coordinates
+# In coordinates. For twice as many, malloc returns the float64 temporaries (2 MiB each) to the system at every call.
+BLOCK = 2**17
 
 
 def blocks(rows: int, columns: int, device: torch.device, size: int = BLOCK) -> list[slice]:

@@ -78,7 +78,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, context: Context) -> T
     """
     if context.lengths is not None and len(context.lengths) > q.shape[0]:
         whole, lengths = q.shape, list(context.lengths)
-        # documents are consecutive in the rows, and so are the rows
+        # flattened rows and lengths have the same order of documents
         parts = zip(*(x.transpose(1, 2).flatten(0, 1).split(lengths) for x in (q, k, v)))
         found = []
         for part in parts:
@@ -166,7 +166,7 @@ class _Attention(nn.Module):
         self.joined = rounded_up(self.heads * value, config.pad)
         if self.lorentz:
             self.scale = nn.Parameter(torch.full((1,), temperature))
-            # a published bias of the logits, which the softmax ignores
+            # published weights have this bias of the logits, which the softmax ignores
             self.register_buffer("bias", torch.zeros(()))
         last = value - 1
         inside = [last, *range(last)] if self.lorentz else range(value)
@@ -234,7 +234,7 @@ class FullAttention(_Attention):
 
     def __init__(self, config: Architecture, layer: int):
         size, h = config.dim // config.n_heads, config.n_heads
-        self.d = size - 1  # rotated coordinates, also of Euclidean heads
+        self.d = size - 1  # coordinates that the rotary code turns, also in Euclidean heads
         super().__init__(config, layer, size, size, config.dim**0.5, self.d)
         outer, space = Layout(config.dim, config), size - 1 if self.lorentz else size
         turned = [i // 2 + i % 2 * (self.d // 2) for i in range(self.d)] + list(range(self.d, space))
@@ -273,7 +273,7 @@ class FullAttention(_Attention):
             keys, values = (part[..., :space].transpose(1, 2) for part in (k, v))
             keys, values = context.remember(context.marked(keys).contiguous(), values.contiguous(), self.layer)
             if context.start:
-                with torch.autocast(q.device.type, enabled=False):  # which would sum in half precision
+                with torch.autocast(q.device.type, enabled=False):  # autocast would sum in half precision
                     heads = self._decode(q.transpose(1, 2), rows.upcast(keys), rows.upcast(values), context, scale)
                 return self.finish(heads)
         return self.core(q, k, v, context, scale)
@@ -344,7 +344,7 @@ class LatentAttention(_Attention):
         turned = [i // 2 + i % 2 * (d // 2) for i in range(d)]
         queries = [i * self.head + j for i in range(h) for j in (*range(nope), *(nope + place for place in turned))]
         self.query_width = rounded_up(h * self.head, pad)
-        # wq (or its first half) and wkv_a in one: queries, the latent row, the rotated key
+        # wq (or its first half) and wkv_a as one matrix: queries, latent row, rotated key
         asked = queries if self.q_latent is None else self.q_latent.space
         first = self.query_width if self.q_latent is None else self.q_latent.width
         begin = first + self.latent.width
@@ -354,7 +354,7 @@ class LatentAttention(_Attention):
         joined = [len(asked), len(down) - len(asked)]
         self.down = RowLinear(outer.width, width, outer.ambient, down, config.lorentz, joined=joined)
         self.kv_norm = RowNorm(self.latent, config.rms_eps)
-        # the published order: the keys and values of a head, then those of the next
+        # published order: keys and values of one head, then those of the next
         pairs = [
             (part * h + i) * self.head + j
             for i in range(h)
@@ -381,7 +381,7 @@ class LatentAttention(_Attention):
         cos, sin = (t[:, None] for t in self.rotary(context.start, x.shape[1], x.device))
         scale, factor = self.scales(query)
         if context.cache is not None and context.start and isinstance(self.up, RowLinear):
-            with torch.autocast(x.device.type, enabled=False):  # which would sum in half precision
+            with torch.autocast(x.device.type, enabled=False):  # autocast would sum in half precision
                 heads = self._absorbed(query, latent, k_pe, cos, sin, scale, factor, context)
             return self.finish(heads)
         f = self.scale if self.lorentz and factor is None else None
@@ -391,7 +391,7 @@ class LatentAttention(_Attention):
             rotated = rows.turn(k_pe, cos[:, 0], sin[:, 0])
             times = [k[..., self.nope + self.d], v[..., self.value - 1]] if self.timed else []
             keys, values = self._remember(latent, rotated, times, context)
-            if context.start:  # an adapter replaced self.up, so rebuild keys and values
+            if context.start:  # an adapter replaced self.up, so compute keys and values anew
                 return self._rebuilt(q, rows.upcast(keys[:, 0]), rows.upcast(values[:, 0]), scale, context)
         return self.core(q, k, v, context, scale)
 
@@ -405,7 +405,7 @@ class LatentAttention(_Attention):
         """Queries, keys and values ``(B, L, H, head)``, rotated and with times."""
         pair = rows.upcast(apply_linear(self.up, latent))
         if self._by_hand(pair):
-            query = query.clone(memory_format=torch.contiguous_format)  # overwritten by the heads
+            query = query.clone(memory_format=torch.contiguous_format)  # a copy, because each head overwrites its part
             return _LatentHeads.apply(query, pair, k_pe, f, cos, sin, self.heads, self.nope, self.value, self.timed)
         n = self.nope + self.d
         q = self._rotated(query, cos, sin)
@@ -450,7 +450,7 @@ class LatentAttention(_Attention):
         weight, bias = rows.upcast(self.up.weight), None if self.up.bias is None else rows.upcast(self.up.bias)
         q, rotated = self._rotated(query, cos, sin), rows.turn(k_pe, cos[:, 0], sin[:, 0])
         times = []
-        if self.timed:  # of the new keys and values
+        if self.timed:  # times of the new keys and values
             k, v = self._parted(F.linear(latent, weight, bias)).unbind(2)
             key_space = torch.cat([k[..., :nope], rotated[:, :, None].expand(-1, -1, self.heads, -1)], -1)
             times = [_time(key_space), _time(v[..., :size])]
@@ -488,7 +488,7 @@ class LatentAttention(_Attention):
         if self.timed:
             times = context.weighed(values[..., self.d :]).unflatten(-1, (2, self.heads))
             k, v = torch.cat([k, times[:, :, 0, :, None]], -1), torch.cat([v, times[:, :, 1, :, None]], -1)
-        with torch.autocast(q.device.type, enabled=False):  # which would sum in half precision
+        with torch.autocast(q.device.type, enabled=False):  # autocast would sum in half precision
             p = self.weights(q[..., : n + self.timed].transpose(1, 2) @ k.permute(0, 2, 3, 1) * scale, context)
             heads = (p @ v.transpose(1, 2)).transpose(1, 2)
         return self.finish(heads)

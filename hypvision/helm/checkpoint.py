@@ -23,7 +23,8 @@ from .model import Helm
 _ALIAS = re.compile(r"(?:^|\.)(?:c|k)$")
 _EXPERT = re.compile(r"(layers\.\d+\.ffn\.(?:shared_)?experts\.\d+)\.(expert_manifold\.|w\d\.(?:manifold\.)?[ck]$)?")
 _BUFFERS = ("attn_mask", "freqs_complex", "freqs_cis")
-_DECODER = re.compile(r"(?:decoder|model)\.(.+)")  # as a training and save_pretrained() name it
+# prefix of the decoder in a training's checkpoint and in one of save_pretrained()
+_DECODER = re.compile(r"(?:decoder|model)\.(.+)")
 
 
 def decoder_weights(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -124,7 +125,7 @@ def _experts(config: Architecture, ours: str, theirs: str) -> Iterator[_Entry]:
     for i in range(config.n_routed_experts):
         yield from _feed_forward(f"{ours}experts.{i}.", f"{theirs}experts.{i}.")
         yield _Entry(f"{ours}experts.{i}.c", (f"{theirs}experts.{i}.expert_manifold.k",))
-    if config.moe_combine == "centroid":  # not in the published code; named like its other experts
+    if config.moe_combine == "centroid":  # the published code lacks these; the names follow those of its other experts
         for i in range(config.n_shared_experts):
             yield from _feed_forward(f"{ours}shared.{i}.", f"{theirs}shared_experts.{i}.")
             yield _Entry(f"{ours}shared.{i}.c", (f"{theirs}shared_experts.{i}.expert_manifold.k",))
@@ -168,9 +169,10 @@ def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         expected = [torch.ones(())]
         expert = _EXPERT.match(name)
         own = manifolds.get(f"{expert[1]}.expert_manifold.k") if expert else None
-        if expert and own is not None:  # maps into and out of an expert may be on the model's manifold
+        if expert and own is not None:  # projections into and out of an expert may use the model's manifold
             expected = [own] if expert[2] else [own, *expected]
-        alias = manifolds.get(f"{name[:-1]}{'ck'[name[-1] == 'c']}", value)  # the same curvature under another name
+        # the same curvature is stored under the names c and k
+        alias = manifolds.get(f"{name[:-1]}{'ck'[name[-1] == 'c']}", value)
         if not (any(bool((value == number).all()) for number in expected) and bool((value == alias).all())):
             raise HypvisionError(
                 f"The manifold '{name}' of the checkpoint has c = {value.flatten()[0].item():g}, but the manifolds "
@@ -282,7 +284,7 @@ def helm_to_official(state_dict: Mapping[str, Tensor], config: Architecture | No
         pieces = value.split(_parts(config, entry, len(value))) if len(entry.official) > 1 else [value]
         official |= {name: piece.clone() for name, piece in zip(entry.official, pieces)}
     embedding = next((name for name in official if name.endswith(".embedding")), None)
-    if embedding is not None:  # unused but required
+    if embedding is not None:  # the official model requires this weight but does not use it
         prefix = embedding.removesuffix("embedding")
         official |= {f"{prefix}add_pos.w_y": torch.ones(()), f"{prefix}add_pos.scale": torch.zeros(())}
     return official
@@ -367,7 +369,7 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
 def helm_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
     """The preset of converted weights, and the options that differ from it."""
     found = helm_architecture(state_dict).to_dict()
-    ignored = {"max_seq_len"}  # cannot be inferred from weights
+    ignored = {"max_seq_len"}  # the weights do not determine this field
     if not found["n_routed_experts"]:
         ignored |= {"mice_inter_dim", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}
     differences = {

@@ -15,7 +15,7 @@ from hypvision.checks import at_least, between, more_than, one_of
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.records import check_types
 
-_MOST = 1000  # layers, and experts of one: more take hours to build
+_MOST = 1000  # largest number of layers and of experts per layer: building more takes hours
 
 
 @dataclasses.dataclass
@@ -204,7 +204,7 @@ _MICE = dict(attention="latent", n_routed_experts=4)
 _BIG = dict(n_heads=14, n_routed_experts=8, attention="latent", kv_lora_rank=257, qk_rope_head_dim=65)
 _TINY = dict(vocab_size=259, dim=66, n_layers=2, n_heads=2, inter_dim=264, max_seq_len=256)
 
-# The published sizes; the two of 1B disagree between the training script and the evaluation.
+# The published sizes. For the two of 1B the official training script and evaluation disagree.
 PRESETS: dict[str, dict[str, Any]] = {
     "helm_d_115m": dict(),
     "helm_mice_120m": dict(_MICE),
@@ -236,7 +236,7 @@ def preset(name: str, **changes: Any) -> Architecture:
     return architecture(PRESETS[name] | _own_names(changes))
 
 
-ALIASES = {"moe_inter_dim": "mice_inter_dim"}  # its name in later official code
+ALIASES = {"moe_inter_dim": "mice_inter_dim"}  # later official code has this name
 
 
 def _own_names(options: dict[str, Any]) -> dict[str, Any]:

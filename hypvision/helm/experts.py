@@ -37,7 +37,7 @@ class Gate(nn.Module):
         self.config = config
         self.size = Layout(config.dim, config).size
         self.weight = nn.Parameter(torch.empty(config.n_routed_experts, self.size))
-        # added to the scores only for the selection; updated by the loads, not by gradients
+        # added to the scores only to select experts; updated from their loads, not by gradients
         self.register_buffer("bias", torch.zeros(config.n_routed_experts))
         self.reset_parameters()
 
@@ -52,7 +52,8 @@ class Gate(nn.Module):
         config, x = self.config, rows.upcast(x)
         with torch.autocast(x.device.type, enabled=False):
             weight = self.weight.to(x.dtype)
-            logits = x[:, : self.size] @ weight.T  # space parts only: the time would add a coordinate to learn
+            # without the time, whose weight would be one more coordinate to learn
+            logits = x[:, : self.size] @ weight.T
             if config.router == "lorentz" and config.lorentz:
                 time = torch.sqrt(weight.square().sum(-1) + 1)
                 logits = 2 + 2 * (logits - x[:, self.size, None] * time)
@@ -94,7 +95,7 @@ class MixtureOfCurvatures(nn.Module):
             for c in config.curvatures
         )
         count, connected = config.n_shared_experts, False
-        if config.lorentz and config.moe_combine == "centroid":  # the paper's have curvatures of their own
+        if config.lorentz and config.moe_combine == "centroid":  # experts in the paper have their own curvatures
             self.shared = nn.ModuleList(
                 FeedForward(config, config.mice_inter_dim, 1.0, config.train_curv) for _ in range(count)
             )
@@ -109,7 +110,7 @@ class MixtureOfCurvatures(nn.Module):
         """The connection with the shared experts."""
         if self.w_y is not None and self.scale is not None:
             nn.init.constant_(self.w_y, 1.0)
-            nn.init.constant_(self.scale, 0.6931471805599453)  # a factor of 2
+            nn.init.constant_(self.scale, 0.6931471805599453)  # log 2: exp(scale) is 2
 
     def forward(self, x: Tensor) -> tuple[Tensor, Routing]:
         """Points ``(B, L, width)`` to rows without time, and where the tokens went."""
@@ -118,7 +119,7 @@ class MixtureOfCurvatures(nn.Module):
         count, k = chosen.shape
         every = chosen.flatten()
         order = every.argsort(stable=True)
-        # not bincount, which waits for a GPU to get its output size
+        # not bincount, because its output size makes the CPU wait for a GPU
         counts = every.new_zeros(config.n_routed_experts).scatter_add_(0, every, torch.ones_like(every))
         gathered = flat.index_select(0, order // k)
         own = [e for e in self.experts if isinstance(e, FeedForward) and e.is_plain]
@@ -126,8 +127,8 @@ class MixtureOfCurvatures(nn.Module):
             done = _in_one_graph(own, gathered, counts, every[order])
         else:
             parts = zip(self.experts, gathered.split(counts.tolist()))
-            # An expert without tokens gets no gradient, since an optimiser would still move it with zeros. Distributed
-            # training needs a gradient from every process, so there it gets zeros.
+            # An expert without tokens gets no gradient, because an optimiser would still move it with a zero gradient.
+            # Distributed training needs a gradient from every process, so there the expert gets zeros.
             everyone = not count or _several_processes()
             done = torch.cat([expert(part) for expert, part in parts if everyone or len(part)])
         back = torch.empty_like(order).scatter_(0, order, torch.arange(count * k, device=order.device)).view(count, k)

@@ -39,7 +39,7 @@ class _CrossEntropy(Function):
             total += (mass.log() - chosen).sum()
             if by_hidden is None and by_weight is None:
                 continue
-            # Do not divide by the count here: gradients of absent tokens would underflow in float16.
+            # Do not divide by the count here: gradients of tokens that do not occur would underflow in float16.
             p.div_(mass)
             p.scatter_add_(1, label, p.new_full(label.shape, -1.0))
             p = p.to(dtype)
@@ -80,5 +80,5 @@ def token_losses(head: nn.Module, hidden: Tensor, target: Tensor, block: int = B
         flat, target = flat.index_select(0, kept), target[kept]
     dtype = compute_dtype(hidden, head.weight)
     with torch.autocast(hidden.device.type, enabled=False):
-        # needs_input_grad reflects the parameters even under no_grad()
+        # needs_input_grad is true for parameters even under no_grad()
         return _CrossEntropy.apply(flat, head.weight, target, dtype, block, torch.is_grad_enabled())

@@ -43,7 +43,7 @@ from transformers import (  # noqa: E402
 )
 from transformers.modeling_outputs import CausalLMOutputWithPast  # noqa: E402
 
-# transformers' name of the cache in arguments and outputs: "past_key_values" before 5.24.
+# What transformers calls the cache in arguments and outputs: "past_key_values" before 5.24.
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 _FIELDS = {field.name: field.default for field in dataclasses.fields(Architecture)}
 
@@ -96,7 +96,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
     base_model_prefix = "model"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
-    accepts_loss_kwargs = True  # num_items_in_batch
+    accepts_loss_kwargs = True  # forward accepts num_items_in_batch
     _supports_sdpa = True
     _no_split_modules = ["Block"]
 
@@ -129,7 +129,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         )
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **options: Any) -> Any:
-        """As every model of transformers.
+        """As in every model of transformers.
 
         Raises:
             HypvisionError: no prompts, or what :meth:`forward` refuses.
@@ -140,7 +140,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
                 f"generate() needs at least one prompt of at least one token, got {tuple(prompts.shape)}. Let prompts "
                 "begin with a token of your own (such as the end of a text), and leave out empty batches."
             )
-        # transformers annotates self by a protocol that its own models do not satisfy
+        # transformers types self with a protocol that its own models do not satisfy
         return super().generate(inputs, *args, **options)  # type: ignore[misc]
 
     def forward(
@@ -162,7 +162,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
-        """One pass; see :meth:`hypvision.helm.Helm.forward`. What is not named here is a TypeError.
+        """One pass; see :meth:`hypvision.helm.Helm.forward`. Other arguments are a TypeError.
 
         Args:
             input_ids, attention_mask, position_ids, sequence_id, labels, logits_to_keep: as there.
@@ -240,7 +240,8 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
                 "that gave them has diverged. Take other weights."
             )
         for _, parameter, manifold in named_manifold_parameters(model):
-            if type(parameter) is torch.nn.Parameter and not parameter.is_meta:  # neither sharded nor offloaded to disk
+            # skip sharded parameters and those offloaded to disk
+            if type(parameter) is torch.nn.Parameter and not parameter.is_meta:
                 mark(parameter, manifold)
         return loaded if reported else model
 

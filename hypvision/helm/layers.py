@@ -113,7 +113,7 @@ def unpack(packed: Tensor, live_out: Sequence[int], live_in: Sequence[int] | Non
 
 
 def compute_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
-    """What products of ``x`` with a weight are computed in: autocast's type, else the weight's."""
+    """The type in which products of ``x`` with a weight are computed: autocast's, else the weight's."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
@@ -164,7 +164,7 @@ class PointEmbedding(nn.Embedding):
         if self.weight.is_meta:
             return
         u = F.normalize(torch.randn_like(self.weight), dim=-1)
-        # the published map takes the Minkowski norm, which its time coordinate lowers, as the length
+        # the published map takes the Minkowski norm as length; the time coordinate makes it smaller
         length = torch.sqrt((u[:, 1:].square().sum(-1, keepdim=True) - u[:, :1].square()).clamp(min=1e-8))
         space = u[:, 1:] * (torch.sinh(length) / length)
         self.weight[:, 1:] = space

@@ -138,7 +138,7 @@ class Helm(nn.Module):
         """Embeddings of tokens ``(B, L)`` as rows ``(B, L, width)``."""
         e, layout = rows.upcast(self.embed(input_ids)), self.layout
         if isinstance(self.embed, PointEmbedding):
-            if self.embed.weight.dtype not in rows.HALF:  # a cast would have lost the time
+            if self.embed.weight.dtype not in rows.HALF:  # a cast to half precision has lost the time coordinate
                 return F.pad(torch.cat([e[..., 1:], e[..., :1]], -1), (0, layout.width - layout.size - 1))
             e = e[..., 1:]
         return rows.lift(F.pad(e, (0, layout.width - layout.size)), layout.n)
@@ -151,13 +151,13 @@ class Helm(nn.Module):
         """
         x = self.points(input_ids)
         broken = ~x.detach().sum(-1).isfinite()
-        # on a GPU do not test whether there are any, to avoid a wait
+        # on a GPU skip any(), which would make the CPU wait
         if x.device.type != "cpu" or torch.compiler.is_compiling() or bool(broken.any()):
             x, context = x.masked_fill(broken[..., None], 0.0), context._replace(broken=broken)
         h = self.first_norm(x)
         routing = []
         for block in self.layers:
-            # recomputation would add tokens to a cache twice
+            # with a cache, recomputation would add its tokens twice
             if self.gradient_checkpointing and self.training and context.cache is None:
                 x, h, way = self._checkpointed(block, x, h, context)
             else:
@@ -193,7 +193,8 @@ class Helm(nn.Module):
         if cache is not None:
             _check_cache(cache, b)
         start = 0 if cache is None else int(cache.get_seq_length())
-        # On a GPU only prompts are checked, because the CPU waits for the result; a compiler has no values.
+        # On a GPU check only prompts, because the CPU waits for the result; while compiling there are no values to
+        # check.
         prompt = cache is not None and not start
         if (prompt or input_ids.device.type == "cpu") and not torch.compiler.is_compiling():
             check_tokens(input_ids, self.config.vocab_size)
@@ -303,7 +304,7 @@ def shifted(labels: Tensor, attention_mask: Tensor | None, sequence_id: Tensor |
         target = target.masked_fill((sequence_id != following) | (sequence_id < 0), -100)
     if attention_mask is not None:
         there = attention_mask.bool()
-        target = target.masked_fill(~(there & F.pad(there[:, 1:], (0, 1))), -100)  # padding is never a next token
+        target = target.masked_fill(~(there & F.pad(there[:, 1:], (0, 1))), -100)  # labels exclude padding
     return target
 
 
@@ -333,7 +334,7 @@ def _documents(
         inside = (sequence_id[:, 1:] == sequence_id[:, :-1]) & (sequence_id[:, 1:] >= 0)
         inside = inside if there is None else inside & there[:, 1:] & there[:, :-1]
         wrong = (offset[:, 1:] != offset[:, :-1]) & inside
-    elif there is not None:  # transformers counts from the first token behind the padding
+    elif there is not None:  # as in transformers, positions start at the first token after the padding
         first = there.int().argmax(1, keepdim=True)
         wrong = (offset != (-first if start else offset.gather(1, first))) & there[:, start:]
     elif start:
@@ -359,7 +360,8 @@ def _padding_mask(there: Tensor, start: int) -> Tensor:
 
 
 def _check_cache(cache: Cache, batch: int) -> None:
-    if getattr(cache, "is_compileable", False):  # filled up with zeros, which have a time like any point
+    # such a cache is preallocated with zeros, which have a time like any point
+    if getattr(cache, "is_compileable", False):
         raise HypvisionError(
             f"A {type(cache).__name__} has empty places for tokens to come, which HELM's attention would take for "
             "tokens. Give a DynamicCache (in generate(): leave cache_implementation out) or a "

@@ -60,11 +60,11 @@ class Rotary:
 
     def __call__(self, start: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosines and sines ``(length, d/2)`` of the positions from ``start``."""
-        if torch.compiler.is_compiling():  # its tensors are of its graph, and must not be kept
+        if torch.compiler.is_compiling():  # the graph owns its tensors, so they must not be cached
             return self._table(torch.arange(start, start + length, device=device, dtype=torch.float32))
         table = self._tables.get(device)
         if table is None or table[0].shape[0] < start + length:
-            # powers of two, so that generating token by token seldom makes a new one
+            # a power of two, so that token-by-token generation rarely computes a new table
             count = 1 << max(start + length - 1, 1).bit_length()
             table = self._table(torch.arange(count, device=device, dtype=torch.float32))
             self._tables[device] = table

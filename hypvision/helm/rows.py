@@ -89,7 +89,7 @@ class _Residual(Function):
         a_time = torch.addcmul(x[..., slot], y_time, w)
         a[..., n] = 0
         length = _length(a)
-        inner = (x[..., slot] * y_time).sub_(torch.linalg.vecdot(x, u)[..., None])  # the slot of u is 0
+        inner = (x[..., slot] * y_time).sub_(torch.linalg.vecdot(x, u)[..., None])  # u has 0 at the slot of the time
         m = torch.addcmul(1 + w * w, w, inner, value=2)
         sign = torch.where(w >= 0, torch.ones_like(m), m.sign())
         m = m.mul_(sign).clamp_(min=_floor(w, safe))
@@ -114,7 +114,7 @@ class _Residual(Function):
         a, u, w, y_time, a_time, m, sign, alpha, time, *normed = ctx.saved_tensors
         n, slot = ctx.n, slice(ctx.n, ctx.n + 1)
         e = by_out[..., slot] / time
-        along = (by_out * a).sum(-1, keepdim=True)  # the slot of a is 0
+        along = (by_out * a).sum(-1, keepdim=True)  # a has 0 at the slot of the time
         total = torch.addcmul(alpha * along, e, time * time - 1)
         coefficient = e * alpha * alpha
         by_gain = None
@@ -178,7 +178,7 @@ def residual_norm(
         if by_hand(fused, x):
             return _Residual.apply(x, u, weight, gain, n, scale, eps, safe)
         y = lift(u, n)
-        # <x, x> + 1 is 0 in value; its gradient is that of the difference of squares in all coordinates, the time too
+        # <x, x> + 1 is 0, but its gradient is that of the difference of squares of all coordinates including the time
         off = -_product(x, x, n)
         m = 1 + off - off.detach() + weight * weight - 2 * weight * _product(x, y, n)
         m = torch.where(weight >= 0, m, m.abs()).clamp(min=_floor(weight, safe))
@@ -209,7 +209,7 @@ class _SwiGLU(Function):
         if lifted:
             (h,) = lifted
             ratio = grad[..., ctx.n : ctx.n + 1] / h[..., ctx.n : ctx.n + 1]
-            grad = torch.addcmul(grad, h, ratio)  # its time slot reaches nothing: both factors are 0 there
+            grad = torch.addcmul(grad, h, ratio)  # the gradient of the time slot is 0, as both factors are 0 there
             by_c = None if ctx.shape is None else (ratio.sum() / 2).view(ctx.shape)
         gate, up = z.chunk(2, -1)
         found = torch.empty_like(z)
@@ -302,16 +302,16 @@ def combine(
     times = torch.sqrt(torch.diagonal(gram).T + 1)
     weights = weights.T
     if released:
-        factors, time = weights[:0], torch.ones_like(times[0])  # it begins with the origin, whose space part is 0
+        factors, time = weights[:0], torch.ones_like(times[0])  # the sum begins with the origin, whose space part is 0
         for i, w in enumerate(weights):
             inner = time * times[i]
             if i:
                 inner = inner - (factors * gram[i, :i]).sum(0)
-            # of y + w e with <y, y> = <e, e> = -1
+            # minus the Minkowski square of y + w e, with <y, y> = <e, e> = -1
             m = torch.addcmul(1 + w * w, w, inner, value=2).clamp(min=1.0 if safe else 1e-4)
             step = 2 * torch.rsqrt(m)
             factors = torch.cat([factors * step, (w * step)[None]])
-            # the space part of the result has twice the length that makes <y, y> = -1
+            # the space part of the result is twice as long as needed for <y, y> = -1
             time = torch.sqrt((step * torch.addcmul(time, w, times[i])).square() - 3)
         if w_y is not None and scale is not None:
             inner = times[k] * time - (factors * gram[k, :k]).sum(0)
@@ -320,7 +320,7 @@ def combine(
             factors = torch.cat([factors * (w_y * step), step[None]])
     else:
         factors = torch.cat([weights, torch.ones_like(times[k:])])
-        # -<a, a> of the sum; -<x, x> = 1 of each is put in as it is, not as a difference of squares
+        # -<a, a> of the sum; use -<x, x> = 1 for each point instead of a difference of squares
         own = torch.eye(len(rows), dtype=torch.bool, device=gram.device)[..., None]
         inner = torch.where(own, 1.0, times[:, None] * times - gram)
         m = (factors * (factors * inner).sum(1)).sum(0)

@@ -15,27 +15,28 @@ import numpy as np
 
 from hypvision.inference.results import Boxes, Classes, Result, Tags
 
-# Entropy of the scores as a share of log(number of classes), above which no class stands out. Pictures above it: of the
-# grocery classifier 15 % of its own photos (of all 160 it is 13 %: right in 14 % of those, in 81 % of the others), 52 %
-# of emoji, 96 % of noise, 78 % of flat colours; of tf_efficientnet_lite0.imagenet 8 % of these photos, 82 % of noise,
-# 100 % of flat colours; of hcformer_nano.shapes 0 % of its own shapes. At 0.7 it is 20 % and 14 % of the photos.
-# hcformer_nano.cifar10 and .shapes stay sure of noise (2 % and 0 % above): no score gives such networks away.
+# No class stands out if entropy / log(number of classes) is above this. Share of images above it: grocery classifier:
+# 15 % of its own photos (13 % of all 160; it is right for 14 % of these and for 81 % of the others), 52 % of emoji, 96
+# % of noise, 78 % of flat colours; tf_efficientnet_lite0.imagenet: 8 % of these photos, 82 % of noise, 100 % of flat
+# colours; hcformer_nano.shapes: 0 % of its own shapes. At 0.7: 20 % and 14 % of the photos. hcformer_nano.cifar10 and
+# .shapes are confident about noise (2 % and 0 % above): no score detects this.
 UNSURE = 0.75
-# Best score of a box in a picture, below which nothing is found with confidence. mask-rcnn_hcformer_nano.shapes has one
-# over 0.66 in 95 % of its scenes; the median is 0.45 on photos, 0.48 on emoji, 0.27 on noise, 0.14 on flat colours.
+# No object is found with confidence if the best box score of an image is below this. mask-rcnn_hcformer_nano.shapes
+# scores over 0.66 in 95 % of its scenes; the median is 0.45 on photos, 0.48 on emoji, 0.27 on noise, 0.14 on flat
+# colours.
 WEAK = 0.5
-# Enlargement to the size of the training. The grocery classifier (160 pixels) is right on 72 % of photos of 96 pixels
-# (1.7 times), 55 % of 48 (3.3), 24 % of 32 (5), 5 % of 16 (10). tf_efficientnet_lite0.imagenet (224) says the same of
-# a photo of 96 pixels (2.3) as of one of 128 for 75 %, at 48 (4.7) for 39 %, at 32 (7) for 20 %. hcformer_nano.shapes
-# (64) is right on 96 %, 92 % at 16 pixels (4), 64 % at 8 (8). Large pictures lose nothing: 95 % at 640 pixels.
+# Warn if an image is enlarged more than this to the training size. Accuracy of the grocery classifier (trained at 160
+# pixels): 72 % for photos of 96 pixels (enlarged 1.7 times), 55 % for 48 (3.3), 24 % for 32 (5), 5 % for 16 (10); 95 %
+# for 640. Answers of tf_efficientnet_lite0.imagenet (224) that equal those at 128 pixels: 75 % at 96 pixels (2.3), 39 %
+# at 48 (4.7), 20 % at 32 (7). Accuracy of hcformer_nano.shapes (64): 96 %, at 16 pixels (4) 92 %, at 8 (8) 64 %.
 ENLARGED = 4.0
-# Where a picture is looked at as it is: its size beside that of the training. Of drawn scenes (96 pixels)
-# semantic-fpn_hcformer_nano.shapes has an mIoU of 71 %, 37 % at half the size, 39 % at twice, 31 % at three times;
-# mask-rcnn_hcformer_nano.shapes finds 96 % of the objects, 25 % at half, 61 % at twice, 2 % at four times. A segmenter
-# trains on parts of pictures, so that twice their size is usual (CamVid: 192 of 480 x 360 pixels).
+# Without resizing, warn if image size / training size is outside of this range. semantic-fpn_hcformer_nano.shapes (96
+# pixels) has an mIoU of 71 %, at half the size 37 %, at twice 39 %, at three times 31 %; mask-rcnn_hcformer_nano.shapes
+# finds 96 % of the objects, at half 25 %, at twice 61 %, at four times 2 %. Segmenters are trained on crops, so images
+# of twice their size are usual (CamVid: crops of 192 from 480 x 360 pixels).
 SMALLEST, LARGEST = 0.5, 3.0
 
-_NAMED = 3  # pictures in a warning
+_NAMED = 3  # largest number of images named in a warning
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Known:
     resized: bool = True
 
     def __str__(self) -> str:
-        names = [name.partition(",")[0] for name in self.names[:5]]  # ImageNet's have synonyms after commas
+        names = [name.partition(",")[0] for name in self.names[:5]]  # ImageNet's names have synonyms after commas
         listed = ", ".join(names) + (", ..." if len(self.names) > 5 else "")
         count = f"{len(self.names)} class{'es' * (len(self.names) != 1)}: {listed}" if self.names else "no classes"
         size = "" if self.size is None else f"pictures of {self.size[0]} x {self.size[1]} pixels"
@@ -120,7 +121,7 @@ def warnings_of(doubted: Iterable[tuple[str, Sequence[str]]], known: Known) -> l
             pictures.setdefault(kind, []).append(name)
     found = []
     for kind in (kind for kind in texts if kind in pictures):
-        names, files = pictures[kind], list(dict.fromkeys(pictures[kind]))  # frames of a video have one name
+        names, files = pictures[kind], list(dict.fromkeys(pictures[kind]))  # all frames of a video have one name
         listed = ", ".join(f"'{name}'" for name in files[:_NAMED]) + (", ..." if len(files) > _NAMED else "")
         which = listed if len(everything) == 1 else f"{len(names)} of {len(everything)} pictures ({listed})"
         found.append(f"{which}: {texts[kind]}.")

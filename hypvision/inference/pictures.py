@@ -57,5 +57,5 @@ def find_pictures(names: Iterable[str | Path]) -> list[Picture]:
 
 def embed_pictures(clip: CLIPBundle, pictures: Sequence[Picture], batch: int = 64) -> Tensor:
     """Points ``(m, d)`` in the model's space."""
-    read = lru_cache(maxsize=1)(open_image)  # the boxes of an image come after it
+    read = lru_cache(maxsize=1)(open_image)  # the boxes of an image follow it in the list, so keep the last image open
     return embed_images(clip, pictures, batch, lambda picture: picture.open(read))

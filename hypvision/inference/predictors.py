@@ -146,7 +146,7 @@ def _published(name: str, arguments: Mapping[str, Any]) -> TimmModel:
         return timm_model(name, pretrained=True, **arguments)
     except HypvisionError:
         raise
-    except Exception as error:  # the download client raises errors of its own, and so do wrong arguments
+    except Exception as error:  # download clients and wrong arguments raise errors of any type
         raise HypvisionError(
             f"No weights of the model '{name}' can be loaded ({one_line(error).rstrip('.')}). Give a checkpoint with "
             "--weights FILE, or a name of `hypvision zoo list`."
@@ -196,7 +196,7 @@ def _clip(request: Request, options: Mapping[str, Any]) -> Predictor:
     return zero_shot(model.to(request.device).eval(), request)
 
 
-# What predictors are made of
+# Parts of predictors
 
 
 def _timm_predictor(network: TimmModel, request: Request, names: Sequence[str] = ()) -> Predictor:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from tqdm import tqdm
 
 _Item = TypeVar("_Item")
-_SECONDS = 30.0  # between two plain lines
+_SECONDS = 30.0  # between two lines where there is no terminal
 
 
 def progress(items: Iterable[_Item], total: int, unit: str) -> Iterator[_Item]:

@@ -65,7 +65,7 @@ def results(
         except HypvisionError:
             if failed is None or len(waiting) == 1:
                 raise
-            for one in waiting:  # one by one, to find the image that failed
+            for one in waiting:  # one at a time, to find the image that failed
                 yield from find([one])
         for (frame, image, _), result in zip(waiting, found):
             yield frame, image, result

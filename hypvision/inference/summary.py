@@ -172,10 +172,10 @@ def summarise(
     with torch.no_grad():
         tell("Counting")
         try:
-            run(inputs)  # what is kept from call to call, such as embeddings of class names, counts with neither
+            run(inputs)  # first fill caches such as embeddings of class names, whose cost counts once
             products = _counted(network, run, inputs, _LACKING)
         except torch.OutOfMemoryError:
-            raise  # which the command line explains
+            raise  # the command line explains this error
         except (RuntimeError, AssertionError, ValueError) as error:
             size = " x ".join(map(str, inputs.shape[1:]))
             raise HypvisionError(
@@ -199,7 +199,7 @@ def summarise(
 
     rows = [row(name, module) for name, module in network.named_modules()]
     whole, parts = rows[0], [part for part in rows[1:] if part.parameters or part.multiply_adds]
-    # A wrapper has one part, the network: what is of interest are the parts of this.
+    # A wrapper has only one part, the network: then list the parts of the network.
     while depth > 0 and sum(part.module.count(".") < depth for part in parts) < min(2, len(parts)):
         depth += 1
     rows = [whole, *(part for part in parts if part.module.count(".") < depth)]
@@ -214,8 +214,10 @@ def _counted(
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
     fast, trained = mha.get_fastpath_enabled(), [value for value in network.parameters() if value.requires_grad]
     try:
-        mha.set_fastpath_enabled(False)  # a whole transformer layer as one operation, which nothing counts
-        for value in trained:  # the counter would wait for the gradients of those that are arguments of a module
+        # the fast path runs a transformer layer as one operation, which the counter ignores
+        mha.set_fastpath_enabled(False)
+        # otherwise the counter would wait for gradients of parameters that are arguments of a module
+        for value in trained:
             value.requires_grad_(False)
         with counter:
             run(inputs)
@@ -237,7 +239,7 @@ def _recurrent(inputs: Sequence[int], *weights: Any, **_: Any) -> int:
     return 2 * math.prod(inputs[:2]) * sum(math.prod(shape) for shape in given if len(shape) == 2)
 
 
-# What PyTorch's own table lacks: the attention kernel for CPUs, and recurrent layers.
+# Operations that PyTorch's counter lacks: the attention kernel for CPUs, and recurrent layers.
 _LACKING = {
     _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
     _ATEN.mkldnn_rnn_layer: _recurrent,

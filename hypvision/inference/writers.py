@@ -71,9 +71,9 @@ class Writer:
         self.written: dict[Path, None] = {}
         self._file: dict[str, Any] = dict(info=dict(info or {}), images=[], categories=[], annotations=[])
         self._rows: list[dict[str, Any]] = []
-        self._video = ExitStack()  # closes the video that is being written
+        self._video = ExitStack()  # closing it finishes the video that is being written
         self._append: Callable[[Image.Image], None] | None = None
-        self._name = ""  # of that video
+        self._name = ""  # name of this video
 
     def __enter__(self) -> Self:
         return self

@@ -69,7 +69,7 @@ def neighbour_loss(distances: Tensor, hops: Tensor) -> Tensor:
     if not edges.any():
         raise ArgumentError("hops has no 1 in it: none of these nodes has a neighbour.")
     others = torch.logsumexp(-distances.masked_fill(hops <= 1, torch.inf), -1, keepdim=True)
-    # a node without negatives contributes no loss
+    # Nodes without negatives have -inf here and add no loss.
     return F.softplus(distances + others)[edges].mean()
 
 
@@ -146,7 +146,7 @@ def average_distortion(distances: Tensor, hops: Tensor, scale: float | None = No
         ratio, _ = ratio.sort()
         weight = ratio.cumsum(0)
         if weight[-1] == 0:
-            return 1.0  # all points coincide
+            return 1.0  # all points are equal
         scale = ratio[torch.searchsorted(weight, weight[-1] / 2).clamp(max=len(ratio) - 1)].item()
     return (ratio / scale - 1).abs().mean().item()
 

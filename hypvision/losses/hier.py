@@ -28,14 +28,14 @@ from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBal
 from hypvision.geometry.manifolds import whose
 from hypvision.geometry.numerics import Function, clip_norm, exact
 
-# Rows per block: on a CPU its tensors fit into the cache of a core; a GPU is faster with fewer, longer calls.
+# Rows per block: on a CPU its tensors fit into the cache of a core; a GPU is faster with fewer, larger calls.
 _ROWS = {"cpu": 256}
 _ROWS_ELSEWHERE = 16384
-# Size of the noise pool on a CPU, where drawing all noise would cost more than the rest of the loss.
+# Size of the noise pool on a CPU, where drawing fresh noise for every entry would cost more than the rest of the loss.
 _POOL = 2**20
-# Range in nats of a float32 table of exp(-distance / temperature), with a margin for the noise.
+# Range, as a natural logarithm, of a float32 table of exp(-distance / temperature), with a margin for the noise.
 _NATS = 130.0
-# HIER's smallest distance of a point from the ball's boundary, relative to the radius.
+# HIER's least distance of a point from the boundary of the ball, as a share of its radius.
 _HIER_EPS = 1e-3
 
 
@@ -61,7 +61,7 @@ def clip_to_ball(x: Tensor, manifold: PoincareBall, radius: float | None = 2.3, 
     if not riemannian:
         return y
     fixed = y.detach()
-    return fixed + poincare.egrad2rgrad(fixed, y - fixed, manifold._value())  # y, with the gradient scaled
+    return fixed + poincare.egrad2rgrad(fixed, y - fixed, manifold._value())  # equals y; only the gradient is scaled
 
 
 def rescale_radii(x: Tensor, manifold: Lorentz, slope: float = 2.0, limit: float | Tensor | None = None) -> Tensor:
@@ -176,7 +176,8 @@ class _TripletLoss(Function):
         rows = _ROWS.get(dist.device.type, _ROWS_ELSEWHERE)
         noise = _Noise(dist, gumbel, rows, len(triplets), generator)
         low, high = dist.amin(), dist.amax()
-        # exp(-max(d_i, d_j) / tau) is the smaller of two table entries; not used if the table would underflow.
+        # exp(-max(d_i, d_j) / tau) is the smaller of two table entries. The table is not used if its entries would
+        # underflow.
         narrow = dist.device.type == "cpu"
         if score == "exp":  # log-weights exp(-d) between 0 and 1, with the derivative -exp(-d)
             table, temperature = torch.exp(-dist), 1.0
@@ -188,7 +189,7 @@ class _TripletLoss(Function):
             table.exp_()
         total = (low + high) * 0  # NaN if a distance is not finite
         grads = None
-        if ctx.needs_input_grad[0]:  # of the drawn distances, and through the softmax
+        if ctx.needs_input_grad[0]:  # gradients of the chosen distances and of the softmax
             drawn = torch.zeros_like(dist)
             grads = drawn, drawn if slope is None else torch.zeros_like(dist)
         buffers = dist.new_empty(6, rows, dist.shape[1])
@@ -224,7 +225,8 @@ def _block(
     a, b, c, pair, triple, spare = buffers[:, : len(triplets)]
     for rows, out in ((i, a), (j, b), (k, c)):
         torch.index_select(table, 0, rows, out=out)
-    # Weights of the proxies as LCA of the pair and of the triple, and masks of the largest distance.
+    # Weights of each proxy as lowest common ancestor (LCA) of the pair and of the triple; masks of the largest
+    # distance.
     torch.minimum(a, b, out=pair)
     torch.minimum(pair, c, out=triple)
     j_rules = torch.lt(b, a, out=a)
@@ -233,7 +235,7 @@ def _block(
         if not narrow:
             weights.sub_(weights.amax(1, keepdim=True)).exp_()
         weights.mul_(factors)
-    # The largest log-weight plus Gumbel noise is a draw from the softmax.
+    # The argmax of log-weight plus Gumbel noise is a sample from the softmax.
     chosen = torch.stack([_largest(weights, spare) for weights in (pair, triple)])
     at_pair, at_triple = (torch.stack([i, j, k]) * dist.shape[1] + column for column in chosen)
     flat = dist.reshape(-1)
@@ -248,11 +250,11 @@ def _block(
     drawn, soft = grads
     sign = active
     sign[2].neg_()
-    # The drawn distances themselves ...
+    # Gradient of the chosen distances.
     drawn.view(-1).index_add_(0, at_pair.view(-1), sign.view(-1))
     drawn.view(-1).index_add_(0, at_triple.view(-1), sign.view(-1), alpha=-1)
-    # ... and through the softmax: with v = dL/d(choice of the pair) = -dL/d(choice of the triple),
-    # dL/d(logits) = y (v - <y, v>), which belongs to the node at the largest distance.
+    # Gradient of the softmax: with v = dL/d(choice for the pair) = -dL/d(choice for the triple), dL/d(logits) = y (v -
+    # <y, v>), which goes to the node at the largest distance.
     v = F.embedding_bag(triplets, dist, per_sample_weights=sign.T.contiguous(), mode="sum")
     for weights, direction in ((pair, -1), (triple, 1)):
         scale = weights.sum(1, keepdim=True)
@@ -270,7 +272,8 @@ def _largest(x: Tensor, spare: Tensor) -> Tensor:
     """Column of the largest of each row of ``x > 0``; on a CPU in half the time of ``argmax``."""
     if x.device.type != "cpu":
         return x.argmax(1)
-    at_top = torch.ge(x, x.amax(1, keepdim=True), out=spare)  # 1 or 0; all 0 for NaN, which makes the loss NaN
+    # 1 at the maximum, else 0; all 0 if a value is NaN, which makes the loss NaN
+    at_top = torch.ge(x, x.amax(1, keepdim=True), out=spare)
     return at_top.mul_(torch.arange(x.shape[1], dtype=x.dtype)).amax(1).long()
 
 
@@ -331,7 +334,7 @@ def lca_triplet_loss(
         gumbel = -torch.empty_like(farthest).exponential_(generator=generator).log()
     logits = torch.exp(-farthest) if score == "exp" else -farthest / temperature
     weights = (logits + gumbel).softmax(-1)
-    means = (nodes * weights[:, None]).sum(-1)  # (2, 3, T), of the pair and of the triple
+    means = (nodes * weights[:, None]).sum(-1)  # (2, 3, T): for the pair and the triple
     gap = (means[0] - means[1]) * dist.new_tensor([[1.0], [1.0], [-1.0]])
     apart = weights[0].argmax(-1) != weights[1].argmax(-1)
     return ((gap + margin).clamp(min=0).sum(0) * apart).mean()
@@ -425,7 +428,7 @@ class HIERLoss(nn.Module):
             count = len(x)
             dist = self.manifold.cdist(torch.cat([x, proxies]), proxies)
             to_samples, to_proxies = dist[:count], dist[count:]
-            # A distance of a point from itself is rounding noise, and so is its gradient.
+            # The distance of a point from itself is only rounding error, and so is its gradient.
             itself = torch.eye(len(proxies), dtype=torch.bool, device=x.device)
             to_proxies = to_proxies.masked_fill(itself, 0.0)
             if triplets is None:
@@ -442,7 +445,7 @@ class HIERLoss(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         similarity = torch.exp(-self.manifold.cdist(x, x))
         similarity.fill_diagonal_(1.0)
-        similarity += labels.unsqueeze(0) == labels.unsqueeze(1)  # those of the same class come first
+        similarity += labels.unsqueeze(0) == labels.unsqueeze(1)  # ranks samples of the same class first
         options = (self.neighbours, self.draws, self.exclude_anchor, generator)
         return sample_triplets(similarity, *options), sample_triplets(torch.exp(-between_proxies), *options)
 

@@ -22,9 +22,9 @@ from .proxy_anchor import ProxyAnchorLoss, ProxyNCALoss
 from .supcon import SupConLoss
 
 # The defaults of pytorch-metric-learning are for cosines from -1 to 1. Hyperbolic distances are several units: with
-# those defaults the repelling terms vanish and all points collapse. Multi-Similarity (s = -d) and SupCon have the
-# defaults of HIER's code for distances. The others have the published defaults for a similarity of -d / 10, which is
-# the ratio between HIER's two Multi-Similarity losses (beta 50 for cosines, 5 for distances).
+# those defaults the repelling terms vanish and all points collapse. Multi-Similarity (s = -d) and SupCon take the
+# defaults of HIER's code for distances. The others take the published defaults for the similarity -d / 10, because
+# HIER's two Multi-Similarity losses differ by this factor (beta 50 for cosines, 5 for distances).
 _HYPERBOLIC: dict[str, dict[str, float]] = {
     "MultiSimilarityLoss": dict(alpha=1.0, beta=5.0, base=0.0),
     "ProxyAnchorLoss": dict(alpha=3.2, margin=1.0),
@@ -32,10 +32,10 @@ _HYPERBOLIC: dict[str, dict[str, float]] = {
     "ProxyNCALoss": dict(alpha=3.2, margin=1.0),
 }
 
-# These take a similarity, not a distance.
+# Losses that take a similarity instead of a distance.
 _WANTS_SIMILARITY = ("MultiSimilarityLoss", "ProxyAnchorLoss", "SoftTripleLoss")
 
-# These compare a similarity with a fixed number: distances are measured from their mean.
+# Losses that compare the similarity with a fixed number: subtract the mean distance.
 _WANTS_CENTRE = ("MultiSimilarityLoss", "ProxyAnchorLoss")
 
 
@@ -48,7 +48,7 @@ _NO_LOSS = {
     **dict.fromkeys(("EmbeddingRegularizerMixin", "WeightRegularizerMixin"), "is a part of others"),
 }
 
-# Losses that accept our distance but are defined for cosines.
+# Losses that accept our distance, but are defined only for cosines.
 _COSINES = {
     "HistogramLoss": "its histograms are of similarities from -1 to 1",
     "P2SGradLoss": "its gradients are of cosines, whatever the distance",
@@ -85,7 +85,8 @@ def hyperbolic_distance(manifold: Manifold, similarity: bool = False, centred: b
             x, y = self._points(query_emb), self._points(ref_emb)
             found = lorentz.cdist(x, y, self.manifold.c)
             if centred:
-                # The library passes the same tensor twice for distances within a batch, whose diagonal is 0.
+                # Within a batch the library passes one tensor twice; its distances have a zero diagonal, which the mean
+                # leaves out.
                 count = found.numel() - (len(x) if query_emb is ref_emb else 0)
                 found = found - found.detach().sum() / max(count, 1)
             return self.sign * found
@@ -152,7 +153,7 @@ class MetricLoss(nn.Module):
                 options["distance"] = hyperbolic_distance(manifold, name in _WANTS_SIMILARITY, centred)
         try:
             self.loss = kind(**{**sizes, **options})
-        except AssertionError as error:  # the library's check of the distance
+        except AssertionError as error:  # the library asserts what kind of distance it gets
             raise HypvisionError(
                 f"The loss '{name}' has no form for hyperbolic distances ({error}): set distance='angular'."
             ) from error

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hypvision.errors import ArgumentError
 from hypvision.geometry.numerics import exact
 
-# Of vectors (N, d) and (M, d): (N, M).
+# (N, d), (M, d) -> (N, M)
 Similarity = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -57,7 +57,7 @@ class ProxyAnchorLoss(nn.Module):
             x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
             found = similarity(x, self.proxies.to(x.dtype))
             own = F.one_hot(labels, len(self.proxies)).bool()
-            # log(1 + sum(exp(z))) is a log-sum-exp with one more 0
+            # log(1 + sum(exp(z))) is the log-sum-exp of z and 0
             positive = (-self.alpha * (found - self.margin)).masked_fill(~own, -torch.inf)
             negative = (self.alpha * (found + self.margin)).masked_fill(own, -torch.inf)
             zero = found.new_zeros(1).expand_as(found.narrow(dim, 0, 1))

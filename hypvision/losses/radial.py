@@ -23,7 +23,7 @@ from hypvision.errors import ArgumentError
 from hypvision.geometry import lorentz
 from hypvision.geometry.numerics import safe_sqrt, square_norm
 
-# Vectors shorter than this have no direction: unit vectors of equal texts differ by round-off alone.
+# Shorter vectors have no direction, because unit vectors of equal texts differ by round-off.
 _SHORTEST = {torch.float64: 1e-12, torch.float32: 1e-6}
 
 
@@ -154,7 +154,7 @@ class RadialLoss(ChainLoss):
         p, n = radial_angle(general, specific, root), radial_angle(general, negative, root)
         parts = dict(loss_entail=self.entail * (p.mean() - n.mean()))
         if self.hard:
-            hardest = torch.stack([p.argmax(), n.argmin()])  # one index operation: two would each wait for the GPU
+            hardest = torch.stack([p.argmax(), n.argmin()])  # one transfer: two would each wait for the GPU
             parts["loss_hard"] = self.hard * (p - n)[hardest].sum()
         return parts
 

@@ -48,9 +48,9 @@ class SupConLoss(nn.Module):
             s = self.similarity(x, x) / self.temperature
             s = s.view(count, views, count, views).permute(1, 3, 0, 2)  # (V, V, N, N)
             pairs = torch.eye(views, dtype=torch.bool, device=x.device)
-            among = s.logsumexp(-1)  # in every view
+            among = s.logsumexp(-1)  # (V, V, N): all samples of each view
             same = torch.eye(count, dtype=torch.bool, device=x.device)
-            own = s[pairs].masked_fill(same, -torch.inf).logsumexp(-1)  # (V, N), the other samples of the same view
+            own = s[pairs].masked_fill(same, -torch.inf).logsumexp(-1)  # (V, N): other samples in the same view
             loss = torch.logaddexp(among, own.unsqueeze(1)) - s.diagonal(dim1=-2, dim2=-1)
             return loss.mean(-1)[~pairs].sum() / views**2
 

@@ -20,16 +20,16 @@ from hypvision.checks import one_of
 from hypvision.errors import ArgumentError
 from hypvision.models.timm_models import forget_weights, read_overlay
 
-# timm's poolings whose result has as many channels as the map.
+# timm's poolings that keep the number of channels.
 POOLS = ("avg", "max", "avgmax", "fast", "fastavg", "fastmax", "fastavgmax", "")
 
-# The entries of timm's pretrained configs that all networks of this package share.
+# Entries of timm's pretrained configs that are the same for all networks of hypvision.
 COMMON_CFG = dict(
     url="", num_classes=1000, min_input_size=(3, 32, 32), interpolation="bicubic", classifier="head",
     mean=IMAGENET_DEFAULT_MEAN, std=IMAGENET_DEFAULT_STD,
 )  # fmt: skip
 
-allow_training_files()  # because timm reads the file of checkpoint_path before any code of a model runs
+allow_training_files()  # timm reads the file of checkpoint_path before any code of a model runs
 
 
 def build_model(cls: type[nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> nn.Module:
@@ -109,7 +109,7 @@ class StagedModel(AnyCheckpoint):
     """A network of a ``stem``, ``stages``, a final ``norm`` and a ``head``, with timm's methods for them."""
 
     stem: nn.Module
-    stages: nn.ModuleList  # each with a switch grad_checkpointing
+    stages: nn.ModuleList  # each stage has the attribute grad_checkpointing
     norm: nn.Module
     global_pool: nn.Module
     head: nn.Module

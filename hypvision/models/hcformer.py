@@ -43,7 +43,7 @@ from hypvision.nn.linear import SharedLinear
 from .base import COMMON_CFG, FeatureMaps, StagedModel, build_model, check_pool
 from .hcformer_checkpoint import checkpoint_filter_fn
 
-# Control flow on sizes and the autocast island are Python, which torch.fx cannot trace: these stay one node each.
+# torch.fx cannot trace Python control flow on sizes and the region without autocast: these modules stay one node each.
 register_notrace_module(ClusterMixer)
 
 
@@ -68,7 +68,7 @@ class _GeluLinear(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         h, weight = ctx.saved_tensors
-        dtype = grad.dtype  # under autocast the weight is wider than the maps
+        dtype = grad.dtype  # under autocast the weight has a wider dtype than the maps
         rows = grad.flatten(0, -2)
         grad_weight = torch.mm(rows.t(), F.gelu(h).to(dtype).flatten(0, -2)).to(weight.dtype)
         grad_h = torch.ops.aten.gelu_backward(torch.matmul(grad, weight.to(dtype)).to(h.dtype), h)
@@ -90,7 +90,8 @@ class GroupNorm1(nn.GroupNorm):
         super().__init__(1, dim, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        # One contiguous row an image: the layer-norm kernel is about twice as fast here as the group-norm kernel.
+        # Normalise each image as one contiguous row: the layer-norm kernel is about twice as fast as the group-norm
+        # kernel.
         x = F.layer_norm(x, [x.shape[1], x.shape[2], x.shape[3]], eps=self.eps)
         return torch.addcmul(self.bias, x, self.weight)
 
@@ -118,11 +119,12 @@ class Mlp(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, scale: Tensor) -> Tensor:
-        # Scaling the small weight instead of the large output saves a pass over the map, and its copy for backward.
+        # Scaling the small weight instead of the large output saves a pass over the map and its copy for backward.
         x, weight, bias = self.fc1(x), self.fc2.weight * scale.unsqueeze(1), self.fc2.bias * scale
         dropping = self.training and self.drop.p > 0
         out: Tensor
-        if torch.is_grad_enabled() and not dropping and not torch.compiler.is_compiling():  # compilers recompute alone
+        # a compiler recomputes activations by itself
+        if torch.is_grad_enabled() and not dropping and not torch.compiler.is_compiling():
             out = _GeluLinear.apply(x, weight, bias)
         else:
             out = self.drop(F.linear(self.drop(F.gelu(x)), weight, bias))
@@ -436,7 +438,7 @@ def _cfg(**kwargs: Any) -> dict[str, Any]:
     return {**COMMON_CFG, **own, "paper_name": paper, "origin_url": "https://github.com/weijianan1/HCFormer", **kwargs}
 
 
-# The weights of a tag lie in the zoo: hypvision.zoo finds them by their name. tests/zoo compares these with its index.
+# hypvision.zoo finds the weights of a tag by its name. tests/zoo compares these entries with its index.
 default_cfgs = generate_default_cfgs(
     {
         "hcformer_nano.cifar10": _cfg(
@@ -447,7 +449,7 @@ default_cfgs = generate_default_cfgs(
             url="zoo:hcformer_nano.shapes", num_classes=16, input_size=(3, 64, 64), pool_size=(2, 2), crop_pct=1.0,
             interpolation="bilinear",
         ),
-        # The star makes this the default tag: a name without a tag is the published network.
+        # The star marks the default tag: a name without a tag builds the published network.
         "hcformer_nano.untrained*": _cfg(),
         "hcformer_tiny.untrained": _cfg(),
         "hcformer_small.untrained": _cfg(),
@@ -455,7 +457,7 @@ default_cfgs = generate_default_cfgs(
     }
 )  # fmt: skip
 
-# Small images need another network than the published one; create_model("NAME.TAG") builds it.
+# Small images need another network than the published one, which create_model("NAME.TAG") builds.
 _SMALL_IMAGES: dict[str, Any] = dict(
     stem="conv", center=True, alpha=3.0, window_alpha=4.0, locality=2.0, pad="minimal",
     fold=(4, 2, 1, 1), prop=(2, 2, 2, 1), win=(2, 1, 1, 1), mlp_ratios=(4, 4, 4, 4),
@@ -477,15 +479,15 @@ def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], kwarg
     if kwargs.get("features_only"):
         kwargs.setdefault("feature_norms", True)
     first = {"conv": "stem.0", "residual": "stem.0.conv"}.get(kwargs.get("stem", "patch"))
-    if first is not None:  # where timm changes the input channels of weights
+    if first is not None:  # the layer whose weights timm adapts to in_chans
         kwargs["pretrained_cfg_overlay"] = {"first_conv": first} | (kwargs.get("pretrained_cfg_overlay") or {})
     stages = kwargs["layers"]
-    levels = len(stages) if isinstance(stages, (tuple, list)) else 4  # the constructor says what is wrong with another
+    levels = len(stages) if isinstance(stages, (tuple, list)) else 4  # the constructor reports other types
     maps = dict(out_indices=tuple(range(levels)), feature_cls=FeatureMaps)
     model = build_model(
         HCFormer, variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, feature_cfg=maps, **kwargs
     )
-    update_model_args(model, **own)  # save_for_hf writes them beside those that the caller gives
+    update_model_args(model, **own)  # save_for_hf writes these next to the arguments of the caller
     return model
 
 

@@ -18,7 +18,7 @@ from hypvision.checks import more_than
 from hypvision.errors import HypvisionError
 from hypvision.nn import ClusterMixer
 
-# Official name -> ours, inside a block. Values: (our name, True where a 1x1 convolution becomes a linear map).
+# Official name in a block -> (our name, whether a 1x1 convolution becomes a linear map).
 _HCFORMER_BLOCK = {
     "norm1.weight": ("norm1.weight", False),
     "norm1.bias": ("norm1.bias", False),
@@ -63,7 +63,7 @@ def hcformer_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
             out[f"stages.{(int(match[1]) + 1) // 2}.downsample.{match[2]}"] = value
         elif match := re.fullmatch(r"network\.(\d)\.(\d+)\.(.+)", name):
             if match[3] == "token_mixer.manifold.k":
-                continue  # geoopt's copy of 1 / curvature: an argument of ours, see hcformer_arguments
+                continue  # geoopt's copy of 1 / curvature, which hcformer_arguments reads
             if match[3] not in _HCFORMER_BLOCK:
                 raise HypvisionError(unknown_name(name, "HCFormer"))
             ours, conv = _HCFORMER_BLOCK[match[3]]
@@ -100,11 +100,11 @@ def hcformer_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
             f"The checkpoint has the values {', '.join(f'{value:g}' for value in values)} of manifold.k. Expected one "
             "positive value, the same in all mixers: our HCFormer has one curvature, 1 / k."
         )
-    curvature = float(f"{1 / values[0]:.6g}")  # k was stored in float32, which has about 7 digits
+    curvature = float(f"{1 / values[0]:.6g}")  # k is float32, so only about 7 digits are right
     return {} if curvature == 1 else {"curvature": curvature}
 
 
-# By a part of their weights' names: options that the published network does not have.
+# Options that the published network lacks, by a part of the names of their weights.
 _OWN_OPTIONS = {
     r"stem\.0\.(weight|bias)$": 'stem="conv"',
     r"stem\.0\.conv\.": 'stem="residual"',
@@ -183,7 +183,7 @@ def hcformer_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, A
         arguments["num_classes"] = 0 if head is None else head.shape[0]
     for name in timm.list_models("hcformer_*"):
         own = timm.create_model(name, device="meta", feature_norms=dense, **arguments).state_dict()
-        if dense:  # no classifier comes with it
+        if dense:  # dense models have no classifier
             own = {key: value for key, value in own.items() if not key.startswith(("norm.", "head."))}
         given = {key: value.shape for key, value in state_dict.items()}
         if given == {key: value.shape for key, value in own.items()}:
@@ -219,7 +219,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
         if name.endswith("mixer.bias") and name in own and own[name].shape[-2:] != value.shape[-2:]:
             size = own[name].shape[-2:]
             weights[name] = F.interpolate(value.float(), size, mode="bilinear", align_corners=True).to(value.dtype)
-    # Dense models have a norm for each stage; the last one stands where the classifier's does.
+    # Dense models have a norm for each stage; that of the last stage corresponds to the norm before the classifier.
     last = max((name.split(".")[1] for name in weights if re.match(r"feature_norms\.\d\.", name)), default=None)
     for entry in ("weight", "bias") if last is not None and "norm.weight" in own else ():
         weights.setdefault(f"norm.{entry}", weights[f"feature_norms.{last}.{entry}"])

@@ -33,11 +33,11 @@ from hypvision.geometry import Euclidean, Lorentz
 from hypvision.geometry.numerics import Function, exact
 from hypvision.nn.linear import SharedLinear
 
-# log-variances stay within these: a standard deviation of 1e-3 to 1e3
+# bounds of log-variances: standard deviations from 1e-3 to 1e3
 LOG_VARIANCE = (-13.8, 13.8)
-# temperature of the decomposition's cross attention
+# scale of the logits in the cross attention of the decomposition
 CROSS_SCALE = 1 / 0.07
-# queries of an image up to which attention projects the queries into the space of the keys, not the keys
+# up to this number of queries per image, attention projects queries into the space of the keys instead of the keys
 FEW = 4
 
 
@@ -117,7 +117,7 @@ class GaussianTree(nn.Module):
             log_variance = torch.full_like(mean, low)
         else:
             log_variance = self.log_variance.to(compute_dtype)
-            # Straight through: a value that an optimiser pushed out of bounds can come back.
+            # The clamp passes the gradient unchanged, so a value outside the bounds can be trained back.
             log_variance = log_variance + (log_variance.clamp(low, high) - log_variance).detach()
         found = [Moments(mean, log_variance)]
         for _ in range(self.levels - 1):
@@ -228,7 +228,7 @@ class Attention(nn.Module):
         if x.shape[-2] > FEW:
             keys, values = self.keys_values(memory)
             return self.join(F.scaled_dot_product_attention(self.split(self.q_proj(x)), keys, values, scale=scale))
-        # (W_k^T q) . m = q . (W_k m): for few queries this spares the projections of the memory.
+        # (W_k^T q) . m = q . (W_k m): for few queries the left side is cheaper, as it need not project m.
         scale = (self.q_proj.out_features // self.heads) ** -0.5 if scale is None else scale
         query = self.q_proj(x).unflatten(-1, (self.heads, -1)) * scale  # (B, T, heads, d)
         keys, values = (weight.unflatten(0, (self.heads, -1)) for weight in (self.k_proj.weight, self.v_proj.weight))
@@ -334,7 +334,7 @@ class Decomposer(nn.Module):
         layer, cross = self.layer, self.layer.cross_attn
         sizes = [len(tokens) for tokens in queries]
         keys, values = cross.keys_values(self.memory_proj(memory))
-        # Up to the cross attention the queries are the same for all images.
+        # Before the cross attention all images have the same queries.
         start = self.node_proj(torch.cat(queries).to(next(self.node_proj.parameters()).dtype))
         query = cross.split(cross.q_proj(layer.norm1(start))).expand(memory.shape[0], -1, -1, -1)
         seen = F.scaled_dot_product_attention(query, keys, values, scale=CROSS_SCALE)
@@ -351,10 +351,10 @@ class Decomposer(nn.Module):
         """Self-attention in which a level does not see the others."""
         attn = self.layer.self_attn
         qkv = F.linear(x, torch.cat([attn.q_proj.weight, attn.k_proj.weight, attn.v_proj.weight]))
-        if len(set(sizes)) == 1:  # levels as a part of the batch
+        if len(set(sizes)) == 1:  # levels as an additional batch dimension
             q, k, v = (attn.split(part.unflatten(-2, (len(sizes), -1))) for part in qkv.chunk(3, -1))
             return attn.join(F.scaled_dot_product_attention(q, k, v)).flatten(1, 2)
-        # Level after level: a mask over all would compute twice as much.
+        # One level at a time: one masked call for all levels would compute twice as much.
         found = []
         for part in qkv.split(sizes, -2):
             q, k, v = part.unflatten(-1, (3, attn.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -491,7 +491,7 @@ class TreeLift(nn.Module):
 def _official_lift(v: Tensor) -> Tensor:
     """The space part ``(..., D)`` that the released code makes of vectors ``(..., D)``."""
     square = v[..., 1:].square().sum(-1, keepdim=True) - v[..., :1].square()
-    # Its clamp lets 1e-8 of the gradient through where it acts.
+    # The released code's clamp still passes 1e-8 of the gradient.
     leak = 1e-9 + 1e-8 * (square - square.detach())
     n = torch.where(square > 1e-9, square, leak).sqrt()
     r = n.clamp(max=1.5)
@@ -618,7 +618,7 @@ class HierarchyMapper(nn.Module):
         if dense_dim is not None:
             self.dense = TreeEncoder(dense_dim, dim, self.tree.nodes, official=False, **layer)
             blocks: Iterable[Any] = self.dense.layers
-            for block in blocks:  # unused where attention is to the tokens themselves, and in no checkpoint
+            for block in blocks:  # unused if attention reads the tokens themselves; checkpoints lack these weights
                 block.self_attn.q_proj = block.self_attn.k_proj = None
             nn.init.zeros_(self.dense.out_proj.get_parameter("1.weight"))
         if eval_noise == "fixed":

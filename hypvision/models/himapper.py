@@ -1,9 +1,8 @@
 """Hi-Mapper: a plug-in that gives any timm backbone a tree of visual parts, by which it improves the image feature.
 
 Paper: "Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping", Kwon, Jang, Kim, Kim, Sohn (CVPR
-2024).
-Official code: kwonjunn01/Hi-Mapper, of which the tree, the modules and the losses are published; the way they are
-hooked up to backbones follows the paper. The plug-in itself is in :mod:`hypvision.models.hierarchy_mapper`.
+2024). Official code: kwonjunn01/Hi-Mapper, which has the tree, the modules and the losses; how they are connected to
+backbones follows the paper. The plug-in itself is in :mod:`hypvision.models.hierarchy_mapper`.
 
 >>> model = timm.create_model("himapper_deit_tiny_patch16_224", pretrained=True)  # DeiT's weights, a new mapper
 >>> model = timm.create_model("himapper", backbone="convnext_tiny.fb_in1k", pretrained=True, num_classes=10)
@@ -45,12 +44,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """The choices in which the released code and the intent of the paper differ."""
 
-# Number of tokens without a place in the image, for networks that do not state it. Of the CoaTs the
-# Lite ones; the others give several sequences.
+# Number of tokens without a place in the image, for networks that do not state it. Of the CoaTs these are the Lite
+# ones; the others give several sequences.
 _PREFIX = {"VOLO": 1, "CoaT": 1}
-# Some transformers pool by a token or by attention; their constructors say which.
+# Further poolings of some transformers; their constructors report whether they have them.
 _POOLS = (*POOLS, "token", "map", "prr")
-# Networks whose final feature is not one map.
+# Networks whose final feature is not one map, and why.
 _UNSUPPORTED = {
     "CrossVit": "two sequences of tokens of different sizes",
     "EfficientVim": "a list of maps and states",
@@ -75,9 +74,9 @@ class HiMapper(AnyCheckpoint):
         logit, temperature: see :func:`~hypvision.losses.himapper.tree_contrastive_loss`.
         contrastive_weight, kl_weight: alpha and beta, the weights of the auxiliary losses.
         dense: what ``forward_intermediates`` does to the last map: None or ``"init"`` nothing (``"init"`` also drops
-            the
-            mapper: a backbone that Hi-Mapper has fine-tuned), ``"aux"`` nothing, but in training the auxiliary losses
-            are computed for :meth:`pop_losses`, ``"fuse"`` the map attends to the tree and is enriched (both ours).
+            the mapper: a backbone that Hi-Mapper has fine-tuned), ``"aux"`` nothing, but in training the auxiliary
+            losses are computed for :meth:`pop_losses`, ``"fuse"`` the map attends to the tree and is enriched (both
+            ours).
         pretrained_backbone: load the backbone's weights through timm.
         device, dtype: where and what the parameters are.
         **backbone_args: for :func:`timm.create_model` of the backbone: ``drop_path_rate``, ``img_size``, ...
@@ -88,7 +87,7 @@ class HiMapper(AnyCheckpoint):
         TypeError: an argument that the backbone does not have.
     """
 
-    trunk: Any  # of timm, whose classes have no common base
+    trunk: Any  # a timm model; these have no common base class
     mapper: HierarchyMapper | None
     head: nn.Linear | None
     num_classes: int
@@ -153,7 +152,7 @@ class HiMapper(AnyCheckpoint):
             self._set_own_head(num_classes or 0)
 
     def _take_trunk(self, trunk: Any) -> None:
-        """Keep the backbone, and what timm asks of a network that is the backbone's to say."""
+        """Store the backbone, and copy the attributes that timm reads from a network."""
         self.trunk = trunk
         self.num_classes, self.num_features = trunk.num_classes, trunk.num_features
         self.head_hidden_size = getattr(trunk, "head_hidden_size", None) or trunk.num_features
@@ -318,7 +317,7 @@ class HiMapper(AnyCheckpoint):
         return maps if intermediates_only else (final, maps)
 
     def _fused(self, level: Any, nodes: Tensor, output_fmt: str) -> Any:
-        if isinstance(level, tuple):  # with prefix tokens
+        if isinstance(level, tuple):  # a level with prefix tokens is a tuple
             return (self._fused(level[0], nodes, output_fmt), *level[1:])
         if level.ndim == 3:
             return level + self._tree_mapper().fuse(level, nodes)
@@ -334,7 +333,7 @@ class HiMapper(AnyCheckpoint):
         the last level (``dense="fuse"`` or ``"aux"``)."""
         levels = len(self.feature_info)
         keep = self.dense in ("fuse", "aux") and level_indices(levels, indices)[-1] == levels - 1
-        # The decomposition needs the final map, with what some networks count as a part of their head.
+        # The decomposition needs the final map, including layers that some networks count as part of the head.
         taken: list[int] = self.trunk.prune_intermediate_layers(
             indices, prune_norm and not keep, prune_head and not keep
         )
@@ -536,7 +535,7 @@ default_cfgs = generate_default_cfgs(
             for backbone, tag in BACKBONES.items()
             for name in (f"himapper_{backbone}", f"{backbone}_himapper")
         },
-        # Of whole networks, in the zoo; tests/zoo compares these with its index.
+        # Weights of whole networks in the zoo; tests/zoo compares these with its index.
         "himapper_tf_efficientnet_lite0.grocery": _cfg("tf_efficientnet_lite0.in1k")
         | dict(
             url="zoo:himapper_tf_efficientnet_lite0.grocery", num_classes=81, input_size=(3, 160, 160),
@@ -566,7 +565,7 @@ def _create_himapper(variant: str, pretrained: bool, backbone: str | nn.Module, 
         if isinstance(backbone, str):
             try:
                 cfg = _cfg(backbone)
-            except RuntimeError as error:  # timm's own words for a tag that does not exist
+            except RuntimeError as error:  # timm's message about a tag that does not exist
                 raise HypvisionError(f"The backbone '{backbone}' has no such weights: {error}") from error
         else:
             cfg = {

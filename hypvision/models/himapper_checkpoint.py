@@ -28,7 +28,7 @@ BACKBONES = {
 """The backbones with names of their own in timm's registry, and the weights they start from: the paper's seven, and
 that of the weights in the zoo."""
 
-# Official prefix -> ours; names of the backbone stand without a prefix there.
+# Official prefix -> ours; in official files names of the backbone have no prefix.
 _HIMAPPER_PARTS = {
     "last_l.node_mean": "mapper.tree.mean",
     "last_l.node_log_sigma": "mapper.tree.log_variance",
@@ -56,7 +56,7 @@ def himapper_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
     old_swin = "layers.0.downsample.reduction.weight" in state_dict
     for name, value in state_dict.items():
         if name == "last_l.Llinear.bias":
-            continue  # in some checkpoints; no code uses it
+            continue  # some checkpoints have this weight; no code uses it
         part = next((part for part in _HIMAPPER_PARTS if name.startswith(part)), None)
         if part is not None:
             rest = name[len(part) :]
@@ -104,7 +104,7 @@ def himapper_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
-# Backbones of the same shapes that compute something else: TensorFlow's pad unevenly, and have another eps.
+# Backbones with the same shapes but other results: those from TensorFlow pad asymmetrically and have another eps.
 _SAME_SHAPES = {"efficientnet_b4": "tf_efficientnet_b4"}
 
 
@@ -175,11 +175,11 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
         weights = {f"trunk.{name}": value for name, value in weights.items()}
         heads = head_names(model)
         kept = {n: v for n, v in own.items() if not n.startswith("trunk.") or n in heads}
-        # Counters of batches are not in older files.
+        # Older files lack the counters of batches.
         kept |= {n: v for n, v in own.items() if n.endswith(".num_batches_tracked")}
         other = {n for n in heads if n in weights and weights[n].shape != own[n].shape}
         weights = {**kept, **{n: v for n, v in weights.items() if n not in other}}
-    # What only one preset has, and what no classifier has.
+    # Weights that only one preset has, and weights that models without classifier lack.
     extra = {name: v for name, v in own.items() if name.startswith(("mapper.lift.scale", "mapper.dense."))}
     weights = {**extra, **weights}
     return {name: value for name, value in weights.items() if name in own or not name.startswith("mapper.")}

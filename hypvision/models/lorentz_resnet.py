@@ -42,7 +42,7 @@ from hypvision.nn import (
 from .base import COMMON_CFG, POOLS, FeatureMaps, StagedModel, build_model, check_pool
 from .lorentz_resnet_checkpoint import checkpoint_filter_fn
 
-EXPANSION = 4  # of the bottlenecks
+EXPANSION = 4  # ratio of output to inner channels in a bottleneck
 
 
 class LorentzClassifier(nn.Module):
@@ -70,7 +70,7 @@ class LorentzClassifier(nn.Module):
         self.manifold = manifold
         self.weight = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype))
-        for parameter in (self.weight, self.bias):  # as published
+        for parameter in (self.weight, self.bias):  # initial values as published
             nn.init.uniform_(parameter, -(in_features**-0.5), in_features**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class Layers:
         """Batch norm."""
         if self.manifold is None:
             return nn.BatchNorm2d(channels, **self.factory)
-        exp_limit = 10.0 if self.slope is None else 100.0  # those of the published codes
+        exp_limit = 10.0 if self.slope is None else 100.0  # limits of the two published codes
         sizes: dict[str, Any] = dict(slope=self.slope, limit=self.limit, exp_limit=exp_limit)
         return LorentzBatchNorm2d(channels, self.manifold, **sizes, **self.factory)
 
@@ -232,7 +232,7 @@ class Stage(nn.Module):
         return x
 
 
-# Control flow on sizes, curvatures and autocast is Python, which torch.fx cannot trace: these stay one node each.
+# torch.fx cannot trace Python control flow on sizes, curvatures and autocast: these modules stay one node each.
 for _layer in (
     LorentzClassifier, LorentzConv2d, EfficientLorentzConv2d, LorentzBatchNorm2d, LorentzResidual,
     LorentzGlobalAvgPool2d, ToLorentz, ToTangent, ChangeManifold,
@@ -319,7 +319,7 @@ class LorentzResNet(StagedModel):
         self.in_chans, self.drop_rate, self.head_type = in_chans, drop_rate, head_type
         self.learn_curvature = plus if learn_curvature is None else learn_curvature
         self.bounds = (bounds[0], bounds[1])
-        Lorentz(curvature, bounds=self.bounds)  # refuses bad bounds also where nothing is hyperbolic
+        Lorentz(curvature, bounds=self.bounds)  # only to check the bounds, for networks without hyperbolic layers too
 
         wanted = [hyperbolic_stem, *(i in hyperbolic_stages for i in (1, 2, 3, 4))]
         inner = self._make_manifolds(wanted, curvature, curvature_per_stage, device)
@@ -336,7 +336,7 @@ class LorentzResNet(StagedModel):
         self._set_pool(global_pool, num_classes)
         self._set_head(num_classes)
         self.init_weights()
-        # The aliases of the shared hyperboloids in every layer stay out of state dicts.
+        # Every layer refers to the shared hyperboloids; these duplicates stay out of state dicts.
         self.register_state_dict_post_hook(_drop_aliases)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_restore_aliases)  # type: ignore[no-untyped-call]
 
@@ -366,7 +366,7 @@ class LorentzResNet(StagedModel):
         rates: Iterator[Any] = iter(calculate_drop_path_rates(drop_path_rate, sum(layers)))
         kind = BasicBlock if block == "basic" else Bottleneck
         stages, self.feature_info, channels = [], [], widths[0]
-        self._outside = [inner[0]]  # the geometry of the map behind the stem and behind each stage
+        self._outside = [inner[0]]  # the manifold (None: Euclidean) of the map after the stem and after each stage
         for i, (depth, width) in enumerate(zip(layers, widths)):
             core = replace(self._flat, manifold=inner[i + 1])
             outer = self._flat if block == "core" else core
@@ -388,7 +388,7 @@ class LorentzResNet(StagedModel):
 
     def _set_pool(self, pool_type: str, num_classes: int) -> None:
         manifold = self._outside[-1]
-        # points are pooled by their centroid
+        # points are pooled by their centroid only
         check_pool(pool_type, num_classes, POOLS if manifold is None else ("avg", ""))
         if manifold is not None and pool_type:
             self.global_pool = LorentzGlobalAvgPool2d(manifold)
@@ -558,7 +558,7 @@ default_cfgs = generate_default_cfgs(
 )
 
 
-# What timm's data pipelines take the input to be with the stem for large images.
+# With the stem for large images, the input that timm's data pipelines should assume.
 _LARGE = dict(input_size=(3, 224, 224), pool_size=(7, 7), crop_pct=0.875)
 
 

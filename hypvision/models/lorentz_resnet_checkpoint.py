@@ -19,7 +19,7 @@ from hypvision.checkpoints.match import unknown_name
 from hypvision.checkpoints.read import network_weights
 from hypvision.errors import HypvisionError
 
-# number in the official ``conv`` sequence -> our layer
+# index in the official ``conv`` sequence -> our layer
 _PARTS = {0: "conv1", 1: "norm1", 3: "conv2", 4: "norm2", 6: "conv3", 7: "norm3"}
 _NUMBERS = {name: number for number, name in _PARTS.items()}
 _DEPTHS = {"18": (2, 2, 2, 2), "50": (3, 4, 6, 3)}
@@ -219,7 +219,7 @@ def hyperboliccv_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[st
     if not lorentz:
         arguments.update(hyperbolic_stages=(), plus=False)
     logs = [state_dict[name] for name in ("manifolds.0.log_c", "head_manifold.log_c") if name in state_dict]
-    if logs:  # the values themselves are in the file
+    if logs:  # the file has learned curvatures, whose values it sets
         arguments.update(learn_curvature=True, curvature=round(torch.exp(logs[0]).item(), 6))
         if len(logs) == 2:
             arguments["head_curvature"] = round(torch.exp(logs[1]).item(), 6)

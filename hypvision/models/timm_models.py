@@ -42,7 +42,7 @@ def create_model(
     if pretrained:
         overlay = _published(name, arguments.get("pretrained_cfg"), read_overlay(overlay))
     if checkpoint_path is not None and Path(checkpoint_path).suffix in (".npz", ".npy"):
-        arguments["checkpoint_path"] = checkpoint_path  # timm reads these, without running code
+        arguments["checkpoint_path"] = checkpoint_path  # timm reads the file, without running code
         checkpoint_path = None
     with hub_switch():
         model = timm.create_model(name, pretrained, pretrained_cfg_overlay=overlay or None, **arguments)
@@ -60,7 +60,7 @@ def read_overlay(overlay: Mapping[str, Any] | None) -> dict[str, Any]:
     if overlay.get("file") or is_address(source) or "#sha256=" in str(source):
         overlay["file"] = str(fetch(source))
         overlay["state_dict"] = _unwrapped(read_file(overlay["file"]))
-        # Without this timm would fetch the weights from its own source.
+        # Otherwise timm would download the weights from its own source.
         overlay.setdefault("source", None)
     return overlay
 

@@ -91,10 +91,10 @@ class ClusterMixer(nn.Module):
         alpha, window_alpha: initial values of the two temperatures, which multiply similarity and distance. At the
             published 1 a softmax of cosines is near uniform, and all centres are nearly one.
         center: subtract the mean of the features before comparing them: over the pixels of a window at patch level,
-        over the windows at window level. A common part makes all cosines similar.
+            over the windows at window level. A common part makes all cosines similar.
         locality: initial weight, per head, of the squared distance (in cells) between a pixel and the cell that a
-        centre was pooled from; it is subtracted from their similarity, as in superpixels. 0, as published: no such term
-            and no parameter.
+            centre was pooled from; it is subtracted from their similarity, as in superpixels. 0, as published: no such
+            term and no parameter.
     """
 
     window_alpha: nn.Parameter | None
@@ -135,7 +135,7 @@ class ClusterMixer(nn.Module):
         self.fold, self.prop, self.win, self.window_level = fold, prop, win, window_level
         self.curvature = float(curvature)
         self.pad_always, self.ambient_lift, self.center = pad == "always", lift == "ambient", center
-        # Features that differ only by round-off, as in a window of one colour, must not be scaled to length 1.
+        # With centred features, a window of one colour has only round-off, which must not be scaled to length 1.
         self.eps = 1e-3 if center else 1e-12
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
 
@@ -211,7 +211,7 @@ class ClusterMixer(nn.Module):
 
     def _padding(self, size: int) -> tuple[int, int]:
         """Pixels to add before and after an axis of ``size``."""
-        # Computed from the side of a window, so that torch.export knows that fold divides the padded size.
+        # Derived from the side of a window, so that torch.export knows that fold divides the padded size.
         side = size // self.fold + 1 if self.pad_always else (size + self.fold - 1) // self.fold
         pad = side * self.fold - size
         return pad // 2, pad - pad // 2
@@ -222,7 +222,7 @@ class ClusterMixer(nn.Module):
         top, bottom = self._padding(height)
         left, right = self._padding(width)
         padded = x.permute(0, 3, 1, 2)
-        enough = max(top, bottom) < height and max(left, right) < width  # pixels for a reflection
+        enough = max(top, bottom) < height and max(left, right) < width  # reflection needs more pixels than the padding
         padded = F.pad(padded, (left, right, top, bottom), mode="reflect" if enough else "replicate")
         padded = padded.permute(0, 2, 3, 1)
         fold, (rows, columns) = self.fold, self._sides(padded)
@@ -232,7 +232,7 @@ class ClusterMixer(nn.Module):
     def _project(self, windows: Tensor) -> tuple[Tensor, Tensor]:
         """Similarity and value features ``(B * fold^2 * e, d, N)`` of windows ``(B * fold^2, N, C)``."""
         count, pixels, _ = windows.shape
-        # One product for both, then one copy that splits the heads and moves the pixels last.
+        # One product for both, then one copy that splits the heads and moves the pixels to the last dimension.
         weight = torch.cat([self.feature.weight, self.value.weight])
         bias = torch.cat([self.feature.bias, self.value.bias])
         out = F.linear(windows, weight, bias).reshape(count, pixels, 2, self.heads * self.head_dim)
@@ -273,7 +273,7 @@ class ClusterMixer(nn.Module):
         assert self.window_alpha is not None and self.window_bias is not None
         batch, height, width, dim = padded.shape
         count, points = self.fold * self.fold, self.win * self.win
-        # Means commute with the (affine) projections, so pool the input once and project fold^2 + K tokens.
+        # Means commute with the (affine) projections, so average the input first and project only fold^2 + K tokens.
         means = windows.mean(1).reshape(batch, count, dim)
         rows, columns = _pool_matrix(height, self.win, padded), _pool_matrix(width, self.win, padded)
         pooled = torch.matmul(rows, padded.reshape(batch, height, width * dim)).reshape(batch, self.win, width, dim)
@@ -284,7 +284,7 @@ class ClusterMixer(nn.Module):
         if self.center:
             feature = feature - feature[:, :, :count].mean(2, keepdim=True)
 
-        distance = self._distance(feature[:, :, count:], feature[:, :, :count])
+        distance = self._distance(feature, count)
         logits = self.window_bias.flatten(2) - self.window_alpha * distance
         assignment = logits.softmax(2)
         weights = assignment.to(value.dtype)
@@ -297,15 +297,19 @@ class ClusterMixer(nn.Module):
         batch, count, _ = tokens.shape
         return tokens.reshape(batch, count, self.heads, self.head_dim).transpose(1, 2)
 
-    def _distance(self, centers: Tensor, points: Tensor) -> Tensor:
-        """Geodesic distances ``(B, e, K, fold^2)`` of the lifted features, in float32 also under autocast."""
-        # The lifted points lie within the unit ball, where a product in float64 is exact enough. In float32, cdist
+    def _distance(self, feature: Tensor, count: int) -> Tensor:
+        """Geodesic distances ``(B, e, K, count)`` of lifted features ``(B, e, count + K, d)``, centres last.
+
+        In float32 at least, also under autocast.
+        """
+        # The lifted points are in the unit ball, where a product in float64 is precise. In float32, cdist
         # computes close pairs a second time: on a GPU, hundreds of kernels for a few numbers.
-        widen = torch.Tensor.double if has_float64(points) and not torch.compiler.is_compiling() else precise
-        with exact(points.device):
-            wide = widen(points)
+        widen = torch.Tensor.double if has_float64(feature) and not torch.compiler.is_compiling() else precise
+        with exact(feature.device):
+            wide = widen(feature)
             c = torch.full([1], self.curvature, device=wide.device, dtype=wide.dtype)
-            return lorentz.cdist(self._lift(widen(centers), c), self._lift(wide, c), c).to(points.dtype)
+            points = self._lift(wide, c)
+            return lorentz.cdist(points[:, :, count:], points[:, :, :count], c).to(feature.dtype)
 
     def _lift(self, u: Tensor, c: Tensor) -> Tensor:
         """Points of the hyperboloid for features ``(..., d)`` clipped to the unit ball."""
@@ -314,5 +318,5 @@ class ClusterMixer(nn.Module):
             return lorentz.expmap0(u, c)
         time, space = u[..., :1], u[..., 1:]
         squared = (space * space).sum(-1, keepdim=True) - time * time
-        norm = torch.sqrt(squared.clamp(min=1e-8))  # the official code's clamp; it acts below norm 1e-4
+        norm = torch.sqrt(squared.clamp(min=1e-8))  # the official code's clamp; active for norms below 1e-4
         return lorentz.from_space(sinhc(norm * c**0.5) * space, c)

@@ -30,7 +30,7 @@ def box_sum(
     if max(kernel) == 1 and max(padding) == 0:
         return x[tuple(slice(None, None, step) for step in (1, 1, *stride))]
     fits = max(dilation) == 1 and len(kernel) == 2 and all(2 * p <= k for p, k in zip(padding, kernel))
-    if fits and not torch.compiler.is_exporting():  # the ONNX exporter silently drops the divisor
+    if fits and not torch.compiler.is_exporting():  # the ONNX exporter would drop the divisor without notice
         return F.avg_pool2d(x, kernel, stride, padding, divisor_override=1)
     ones = torch.ones(1, 1, *kernel, dtype=x.dtype, device=x.device)
     return _CONVOLUTIONS[len(kernel)](x, ones, None, stride, padding, dilation)
@@ -84,7 +84,7 @@ class _LorentzConv(nn.Module):
         check_features(self, x, self.in_channels, 1, self.rank + 2)
         geometry = (self.stride, self.padding, self.dilation)
         out = _CONVOLUTIONS[self.rank](x, self.weight, self.bias, *geometry)
-        # |t|^2 of the concatenated patch: pixels outside are origins and add nothing to the space part
+        # |t|^2 of the concatenated patch: pixels outside of the map are origins, whose space part is 0
         time = torch.sqrt(box_sum(space_square(x, 1), self.kernel_size, *geometry) + 1 / self.manifold.c).to(out.dtype)
         return torch.addcmul(out, self.time_weight.to(out.dtype).view(-1, *[1] * self.rank), time)
 
@@ -216,8 +216,9 @@ class _Efficient(nn.Module):
         weight = self.weight.reshape(self.fan_out, self.fan_in)
         if not self.expanding:
             return weight
-        # Cayley transform of A = X E^T - E X^T with X the lower triangle of the weight and E = the identity's first
-        # columns: A = U V^T has rank 2 fan_in, so the solve is that small (Woodbury) if that is smaller.
+        # Cayley transform of A = X E^T - E X^T, where X is the lower triangle of the weight and E the first columns of
+        # the identity. A = U V^T has rank 2 fan_in, so Woodbury's formula solves a smaller system if 2 fan_in is
+        # smaller.
         with exact(weight.device):
             x = torch.tril(precise(weight))
             e = torch.eye(self.fan_out, self.fan_in, dtype=x.dtype, device=x.device)

@@ -98,7 +98,7 @@ class LorentzLinear(nn.Module):
         check_sizes(self, in_features=in_features, out_features=out_features)
         one_of(("isometric", "uniform", "xavier", "orthogonal"), init=init)
         one_of((False, True, "time"), normalize=normalize)
-        between(-80, 80, scale=scale)  # so that its exponential is finite
+        between(-80, 80, scale=scale)  # keeps exp(scale) finite
         more_than(0, margin=margin)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.in_features, self.out_features, self.init = in_features, out_features, init
@@ -156,9 +156,9 @@ class LorentzLinear(nn.Module):
         wanted = torch.sigmoid(gate) * self.scale.exp()
         if self.normalize == "time":
             c = self.manifold.c
-            rise = wanted + self.margin  # of the time above that of the origin
-            factor = torch.sqrt(rise * (rise + 2 / c**0.5) / size.clamp(min=1e-8))  # the published floor
-        else:  # as published, vectors near 0 become the origin
+            rise = wanted + self.margin  # time minus the time of the origin
+            factor = torch.sqrt(rise * (rise + 2 / c**0.5) / size.clamp(min=1e-8))  # clamp as published
+        else:  # as published, vectors near 0 go to the origin
             factor = torch.where(size > 1e-10, wanted / torch.sqrt(size.clamp(min=1e-10)), 0.0)
         return out * factor.to(out.dtype)
 

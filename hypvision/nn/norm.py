@@ -21,7 +21,7 @@ from hypvision.geometry.numerics import Function, backward_of, distance_from_squ
 from .checks import check_features, check_manifold, check_positive, check_sizes
 from .functional import rescale_limit
 
-# Least cosh(r) - 1, so that r and sinh(r) can be divisors
+# Least cosh(r) - 1, so that divisions by r and sinh(r) are finite
 _LEAST = 1e-30
 
 
@@ -40,7 +40,7 @@ class _Options(NamedTuple):
         return _CAP[dtype] if self.exp_limit is None else min(self.exp_limit, _CAP[dtype])
 
 
-# Mean and variance of a batch norm in evaluation.
+# Mean and variance of a batch norm in evaluation, else None.
 _Running = tuple[Tensor, Tensor] | None
 
 
@@ -138,7 +138,7 @@ class _Centroid:
     def __init__(self, time: Tensor, space: Tensor):
         length = torch.linalg.vector_norm(space, dim=-1)
         square = (time - length).mul_(time + length)
-        self.some = square > 1  # for far points the difference cancels; for a mean of points it is at least 1
+        self.some = square > 1  # for distant points the difference cancels, but for a mean of points it is at least 1
         self.root = square.clamp_(min=1).sqrt_()
         self.mean_time, self.space = time, space / self.root.unsqueeze(-1)
 
@@ -170,7 +170,7 @@ class _BatchNorm(Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         k = host_number(c)
         root, longest = k**0.5, options.longest(x.dtype)
-        # Allocating a map takes longer than computing it, so this one is used twice.
+        # Allocating a map takes longer than computing it, so reuse this one.
         out = torch.mul(x, x)
         q = _times(out.sum(1, keepdim=True), k)
         t = (q + 1).sqrt_()
@@ -214,7 +214,7 @@ class _BatchNorm(Function):
             s = bent * (kappa / bend)
         # On a CPU reading the value is cheap, so the limit is applied only where it is needed.
         if s.device.type != "cpu" or s.numel() and not s.amax().item() <= longest:
-            growth = (s <= longest).to(s.dtype)  # beyond the limit the derivative by s is 0
+            growth = (s <= longest).to(s.dtype)  # where s is limited its derivative is 0
             s = s.clamp(max=longest)
         end = torch.sinh(s)
         f = end / sinh
@@ -233,7 +233,7 @@ class _BatchNorm(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # read once: activation checkpointing allows no more
+        saved = ctx.saved_tensors  # read only once, because activation checkpointing forbids a second time
         x, beta, gamma, c, t, products, h, sinh, r, _, _, _, f, _, ratio, ends, var = saved
         options, running = ctx.options, ctx.running
         if torch.is_grad_enabled():
@@ -250,10 +250,10 @@ class _BatchNorm(Function):
         g_ends = torch.matmul(outer, grad)
         g_1, g_2 = g_ends[:, :1], g_ends[:, 1:]
         by_c = None
-        if ctx.needs_input_grad[3]:  # the layer is homogeneous in x, beta and the radius, see below
+        if ctx.needs_input_grad[3]:  # the layer is homogeneous in x, beta and the radius: the rest is added below
             by_c = -_inner(g_f, f) - _inner(g_ends, ends)
 
-        # e_b, then e_m = ratio f; the gradients of the products of x
+        # gradients of e_b, of e_m = ratio f and of the products of x
         g_cross = host_number(_inner(g_2, ends[:, :1]))
         g_f.addcmul_(g_2, products[:, 1:])
         g_1 = _plus(g_1, g_2, cross)
@@ -268,7 +268,7 @@ class _BatchNorm(Function):
         if by_c is not None:
             by_c = by_c + by_bend
 
-        # the gain, by variance and gamma
+        # gradients of the gain through variance and gamma
         total = var + options.eps
         if options.gyro:
             g_gamma = g_gain * gain
@@ -291,7 +291,7 @@ class _BatchNorm(Function):
         g_inner = torch.bmm(g_products, x.transpose(1, 2)).sum(0).mul_(root)
         g_m = g_outer[0] + g_inner[0]
         g_m = _plus(_plus(g_m, b, g_cross / (bt + 1)), m, g_mt / mt)
-        g_b = _plus(g_inner[1], m, g_cross)  # of b / (b_t + 1)
+        g_b = _plus(g_inner[1], m, g_cross)  # derivative of b / (b_t + 1)
         g_b = _plus(g_b, b, -host_number(torch.dot(g_b, b)) / (bt * (bt + 1))).div_(bt + 1).add_(g_outer[1])
         if running is None:
             g_time = None
@@ -321,7 +321,7 @@ def _scaling_gradients(
     g_s = torch.addcmul(g_cosh * sinh, g_f, cosh / sinh)
     if growth is not None:
         g_s = g_s * growth
-    local = first = gain  # ds/dr, and its value at 0; s = first r (1 - bow r^2 + ...)
+    local = first = gain  # ds/dr and its value at 0; s = first r (1 - bow r^2 + ...)
     bow: Tensor | float = 0.0
     by_gain, by_bend = r, bow
     if bent is not None:
@@ -335,7 +335,8 @@ def _scaling_gradients(
     more = bow * bow * 1.2 - bow * scale / 2 + scale * scale / 120 - (scale / 6 - bow) / 6 + 7 / 360 - alpha / 12
     steep = torch.addcmul(cosh * local, h + 1, f, value=-1).div_(sinh * sinh)
     near = h * (scale.clamp(min=1) if isinstance(scale, Tensor) else max(scale, 1.0)) < 5e-3
-    steep = torch.where(near, h * (8 * first * more) + 2 * first * alpha, steep)  # there the difference cancels
+    # for near points the difference cancels
+    steep = torch.where(near, h * (8 * first * more) + 2 * first * alpha, steep)
     return _plus(g_f * steep, g_cosh, local), _inner(g_s, by_gain), by_bend
 
 

@@ -48,7 +48,7 @@ class LorentzAvgPool2d(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, dim=1, rank=4)
         c, wide = self.manifold.c, precise(x)
-        # pool time - 1/sqrt(c), so that zero padding counts as origins
+        # pool time - 1/sqrt(c), so that padding with zeros adds origins
         time = F.avg_pool2d(space_time(wide, c, 1) - 1 / c**0.5, self.kernel_size, self.stride, self.padding)
         space = F.avg_pool2d(wide, self.kernel_size, self.stride, self.padding)
         return centroid_space(time + 1 / c**0.5, space, c, 1).to(x.dtype)

@@ -92,7 +92,7 @@ class LorentzResidual(nn.Module):
     def _average(self, x: Tensor, y: Tensor, c: float | Tensor) -> Tensor:
         space = x + self.weight.to(x.dtype) * y
         time = space_time(x, c, self.dim) + self.weight * space_time(y, c, self.dim)
-        norm = lorentz_square(time, space, self.dim).abs().clamp(min=1e-4)  # the published floor
+        norm = lorentz_square(time, space, self.dim).abs().clamp(min=1e-4)  # clamp as published
         out = space * (1 / torch.sqrt(norm * c)).to(space.dtype)
         return out if self.log_scale is None else out * self.log_scale.exp().to(out.dtype)
 

@@ -70,7 +70,7 @@ class TimmBackbone(BaseModule):
             checkpoint that does not fit.
     """
 
-    timm_model: Any  # a network of timm or one of its wrappers, which have no class in common
+    timm_model: Any  # a timm model or a wrapper of one; these have no common base class
     init_cfg: dict | list[dict] | None
 
     def __init__(
@@ -94,9 +94,9 @@ class TimmBackbone(BaseModule):
         self.norm_eval = norm_eval
         self.timm_model = _create(model_name, self.out_indices, pretrained, timm_kwargs)
         levels = self.timm_model.feature_info
-        # Networks return their maps in the order in which they compute them, whatever that of out_indices.
+        # Networks return maps in the order of computation, whatever the order of out_indices, so sort the indices.
         levels.out_indices = tuple(sorted({index % len(levels.info) for index in levels.out_indices}))
-        # mmengine would call the models' own init_weights, which would undo pretrained=True.
+        # Otherwise mmengine would call init_weights of the models, which would undo pretrained=True.
         self.timm_model.is_init = True
         self.channels_last = str(getattr(self.timm_model, "output_fmt", "NCHW")).endswith("NHWC")
         self.out_channels: list[int] = self.timm_model.feature_info.channels()
@@ -143,14 +143,14 @@ class TimmBackbone(BaseModule):
         maps = self.timm_model(x)
         if self.channels_last:
             maps = [level.permute(0, 3, 1, 2) for level in maps]
-        # Some networks compute channels-last; heads use view(), which needs contiguous maps.
+        # Some networks compute channels-last, but heads use view(), which needs contiguous maps.
         return tuple(level.contiguous() for level in maps)
 
     # Freezing
 
     def _frozen(self) -> Iterator[nn.Module]:
         for names in self._stem_and_stages[: self.frozen_stages + 1]:
-            for name in names:  # names, as conversions such as that to SyncBatchNorm replace modules
+            for name in names:  # names, because conversions such as that to SyncBatchNorm replace the modules
                 yield self._base.get_submodule(name)
 
     def _freeze(self) -> None:
@@ -163,7 +163,7 @@ class TimmBackbone(BaseModule):
             )
         for module in self._frozen():
             module.requires_grad_(False)
-        # Position embeddings and class tokens lie beside the stages, in the modules that hold them.
+        # Position embeddings and class tokens are parameters of the modules that contain the stages.
         paths = [name.split(".") for names in self._stem_and_stages[: self.frozen_stages + 1] for name in names]
         for holder in {".".join(path[:depth]) for path in paths for depth in range(len(path))}:
             for parameter in self._base.get_submodule(holder).parameters(recurse=False):
@@ -202,7 +202,7 @@ class TimmBackbone(BaseModule):
             return
         for config in pretrained:
             self.load_pretrained(config["checkpoint"], config.get("prefix"), config.get("map_location", "cpu"))
-            if hasattr(self, "_params_init_info"):  # set while the model that contains this backbone initialises itself
+            if hasattr(self, "_params_init_info"):  # exists while the enclosing model initialises its weights
                 update_init_info(self, init_info=f"TimmBackbone: loaded from {config['checkpoint']}")
 
     def load_pretrained(self, checkpoint: str, prefix: str | None = None, map_location: Any = "cpu") -> None:
@@ -234,7 +234,7 @@ class TimmBackbone(BaseModule):
             weights = inside
         base = self._base
         expected = base.state_dict()
-        # of a Hi-Mapper, and of its backbone alone
+        # names of a Hi-Mapper, and those of its backbone alone
         names = [*expected, *(name.removeprefix("trunk.") for name in expected)]
         weights = _rename(base, _strip_prefix(names, weights))
         # Ignore weights of parts that this network lacks (head, later stages).
@@ -324,9 +324,9 @@ def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
             if index >= start and (f"{end}_".startswith(f"{_flat(name)}_") or _flat(name).startswith(f"{end}_"))
         ]
         if not inside:
-            break  # the later levels were pruned
+            break  # later levels were pruned
         if number == 0:
-            # Level 0 is the stem if it ends in the first layer with a weight matrix, or in a norm or activation.
+            # Level 0 is the stem if it ends in the first layer with a weight matrix, or in a norm or an activation.
             is_stem = inside[0] == holders[0] or not set(inside) & set(holders)
             first = inside[-1] + 1 if is_stem else inside[0]
             parts.append([name for name, _ in units[:first]])
@@ -355,6 +355,6 @@ def _rename(base: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights under the names that they have in the network, where it has them."""
     convert = getattr(modules[type(base).__module__], "checkpoint_filter_fn", None)
     if convert is not None and not type(base).__module__.startswith("timm.models._"):
-        weights = convert(weights, base)  # official names, position biases of another size
+        weights = convert(weights, base)  # converts official names and resizes tables of position biases
     expected = {_flat(name): name for name in base.state_dict()}
     return {expected.get(_flat(name), name): value for name, value in weights.items()}

@@ -28,7 +28,7 @@ _SIZES = ("small", "medium", "large")
 
 
 class _InOrder(COCOeval):
-    """Of pycocotools' evaluation: results in the order of ``params.catIds``, and means of nothing as NaN.
+    """A mix-in of pycocotools' evaluation: results in the order of ``params.catIds``, and means of nothing are NaN.
 
     Average precision is that of 100 detections an image, whatever ``params.maxDets`` says of recalls.
     """
@@ -76,7 +76,7 @@ class _InOrder(COCOeval):
 
 
 class CheckedCOCOeval(_InOrder, DetCOCOeval):
-    """See :class:`_InOrder`."""
+    """mmdet's evaluation with results in the order of ``params.catIds``; means of nothing are NaN."""
 
 
 class _InProcesses(_InOrder, COCOevalMP):
@@ -114,7 +114,7 @@ class CheckedCocoMetric(Metric, CocoMetric):
     def compute_metrics(self, results: list) -> dict[str, float]:
         if not results:
             return {self._named(name): math.nan for name in self._names()}
-        with np.errstate(invalid="ignore"):  # NumPy warns of means of nothing
+        with np.errstate(invalid="ignore"):  # NumPy warns about means of empty arrays
             found = super().compute_metrics(results)
         if not self.format_only:
             self.without_truth = self._classes_without_truth()
@@ -191,14 +191,14 @@ def precision_curves(reference: COCO, detections: list[dict], ids: list[int], im
     """Precision (thresholds, recalls, classes) from 0 to 1, of up to 100 detections an image, as pycocotools has it at
     ten IoUs from 0.5 and 101 recalls from 0; -1 for classes without an object."""
     with contextlib.redirect_stdout(io.StringIO()):
-        # loadRes takes no empty list
+        # loadRes refuses an empty list
         if detections:
             found = reference.loadRes(detections)
         else:
             found = COCO()
             found.dataset = dict(reference.dataset, annotations=[])
             found.createIndex()
-        run = CheckedCOCOeval(reference, found, metric)  # classes in the order of the ids
+        run = CheckedCOCOeval(reference, found, metric)  # evaluates classes in the order of their ids
         run.params.catIds, run.params.imgIds = ids, sorted(set(images))
         run.evaluate()
         run.accumulate()

@@ -21,10 +21,11 @@ from hypvision.viz.overlay import draw_boxes
 from hypvision.viz.report import Part
 from hypvision.viz.sheet import fitted
 
-_SCORE, _IOU = 0.3, 0.5  # from which on a box counts as found, outside of the curves; as in mmdet's confusion matrix
-_WORST = 12  # images on the sheet
-_CELL = 300  # pixels of their longer side
-_LINES = 10  # classes with a curve
+# least score and IoU of a box that counts as found (not for curves), as in mmdet's confusion matrix
+_SCORE, _IOU = 0.3, 0.5
+_WORST = 12  # largest number of images on the sheet
+_CELL = 300  # longer side of each in pixels
+_LINES = 10  # largest number of classes with a curve
 _COLOURS = dict(found=(46, 140, 60), missed=(240, 160, 20), false=(205, 40, 40))
 
 
@@ -147,7 +148,7 @@ class _Scene:
             counts[-1, self.found_labels[p]] += 1
 
     def badness(self) -> float:
-        """One for each object that was missed or called something else, and the score of each extra box."""
+        """How many objects were missed or got another class, plus the scores of the extra boxes."""
         false = self.scores[self.matches.false].sum()
         return len(self.matches.missed) + len(self.confused) + float(false)
 
@@ -235,7 +236,7 @@ def _worst_images(scenes: Sequence[_Scene], names: Sequence[str]) -> Part:
     head = ("image", "missed", "of another class", "extra boxes")
     table = [head, *((scene.path, *scene.counted()) for scene in order)]
     wrong = [scene for scene in order if scene.badness() > 0]
-    worst = [scene for scene in wrong if Path(scene.path).is_file()][:_WORST]  # some data are drawn on the spot
+    worst = [scene for scene in wrong if Path(scene.path).is_file()][:_WORST]  # generated images have no file
     if not worst:
         text = "The images are no files, so none is shown." if wrong else "Every object is found, and nothing else."
         return Part("Worst images", "mistakes", text, table=table, shown=False)

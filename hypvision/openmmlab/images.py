@@ -34,7 +34,7 @@ def read_bgr(path: str | Path) -> np.ndarray:
     """
     if image_kind(path) in (("JPEG", "RGB"), ("JPEG", "L")):
         content = Path(path).read_bytes()
-        if content.endswith(b"\xff\xd9"):  # else it may be cut off, where OpenCV fills the rest with grey
+        if content.endswith(b"\xff\xd9"):  # otherwise the file may be truncated: OpenCV would fill the rest with grey
             image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
             if image is not None:
                 return image

@@ -60,7 +60,7 @@ class LabelMapIoUMetric(Metric, IoUMetric):
         depth = np.uint8 if len(self.dataset_meta["classes"]) <= 255 else np.uint16
         for sample in data_samples:
             labels = sample["pred_sem_seg"]["data"][0].cpu().numpy()
-            if sample.get("reduce_zero_label", False):  # as in the data set, where 0 is never used
+            if sample.get("reduce_zero_label", False):  # as the data set does, which never uses the label 0
                 labels = labels + 1
             path = str(sample["img_path"])
             name = Path(path).stem if self.map_names is None else self.map_names[path]
@@ -75,9 +75,10 @@ class LabelMapIoUMetric(Metric, IoUMetric):
         truth = sum(label for *_, label in results)
         self.without_truth = [name for name, count in zip(names, truth) if not count]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # NumPy warns of means of nothing
+            warnings.simplefilter("ignore", RuntimeWarning)  # NumPy warns about means of empty arrays
             found = super().compute_metrics(results)
-        return found if truth.any() else dict.fromkeys(found, math.nan)  # whatever nan_to_num says
+        # NaN for images without labels, even with nan_to_num
+        return found if truth.any() else dict.fromkeys(found, math.nan)
 
     @staticmethod
     def total_area_to_metrics(intersect: torch.Tensor, union: torch.Tensor, *areas: Any) -> dict[str, np.ndarray]:

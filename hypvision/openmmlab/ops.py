@@ -47,7 +47,7 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
     """
     boxes = _full(boxes)
     if offset:
-        # Moving x2 and y2 moves the widths of boxes and of intersections alike.
+        # Moving x2 and y2 by the offset adds it to the widths of boxes and of intersections.
         boxes = boxes + boxes.new_tensor([0.0, 0.0, offset, offset])
     return torch.ops.torchvision.nms(boxes, _full(scores), iou_threshold)
 
@@ -252,7 +252,7 @@ def deform_conv_backward_parameters(
 ) -> None:  # fmt: skip
     """Gradient of :func:`deform_conv_forward` to its weight, times ``scale``, added to ``grad_weight``."""
     geometry = (dH, dW, padH, padW, dilationH, dilationW, group, deformable_group)
-    # The weight enters its own gradient by its shape only.
+    # The gradient of the weight depends on the weight's shape only, so zeros will do.
     grads = _deform_conv(input, torch.zeros_like(grad_weight), offset, None, None, grad_output, *geometry)
     grad_weight.add_(grads[1], alpha=scale)
 
@@ -288,12 +288,12 @@ def modulated_deform_conv_backward(
 
 def _focal_parts(input: Tensor, target: Tensor, weight: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
     """Logits that are large where the prediction is right, their signs, and the factor of each term."""
-    # The background has the number C, which equals no column: all of its targets are negative.
+    # The background has the label C, which is no column: all of its targets are 0.
     positive = target[:, None] == torch.arange(input.shape[1], device=target.device)
     sign = positive.to(input.dtype) * 2 - 1
     factor = torch.where(positive, alpha, 1 - alpha).to(input.dtype)
     if weight.numel():
-        # A weight for each class; the background has none, and counts once.
+        # One weight per class; the background has weight 1.
         factor = factor * torch.cat([weight.to(input.dtype), weight.new_ones(1, dtype=input.dtype)])[target][:, None]
     return input * sign, sign, factor
 
@@ -351,8 +351,8 @@ MISSING: dict[str, tuple[str, ...]] = {
     "psamask": ("PSAHead",),
     "riroi_align_rotated": ("RiRoIAlignRotated",),
     "roi_align_rotated": ("RoIAlignRotated",),
-    "masked_im2col": ("GARPNHead", "GARetinaHead"),  # when they predict
-    "modulated_deform_conv_forward": ("DyHead",),  # with the offsets of another map, which torchvision refuses
+    "masked_im2col": ("GARPNHead", "GARetinaHead"),  # only for predictions
+    "modulated_deform_conv_forward": ("DyHead",),  # called with offsets of another map, which torchvision refuses
     "sync_bn": ("MMSyncBN",),
 }
 """Operators without an implementation, and the types of mmdet's and mmseg's configs that need them."""
@@ -382,7 +382,7 @@ class _Extension(ModuleType):
     """The stand-in for ``mmcv._ext``."""
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
-        if name.startswith("_"):  # Python's own look-ups of special attributes must fail
+        if name.startswith("_"):  # Python looks up special attributes itself, and this must fail
             raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
 
         def missing(*args: Any, **kwargs: Any) -> NoReturn:
@@ -425,7 +425,7 @@ def install() -> bool:
     if NAME not in sys.modules:
         if has_compiled_mmcv():
             return False
-        # mmengine asks for the specification of the extension, so there has to be one.
+        # mmengine reads the import specification of mmcv's extension, so provide one.
         loader = _ExtensionLoader()
         sys.modules[NAME] = importlib.util.module_from_spec(ModuleSpec(NAME, loader, origin=__name__))
         loader.exec_module(sys.modules[NAME])

@@ -44,14 +44,14 @@ class ResultPainterHook(Hook):
     ) -> None:
         dataset: Any = runner.test_dataloader.dataset
         classes = tuple(map(str, dataset.metainfo["classes"]))
-        for sample in outputs or ():  # each process paints its own share
+        for sample in outputs or ():  # each process draws its own part of the samples
             path = str(sample.img_path)
             found = result_of(sample, classes).draw(open_image(path))
             if found is None:
                 continue
             index = self.indices[path]
             info = dataset.get_data_info(index)
-            # A map of panoptic data has numbers of segments, which is another picture.
+            # The map of panoptic data contains ids of segments, not labels.
             truth = picture_of(dataset, index) if self.annotated and "segments_info" not in info else None
             tiles = [(found, "found")] if truth is None else [(truth, "true"), (found, "found")]
             high = max(image.height for image, _ in tiles)

@@ -21,8 +21,8 @@ from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Boxes, Labels, Result, Segments
 
-BOX_SCORE = 0.3  # of the worst box that is shown
-_OFFSET = 1000  # mmdet's panoptic maps are class + 1000 * number of the object
+BOX_SCORE = 0.3  # least score of a box that is drawn
+_OFFSET = 1000  # mmdet's panoptic maps contain class + 1000 * number of the object
 
 
 def predictor_of_model(model: BaseModel, request: Request) -> Predictor:
@@ -38,10 +38,10 @@ def _predictor(model: BaseModel, config: Config, request: Request) -> Predictor:
         steps = Compose(pipeline)
 
     def prepare(image: Image.Image) -> dict[str, Any]:
-        pixels = np.ascontiguousarray(np.array(image)[..., ::-1])  # BGR, as the libraries read files
+        pixels = np.ascontiguousarray(np.array(image)[..., ::-1])  # BGR, as OpenCV reads files
         size = pixels.shape[:2]
         loaded = dict(img=pixels, img_path=None, img_id=0, img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
-        return steps(dict(loaded, img_fields=["img"], seg_fields=[]))  # as LoadImageFromFile gives it
+        return steps(dict(loaded, img_fields=["img"], seg_fields=[]))  # the keys that LoadImageFromFile sets
 
     def find(prepared: list[dict[str, Any]]) -> list[Result]:
         with DefaultScope.overwrite_default_scope(scope):
@@ -60,7 +60,7 @@ def _knowledge(model: BaseModel, config: Config, request: Request, names: tuple[
     if request.classes is not None:
         source = f"the words given, by the CLIP of {request.weights or request.model}"
     size = None
-    with suppress(HypvisionError):  # the config does not say the size
+    with suppress(HypvisionError):  # skipped if the config does not say the size
         size = input_size(config)[1:]
     resized = any("Resize" in str(step.get("type")) and step.get("scale") for step in _pipeline(config))
     return Known(names, source, size, resized)
@@ -74,7 +74,7 @@ def _classes(model: BaseModel, config: Config, request: Request) -> tuple[str, .
         if request.classes is not None:
             model.set_test_classes(request.classes, request.things)
         known = _known(model, config)
-        if known and not model.train_classes:  # a training takes them from its data
+        if known and not model.train_classes:  # a training reads them from its data
             model.train_classes = load_classes(known)
         if not model.test_classes:
             model.set_test_classes(known or _unknown())
@@ -115,7 +115,7 @@ def _pipeline(config: Config) -> list[dict[str, Any]]:
             f"{', '.join(names) or 'empty'}."
         )
     kept = [step for step, name in zip(steps, names) if not name.startswith("Load")]
-    if "meta_keys" in kept[-1]:  # keep what the heads read: there are no files
+    if "meta_keys" in kept[-1]:  # keep the keys that heads read; without files there are no paths
         kept[-1]["meta_keys"] = tuple(key for key in kept[-1]["meta_keys"] if key not in ("img_path", "seg_map_path"))
     return kept
 

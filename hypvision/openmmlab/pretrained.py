@@ -19,16 +19,17 @@ from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.storage import read_header
 from hypvision.errors import HypvisionError, require
 
-# What mmcv finds by its name in its own functions rather than in a registry.
+# Types that mmcv finds by name in its own functions rather than in a registry.
 _BY_NAME = ("nms", "soft_nms", "RoIAlign")
 _SCOPES = {"segmentation": "mmseg", "detection": "mmdet"}
-# How an image comes to the model: at its own size, as the models of the zoo are tested.
+# Test pipelines that leave the image at its own size, as the models of the zoo are tested.
 _PIPELINES = {
-    # The scope is needed for images given as arrays: mmseg and mmdet then replace the first type by their own loader.
+    # The scope is needed for images given as arrays: mmseg and mmdet then replace the first step by their own loader.
     "mmseg": [dict(type="LoadImageFromFile", _scope_="mmseg"), dict(type="mmseg.PackSegInputs")],
     "mmdet": [
         dict(type="LoadImageFromFile", _scope_="mmdet"),
-        dict(type="mmdet.Resize", scale_factor=1.0, keep_ratio=True),  # changes nothing, but heads ask for the factor
+        # changes nothing, but heads need the scale_factor that it sets
+        dict(type="mmdet.Resize", scale_factor=1.0, keep_ratio=True),
         dict(type="mmdet.PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
     ],
 }
@@ -89,15 +90,15 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
             f"the config {record.config} with load_from='zoo:{record.name}'."
         )
     scope = _SCOPES[record.task]
-    importlib.import_module("hypvision.openmmlab")  # the kernels must be in place before mmdet asks for them
+    importlib.import_module("hypvision.openmmlab")  # registers the operators before mmdet imports them
     require(f"{scope}.models", "mm")
     config = read_header(path).get("model")
     if not isinstance(config, dict):
         raise HypvisionError(f"'{path}' does not hold the config of its model. Publish it again.")
     _check_types(config, path)
     with DefaultScope.overwrite_default_scope(scope), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=scope)  # deprecated builders that its own losses still use
-        model = MODELS.build(ConfigDict(config))  # mmdet reads train_cfg.rpn
+        warnings.filterwarnings("ignore", module=scope)  # mmdet's own losses still use deprecated builders
+        model = MODELS.build(ConfigDict(config))  # a ConfigDict, because mmdet reads train_cfg.rpn
     load_trained(model, read_weights(path), path)
     pipeline = _PIPELINES[scope]
     model.cfg = Config(

@@ -40,13 +40,13 @@ class CheckedPipeline:
         self.classes = classes
         self.ignore_index = ignore_index
 
-    def __getattr__(self, name: str) -> Any:  # some code of mmdet reads pipeline.transforms
+    def __getattr__(self, name: str) -> Any:  # some code in mmdet reads pipeline.transforms
         if name == "pipeline":
             raise AttributeError(name)
         return getattr(self.pipeline, name)
 
     def __call__(self, data_info: dict[str, Any]) -> Any:
-        # Transforms fill the dict that they get, so the names are taken first.
+        # Transforms add to the dict that they get, so read the paths first.
         image: str | None = data_info.get("img_path")
         labels: str | None = data_info.get("seg_map_path")
         reduced = bool(data_info.get("reduce_zero_label"))
@@ -84,7 +84,8 @@ class CheckedPipeline:
 
 def _samples(result: dict[str, Any]) -> list[Any]:
     samples = result.get("data_samples")
-    return samples[:1] if isinstance(samples, list) else [] if samples is None else [samples]  # a list: views
+    # several views of one image
+    return samples[:1] if isinstance(samples, list) else [] if samples is None else [samples]
 
 
 def _loader_of(error: Exception) -> Any:
@@ -140,7 +141,7 @@ def watch_samples(dataset: Any) -> None:
     for leaf in _leaves(dataset):
         if isinstance(leaf.pipeline, Compose):
             ignored, classes = getattr(leaf, "ignore_index", None), leaf.metainfo.get("classes")
-            labelled = () if ignored is None else (classes, ignored)  # a data set of mmseg
+            labelled = () if ignored is None else (classes, ignored)  # only data sets of mmseg have an ignored label
             leaf.pipeline = CheckedPipeline(leaf.pipeline, *labelled)
 
 
@@ -204,7 +205,7 @@ def _check_palette(path: str, dataset: Any) -> None:
     own = label_palette(path)
     own = {label: own[label] for label in own if label != dataset.ignore_index and label >= shift}
     wrong = [label for label, colour in own.items() if colour not in colours[label - shift : label - shift + 1]]
-    if len(wrong) > 1 and all(colour in colours for colour in own.values()):  # a single wrong one may be chance
+    if len(wrong) > 1 and all(colour in colours for colour in own.values()):  # a single difference may be a coincidence
         colour = own[wrong[0]]
         raise HypvisionError(
             f"The label map '{path}' has the colour {colour} for its label {wrong[0]}, which the data set gives to the "
@@ -229,7 +230,8 @@ class CheckSamplesHook(DatasetHook):
         model = network_of(runner)
         for leaf in _leaves(dataset):
             classes = leaf.metainfo.get("classes")
-            # Open-vocabulary detectors take the names at run time; a panoptic model splits the classes over its heads.
+            # Open-vocabulary detectors get the names at run time; a panoptic model has separate heads for things and
+            # stuff.
             free = getattr(leaf, "return_classes", False) or "thing_classes" in leaf.metainfo
             free = free or getattr(model, "open_vocabulary", False)
             for head in class_heads(model) if classes is not None and not free else ():

@@ -20,9 +20,9 @@ from hypvision.viz.palette import label_colours
 from hypvision.viz.report import Part
 from hypvision.viz.sheet import fitted
 
-_WORST = 10  # images on the sheet
-_CELL = 220  # pixels of their longer side
-_LEGEND = 40  # classes in the legend
+_WORST = 10  # largest number of images on the sheet
+_CELL = 220  # longer side of each in pixels
+_LEGEND = 40  # largest number of classes in the legend
 
 
 @METRICS.register_module()

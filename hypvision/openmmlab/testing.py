@@ -11,7 +11,7 @@ from mmengine.config import Config
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
 from hypvision.errors import HypvisionError
 
-# Padding must stay right and below, and the truth is that of the unflipped image.
+# Pad after the flip, so that padding stays right and below; load annotations of the unflipped image.
 AFTER_FLIP = ("Pad", "LoadAnnotations")
 
 
@@ -33,7 +33,7 @@ def mirror_pipeline(pipeline: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "a tta_pipeline to the config, or leave out --tta."
         )
     pack = steps[-1]
-    if "meta_keys" in pack:  # the merge must know which view is the mirrored one
+    if "meta_keys" in pack:  # the tta_model must know which view is mirrored
         pack["meta_keys"] = tuple(dict.fromkeys((*pack["meta_keys"], "ori_shape", "flip", "flip_direction")))
     place = next((i for i in range(1, len(steps)) if names[i] in AFTER_FLIP), len(steps) - 1)
     views = [[step] for step in steps[1:]]
@@ -47,10 +47,10 @@ def _augment(config: Config) -> None:
         if config.default_scope == "mmseg":
             config.tta_model = dict(type="SegTTAModel")
         else:
-            from hypvision.openmmlab.tta import NMS  # registers MirrorDetector, too; imports mmcv's operations
+            from hypvision.openmmlab.tta import NMS  # imports mmcv's operators and registers MirrorDetector
 
             rules = config.model.get("test_cfg") or {}
-            rules = rules.get("rcnn") or rules  # two-stage detectors keep those of the second stage there
+            rules = rules.get("rcnn") or rules  # two-stage detectors have the settings of the second stage there
             config.tta_model = dict(type="MirrorDetector", tta_cfg={key: rules[key] for key in NMS if rules.get(key)})
     if "tta_pipeline" not in config:
         dataset = config.test_dataloader.dataset

@@ -17,11 +17,11 @@ from hypvision.geometry.rows import blocks
 
 from .kernels import Kernel, kernel_of
 
-# Methods of geoopt's manifolds that a step calls.
+# Methods of geoopt's manifolds that an optimiser step calls.
 _FOREIGN = ("egrad2rgrad", "component_inner", "retr", "retr_transp")
-# Parameters of one manifold and width with fewer coordinates than this are updated together, to save calls.
+# Parameters of one manifold and width with fewer coordinates than this are updated together, which saves calls.
 SMALL = 2**16
-# Coordinates per block. On a Xeon, 2**18 took up to 10 % longer (calls), 2**21 a third longer (memory).
+# Coordinates per block. On a Xeon, 2**18 was up to 10 % slower (more calls), 2**21 a third slower (cache).
 BLOCK = 2**19
 
 Group = dict[str, Any]
@@ -35,7 +35,7 @@ class Factor(NamedTuple):
     manifold: Manifold
     points: slice
     tangents: slice
-    column: int  # of states with one number for every point and factor
+    column: int  # column of states that have one number for every point and factor
 
 
 class Job(NamedTuple):
@@ -103,7 +103,7 @@ def check_options(group: Group, *names: str) -> None:
     for name in names:
         value = group[name]
         if isinstance(value, Tensor) and value.numel() == 1:
-            if value.device.type != "cpu":  # do not wait for a device
+            if value.device.type != "cpu":  # reading the value would wait for the device
                 continue
             value = value.item()
         at_least(0, **{name: value})
@@ -131,10 +131,10 @@ class RiemannianOptimizer(Optimizer):
     there, their points do not follow a learned curvature.
     """
 
-    # marks optimisers that keep points on their manifold, for the warning about others
+    # distinguishes optimisers that keep points on their manifold: for others there is a warning
     keeps_points = True
 
-    # states that are tangent vectors; all others but the step have one number for every point and factor
+    # states that are tangent vectors; the others, except step, have one number for every point and factor
     vectors = ("exp_avg", "momentum_buffer")
 
     def _check(self, group: Group) -> None:
@@ -359,7 +359,7 @@ class RiemannianOptimizer(Optimizer):
                 part.kernel.project_(moved, target)
             else:
                 part.kernel.change_(moved, source, target, group["move"])
-            # Without a change the points stay bit for bit; tested on the device, so that nothing waits.
+            # If nothing changes, the points stay equal bit by bit; torch.where avoids a wait for the device.
             x.copy_(torch.where(changed, moved, x))
             if group["move"] == "scale":
                 for name, tensor in self.state[parameter].items():

@@ -17,7 +17,7 @@ def _entries(parameter: Tensor, grad: Tensor) -> list[Tensor]:
     """The entries of a Euclidean gradient, or the Riemannian norms of a gradient at points."""
     manifold, foreign = manifold_of(parameter), foreign_manifold_of(parameter)
     if foreign is not None:
-        vector = foreign.egrad2rgrad(parameter, grad.clone())  # a copy: geoopt changes its argument
+        vector = foreign.egrad2rgrad(parameter, grad.clone())  # a copy, because geoopt changes its argument
         return [foreign.inner(parameter, vector, keepdim=True).clamp(min=0).sqrt()]
     if manifold is None:
         return [grad.coalesce().values() if grad.is_sparse else grad]

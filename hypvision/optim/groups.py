@@ -59,7 +59,7 @@ def param_groups(
     if curvature_lr is None and lr is not None:
         curvature_lr = lr * curvature_lr_scale
     points_decay = weight_decay if manifold_weight_decay is None else manifold_weight_decay
-    options = {  # learning rate and weight decay of each group
+    options = {  # (learning rate, weight decay) of each group
         "weights": (lr, weight_decay),
         "no_weight_decay": (lr, 0.0),
         "points": (None if lr is None else lr * manifold_lr_scale, points_decay),

@@ -19,15 +19,15 @@ from hypvision.geometry.lorentz.frame import _CAP, _LIMIT
 from hypvision.geometry.manifolds import whose
 from hypvision.geometry.numerics import wide_square_norm
 
-# Longest step, sqrt(c) times the distance; no two points are farther apart than twice the cap of the radius.
+# Longest step (sqrt(c) times the distance); two points are at most twice the capped radius apart.
 _LONGEST = 40.0
-# Largest coordinate of a gradient: products of points at the cap with 100 times it (momentum) must not overflow.
+# Largest coordinate of a gradient: products of points at the cap with 100 times this (momentum) do not overflow.
 _STEEPEST = {torch.float32: 1e15, torch.float64: 1e120}
 
 
-# Values computed with the gradient that the step from the point needs.
+# Values that the gradient computes and the step from the same point needs.
 Where = tuple[Tensor, ...]
-# A scalar, or one value per row.
+# A number, or one value per row.
 Rate = Tensor | float
 
 
@@ -46,7 +46,8 @@ def shorten_(gradient: Tensor) -> Tensor:
     """Shorten vectors of a gradient whose products would overflow; returns the squared lengths of all."""
     limit = _STEEPEST[gradient.dtype]
     norm: Tensor = torch.linalg.vector_norm(gradient, dim=-1)
-    if gradient.device.type != "cpu" or not norm.max() <= limit:  # a GPU must not wait for the answer
+    # a GPU skips the test, because reading the result would wait
+    if gradient.device.type != "cpu" or not norm.max() <= limit:
         gradient.mul_(limit / torch.linalg.vector_norm(gradient, math.inf, dim=-1, keepdim=True).clamp_(min=limit))
         norm = torch.linalg.vector_norm(gradient, dim=-1)
     return norm.mul_(norm)
@@ -77,9 +78,9 @@ def _turn_(m: Tensor, x: Tensor, b: Tensor, size_x: Rate, size_b: Tensor, produc
     (xx, xb, bb), (xy, yy) = products, y
     mx, mb = _product(m, x) * size_x, _product(m, b) * size_b
     scale = _sound(1 + 2 * xy + xx * yy)
-    # with the skew A = X B^T - B X^T:  m + k1 A m + k2 A (A m)
+    # With the skew-symmetric A = X B^T - B X^T: m + k1 A m + k2 A (A m)
     k1, k2 = 2 * (1 + xy) / scale, 2 / scale
-    ax, ab = xx * mb - xb * mx, xb * mb - bb * mx  # products of X and B with A m
+    ax, ab = xx * mb - xb * mx, xb * mb - bb * mx  # inner products of X and B with A m
     m.addcmul_(x, ((k1 * mb + k2 * ab) * size_x).to(m.dtype).unsqueeze(1))
     m.addcmul_(b, ((k1 * mx + k2 * ax) * size_b).neg_().to(m.dtype).unsqueeze(1))
 
@@ -127,7 +128,7 @@ class LorentzKernel(Kernel):
         space, buffer = x[:, 1:], torch.empty_like(grad[:, 1:], memory_format=torch.contiguous_format)
         q = _square(space)
         cosh = torch.sqrt(1 + q * c)
-        # The derivative along the radius is sinh(r) g_t + cosh(r) g_r, and across it g itself.
+        # The radial derivative is sinh(r) g_t + cosh(r) g_r; in perpendicular directions it is g itself.
         along = _product(space, grad[:, 1:], buffer) * c / (cosh + 1) + grad[:, 0] * c**0.5
         if decay:
             along += 2 * decay * cosh
@@ -149,7 +150,7 @@ class LorentzKernel(Kernel):
         """The factors of a step, reduced so that its radius stays below the cap, and whether any may have been reduced;
         the cosh of the radius is ``cosh cosh_step + side``."""
         cap = math.cosh(_CAP[x.dtype])
-        # the sum is at most twice the product; a GPU must not wait for the answer
+        # the new cosh is at most twice this product; a GPU skips the test, because reading it would wait
         capped = x.device.type != "cpu" or not cosh.max().item() * cosh_step.max().item() <= cap / 2
         if capped:
             factor = cap / torch.addcmul(side, cosh, cosh_step).clamp_(min=cap)
@@ -182,7 +183,7 @@ class LorentzKernel(Kernel):
         limited = self._factors(x, torch.addcmul(cosh_step, tilt, xd), aside, cosh, cosh_step, side)
         if m is not None and along is not None:
             torch.mul(d, limited[1], out=along)
-            # The gyration acts only in the plane of x and m, so two numbers describe it.
+            # The gyration only rotates the plane of x and m, so two numbers describe it.
             kappa = tilt / (cosh_step + 1)
             ahead, across = kappa * xd, kappa * norm * norm
             area = kappa * across * q
@@ -192,7 +193,7 @@ class LorentzKernel(Kernel):
             space.mul_(limited[0]).add_(along)
         else:
             if m is not None:
-                # both as points of the unit ball: sqrt(c) x / (1 + cosh r)
+                # both mapped into the unit ball: sqrt(c) x / (1 + cosh r)
                 size_x, size_d = c**0.5 / (cosh + 1), sinhc / (cosh_step + 1)
                 products = q * size_x * size_x, xd * scale * c**0.5 * size_x * size_d, (length * size_d).square_()
                 _turn_(m, space, d, size_x, c**0.5 * size_d * scale, products, products[1:])
@@ -254,14 +255,14 @@ class BallKernel(Kernel):
             scale_x, add = (2 * xy + yy).add_(1).div_(scale), gap * share / scale
             reached = scale_x * scale_x * q + 2 * scale_x * add * xd + add * add * dd
             factor = (limit / reached.clamp_(min=limit)).sqrt_()
-            # a step from far away back across the origin; tested without waiting for a GPU
+            # digits are lost in a long step back across the origin; a GPU skips the test, because reading it would wait
             lossy = x.device.type != "cpu" or not scale.min() > 0.1
             return share, xy, yy, scale_x * factor, add * factor, lossy
-        # x + u with u = gap d / 2, brought inside: x' = factor (x + u)
+        # x + u with u = gap d / 2, projected into the ball: x' = factor (x + u)
         half = gap / 2
         reached = torch.addcmul(q, half, torch.addcmul(2 * xd, half, dd))
         factor = (limit / reached.clamp_(min=limit)).sqrt_()
-        # v = (x' - x) / gap = along d + back x;  y = -x + x' in the sense of Moebius = (v - |v|^2 x) / scale
+        # v = (x' - x) / gap = along d + back x; the Moebius sum y = -x + x' is (v - |v|^2 x) / scale
         along, back = factor / 2, (factor - 1).div_(gap)
         xv, dv = torch.addcmul(along * xd, back, q), torch.addcmul(along * dd, back, xd)
         vv = torch.addcmul(along * dv, back, xv)
@@ -278,7 +279,7 @@ class BallKernel(Kernel):
         scale_x, add = scale_x.unsqueeze(1), (add * scale).unsqueeze(1)
         if m is not None and along is not None:
             torch.mul(d, add, out=along)
-            # A rotation in the plane of x and m by the angle of (1 + xy, area).
+            # Rotate the plane of x and m by the angle of the vector (1 + xy, area).
             share = share * scale * c
             one, across, ahead = xy + 1, share * norm * norm, share * xd
             square = torch.addcmul(share * across * q, ahead, ahead, value=-1)

@@ -246,7 +246,7 @@ def _median_ratio(pairs: Sequence[tuple[float, float]]) -> str:
 def _fig6(rows: Sequence[Row]) -> list[Claim | None]:
     strong = [row for row in rows if row["decay"] < -0.3 and row["strong_rows"] > row["m"]]
     products = [row["overlap_mean"] * row["m"] for row in strong]
-    # All overlaps of one dimension are 1.
+    # In one dimension all overlaps are 1.
     narrow = [(row["overlap_variance"], random_overlaps(row["m"])[1]) for row in strong if row["m"] > 1]
     pairs = [
         (row["phi_one"], published.NORM_ABOVE_ONE[row["alpha"], row["m"]])
@@ -326,14 +326,15 @@ def claims_of_language_models(heads: Sequence[Mapping[str, str]], fit: JointFit 
     if heads:
         norms = [float(row["norm_min"]) for row in heads]
         least = math.nan if any(map(math.isnan, norms)) else min(norms)
-        counted = Estimate(least, 0.0)  # of all rows, not of a sample of them
+        counted = Estimate(least, 0.0)  # the least norm of all rows, not of a sample, so without error
         claims.append(
             Claim("no row of a head is zero: strong superposition", "least norm > 0", f"{least:.3g}",
                   counted.within(least=0))
         )  # fmt: skip
         paper = power_law(*zip(*itertools.chain(*published.HEAD_OVERLAPS.values())))
         overlaps = [(float(row["m"]), float(row["overlap_mean"])) for row in heads]
-        ours = power_law(*zip(*overlaps)) if len({m for m, _ in overlaps}) > 2 else None  # two widths have no error
+        # two widths determine no error
+        ours = power_law(*zip(*overlaps)) if len({m for m, _ in overlaps}) > 2 else None
         claims.append(
             Claim(
                 "mean squared overlaps of the rows of heads fall as 1/m, or faster",

@@ -17,7 +17,7 @@ from torch import Tensor
 from hypvision.errors import HypvisionError, did_you_mean
 
 DISTRIBUTIONS = ("power", "exponential1", "exponential", "linear")
-_HEAVY = 1 / 8  # from this frequency on a feature is drawn sample by sample
+_HEAVY = 1 / 8  # features from this frequency on are drawn for each sample
 
 
 def frequencies(name: str, n: int, alpha: float = 1.0) -> Tensor:
@@ -47,7 +47,7 @@ def frequencies(name: str, n: int, alpha: float = 1.0) -> Tensor:
         hint = did_you_mean(name, DISTRIBUTIONS, 1)
         raise HypvisionError(f"There is no distribution '{name}'.{hint} There are: {', '.join(DISTRIBUTIONS)}.")
     p = p / p.sum()
-    check_frequencies(p, density=1.0)  # an alpha far off 0, or NaN, has no sum to divide by
+    check_frequencies(p, density=1.0)  # raises an error for NaN or an alpha so far from 0 that the sum is 0 or infinite
     return p
 
 
@@ -57,7 +57,7 @@ def density_scan(p: Tensor, s: float) -> Tensor:
     check_frequencies(p, density=1.0)
     if not 0 <= s <= 1:
         raise HypvisionError(f"The density goes from 0 to 1, got {s}.")
-    return (p * (1 + s * (1 / p.max() - 1))).clamp_max(1)  # p_1 may round to more
+    return (p * (1 + s * (1 / p.max() - 1))).clamp_max(1)  # p_1 may be rounded to more than 1
 
 
 def check_frequencies(p: Tensor, density: float | None = None) -> None:
@@ -115,7 +115,7 @@ class Batch(NamedTuple):
         return len(self.column_offsets) - 1
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
-        """The same on another device, its values in another type."""
+        """The batch on another device, its values in another type."""
         tensors = {name: getattr(self, name).to(device, non_blocking=True) for name in self._fields[:-1]}
         return self._replace(**tensors | {"values": tensors["values"].to(dtype)})
 

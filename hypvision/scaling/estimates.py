@@ -52,7 +52,7 @@ def student(freedom: float, level: float = LEVEL) -> float:
         return math.inf
     if freedom > 1000:
         return statistics.NormalDist().inv_cdf((1 + level) / 2)
-    # With t = sqrt(freedom) tan(angle) the density is a power of the cosine.
+    # With t = sqrt(degrees of freedom) tan(angle), the density is a power of cos(angle).
     angle = torch.linspace(0, math.pi / 2, 100001, dtype=torch.float64)
     share = torch.cumulative_trapezoid(angle.cos() ** (freedom - 1), angle)
     return math.sqrt(freedom) * angle[1 + int(torch.searchsorted(share, level * share[-1]))].tan().item()
@@ -86,6 +86,6 @@ def _root_of_squares(values: Iterable[Estimate]) -> tuple[float, float]:
 
 
 def every(verdicts: Iterable[bool | None]) -> bool | None:
-    """Of several statements together: refuted if one is, held if all are."""
+    """The verdict on several statements together: refuted if one is, held if all are."""
     found = list(verdicts)
     return False if False in found else None if None in found else True

@@ -27,7 +27,7 @@ _LARGE_DECAYS = (-1.0, 0.1)
 _SMALL = Settings()
 _LARGE = Settings(n=LARGE_FEATURES, warmup=1000, rates="large", loss_scale=100.0)
 _LARGE_ON_CPU = replace(_LARGE, n=2048, shortened="n 2048 (paper: 10240), m up to 128 (paper: 1024)")
-# As many samples a feature and step as in the paper.
+# As many samples per feature and step as in the paper.
 _TINY = Settings(
     n=200,
     batch=512,
@@ -35,7 +35,7 @@ _TINY = Settings(
     warmup=400,
     shortened="n 200 (paper: 1000), batch 512 (2048), steps 4000 (20000), m 5 to 40 (10 to 100)",
 )
-_MORE = "different: "  # before what is more than the paper's
+_MORE = "different: "  # prefix of settings that exceed the paper's
 _TINY_WIDTHS = (5, 8, 12, 18, 27, 40)
 
 
@@ -159,7 +159,7 @@ def narrowed(
     other = set(taken) != set(chosen.widths)
     for m in taken:
         check_width(m, settings.n)
-    # What the figure's own marks say of these is out of date.
+    # The figure's own marks of these settings no longer hold.
     old = {*changed, "m"} if other else changed
     marks = [mark for mark in settings.shortened.split(", ") if mark and mark.split()[0] not in old]
     more: list[str] = []
@@ -177,7 +177,8 @@ def narrowed(
 
 
 def marked(shortened: str) -> str:
-    """How ``Settings.shortened`` is shown; what is only longer than in the paper is not called shortened."""
+    """``Settings.shortened`` as text for tables; a training that is only longer than in the paper is not called
+    shortened."""
     return shortened if not shortened or shortened.startswith(_MORE) else f"shortened: {shortened}"
 
 

@@ -170,7 +170,7 @@ def _loss_by_decay(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) 
     fits = {key[3]: value for key, value in exponents(rows).items()}
     _lines(axis, rows, "decay", "m", "loss")
     xs = sorted({row["m"] for row in rows})
-    for value in fits.values():  # the line of the mean exponent
+    for value in fits.values():  # the power law with the mean exponent
         factor = statistics.geometric_mean(fit.factor for fit in value.fits)
         axis.plot(xs, [factor * x**-value.mean for x in xs], **_PAPER)
     handles, labels = axis.get_legend_handles_labels()
@@ -189,7 +189,7 @@ def _large_strong(axis: Any, rows: Sequence[Row], losses: Sequence[Mapping[str, 
     if any(row["decay"] < 0 for row in rows):
         _language_models(axis, losses, fit)
         _loss_by_distribution(axis, rows, sign=-1, title="strong superposition")
-        ticks = [8 * 4**k for k in range(6)]  # up to the widths of language models
+        ticks = [8 * 4**k for k in range(6)]  # ticks up to the widths of language models
         axis.set_xticks(ticks, [str(m) for m in ticks])
         axis.legend(fontsize=6, loc="lower left")
 
@@ -268,7 +268,7 @@ def _frequencies_and_norms(axis: Any, rows: Sequence[Row], weights: Weights, sca
 
 
 def _r2_bars(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
-    """Of each decay the mean over the exponents of the frequencies, and from the least to the largest."""
+    """For each decay the mean over the exponents of the frequencies, with a bar from the least to the largest."""
     found: dict[float, list[float]] = {}
     for (_, _, density, decay), value in exponents(rows).items():
         if density == 0 and not math.isnan(value.r2):

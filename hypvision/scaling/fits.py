@@ -30,7 +30,7 @@ class PowerLaw(NamedTuple):
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
-    """Of the straight line of least squares through two points or more with different ``x``; two have no error."""
+    """Slope of the least-squares line through two points or more with different ``x``; two have no error."""
     a, b = (torch.tensor(values, dtype=torch.float64) for values in (x, y))
     da, db = a - a.mean(), b - b.mean()
     found = (da @ db / (da @ da)).item()
@@ -99,7 +99,7 @@ def joint_fit(
     y = torch.tensor(losses, dtype=torch.float64)
     member = torch.tensor([[group == name for name in names] for group in groups], dtype=torch.float64)
     sizes = torch.tensor([[width == size for size in sorted(set(widths))] for width in widths], dtype=torch.float64)
-    # Losses of one group at two widths are one difference, those of chains of groups that share widths more.
+    # Two widths in one group give one difference of losses; groups that share widths can be chained to give more.
     if int(torch.linalg.matrix_rank(torch.cat([sizes, member], dim=1))) - len(names) < 2:
         raise HypvisionError(
             "The widths determine no exponent: within groups there are too few different ones. Give losses of one "
@@ -110,7 +110,8 @@ def joint_fit(
         raise HypvisionError("The losses of a group are all the same, so they have no exponent. Check the column.")
     unknown, rest, slopes, step = _least_squares(x - x.mean(), y, member, iterations)
     share = (rest @ rest / (alone @ alone)).item()
-    chance = share ** ((len(losses) - len(names) - 2) / 2)  # what the F distribution with 2 degrees above comes to
+    # tail probability of the F distribution with 2 numerator degrees of freedom
+    chance = share ** ((len(losses) - len(names) - 2) / 2)
     if not chance <= 0.05:
         raise HypvisionError(
             f"The losses have no power of the width: it explains {1 - share:.0%} of their differences within groups, "

@@ -81,7 +81,7 @@ def paper_models() -> tuple[LanguageModel, ...]:
     return tuple(read_models(config_folder() / "scaling" / "language_models.csv"))
 
 
-# Names that heads have in checkpoints, the untied ones first.
+# Names of the output matrix in checkpoints, the untied ones first.
 HEADS = (
     "lm_head.weight",
     "embed_out.weight",
@@ -110,7 +110,7 @@ def is_head(name: str, wanted: str | None = None) -> bool:
 
 
 def _choice(wanted: str | None) -> tuple[str, ...]:
-    return HEADS if wanted is None else (wanted, wanted.removeprefix("model."))  # some files lack the prefix
+    return HEADS if wanted is None else (wanted, wanted.removeprefix("model."))  # some files lack the prefix "model."
 
 
 def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:
@@ -119,7 +119,7 @@ def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:
     if head.dim() != 2 or len(head) < 2 or not head.is_floating_point():
         raise HypvisionError(f"A head is a matrix of two rows or more, got {head.dtype} {tuple(head.shape)}.")
     lengths = norms(head, block)
-    if not math.isfinite(lengths.largest):  # NaN too is passed on by the maximum
+    if not math.isfinite(lengths.largest):  # the maximum is NaN if any value is
         raise HypvisionError("The head has NaN or infinity among its numbers, so its overlaps mean nothing.")
     found, m = overlaps(head, block), head.shape[1]
     spread = frame(found, m)

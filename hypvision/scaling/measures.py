@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hypvision.errors import HypvisionError
 
-_BLOCK = 1024  # rows at a time: 4 MiB of overlaps
+_BLOCK = 1024  # rows per block: 4 MiB of overlaps
 
 
 class Norms(NamedTuple):
@@ -105,7 +105,7 @@ def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
 def _blocks_above_diagonal(parts: Sequence[Tensor]) -> Iterator[Tensor]:
     for i, part in enumerate(parts):
         rows = _unit(part)
-        yield (rows @ rows.T).triu_(diagonal=1)  # the zeros below add to no sum, and to no maximum
+        yield (rows @ rows.T).triu_(diagonal=1)  # the zeros below the diagonal change neither sums nor the maximum
         for other in parts[i + 1 :]:
             yield rows @ _unit(other).T
 

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from hypvision.errors import HypvisionError
 from hypvision.scaling.data import Batch
 
-_CACHE_BYTES = 2**19  # of y at a time on a CPU, where half of a core's cache is for the rest
+_CACHE_BYTES = 2**19  # size of the outputs y computed at a time on a CPU: half of a core's cache
 
 
 def check_width(m: int, n: int) -> None:
@@ -53,7 +53,7 @@ def parts(parameters: Tensor, index: int, m: int) -> tuple[Tensor, Tensor]:
 
 
 def dense_loss(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The loss of a dense batch ``(B, n)``, as the formula says it; autograd can differentiate it."""
+    """The loss of a dense batch ``(B, n)``, written as in the formula; autograd can differentiate it."""
     return (torch.relu(x @ weight @ weight.T + bias) - x).square().mean()
 
 
@@ -83,7 +83,8 @@ def loss_and_gradient(parameters: Tensor, batch: Batch, chunk: int | None = None
     hidden = _hidden(features, batch)
     active, sums = _active_errors(features, hidden, batch)
     gradient = torch.zeros_like(parameters)
-    backward = torch.empty_like(hidden.transpose(1, 2), memory_format=torch.contiguous_format)  # of the hidden units
+    # gradient of the hidden units
+    backward = torch.empty_like(hidden.transpose(1, 2), memory_format=torch.contiguous_format)
     for part, error in _errors(parameters, hidden, batch, active, chunk):
         sums += _squares(error)
         gradient.baddbmm_(hidden[:, part].transpose(1, 2), error)
@@ -106,7 +107,7 @@ def _hidden(features: Tensor, batch: Batch) -> Tensor:
 
 
 def _idle(parameters: Tensor) -> Tensor:
-    """What a sample without features gives, ``(G, n)``: output, error and gradient with respect to ``z`` in one."""
+    """The output ``(G, n)`` of a sample without features, which is also its error and the gradient of ``z``."""
     return parameters[:, -1].relu()
 
 
@@ -130,7 +131,7 @@ def _errors(
         size = max(1, _CACHE_BYTES // (models * n * parameters.element_size()))
         chunk = max(1, batch.occupied) if parameters.is_cuda else size
     starts, bounds = range(0, batch.occupied, chunk), [0, len(batch.rows)]
-    if len(starts) > 1:  # not on a GPU, which would have to wait for the numbers
+    if len(starts) > 1:  # not on a GPU, which would make the CPU wait for the numbers
         bounds = batch.row_offsets[torch.tensor([*starts, batch.occupied])].tolist()
     place = batch.rows % chunk * n + batch.columns
     for i, start in enumerate(starts):

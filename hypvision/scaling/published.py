@@ -25,7 +25,7 @@ EXPONENTS = {
     for decay, value in zip(_DECAYS, row)
 }
 
-# Figure 3: (width, decay) -> phi_1/2 at alpha = 1; 0.999 or more for decays up to -0.778.
+# Figure 3: (width, decay) -> phi_1/2 at alpha = 1; it is at least 0.999 for decays up to -0.778.
 REPRESENTED = {
     (m, decay): value
     for m, row in zip(
@@ -42,7 +42,7 @@ REPRESENTED = {
     for decay, value in zip(_DECAYS, (0.9995, 0.9995, *row))
 }
 
-# Figure 5: (alpha, decay) -> exponent of the nine cases of weak superposition that the paper calls cleanest.
+# Figure 5: (alpha, decay) -> exponent, for the nine cases of weak superposition that the paper calls cleanest.
 WEAK_EXPONENTS = {
     (1.25, 0.3333): 0.40,
     (1.5, 0.3333): 0.70,
@@ -85,17 +85,12 @@ LINES = {
     0.375: (2.52, 2.09, 1.59, 1.00, 0.55, 0.24),
 }
 
-# Figure 1: (distribution, decay) -> exponent, as printed there; the fits of weak superposition but for power are no
-# power laws.
-LARGE_EXPONENTS = {
-    ("exponential1", -1.0): 1.01,
-    ("power", -1.0): 0.98,
-    ("linear", -1.0): 0.89,
-    ("power", 0.1): 0.45,
-}
+# Figure 1: (distribution, decay) -> exponent as printed in the figure; in weak superposition only "power" fits a power
+# law.
+LARGE_EXPONENTS = {("exponential1", -1.0): 1.01, ("power", -1.0): 0.98, ("linear", -1.0): 0.89, ("power", 0.1): 0.45}
 
 
-# Figure 8: family -> [(width, mean squared overlap of the rows of the head)].
+# Figure 8: model family -> [(width, mean squared overlap of the rows of the output matrix)].
 HEAD_OVERLAPS = {
     "OPT": [(512, 0.087), (768, 0.101), (2048, 0.035), (2560, 0.0092), (4096, 0.0117), (5120, 0.0032), (7168, 0.0018),
             (9216, 0.0062)],
@@ -105,5 +100,5 @@ HEAD_OVERLAPS = {
     "Pythia": [(1024, 0.0133), (2048, 0.0073), (2048, 0.0115), (2560, 0.0059), (4096, 0.0035), (5120, 0.0010)],
 }  # fmt: skip
 
-# The fit of the losses of the 27 models on four data sets: exponent, its error, and the factor.
+# The fit to the losses of the 27 models on four data sets: exponent, its error, factor.
 LOSS_FIT = (0.9098, 0.0360, 476.08)

@@ -4,13 +4,8 @@ Importing this package registers classification; configs of ``metric_learning`` 
 ``custom_imports``.
 """
 
-from hypvision.tasks.classification import (
-    CalibrationError,
-    GroupAccuracy,
-    ImageClassifier,
-    PredictionPainterHook,
-    TopKAccuracy,
-)
+from hypvision.tasks.classification import ImageClassifier, PredictionPainterHook
+from hypvision.tasks.classification_metrics import CalibrationError, GroupAccuracy, TopKAccuracy
 from hypvision.tasks.classification_report import ClassificationReport
 from hypvision.tasks.hierarchy import HierarchyClassifier
 from hypvision.tasks.multi_label import MultiLabelAP

@@ -185,7 +185,7 @@ def _draw(learner: Any, data: EmbeddedClasses, out: Path, report: dict[str, Any]
     if proxies is None:
         return
     nodes = proxies.double()
-    # The proxies that are ancestors of something: those nearest to a sample, at most 40 of them.
+    # The proxies that are common ancestors: those nearest to a sample, at most 40.
     counts = torch.bincount(lorentz.cdist(points.double(), nodes, 1.0).argmin(1), minlength=len(nodes))
     used = counts.argsort(descending=True)[: min(40, int((counts > 0).sum()))]
     between = _distances(torch.cat([_centres(points, labels), nodes[used]]))

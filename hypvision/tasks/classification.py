@@ -1,4 +1,4 @@
-"""Image classification: any timm model under mmengine's Runner, and its metric.
+"""Image classification: any timm model under mmengine's Runner.
 
 The timm model is the attribute ``backbone``, so the keys of a checkpoint are ``backbone.*`` and the same checkpoint
 initialises the backbone of a segmenter or detector.
@@ -9,37 +9,33 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import timm
 import torch
 import torch.nn.functional as F
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
-from mmengine.registry import HOOKS, METRICS, MODELS
+from mmengine.registry import HOOKS, MODELS
 from mmengine.runner import Runner
 from PIL import Image, ImageDraw
 from timm.data import Mixup
 from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
-from hypvision.checks import at_least, between, one_of
+from hypvision.checks import between, one_of
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
-from hypvision.engine.metrics import Metric, OfClass
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import below, replacing, write_json
+from hypvision.files import below, replacing
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier, label_score
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
-from hypvision.records import read_record
 from hypvision.tasks.class_weights import ClassWeights
-from hypvision.tasks.metric_learning_metrics import lca_heights
 from hypvision.tasks.publishing import image_input, input_size
 
 if TYPE_CHECKING:
@@ -58,8 +54,9 @@ def create_backbone(model_name: str, **kwargs: Any) -> Any:
         )
     try:
         return create_model(model_name, **kwargs)
-    except (TypeError, ValueError) as error:  # the model's constructor refuses an argument or its value
-        if isinstance(error, OSError):  # of a download: in some versions of the hub its errors are both
+    except (TypeError, ValueError) as error:  # the constructor refuses an argument or its value
+        # a download failed: in some versions of the hub its errors are both OSError and ValueError
+        if isinstance(error, OSError):
             raise
         raise HypvisionError(
             f"The model '{model_name}' does not accept what model.backbone of the config gives it: "
@@ -73,12 +70,12 @@ def create_backbone(model_name: str, **kwargs: Any) -> Any:
 
 
 def fetch_backbone(model_name: str, **kwargs: Any) -> Any:
-    """:func:`create_backbone`, with an error that says what to do where its weights cannot be fetched."""
+    """:func:`create_backbone` whose error says what to do if the weights cannot be fetched."""
     try:
         return create_backbone(model_name, **kwargs)
     except HypvisionError:
         raise
-    except Exception as error:  # the hub has errors of its own, and so have the sockets below it
+    except Exception as error:  # the hub raises its own errors, and so do the sockets below it
         if not kwargs.get("pretrained"):
             raise
         problem = f"The published weights of '{model_name}' cannot be fetched ({type(error).__name__}: {error})."
@@ -173,7 +170,7 @@ class BackboneModel(BaseModel):
             load_start(self.backbone, self.checkpoint)
 
     def train(self, mode: bool = True) -> Self:
-        """As every module; batch norms that are not trained keep their statistics."""
+        """Switch the mode; frozen batch norms stay in evaluation mode, with their statistics."""
         super().train(mode)
         for module in self.backbone.modules() if mode else ():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -272,7 +269,7 @@ class ImageClassifier(BackboneModel):
             )
         if self.mixup is None or not self.training or len(inputs) < 2:
             return inputs, label
-        even = len(inputs) // 2 * 2  # timm mixes an image with its mirror in the batch: an odd one out has no partner
+        even = len(inputs) // 2 * 2  # timm mixes images in pairs, so leave out the last one of an odd batch
         return self.mixup(inputs[:even], label[:even])
 
     def class_loss(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -284,170 +281,6 @@ class ImageClassifier(BackboneModel):
         if mixed and weights is None:
             return self.soft_target_loss(logits.float(), target)
         return F.cross_entropy(logits.float(), target, weights, label_smoothing=0.0 if mixed else self.label_smoothing)
-
-
-class ScoreMetric(Metric):
-    """A metric of the ``scores``, ``label`` and ``index`` of images that a classifier predicts.
-
-    Images without a label do not count; without any, the numbers are NaN.
-    """
-
-    default_prefix = ""
-    multi_label = False
-
-    def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
-        """Keep what the metric needs of each image; a score that is not finite is an error that names it."""
-        labels = [sample["label"] for sample in data_samples if sample["label"] is not None]
-        if any(isinstance(label, list) != self.multi_label for label in labels):
-            raise HypvisionError(
-                f"{type(self).__name__} measures {'several labels' if self.multi_label else 'one label'} an image, "
-                "which is not what the data has. Set val_evaluator and test_evaluator to dict(type='MultiLabelAP') for "
-                "a MultiLabelDataset, and to dict(type='TopKAccuracy') for other data."
-            )
-        scores = torch.stack([sample["scores"] for sample in data_samples])
-        if self.check(scores, "A score", data_samples):
-            self.results += self.of_scores(scores, data_samples)
-
-    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
-        """A result for each image, in the order of ``scores`` ``(N, C)``."""
-        raise NotImplementedError
-
-    def labelled(self, results: list[tuple], place: int) -> list[tuple]:
-        """The results that have a value at a place, which images without a label have not."""
-        known = [result for result in results if result[place] is not None]
-        if len(known) < len(results):
-            self.without_truth = [f"{len(results) - len(known)} of {len(results)} images"]
-        return known
-
-
-@METRICS.register_module()
-class TopKAccuracy(ScoreMetric):
-    """Share of images, in percent, whose class is among the k of highest score: ``top1``, ``top5``, ...
-
-    The log has the accuracy of each class, the worst first.
-
-    Args:
-        topk: the values of k; one above the number of classes is left out.
-        macro: add ``macro``, the mean over the classes of their ``top1``, in which rare classes count as the others.
-        out_file: write the metrics, the accuracy of each class and every prediction there, as JSON.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
-    """
-
-    def __init__(self, topk: tuple[int, ...] = (1, 5), out_file: str | None = None, macro: bool = False, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.topk, self.out_file, self.macro = tuple(topk), out_file, macro
-        for k in self.topk:
-            at_least(1, integer=True, topk=k)
-
-    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
-        """``(index, label, best classes, their scores)``."""
-        best, classes = scores.topk(min(max(self.topk), scores.shape[1]))
-        labels = [(sample["index"], sample["label"]) for sample in samples]
-        return [(*label, *found) for label, *found in zip(labels, classes.tolist(), best.tolist())]
-
-    def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
-        known = self.labelled(results, 1)
-        classes = (self.dataset_meta or {}).get("classes") or range(max(self.topk))
-        depth = len(results[0][2]) if results else len(classes)
-        metrics = {f"top{k}": math.nan for k in self.topk if k <= depth}
-        if known:
-            for k in (k for k in self.topk if k <= depth):
-                metrics[f"top{k}"] = 100.0 * sum(label in best[:k] for _, label, best, _ in known) / len(known)
-        names = (self.dataset_meta or {}).get("classes")
-        hits: dict[int, list[bool]] = {}
-        for _, label, best, _ in known:
-            hits.setdefault(label, []).append(best[0] == label)
-        self.classes = [
-            OfClass(str(names[c] if names else c), 100.0 * fmean(h), len(h)) for c, h in sorted(hits.items())
-        ]
-        if self.macro:
-            metrics["macro"] = fmean(found.value for found in self.classes) if known else math.nan
-        if self.out_file is not None:
-            report = dict(
-                metrics=metrics,
-                classes=None if names is None else list(names),
-                top1_per_class={found.name: found.value for found in self.classes},
-                predictions=[dict(index=i, label=y, classes=c, scores=s) for i, y, c, s in results],
-            )
-            write_json(self.out_file, report, indent=None)
-        return metrics
-
-
-@METRICS.register_module()
-class CalibrationError(ScoreMetric):
-    """Expected calibration error in percent (Naeini et al., AAAI 2015), as ``ece``: the mean over all images of the gap
-    between confidence and accuracy in the bin of their confidence.
-
-    Args:
-        bins: number of bins of equal width.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
-    """
-
-    def __init__(self, bins: int = 15, **kwargs: Any):
-        super().__init__(**kwargs)
-        at_least(1, integer=True, bins=bins)
-        self.bins = bins
-
-    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
-        """``(confidence, whether the class is right)``."""
-        labels = [sample["label"] for sample in samples]
-        for confidence, best, label in zip(*(part.tolist() for part in scores.max(1)), labels):
-            yield confidence, None if label is None else best == label
-
-    def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
-        if not (known := self.labelled(results, 1)):
-            return {"ece": math.nan}
-        confidence, right = torch.tensor(known, dtype=torch.float64).unbind(1)
-        place = (confidence * self.bins).long().clamp(max=self.bins - 1)
-        gaps = torch.zeros(self.bins, dtype=torch.float64).index_add_(0, place, right - confidence)
-        return {"ece": 100.0 * gaps.abs().sum().item() / len(known)}
-
-
-@METRICS.register_module()
-class GroupAccuracy(ScoreMetric):
-    """Accuracy at the upper levels of a hierarchy of classes, and how far off mistakes are.
-
-    For each level the share of images, in percent, whose predicted class is in the right group; and
-    ``mistake_distance``, the mean number of edges between the predicted class and the true one over the images that
-    are wrong, 0 if none is: 2 for a sibling (Bertinetto et al., CVPR 2020, give half of it, the height).
-
-    Args:
-        ancestors: the groups above each class, from general to specific, by the names of the classes; or a JSON file
-            of it.
-        levels: what the levels are called, from general to specific.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
-    """
-
-    def __init__(self, ancestors: Mapping[str, Sequence[str]] | str, levels: Sequence[str], **kwargs: Any):
-        super().__init__(**kwargs)
-        if isinstance(ancestors, str):
-            expected = 'Expected: JSON {"CLASS": ["GROUP", ...]}, from general to specific.'
-            advice = f'{expected} Correct "ancestors" of the GroupAccuracy in the config.'
-            ancestors = cast(Mapping[str, Sequence[str]], read_record(dict[str, list[str]], ancestors, advice))
-        self.ancestors, self.levels = ancestors, tuple(levels)
-
-    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
-        """``(label, best class)``."""
-        return zip([sample["label"] for sample in samples], scores.argmax(1).tolist())
-
-    def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
-        if not (known := self.labelled(results, 0)):
-            return dict.fromkeys([*self.levels, "mistake_distance"], math.nan)
-        above = []
-        for name in (self.dataset_meta or {})["classes"]:
-            above.append(tuple(self.ancestors.get(name, ())))
-            if len(above[-1]) != len(self.levels):
-                raise HypvisionError(
-                    f"The class '{name}' has the groups {above[-1]} above it, but the levels are "
-                    f"{', '.join(self.levels)}. Correct 'ancestors' of the GroupAccuracy in the config."
-                )
-        heights = lca_heights(above)[tuple(torch.tensor(known).T)]
-        wrong = heights[heights > 0].double()
-        metrics = {
-            level: 100.0 * float((heights <= len(self.levels) - place).double().mean())
-            for place, level in enumerate(self.levels)
-        }
-        return metrics | {"mistake_distance": 2 * float(wrong.mean()) if len(wrong) else 0.0}
 
 
 @HOOKS.register_module()
@@ -476,7 +309,7 @@ class PredictionPainterHook(Hook):
     ) -> None:
         dataset = runner.test_dataloader.dataset
         names = dataset.metainfo["classes"]
-        for output in outputs or ():  # each process paints its own share
+        for output in outputs or ():  # each process draws its own part of the samples
             if output["index"] not in self.chosen:
                 continue
             scores, label = output["scores"], output["label"]
@@ -489,7 +322,7 @@ class PredictionPainterHook(Hook):
             true = ", ".join(str(names[c]) for c in wanted)
             verdict = "right" if found == wanted else "wrong"
             painted = self._paint(dataset.read(output["index"]), [shown, f"true: {true}"], right=found == wanted)
-            name = re.sub(r"[/\\]", "-", true)[:80]  # a class may be called "yes/no"
+            name = re.sub(r"[/\\]", "-", true)[:80]  # a class may have a name such as "yes/no"
             with replacing(below(self.out_dir, f"{verdict}_{output['index']:06d}_{name}.png")) as temporary:
                 painted.save(temporary)
 

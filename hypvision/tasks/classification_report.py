@@ -15,8 +15,8 @@ from hypvision.tasks.metric_learning_metrics import lca_heights
 from hypvision.viz.evaluation import Mistake, bars_figure, confusion_figure, mistake_sheet
 from hypvision.viz.report import Part
 
-_WORST = 24  # mistakes on the sheet
-_PAIRS = 20  # of classes that are confused most
+_WORST = 24  # largest number of mistakes on the sheet
+_PAIRS = 20  # largest number of pairs of confused classes
 
 
 @METRICS.register_module()

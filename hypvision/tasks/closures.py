@@ -20,8 +20,8 @@ from hypvision.losses.graph import graph_map, mean_rank, neighbour_loss
 from hypvision.optim import RiemannianAdam
 from hypvision.viz.sheet import save_figure
 
-LARGEST = 20_000  # names: all distances of so many take three gigabytes
-SPREAD = 0.01  # standard deviation of the tangent vectors that a training starts from
+LARGEST = 20_000  # in names: all distances between so many take 3 GB
+SPREAD = 0.01  # standard deviation of the initial tangent vectors
 
 
 def embed_closure(
@@ -43,7 +43,7 @@ def embed_closure(
         steps: of RiemannianAdam.
         rate: its learning rate at first; it falls linearly to 0.
         temperature: what distances are divided by in the loss; None: 1 in two dimensions, 1/3 in more.
-        batch: names whose ancestors are told from all other names in a step.
+        batch: names of a step; the ancestors of each are compared with all other names.
         seed: of the start and of the batches.
 
     Returns:
@@ -74,12 +74,12 @@ def embed_closure(
 
 
 def default_temperature(dim: int) -> float:
-    """What did best in trials on the mammals of WordNet, in the plane and in 5 and 10 dimensions."""
+    """The temperature that was best in trials on the mammals of WordNet, in the plane and in 5 and 10 dimensions."""
     return 1.0 if dim <= 2 else 1 / 3
 
 
 def closure_ranks(points: Tensor, space: Lorentz | Euclidean, closure: Closure) -> dict[str, float]:
-    """How well distances tell the ancestors of all names: ``mean_rank`` and ``map`` of
+    """How well distances separate the ancestors of all names from other names: ``mean_rank`` and ``map`` of
     :mod:`hypvision.losses.graph`."""
     distances = torch.cat([space.dist(rows.unsqueeze(1), points.unsqueeze(0)) for rows in points.split(128)])
     edges = graph_of(closure) == 1

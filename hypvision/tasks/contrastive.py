@@ -111,7 +111,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         images = self._images(inputs)
         if mode == "tensor":
             return images
-        if caption is not None and label is None:  # pairs for retrieval
+        if caption is not None and label is None:  # data for retrieval have captions but no labels
             words = encode_text(self.clip, self.tokenizer(list(caption)).to(self.mean.device), normalize=True)
             columns = zip(images, words, caption, image or itertools.repeat(None))
             return [dict(image=x, text=y, caption=c, name=name, space=space) for x, y, c, name in columns]
@@ -132,22 +132,22 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         box_words = boxes[1] if boxes else []
         sentences = sorted({*caption, *box_words})
         encoded = encode_by_length(self.clip, self.tokenizer(sentences).to(self.mean.device), normalize=True)
-        # Images last: their activations, the most of all, are free before the gradients of the text tower come.
+        # Images come last: their activations, the largest, are freed before gradients of the text tower are allocated.
         points = self._images(torch.cat([inputs, boxes[0]]) if boxes else inputs)
         place = {text: number for number, text in enumerate(sentences)}
         words = encoded[[place[text] for text in [*caption, *box_words]]]
         logit_scale: Any = self.clip.logit_scale
-        with torch.autocast(points.device.type, enabled=False):  # in bfloat16 a logit of 50 is good to 0.25
+        with torch.autocast(points.device.type, enabled=False):  # bfloat16 rounds a logit of 50 to 0.25
             scale = logit_scale.float().exp().clamp(max=100)
             points, words = points.float(), words.float()
             images, texts = gathered(points[:count]), gathered(words[:count])
             captions = [text for part in _of_all_processes(caption) for text in part]
             column = {text: number for number, text in enumerate(dict.fromkeys(captions))}
             own = torch.tensor([column[text] for text in captions], device=images.device)
-            texts = texts[[captions.index(text) for text in column]]  # each caption once
+            texts = texts[[captions.index(text) for text in column]]  # encode each caption once
             true = torch.zeros(len(images), len(column), device=images.device).scatter_(1, own[:, None], 1.0)
             if concepts is not None and level is not None:
-                # (B, B): image i shows what caption j names.
+                # (B, B): whether image i shows what caption j names.
                 concepts, level = gathered(concepts), gathered(level)
                 named = concepts[:, level] == concepts.gather(1, level[:, None]).T
                 true = (named.float() @ true).clamp(max=1)
@@ -156,17 +156,17 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             losses = dict(loss_image=share * of_image, loss_text=share * of_text)
             if boxes:
                 box_images, box_texts = gathered(points[count:]), gathered(words[count:])
-                # A box is compared with all whole texts or images: the paper's negatives.
+                # As in the paper, the negatives of a box are whole texts or images.
                 of_image = soft_cross_entropy(space.logits(box_images, texts, scale), true)
                 of_text = soft_cross_entropy(space.logits(box_texts, images, scale), true[:, own].T)
                 losses |= dict(loss_box_image=share * of_image, loss_box_text=share * of_text)
             if isinstance(space, Hyperboloid) and self.entail:
-                if boxes:  # HyCoCLIP's four terms
+                if boxes:  # the four terms of HyCoCLIP
                     parts = compositional_entailment(
                         points[:count], words[:count], points[count:], words[count:], space.c
                     )
                     losses |= {f"loss_entail_{name}": 0.5 * self.entail * value for name, value in parts.items()}
-                else:  # MERU's
+                else:  # the term of MERU
                     losses["loss_entail"] = self.entail * lorentz.entailment_loss(words, points, space.c).mean()
         return losses
 

@@ -104,7 +104,7 @@ class HierarchicalErrors(Metric):
         return dict(zip(self.NAMES, torch.tensor(rows, dtype=torch.float64).mean(0).tolist()))
 
 
-Node = Hashable  # a name, or the path to a group: two groups of one name under different groups are two
+Node = Hashable  # a name, or for a group its path, because groups under different parents may have the same name
 
 
 def _ancestors(given: Mapping[str, Sequence[str]] | str) -> dict[Node, set[Node]]:
@@ -181,7 +181,7 @@ class ImageTextRetrieval(Metric):
         if not results:
             return dict.fromkeys(names, math.nan)
         keys = [(row if name is None else name, caption) for row, (*_, caption, name) in enumerate(results)]
-        images: dict[int | str, Tensor] = {}  # each image and each caption once
+        images: dict[int | str, Tensor] = {}  # each image and each caption counts once
         texts: dict[str, Tensor] = {}
         for (image, caption), row in zip(keys, results):
             images.setdefault(image, row[0])

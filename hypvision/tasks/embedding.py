@@ -147,7 +147,7 @@ def _of_the_zoo(name: str) -> Any:
     if record.task != "classification":
         raise HypvisionError(
             f"'{name}' are weights of a model of {record.task}, whose features do not compare. Give a classifier or a "
-            "CLIP: `hypvision zoo list` tells the tasks."
+            "CLIP: `hypvision zoo list` shows the tasks."
         )
     network: Any = load(name)
     network.reset_classifier(0)

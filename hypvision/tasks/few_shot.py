@@ -126,7 +126,7 @@ class FewShotCLIP(BaseModel):
         return ((name, value) for name, value in self.named_parameters() if value.requires_grad)
 
     def averaged(self) -> Iterator[tuple[str, Tensor]]:
-        """What PromptSRC's average is over: :meth:`learned`, without the attributes if the adapter says so."""
+        """The parameters that PromptSRC averages: :meth:`learned`, unless the adapter excludes its attributes."""
         hierarchy = self.hierarchy
         left_out = None if hierarchy is None or hierarchy.config.average else hierarchy.attributes
         return ((name, value) for name, value in self.learned() if value is not left_out)
@@ -134,11 +134,11 @@ class FewShotCLIP(BaseModel):
     def train(self, mode: bool = True) -> FewShotCLIP:
         super().train(mode)
         if self.hierarchy is not None:
-            self.hierarchy.train(mode)  # the frozen CLIP, whose child it is, stays in evaluation mode
+            self.hierarchy.train(mode)  # it contains the frozen CLIP, which stays in evaluation mode
         return self
 
     def train_step(self, data: Any, optim_wrapper: Any) -> dict[str, Tensor]:
-        """As of mmengine's models; of a method that learns nothing, the losses alone."""
+        """As in mmengine's models; a method that learns nothing has losses alone, and no step."""
         if any(value.requires_grad for value in self.parameters()):
             return super().train_step(data, optim_wrapper)
         with torch.no_grad():
@@ -249,7 +249,7 @@ class GaussianAverageHook(Hook):
         self._resumed = checkpoint.get(self.key)
 
     def before_train(self, runner: Runner) -> None:
-        if runner.epoch >= runner.max_epochs:  # finished: the weights are the average
+        if runner.epoch >= runner.max_epochs:  # after the last epoch the weights are the average already
             return
         self.average = GaussianAverage(runner.max_epochs, self.mean, self.std)
         if self._resumed is not None and runner.epoch:
@@ -315,11 +315,11 @@ class TipAdapterHook(Hook):
         self.cache, self.views, self.ends = FeatureCache(folder), views, (ends[0], ends[1])
 
     def before_train(self, runner: Runner) -> None:
-        if runner.iter:  # a resumed training has keys of its own
+        if runner.iter:  # a resumed training loads its keys
             return
         host, dataset = cast(TipAdapter, _model(runner).host), runner.train_dataloader.dataset
         features = self.cache.features(host, dataset, self.views).mean(0)
-        broadcast(features)  # every process has drawn views of its own
+        broadcast(features)  # use the same views in every process
         device = next(host.parameters()).device
         host.fill(features.to(device), torch.tensor(dataset.labels, device=device))
 

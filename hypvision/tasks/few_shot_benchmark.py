@@ -37,7 +37,7 @@ from hypvision.records import is_number, positive, read_record, rule
 from hypvision.tasks.few_shot import FewShotCLIP, accuracy
 from hypvision.tasks.few_shot_recipes import few_shot_config, host_options, recipe, split_method
 
-_SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")  # tell the classes that they were trained on alone
+_SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")  # recognise only the classes of their training
 _PASSED_ON = (
     "adapter", "amp", "workers", "steps", "epochs", "batch", "views", "cache", "skip_broken", "pickles", "best_val",
 )  # fmt: skip
@@ -52,7 +52,7 @@ class CellSpec(NamedTuple):
 
     Attributes:
         protocol: what it is a part of.
-        method: as the command line says it, ``"promptsrc+lath"``.
+        method: as on the command line, ``"promptsrc+lath"``.
         dataset: what is trained on.
         shots, seed: which images.
         targets: for ``cross`` and ``dg``: what is tested on beside.
@@ -73,7 +73,7 @@ class CellSpec(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the cells of a results folder share.
+    """The settings that all cells of a results folder share.
 
     Attributes:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
@@ -108,14 +108,14 @@ class Settings:
     workers: int = 0
 
     def shared(self) -> dict[str, Any]:
-        """What results depend on, as plain values."""
+        """The settings that results depend on, as plain values."""
         found = {key: value for key, value in asdict(self).items() if key not in ("root", "cache", "workers")}
         return json.loads(json.dumps(found))
 
 
 @dataclass(frozen=True)
 class Result:
-    """What ``result.json`` says of a finished cell: accuracies in percent by what was tested, and how it was trained.
+    """The ``result.json`` of a finished cell: accuracies in percent by what was tested, and how it was trained.
 
     ``settings`` has none of those that change no result.
     """
@@ -150,7 +150,7 @@ def read_result(folder: str | Path) -> Result:
     return read_record(Result, Path(folder, "result.json"), "Remove it: its cell will run again.", extra=True)
 
 
-# What there is to do --------------------------------------------------------------------------------------------------
+# The cells ------------------------------------------------------------------------------------------------------------
 
 
 def plan(
@@ -180,14 +180,14 @@ def plan(
         name, _ = split_method(method)
         if name in _SEEN_ONLY and protocol != "shots":
             raise HypvisionError(
-                f"{method} tells the classes that it was trained on alone, so it has no cells in '{protocol}'. Run "
+                f"{method} recognises only the classes that it was trained on, so it has no cells in '{protocol}'. Run "
                 "hypvision fewshot shots."
             )
         for seed in dict.fromkeys(seeds):
             for count in counts:
                 if cross_dataset and name != "promptkd":
                     cells.append(CellSpec(protocol, method, source, count, seed, datasets))
-                else:  # PromptKD is distilled on each target
+                else:  # PromptKD is distilled for each target
                     cells += [CellSpec(protocol, method, dataset, count, seed) for dataset in datasets]
     for cell in cells:
         if cell.dataset in DOMAINS and cell.method != "zeroshot":
@@ -214,11 +214,11 @@ def check_settings(results: str | Path, settings: Settings) -> None:
         return
     known = read_record(dict[str, Any], path, "Remove the folder, or give another --out.")
     if different := [key for key in {**known, **given} if known.get(key) != given.get(key)]:
-        told = "; ".join(f"{key}: {known.get(key)!r} there, {given.get(key)!r} here" for key in different)
-        raise HypvisionError(f"The results in '{results}' are of other settings ({told}). Give another --out.")
+        differences = "; ".join(f"{key}: {known.get(key)!r} there, {given.get(key)!r} here" for key in different)
+        raise HypvisionError(f"The results in '{results}' are of other settings ({differences}). Give another --out.")
 
 
-# Doing it -------------------------------------------------------------------------------------------------------------
+# Running the cells ----------------------------------------------------------------------------------------------------
 
 
 def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[str, float]:
@@ -230,7 +230,7 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
         Accuracies in percent, by what was tested: ``base`` and ``new``; ``all``; or the names of data sets.
     """
     folder, begin, before = Path(results, spec.key), time.perf_counter(), None
-    with suppress(HypvisionError):  # there is none, or it is damaged
+    with suppress(HypvisionError):  # the file is missing or damaged
         before = read_result(folder)
     if before is not None and before.settings.shared() != settings.shared():
         before = None
@@ -240,9 +240,9 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     name, lath = split_method(spec.method)
     learns = lath or name not in ("zeroshot", "tip-adapter")
     epochs = config.train_cfg.max_epochs if learns else 0
-    trains = learns or name == "tip-adapter"  # which fills its cache there
+    trains = learns or name == "tip-adapter"  # tip-adapter fills its cache in a "training"
     if trains and not (folder / f"epoch_{config.train_cfg.max_epochs}.pth").is_file():
-        before = None  # of weights that are gone
+        before = None  # the result belongs to weights that were deleted
     if trains:
         runner = train(config, folder, resume="auto")
         model, steps = runner.model, runner.iter if learns else 0
@@ -283,7 +283,8 @@ def measured_checkpoint(folder: str | Path, best_val: bool) -> Path | None:
 
 
 def _training_images(config: Config, spec: CellSpec) -> str:
-    """What a method behind the frozen image tower was trained on; of others nothing, they see new views alone."""
+    """The images that a method behind the frozen image tower was trained on; empty for other methods, which see new
+    views alone."""
     if stored := [hook.views for hook in config.custom_hooks if hook.type == "FeatureCacheHook"]:
         return f"{stored[0]} kept views" if stored[0] else "kept centre crops"
     name, _ = split_method(spec.method)
@@ -308,8 +309,8 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
 
 
 def check_methods(specs: Sequence[CellSpec], settings: Settings) -> None:
-    """Build each method once, without data, so that a misfit to the CLIP is an error before the first cell and a
-    changed default is told.
+    """Build each method once, without data, so that an error or a warning about the CLIP comes before the first
+    cell.
 
     Raises:
         HypvisionError: no such CLIP or weights, or a method or its options do not fit it.

@@ -16,15 +16,15 @@ from hypvision.clip.prompting import HOSTS
 from hypvision.errors import HypvisionError, did_you_mean
 
 PROTOCOLS = ("base2new", "shots", "cross", "dg")
-# Few-shot averages of PromptSRC: (mean, std) of the weights over 50 epochs.
+# Data sets for which PromptSRC's few-shot trainings average the weights of later epochs (of 50).
 _LATE = ("stanford_cars", "oxford_flowers", "fgvc_aircraft", "dtd", "eurosat")
 _LIGHT = ("fgvc_aircraft", "oxford_flowers", "dtd")  # where PromptKD's loss weighs less
-# Least and largest part of an image in the crops of which a Tip-Adapter keeps the mean feature
+# Least and largest part of an image in the crops whose mean feature is a key of a Tip-Adapter
 TIP_ADAPTER_SCALE = (0.5, 1.0)
 
 
 class TipAdapterNumbers(NamedTuple):
-    """What the config of a data set says in Tip-Adapter's code (Zhang et al., ECCV 2022).
+    """The settings of a data set in Tip-Adapter's code (Zhang et al., ECCV 2022).
 
     Attributes:
         ends: of the search of beta and of alpha (``search_scale``).
@@ -61,7 +61,7 @@ class Recipe:
         epochs: 0 for what does not train.
         batch: images.
         average: mean and deviation of PromptSRC's average over epochs, or None.
-        features: whether it works behind the frozen image tower, so that features can be kept.
+        features: whether it works behind the frozen image tower, so that features can be cached.
         optimizer: other arguments of the optimiser than those above.
         scheduler: instead of the schedule above.
         unlabelled: train on all images of all classes, without labels.
@@ -111,9 +111,9 @@ def check_options(
     taken = {name: host_options(name) for name in (split_method(method)[0] for method in methods)}
     known = [option for own in taken.values() for option in own]
     if lost := [option for option in host or {} if option not in known]:
-        told = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in taken.items())
+        options = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in taken.items())
         raise HypvisionError(
-            f"None of the methods has an option '{lost[0]}'.{did_you_mean(lost[0], known)} Their options: {told}."
+            f"None of the methods has an option '{lost[0]}'.{did_you_mean(lost[0], known)} Their options: {options}."
         )
     if adapter and not any(split_method(method)[1] for method in methods):
         raise HypvisionError(
@@ -136,7 +136,7 @@ def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes:
     few, cross_dataset = protocol == "shots", protocol in ("cross", "dg")
     coop = 50 if shots == 1 or dataset == "imagenet" else 100 if shots in (2, 4) else 200
     if method in ("maple", "promptsrc", "promptkd"):
-        depth = dict(depth=3) if cross_dataset else {}  # else the methods' own: 9
+        depth = dict(depth=3) if cross_dataset else {}  # otherwise the default depth, 9
         if method == "maple":
             lr, epochs = (0.0026, 2) if cross_dataset else (0.0035, 50 if few else 5)
             return Recipe(dict(name="maple", **depth), lr, epochs, 4)
@@ -160,7 +160,7 @@ def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes:
         cosine = dict(type="CosineAnnealingLR", convert_to_iter_based=True)
         epochs = 100 if dataset == "eurosat" else 20
         return replace(cached, lr=1e-3, epochs=epochs, batch=256, optimizer=optimizer, scheduler=cosine)
-    # Published few-shot results of CoOp are of 16 random tokens, those of the other protocols of four words.
+    # CoOp's published few-shot results use 16 random tokens, those of other protocols four words.
     context = {} if few else dict(tokens=4, words="a photo of a")
     return {
         "zeroshot": Recipe(dict(name="zeroshot"), features=True),
@@ -180,7 +180,7 @@ def with_steps(recipe: Recipe, steps: int | None, epochs: int | None) -> tuple[R
     """
     if epochs is not None and recipe.epochs:
         share, average = epochs / recipe.epochs, recipe.average
-        if average is not None:  # at the same share of the training
+        if average is not None:  # scale mean and std with the number of epochs
             average = (average[0] * share, max(average[1] * share, 1e-3))
         recipe = replace(recipe, epochs=epochs, average=average)
     if steps is None or not recipe.epochs:
@@ -188,7 +188,7 @@ def with_steps(recipe: Recipe, steps: int | None, epochs: int | None) -> tuple[R
     most = recipe.epochs
     count = next(number for number in range(min(steps, most), 0, -1) if steps % number == 0)
     if count < most:
-        if epochs is not None or count == 1 < steps:  # the schedules begin with an epoch of a rate of almost zero
+        if epochs is not None or count == 1 < steps:  # the schedules begin with one epoch of almost zero rate
             below = steps - steps % most
             raise HypvisionError(
                 f"{steps} steps cannot be divided into {f'2 to {most}' if epochs is None else most} epochs of one "
@@ -248,7 +248,7 @@ def few_shot_config(
     name, lath = split_method(method)
     one_of(PROTOCOLS, protocol=protocol)
     published = recipe(name, protocol, dataset, shots, classes, images)
-    if lath and not published.epochs:  # the attributes alone, as PromptSRC trains them
+    if lath and not published.epochs:  # with LatHAdapter only its attributes train, with PromptSRC's settings
         published = replace(published, lr=0.0025, epochs=20, batch=4)
     if batch is not None:
         published = replace(published, batch=batch)
@@ -261,7 +261,7 @@ def few_shot_config(
         train_data |= dict(scale=TIP_ADAPTER_SCALE, repeat=True)
     loader = dict(num_workers=workers, collate_fn=dict(type="default_collate"))
     own = dict(cache=cache) if name == "promptsrc" and cache is not None else {}
-    # A checkpoint takes the time of a step: one an epoch, but at most one in ten steps.
+    # Writing a checkpoint takes as long as a step: write one an epoch, but at most one in ten steps.
     steps_of_epoch = max(1, (length or images) // found.batch)
     saving: dict[str, Any] = dict(
         interval=max(1, min(max(found.epochs, 1) // 10, 10 // steps_of_epoch)), max_keep_ckpts=2

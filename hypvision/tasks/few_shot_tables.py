@@ -25,7 +25,7 @@ from hypvision.viz.sheet import save_figure
 class Row(NamedTuple):
     """A line of a table: a method on a data set, with mean and deviation over seeds by column, and published values.
 
-    ``steps`` are the numbers of steps of its trainings, ``note`` says how it was trained otherwise than others,
+    ``steps`` are the numbers of steps of its trainings, ``note`` names what differs from the usual training,
     ``of_seeds`` has the columns of each seed.
     """
 
@@ -73,14 +73,15 @@ def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
         lines = [_row(protocol, *key, values[key], groups[key]) for key in groups]
         lines.sort(key=lambda row: (row.method, _place(row.dataset)))
         sources = ((row.method, row.dataset) for row in lines if row.dataset.endswith("(source)"))
-        foreign = {method for method, dataset in sources if dataset != "imagenet (source)"}  # published is ImageNet's
+        # published results are for ImageNet as source
+        foreign = {method for method, dataset in sources if dataset != "imagenet (source)"}
         lines = [row._replace(known={}) if row.method in foreign else row for row in lines]
         found[protocol] = [*_averages(protocol, lines, foreign), *lines]
     return found
 
 
 def _add(known: dict[str, float], columns: Mapping[str, float], cell: Mapping[str, Any], others: Sequence) -> None:
-    """Enter what a cell says; the same result may lie in two folders."""
+    """Enter the results of a cell; two folders may have the same result."""
     for column, value in columns.items():
         if known.setdefault(column, value) != value:
             names = ("protocol", "method", "dataset", "shots", "seed")
@@ -103,14 +104,14 @@ def _names(cells: Sequence[Mapping[str, Any]]) -> list[str]:
     found = []
     for cell, own in zip(cells, settings):
         method, given = cell["method"], cell.get("about", {}).get("settings", {}).get("adapter") or {}
-        told = [*given.items()] if method.endswith("+lath") else []
-        told += [(key, value) for key, value in own.items() if value is not None and len(values[method, key]) > 1]
-        found.append(" ".join([method, *(f"{key}={value}" for key, value in told)]))
+        shown = [*given.items()] if method.endswith("+lath") else []
+        shown += [(key, value) for key, value in own.items() if value is not None and len(values[method, key]) > 1]
+        found.append(" ".join([method, *(f"{key}={value}" for key, value in shown)]))
     return found
 
 
 def _settings(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """What the result of a cell depends on, beside the options of LatHAdapter, without what does not concern it."""
+    """The settings that the result of a cell depends on, without LatHAdapter's options."""
     about = cell.get("about", {})
     unused = {"adapter"} if cell["method"].startswith("promptkd") else {"adapter", "teacher"}
     if about.get("epochs") == 0:
@@ -136,13 +137,13 @@ def _place(dataset: str) -> tuple[int, str]:
 
 
 def _by_dataset(cell: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, float]]]:
-    """What a cell says of which data sets, by column."""
+    """The results of a cell for each data set, by column."""
     values = cell["accuracy"]
     if cell["protocol"] == "base2new":
         yield cell["dataset"], dict(values, HM=harmonic(values["base"], values["new"]))
     elif cell["protocol"] == "shots":
         yield cell["dataset"], {f"{cell['shots']} shots": values["all"]}
-    elif "all" in values:  # PromptKD, on each target
+    elif "all" in values:  # PromptKD is trained for each target
         yield cell["dataset"], {"accuracy": values["all"]}
     else:
         for dataset, value in values.items():
@@ -152,7 +153,7 @@ def _by_dataset(cell: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, float]
 def _row(
     protocol: str, method: str, dataset: str, seeds: dict[int, dict[str, float]], cells: Sequence[Mapping[str, Any]]
 ) -> Row:
-    """The row of cells that differ in the seed alone; its note says how they were trained otherwise than others."""
+    """The row of cells that differ in the seed alone; its note names what differs from the usual training."""
     abouts = [cell.get("about", {}) for cell in cells]
     transductive = any(about.get("transductive") for about in abouts)
     settings = [about.get("settings", {}) for about in abouts]
@@ -208,14 +209,15 @@ def _averages(protocol: str, rows: Sequence[Row], foreign: Container[str]) -> li
         mean = {column: statistics.fmean(row.mean[column] for row in own) for column in columns}
         if "HM" in mean:
             mean["HM"] = harmonic(mean["base"], mean["new"])
-        # Published averages are over the data sets of the benchmark: beside others they would mislead.
+        # Published averages are over all data sets of the benchmark: compare only the average over the same sets.
         whole = {row.dataset for row in own} == set({"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS))
         known = _known(protocol, method, "average") if whole and method not in foreign else {}
         steps = tuple(sorted({count for row in own for count in row.steps}))
         seeds = {seed: _average_of(seed, own, columns) for seed in own[0].of_seeds}
         same = all(row.of_seeds.keys() == seeds.keys() for row in own)
         complete = same and all(values.keys() == mean.keys() for values in seeds.values())
-        std = _over_seeds(seeds)[1] if complete else {}  # of other seeds on each data set there is none
+        # seeds that differ between data sets give no standard deviation
+        std = _over_seeds(seeds)[1] if complete else {}
         count = min(row.seeds for row in own)
         found.append(Row(method, "average", count, mean, std, known, steps, own[0].note, seeds if complete else {}))
     return found
@@ -277,7 +279,7 @@ def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
     for row in rows:
         shots = sorted(int(column.split()[0]) for column in row.mean)
         name = row.method if row.dataset == "average" else f"{row.method}, {row.dataset}"
-        if row.method.startswith("zeroshot"):  # sees no images, however many there are
+        if row.method.startswith("zeroshot"):  # a zero-shot method has one result for all numbers of shots
             axes.axhline(row.mean[f"{shots[0]} shots"], color="0.4", ls="--", label=name)
             continue
         (line,) = axes.plot(shots, [row.mean[f"{k} shots"] for k in shots], marker="o", label=name)

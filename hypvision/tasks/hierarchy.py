@@ -52,11 +52,7 @@ class HierarchyClassifier(ImageClassifier):
     """
 
     def __init__(
-        self,
-        backbone: dict[str, Any],
-        freeze: str = "none",
-        distillation: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, backbone: dict[str, Any], freeze: str = "none", distillation: dict[str, Any] | None = None, **kwargs: Any
     ):
         super().__init__(backbone, **kwargs)
         if not isinstance(self.backbone, HiMapper):
@@ -65,7 +61,7 @@ class HierarchyClassifier(ImageClassifier):
                 "Name one that begins with 'himapper', or set model.type to ImageClassifier."
             )
         self.backbone.freeze(freeze)
-        freeze_parameters(self.backbone, kwargs.get("frozen", ()))  # again: a mode says of every parameter what it does
+        freeze_parameters(self.backbone, kwargs.get("frozen", ()))  # again: freeze() sets requires_grad of them all
         self.distillation: dict[str, Any] = {}
         if distillation is not None:
             self._set_teacher(**distillation)
@@ -82,7 +78,7 @@ class HierarchyClassifier(ImageClassifier):
                 f"The teacher predicts {network.num_classes} classes, the model {self.num_classes}. Set "
                 "model.distillation.teacher.num_classes, and give it weights of that task."
             )
-        # In a list it is neither among the parameters of this module nor in its checkpoints.
+        # A list keeps the teacher out of the parameters and checkpoints of this module.
         self._teacher = [network]
         self.distillation = dict(loss=loss, alpha=alpha, temperature=temperature)
         if self.backbone.distilled:
@@ -91,7 +87,7 @@ class HierarchyClassifier(ImageClassifier):
     def forward(
         self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
     ) -> Any:
-        """As of :class:`~hypvision.tasks.ImageClassifier`; ``"loss"`` gives the parts of the loss by name."""
+        """As in :class:`~hypvision.tasks.ImageClassifier`; ``"loss"`` gives the parts of the loss by name."""
         if mode != "loss":
             return super().forward(inputs, label, index, mode)
         inputs, target = self.mix(inputs, label)

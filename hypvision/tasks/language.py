@@ -76,7 +76,7 @@ class LanguageModel(BaseModel):
         self.decoder = Helm(config)
         self.decoder.embed.requires_grad_(not freeze_embedding)
         self.decoder.gradient_checkpointing = checkpointing
-        self.accumulated: list[Tensor] = []  # tokens of the experts, layer by layer, since the last step
+        self.accumulated: list[Tensor] = []  # tokens per expert, layer by layer, since the last step
 
     def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights by this model's names, from those of a decoder alone too, the published code's among them."""
@@ -85,7 +85,7 @@ class LanguageModel(BaseModel):
         return placed(self, "decoder", weights)
 
     def blocks(self) -> nn.ModuleList:
-        """What a :class:`~hypvision.engine.sharded.ShardedRunner` gathers at a time."""
+        """The modules whose weights a :class:`~hypvision.engine.sharded.ShardedRunner` gathers together."""
         return self.decoder.layers
 
     def forward(self, input_ids: Tensor, sequence_id: Tensor, mode: str = "tensor") -> Any:
@@ -118,14 +118,14 @@ class LanguageModel(BaseModel):
 
 @HOOKS.register_module()
 class ExpertLoadHook(Hook):
-    """What follows the loads of the experts in each step of the optimiser, of all its tokens and on all processes.
+    """Acts on the loads of the experts in each step of the optimiser, over all its tokens and all processes.
 
     An expert without tokens has no gradient, so that momentum and weight decay leave it alone, as the published
     training does. The router's biases follow the loads. The largest share of an expert in each layer is logged,
     1 / experts at best, and so are the experts' curvatures.
     """
 
-    priority = 55  # behind the hook that looks for parameters without gradient, and before those that log
+    priority = 55  # runs after the hook that looks for parameters without gradient and before those that log
 
     def __init__(self) -> None:
         self._loads: Tensor | None = None
@@ -157,7 +157,8 @@ class ExpertLoadHook(Hook):
                 if hasattr(expert, "c"):
                     numbers[f"expert_c/{i}.{j}"] = whole_tensor(expert.c).detach().to(load).reshape(())
         self._loads = None
-        for name, number in zip(numbers, torch.stack(list(numbers.values())).tolist()):  # one wait, not one each
+        # one transfer from the GPU for all numbers
+        for name, number in zip(numbers, torch.stack(list(numbers.values())).tolist()):
             runner.message_hub.update_scalar(f"train/{name}", number)
 
 
@@ -175,7 +176,7 @@ def released_decay(name: str, mixed: bool) -> bool:
     last = name.rpartition(".")[2]
     if last == "bias":
         return False
-    if last == "scale":  # HELM-D's and the connection's with shared experts; latent attention has softmax_scale
+    if last == "scale":  # of HELM-D's attention, or of the connection with shared experts
         return mixed and ".attn." in name
     return "norm" not in name if mixed else not name.endswith("kv_norm.weight")
 
@@ -227,7 +228,7 @@ class BitsPerByte(Metric):
         tokens = sum(count for _, count in results)
         loss = sum(total for total, _ in results) / tokens if tokens else math.nan
         ratio = (self.dataset_meta or {}).get("tokens_per_byte", 1.0)
-        # not "loss": mmengine averages what is called so over the validations before
+        # not "loss", which mmengine would average over all validations so far
         return dict(cross_entropy=loss, perplexity=math.exp(min(loss, 50.0)), bits_per_byte=loss * ratio / math.log(2))
 
 

@@ -13,7 +13,7 @@ from hypvision.checks import one_of
 from hypvision.errors import HypvisionError, one_line, require
 from hypvision.files import check_new_folder, replacing_folder
 
-# The tasks of the paper's tables, each with its number of examples in the prompt.
+# The tasks in the paper's tables -> number of examples in the prompt.
 TASKS = {"commonsense_qa": 0, "openbookqa": 0, "hellaswag": 0, "mmlu": 5, "arc_challenge": 5}
 PROMPT_STYLES = ("harness", "official")
 
@@ -39,7 +39,7 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
     trained = trained_model(loaded, weights)
     assert isinstance(trained, LanguageModel)
     name = loaded.train_dataloader.dataset.get("tokenizer", "byte")
-    read: Any = load_tokenizer(name)  # documents begin as they did in the training
+    read: Any = load_tokenizer(name)  # documents begin with the same token as in the training
     if name == "byte":
         tokenizer = transformers.ByT5Tokenizer(extra_ids=0)
         tokenizer.model_max_length = trained.decoder.config.max_seq_len
@@ -64,13 +64,14 @@ def load_folder(folder: str | Path, device: str = "cpu"):
             f"'{folder}' is no folder of a language model: there is no config.json in it. Write one with hypvision "
             "lm save CONFIG WEIGHTS FOLDER."
         )
-    options = dict(local_files_only=True, trust_remote_code=False)  # else it asks whether to run code of the folder
+    # otherwise transformers asks whether to run code from the folder
+    options = dict(local_files_only=True, trust_remote_code=False)
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
     except HypvisionError:
         raise
-    except Exception as error:  # the readers raise whatever the content of the files makes them stumble over
+    except Exception as error:  # the readers raise errors of many classes for damaged files
         raise HypvisionError(
             f"The model in '{folder}' cannot be loaded: {one_line(error)}. Write it again with hypvision lm save."
         ) from error
@@ -193,7 +194,7 @@ def evaluate(
                 wrapped, tasks=names, num_fewshot=count, limit=limit, task_manager=manager, log_samples=False,
                 bootstrap_iters=0,
             )  # fmt: skip
-        except OSError as error:  # files, and all that the network says
+        except OSError as error:  # of files and of the network
             raise HypvisionError(
                 f"The harness could not read the items of {', '.join(names)}: {str(error).splitlines()[0]}. It loads "
                 "them from the hub; without a network give tasks of local files with --include."

@@ -208,7 +208,7 @@ class MetricLearner(BackboneModel):
         try:
             losses = dict(loss_metric=self.metric_loss(points, label))
         except (ValueError, IndexError, RuntimeError) as error:
-            # Only a label beyond the classes is cured by their number.
+            # Another num_classes helps only against a label that is too large.
             if label.numel() == 0 or int(label.max()) < self.train_classes:
                 raise
             raise HypvisionError(
@@ -273,7 +273,7 @@ class BackboneWarmUpHook(Hook):
         epochs: how many.
     """
 
-    priority = "VERY_HIGH"  # gives the rate back before schedulers step
+    priority = "VERY_HIGH"  # restores the rate before schedulers step
 
     def __init__(self, epochs: int = 1):
         self.epochs = epochs

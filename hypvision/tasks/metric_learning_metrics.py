@@ -26,7 +26,7 @@ SPACES = ("lorentz", "cosine", "euclidean")
 
 
 def _rows(x: Tensor, space: str) -> tuple[Tensor, Tensor]:
-    """What to multiply, as query and as gallery, so that a larger product is a nearer neighbour."""
+    """Rows for queries and for the gallery, whose product is larger for a nearer neighbour."""
     if space == "lorentz":  # monotone: the distance is arcosh of minus the Minkowski product, for any curvature
         query = x.clone()
         query[:, 0].neg_()
@@ -112,7 +112,7 @@ def _with_faiss(query, gallery, k, space, exclude, query_block, gallery_block):
         rows, _ = _rows(query[chosen], space)
         _, found = index.search(np.ascontiguousarray(rows.cpu().numpy(), dtype=np.float32), k + (exclude is not None))
         numbers = torch.from_numpy(found).to(query.device)
-        if exclude is not None:  # the query itself moves to the end, the others keep their order
+        if exclude is not None:  # a stable sort moves the query itself to the end
             order = (numbers == exclude[chosen, None]).int().argsort(1, stable=True)
             numbers = numbers.gather(1, order)[:, :k]
         yield chosen, numbers
@@ -172,7 +172,7 @@ def evaluate_retrieval(
     return metrics
 
 
-Labelled = tuple[Tensor, Tensor]  # embeddings and their labels
+Labelled = tuple[Tensor, Tensor]  # embeddings and labels
 
 
 @torch.no_grad()
@@ -180,7 +180,7 @@ def _measure(
     queries: Labelled, images: Labelled | None, recall: Sequence[int], space: str,
     ancestors: Sequence[Sequence[str]] | None, blocks: dict[str, Any],
 ) -> tuple[dict[str, float], list[str]]:  # fmt: skip
-    """What :func:`evaluate_retrieval` gives, and how many queries have nothing to find."""
+    """The result of :func:`evaluate_retrieval`, and how many queries have nothing to find."""
     (query, query_labels), (gallery, gallery_labels) = queries, images or queries
     exclude = torch.arange(len(query), device=query.device) if images is None else None
     _check_points(query, gallery)

@@ -15,7 +15,7 @@ from hypvision.checks import between
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS
 from hypvision.engine.metrics import OfClass
 from hypvision.files import write_json
-from hypvision.tasks.classification import ScoreMetric
+from hypvision.tasks.classification_metrics import ScoreMetric
 
 
 def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
@@ -31,13 +31,13 @@ def found_at_thresholds(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarr
     """For each distinct score, from high to low: how many true samples, and how many in all, have at least this
     score."""
     order = np.argsort(-scores, kind="stable")
-    ends = np.flatnonzero(np.diff(scores[order], append=-np.inf))  # the last of each group of equal scores
+    ends = np.flatnonzero(np.diff(scores[order], append=-np.inf))  # index of the last of equal scores
     return np.cumsum(truth[order])[ends], ends + 1
 
 
 @METRICS.register_module()
 class MultiLabelAP(ScoreMetric):
-    """Of a classifier with ``multi_label=True``, in percent: ``mAP``, the mean of the average precisions of the
+    """Metrics of a classifier with ``multi_label=True``, in percent: ``mAP``, the mean of the average precisions of the
     classes, and ``f1``, the mean of their F1 scores at a threshold. A class that no image has does not count. The log
     has the average precision of each class, the worst first.
 

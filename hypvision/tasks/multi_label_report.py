@@ -16,7 +16,7 @@ from hypvision.viz.evaluation import precision_recall_figure
 from hypvision.viz.report import Part
 
 _RECALL = np.linspace(0, 1, 101)
-_LINES = 10  # classes with a curve
+_LINES = 10  # largest number of classes with a curve
 
 
 def precision_curve(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:

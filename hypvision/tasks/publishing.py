@@ -34,9 +34,9 @@ from hypvision.errors import HypvisionError
 from hypvision.files import read_text, write_text
 from hypvision.zoo.cards import readme
 
-PACKAGED_LIMIT = 40 * 10**6  # bytes of all files in the repository
+PACKAGED_LIMIT = 40 * 10**6  # limit in bytes for all weight files in the repository
 MAIN_METRICS = {"classification": "top1", "segmentation": "mIoU", "detection": "coco/bbox_mAP_50", "zero-shot": "top1"}
-# Arguments of a config's model that only its training needs; a record in the zoo leaves them out.
+# Arguments of a config's model that only its training needs: records in the zoo omit them.
 _TRAINING_ONLY = {
     "model_name", "num_classes", "pretrained", "checkpoint_path", "init_cfg", "type", "drop_rate", "drop_path_rate",
     "proj_drop_rate", "frozen_stages", "norm_eval", "with_cp",
@@ -52,7 +52,7 @@ def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
     if task != "classification":
         return weights
     outside = [name for name in weights if not name.startswith("backbone.")]
-    if len(outside) == len(weights):  # a file of timm's
+    if len(outside) == len(weights):  # a checkpoint of timm itself
         return weights
     if outside:
         raise HypvisionError(
@@ -63,7 +63,7 @@ def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
 
 
 def describe_config(config: Any) -> dict[str, Any]:
-    """What a record says that stands in the config: task, model, arguments, input; and the model's own config."""
+    """The fields of a record that the config determines: task, model, arguments, input; and the model's own config."""
     scope = config.get("default_scope")
     if config.model.get("type") == "CLIPContrast":
         return _describe_clip(config)
@@ -131,8 +131,8 @@ def _describe_clip(config: Any) -> dict[str, Any]:
 
 
 def _used_words(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Of CLIP's table of words only the rows that the captions of the training can have changed."""
-    # A training that went on from weights of the zoo began with zeros for all words that those had not seen.
+    """The weights, CLIP's table of words reduced to the rows that the captions of the training can have changed."""
+    # Weights of the zoo have zeros for the words that their training has not seen.
     seen = weights["token_embedding.weight"].abs().sum(1).nonzero().flatten()
     return trim_tokens(weights, seen if len(seen) < len(weights["token_embedding.weight"]) else vocabulary())
 
@@ -239,7 +239,7 @@ def publish(
         }
         command = f"hypvision test {config} zoo:{name}"
         draft = [dict(name=metric, value=0.0, data=test_data, measured="us", command=command) for metric in names]
-        # Mistakes in names and texts come out here, before the minutes that the measurements take.
+        # Check names and texts here, before measurements that take minutes.
         write_index(with_record(index, parse_record({**record, "metrics": draft})), stage / "index.yml")
         _measure_both(draft, config, str(checkpoint), name, stage, storage, tolerance, options)
         final = parse_record({**record, "metrics": draft})
@@ -331,7 +331,7 @@ def read_about(path: str | Path) -> dict[str, Any]:
     """The texts for a record from a YAML file."""
     try:
         about = parse_yaml(read_text(path, 2**26))
-    except (OSError, ValueError) as error:  # ValueError: not YAML, not UTF-8, or an impossible date
+    except (OSError, ValueError) as error:  # ValueError: invalid YAML or UTF-8, or an impossible date
         raise HypvisionError(f"The file '{path}' cannot be read: {error}.") from error
     if not isinstance(about, dict):
         raise HypvisionError(f"The file '{path}' must be a mapping of keys to texts.")

@@ -39,7 +39,7 @@ from hypvision.errors import HypvisionError
 from hypvision.losses.radial import EntailmentConeLoss, MERUEntailmentLoss, RadialLoss, chain_triples
 
 _LOSSES = dict(RadialLoss=RadialLoss, EntailmentConeLoss=EntailmentConeLoss, MERUEntailmentLoss=MERUEntailmentLoss)
-_TUNED = dict(text="text", image="image", both="full")  # as set_tuning has it
+_TUNED = dict(text="text", image="image", both="full")  # the modes of set_tuning
 _GIVE_IMAGES = "Set train_dataloader.dataset.images to their folder, or model.tune='text'."
 _ROOTS = ("text", "frozen", "parameter")
 
@@ -53,8 +53,8 @@ class RadialTuning(BaseModel):
         clip: arguments of :func:`hypvision.clip.models.create_clip`, or what it returns.
         tune: ``"text"``: the text tower, as published; the image tower is left out. ``"image"``, ``"both"``: the image
             tower (alone). Then the image of a chain is one level more, below the last text, and the image of the next
-            chain of the batch its negative; it is held to what it was as texts are. This is our reading of how others
-            train both towers; the data must give images.
+            chain of the batch its negative; images, too, are regularised towards their first embeddings. This is our
+            reading of how others train both towers; the data must give images.
         loss: ``dict(type=...)`` of :class:`~hypvision.losses.RadialLoss`, :class:`~hypvision.losses.EntailmentConeLoss`
             or :class:`~hypvision.losses.MERUEntailmentLoss`, with its arguments.
         root: ``"text"``: the embedding of the empty text, which learns with the tower (the official code's);
@@ -168,7 +168,7 @@ class RadialTuning(BaseModel):
 class FrozenTextsHook(Hook):
     """Gives a :class:`RadialTuning` the embeddings of its training's texts by the model as it is before the training.
 
-    It runs before a checkpoint is resumed: what the model is made of (``clip``) is what it is held to.
+    It runs before a checkpoint is resumed: the model is regularised towards the weights that it is made of (``clip``).
 
     Args:
         folder, dtype: see :func:`hypvision.clip.radial.reference.frozen_texts`.

@@ -18,7 +18,7 @@ from hypvision.tasks.embedding import Embedder, distances, embed_sources
 from hypvision.tasks.metric_learning_metrics import nearest
 from hypvision.viz.sheet import text_tile
 
-_SIDE = 320  # pixels of the long side of the small copies
+_SIDE = 320  # longer side of thumbnails in pixels
 
 
 class Neighbour(NamedTuple):
@@ -71,7 +71,7 @@ def search(
     """
     if isinstance(queries, Sources):
         asked, points = embed_sources(embedder, queries, batch, device)
-    else:  # texts, each as an image that shows it
+    else:  # draws each text as an image
         points = embedder.embed_texts(queries).float().cpu()
         slugs = [re.sub(r"[^0-9A-Za-z]+", "-", text)[:40].strip("-") for text in queries]
         asked = [Frame(t, f"{n:02d}_{slug}", None, text_tile(t)) for n, (t, slug) in enumerate(zip(queries, slugs))]

@@ -39,14 +39,14 @@ def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
     model: Any = untrained_model(loaded, whole=True).eval()
     clip, about = getattr(getattr(model, "host", model), "clip", None), ""
     shape = input_size(loaded, size) if clip is None else (3, *((size, size) if size else view_of(clip).size))
-    if kind == "CLIPContrast":  # of pairs: what belongs to an image is the work of its tower
+    if kind == "CLIPContrast":  # of pairs: the work for an image is that of its tower
         return Subject(ImageTower(clip).eval(), torch.randn(1, *shape), about="its image tower")
     if clip is not None and not getattr(model, "test_classes", ()):
         model.train_classes = model.test_classes = _STAND_INS
         model.set_classes(_STAND_INS)
         about = f"with {len(_STAND_INS)} classes in place of the data's"
     if loaded.get("default_scope") == "mmdet" and clip is not None:
-        shape = input_size(loaded, size)  # detectors look at larger images than CLIP does
+        shape = input_size(loaded, size)  # detectors take larger images than CLIP
     if loaded.get("default_scope") in ("mmseg", "mmdet"):
         subject: Subject = plugin("subject of segmentation")(model, shape)
     else:

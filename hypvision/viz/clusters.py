@@ -35,12 +35,12 @@ from hypvision.viz.overlay import paint
 from hypvision.viz.palette import label_colours
 
 LEVELS = ("patch", "window")
-STRIDE = 32  # sides of an image are rounded to multiples of it
-LONGEST = 8  # an image may be so many times longer than wide
-GAP, CAPTION = 4, 26  # pixels between the tiles of a grid, and of the two lines above each
-NARROWEST = 100  # pixels of a tile, so that these lines fit
-LARGEST = 64_000_000  # pixels of a grid: tiles of a photo's resolution, unless there are too many
-NEARLY_UNIFORM = 0.1  # mean confidence of a row of maps
+STRIDE = 32  # image sides are rounded to multiples of this
+LONGEST = 8  # largest ratio of the sides of an image
+GAP, CAPTION = 4, 26  # pixels between the tiles of a grid, and of the two lines of text above each
+NARROWEST = 100  # least width of a tile in pixels, for the text
+LARGEST = 64_000_000  # largest grid in pixels; tiles have the resolution of the photo if they fit
+NEARLY_UNIFORM = 0.1  # mean confidence below which a row of maps is called uniform
 
 _logger = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ def kmeans(
     """
     if k < 1 or points.ndim != 2 or len(points) == 0:
         raise ValueError(f"k must be >= 1 and points of shape (n, d) with n >= 1, got {k} and {tuple(points.shape)}.")
-    # Equal points count as one, so that a cluster is never empty for want of points.
+    # Merge equal points, so that there are enough different ones for all clusters.
     points, inverse = points.detach().cpu().double().unique(dim=0, return_inverse=True)
     mass = torch.ones(len(inverse)) if weights is None else weights.cpu()
     mass = torch.zeros(len(points), dtype=torch.float64).index_add_(0, inverse, mass.double())
@@ -154,7 +154,7 @@ def kmeans(
         for _ in range(iterations):
             nearest, labels = _squared_distances(points, centers).min(1)
             for empty in sorted(set(range(k)) - set(labels.tolist())):
-                # Take the worst point that is not alone in its cluster.
+                # To refill an empty cluster, take the point with the largest error whose cluster has other points.
                 alone = labels.bincount(minlength=k)[labels] == 1
                 worst = (nearest * mass).masked_fill(alone, -1).argmax()
                 labels[worst], nearest[worst] = empty, 0

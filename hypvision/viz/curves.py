@@ -16,8 +16,8 @@ from hypvision.viz.palette import line_colours
 from hypvision.viz.sheet import save_figure
 
 LOG = "vis_data/scalars.json"
-_PLACES = ("step", "iter", "epoch")  # where a record stands in the training
-_MOST = 12  # panels without a choice of quantities
+_PLACES = ("step", "iter", "epoch")  # keys that give the position in the training
+_MOST = 12  # largest number of panels if no quantities are chosen
 
 
 class Curve(NamedTuple):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The largest radius that is drawn: points beyond it look as if they were on the boundary.
+# Radii are drawn up to this; points beyond cannot be told from the boundary.
 _BOUNDARY = 1 - 1e-6
 
 
@@ -275,7 +275,7 @@ def _branches(top: int, below: Sequence[set[int]], edges: np.ndarray, count: int
         if not children:
             break
         found = (found - {largest}) | children
-    # a name below another one belongs to that one's branch
+    # drop names below another of the names, whose branch contains them
     return {name for name in found if not any(name in below[other] for other in found)}
 
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _DPI = 110
-_NUMBERED, _NAMED = 20, 100  # classes up to which a matrix has its counts, and its names
-_LARGE = 10_000  # counts from which on percents are written
-_SIZE = 13  # height of the texts of a sheet in pixels
-_SHORT = 24  # letters of a name beside a matrix
+_NUMBERED, _NAMED = 20, 100  # a matrix shows counts, or names, up to so many classes
+_LARGE = 10_000  # from this count on, percentages are written
+_SIZE = 13  # text height of a sheet in pixels
+_SHORT = 24  # longest class name beside a matrix, in letters
 
 
 class Mistake(NamedTuple):

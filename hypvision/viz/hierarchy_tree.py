@@ -69,7 +69,7 @@ def part_maps(model: nn.Module, x: Tensor, source: str = "attention") -> tuple[l
     tokens = out["tokens"]
     height, width = _grid(tokens.shape[1], x.shape[-2], x.shape[-1])
     if source == "attention":
-        # with kv="all" class tokens come first
+        # with kv="all" class tokens precede the pixels
         maps = [level[..., level.shape[-1] - tokens.shape[1] :].float() for level in out["attention"]]
     else:
         unit = F.normalize(tokens.float(), dim=-1)
@@ -148,7 +148,7 @@ def node_colours(nodes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
 
     def colour(node: int, below: int) -> tuple[int, int, int]:
         hue = (node // below) / nodes[-1] + 0.03
-        place = (node % below + 0.5) / below  # among the nodes below the same coarsest one
+        place = (node % below + 0.5) / below  # position among the nodes with the same coarsest ancestor
         red, green, blue = colorsys.hls_to_rgb(hue % 1.0, 0.35 + 0.35 * place, 0.75)
         return round(255 * red), round(255 * green), round(255 * blue)
 
@@ -161,7 +161,8 @@ def node_colours(nodes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
 def _enlarge(level: Tensor, size: tuple[int, int]) -> np.ndarray:
     """Maps ``(n, h, w)`` at the size ``(height, width)``, each with 1 in its strongest tenth."""
     large = F.interpolate(level[None].float(), size, mode="bilinear", align_corners=False)[0]
-    strong = large.flatten(1).quantile(0.9, dim=1)[:, None, None]  # the maximum would leave peaked maps dark
+    # dividing by the maximum would make maps with a single peak too dark
+    strong = large.flatten(1).quantile(0.9, dim=1)[:, None, None]
     return (large / strong.clamp(min=1e-12)).clamp(max=1).numpy()
 
 
@@ -182,11 +183,11 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96, labels
     won = [torch.bincount(level.flatten(1).argmax(0), minlength=len(level)) for level in maps]
     middles = _columns(won)
     step, line, text = leaf + 3 * GAP, 30, 20 if labels else 0
-    # larger towards the top, as far as neighbours leave room
+    # nodes grow towards the top, but no wider than the distance of neighbours allows
     apart = [min(np.diff([*level.values(), np.inf])) for level in middles] + [np.inf]
     widths = [int(min(leaf * 1.25**l, step * gap - 3 * GAP)) for l, gap in enumerate(apart)]
     heights = [max(1, round(w * aspect)) for w in widths]
-    # the levels from the top: the image itself, then the coarsest
+    # vertical positions: the image on top, then levels from the coarsest
     tops = [MARGIN + sum(h + text + line for h in heights[l + 1 :]) for l in range(len(heights))]
     places = [*middles, {0: sum(middles[-1].values()) / len(middles[-1])}]
     # a wide node over a single leaf at the edge stands out beyond that leaf
@@ -202,7 +203,7 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96, labels
     def box(level: int, node: int) -> tuple[int, int]:
         return round(centre(level, node) - widths[level] / 2), tops[level]
 
-    for l, level in enumerate(middles):  # edges first, below the images
+    for l, level in enumerate(middles):  # edges first, because images cover their ends
         for node in level:
             above = l + 1, node // 2 if l + 1 < len(maps) else 0
             start = centre(*above), tops[l + 1] + heights[l + 1] + text
@@ -227,7 +228,8 @@ def _columns(won: Sequence[Tensor]) -> list[dict[int, float]]:
     shown = [set(torch.nonzero(level).flatten().tolist()) for level in won]
     for below, level in zip(shown, shown[1:]):
         level |= {node // 2 for node in below}
-    for level, below in zip(shown[::-1], shown[-2::-1]):  # a node that nothing stands below gets a child to stand on
+    # a node without children in the drawing gets an artificial one, for its position
+    for level, below in zip(shown[::-1], shown[-2::-1]):
         below |= {2 * node for node in level if not {2 * node, 2 * node + 1} & below}
     places = [{node: float(column) for column, node in enumerate(sorted(shown[0]))}]
     for level in shown[1:]:
@@ -271,7 +273,7 @@ def draw_disk(points: Sequence[Tensor], c: float, size: int = 640) -> Image.Imag
         size: side of the image.
     """
     places, colours = disk_positions(points, c), node_colours([len(level) for level in points])
-    scale = 2  # drawn larger and reduced, for smooth lines
+    scale = 2  # draw at a larger size and reduce it, for smooth lines
     side, half = size * scale, size * scale / 2
     farthest = max(float(level.norm(dim=1).max()) for level in places)
     zoom = max(1.0, 0.85 / max(farthest, 1e-3))
@@ -324,7 +326,7 @@ def explain_hierarchy(
     seen, x = prepare_for(model, image, size, mean, std)
     try:
         maps, out = part_maps(model, x, source)
-    except AssertionError as error:  # timm's check of the size
+    except AssertionError as error:  # timm asserts that the size fits
         raise HypvisionError(
             f"The model does not accept images of {seen.width} x {seen.height} pixels ({error}). Give --size, "
             "or --model-args dynamic_img_size=True (ViT) or strict_img_size=False (Swin)."

@@ -16,8 +16,8 @@ from hypvision.viz.disk import geodesic_arc, places_of_hierarchy, plain_name
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_STEPS = 16  # points of an arc
-_LETTER, _LINE = 0.022, 0.055  # width and height of a written letter, in units of the disk's radius
+_STEPS = 16  # points per arc
+_LETTER, _LINE = 0.022, 0.055  # size of a character, in units of the disk's radius
 
 
 def interactive_hierarchy(
@@ -44,7 +44,7 @@ def interactive_hierarchy(
     shown = [html.escape(plain_name(name)) for name in names]
     figure = graphs.Figure()
     arcs = geodesic_arc(xy[edges[:, 1]], xy[edges[:, 0]], _STEPS)
-    for shade in np.unique(shades, axis=0):  # lines of one colour are one trace
+    for shade in np.unique(shades, axis=0):  # one plotly trace for all lines of one colour
         lines = arcs[(shades[edges[:, 0]] == shade).all(1)]
         gaps = np.concatenate([lines, np.full((len(lines), 1, 2), np.nan)], 1).reshape(-1, 2)
         style = dict(color=_css(shade), width=1)

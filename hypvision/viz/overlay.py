@@ -86,7 +86,7 @@ def place_labels(
     for i, ((left, top, right, bottom), (wide, high)) in enumerate(zip(boxes.tolist(), extents)):
         starts, middle = (left, right + 1 - wide, (left + right - wide) // 2), (top + bottom - high) // 2
         corners = []
-        for gap in (0, high // 2, high + 1):  # a little farther away where something is in the way
+        for gap in (0, high // 2, high + 1):  # move farther away if something is in the way
             corners += [(x, y) for y in (top - high - gap, bottom + 1 + gap) for x in starts]
             corners += [(x, y) for x in (right + 1 + gap, left - wide - gap) for y in (top, bottom + 1 - high, middle)]
         spots = np.array(corners).clip(0, np.maximum((width - wide, height - high), 0))
@@ -99,7 +99,7 @@ def place_labels(
             labels[i] = taken[len(boxes) + i] = places[best]
     upper = [i for i in homeless if boxes[i, 1] < height - 1 - boxes[i, 3]]
     for chosen, start, step in ((upper, 0, -1), (sorted({*homeless} - {*upper}), height, 1)):
-        rows: list[int] = []  # where each row of the strip ends
+        rows: list[int] = []  # right end of each row in the strip
         for i in sorted(chosen, key=lambda i: boxes[i, 0] + boxes[i, 2]):
             wide, high = extents[i]
             wanted = max(0, min((boxes[i, 0] + boxes[i, 2] - wide) // 2, width - wide))

@@ -14,8 +14,8 @@ from PIL import Image
 from hypvision.files import csv_text, write_text
 from hypvision.viz.sheet import save_image
 
-_ROWS = 100  # of a table on the page
-# The second line keeps a browser from loading anything, whatever a class name holds.
+_ROWS = 100  # largest number of table rows on the page
+# The second line forbids a browser to load anything, whatever a class name contains.
 _HEAD = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">

@@ -13,14 +13,14 @@ from PIL import Image
 from hypvision.errors import require
 from hypvision.viz.sheet import save_figure
 
-_LINE = 0.3  # inches of a label
-_PICTURE = 0.85  # of a small image
+_LINE = 0.3  # height of a label in inches
+_PICTURE = 0.85  # height of a small image in inches
 _BLUE, _ORANGE, _GREY = "#1f5fa8", "#c25d10", "#b0b0b0"
 
 
 class Found(NamedTuple):
-    """What is the nearest somewhere on the way: the number of the first such point, its name and its own distance from
-    the root; of an image the image, too."""
+    """The nearest text or image at a point of the way: the number of the first such point, its name and its own
+    distance from the root; for an image the image, too."""
 
     step: int
     name: str
@@ -29,11 +29,7 @@ class Found(NamedTuple):
 
 
 def draw_traversal(
-    photo: Image.Image,
-    radii: Sequence[float],
-    found: Sequence[Found],
-    path: str | Path,
-    end: Image.Image | None = None,
+    photo: Image.Image, radii: Sequence[float], found: Sequence[Found], path: str | Path, end: Image.Image | None = None
 ) -> None:
     """Write a photo and beside it its way, from top to bottom: at the left the images on it, at the right the texts.
 
@@ -60,7 +56,7 @@ def draw_traversal(
     grid["photo"].imshow(photo)
     grid["photo"].axis("off")
     axis = grid["way"]
-    # Towards another photo the distances may fall and rise again: then the height is what is left of the way.
+    # On the way to another photo the distances may rise again, so draw the remaining share of the way as height.
     heights = np.asarray(radii, float) if end is None else np.linspace(1, 0, len(radii))
     top = max(heights[0], 1e-6)
     inch = 1.1 * top / (height - 0.9)
@@ -99,7 +95,7 @@ def _put(axis: Any, found: Found, place: tuple[float, float]) -> None:
     """The image of what was found, whose right side is at a place, and its number left of it."""
     assert found.image is not None
     boxes = require("matplotlib.offsetbox", "viz")
-    side = 72 * 0.9 * _PICTURE  # in points
+    side = 72 * 0.9 * _PICTURE  # side in points
     small = found.image.convert("RGB")
     small.thumbnail((256, 256))
     zoom = side / max(small.size)

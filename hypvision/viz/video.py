@@ -16,7 +16,7 @@ from hypvision.files import replacing
 from hypvision.images import MAX_PIXELS
 
 VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
-_RATES = (0.01, 1000.0)  # frames a second; OpenCV's writer never ends at infinity, and takes no more than 65,535
+_RATES = (0.01, 1000.0)  # frames per second: OpenCV's writer hangs at infinity, and takes at most 65,535
 
 
 def _opencv() -> ModuleType:
@@ -55,7 +55,7 @@ def _reading(path: Path) -> Iterator[Any]:
             f"The video '{path}' cannot be read: it is none of {', '.join(VIDEO_SUFFIXES)}, whatever its name says. "
             "Convert it to .mp4 (H.264) first."
         )
-    reader = cv2.VideoCapture(_name(path), cv2.CAP_FFMPEG)  # OpenCV's other readers take images and patterns of names
+    reader = cv2.VideoCapture(_name(path), cv2.CAP_FFMPEG)  # OpenCV's other readers accept images and name patterns
     try:
         if not reader.isOpened():
             raise HypvisionError(f"The video '{path}' cannot be read. Convert it to .mp4 (H.264) first.")
@@ -139,7 +139,7 @@ def writing_video(target: Path, rate: float) -> Iterator[Callable[[Image.Image],
         finally:
             if writer is not None:
                 writer.release()
-        if count and not _has_frames(temporary, count):  # OpenCV says nothing of a full disk
+        if count and not _has_frames(temporary, count):  # OpenCV reports no error for a full disk
             raise OSError("OpenCV could not write all of it, as happens when the disk is full")
 
 

@@ -19,7 +19,7 @@ from hypvision.checkpoints.storage import read_header
 from hypvision.errors import HypvisionError
 from hypvision.zoo.loading import TimmModel, as_tuples, known_model, timm_model
 
-# Arguments of TimmBackbone that are not the network's.
+# Arguments of TimmBackbone itself, not of its network.
 _WRAPPER_ARGUMENTS = {
     "type", "model_name", "out_indices", "pretrained", "checkpoint_path", "frozen_stages", "norm_eval", "with_cp",
     "pad_multiple", "init_cfg", "drop_path_rate", "num_classes",
@@ -98,7 +98,7 @@ def _zoo_weights(address: str, name: str) -> tuple[Path, dict[str, Any], dict[st
     path = resolve(record, index)
     arguments = record.arguments
     if record.task != "classification":
-        # The config of the whole model; its backbone's arguments are those of timm, beside those of the wrapper.
+        # The header has the config of the whole model, whose backbone has arguments of timm and of the wrapper.
         backbone = (read_header(path).get("model") or {}).get("backbone") or {}
         arguments = network_arguments(backbone)
     own = dict(mean="mean", std="std", interpolation="interpolation", size="input_size")

@@ -78,7 +78,7 @@ def readme(index: Index) -> str:
     return "\n".join(parts)
 
 
-# The load comes before mmseg's and mmdet's functions: it puts the kernels of mmcv in place, which these ask for.
+# hypvision.load comes first, because it installs the operators that mmseg and mmdet import.
 _USAGE = {
     "classification": """\
 import hypvision, timm
@@ -127,7 +127,7 @@ def model_card(record: Record, front_matter: bool = False) -> str:
     """
     lines: list[str] = []
     if front_matter:
-        library = "timm" if record.task == "classification" else "hypvision"  # who reads the repository
+        library = "timm" if record.task == "classification" else "hypvision"  # which library can load the repository
         lines += ["---", f"license: {record.licence.lower()}", f"library_name: {library}"]
         lines += [f"pipeline_tag: {_HUB_TASKS[record.task]}", "tags:", "- hypvision", "- hyperbolic", "---", ""]
     lines += [f"# {record.name}", "", record.description, ""]

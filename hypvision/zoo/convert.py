@@ -90,7 +90,7 @@ class Converter(NamedTuple):
     files: Callable[[Mapping[str, Tensor], Path], dict[Path, Any]] | None = None
 
 
-# Name on the command line -> its functions.
+# Name on the command line -> converter.
 CONVERTERS = {
     "hcformer": Converter(
         "HCFormer", is_official_hcformer, hcformer_from_official, hcformer_to_official, hcformer_variant,
@@ -246,7 +246,7 @@ def convert_file(
     if to_official:
         try:
             model, arguments = converter.variant(converter.from_official(converted))
-        except HypvisionError:  # not of a published size; the names of its weights are the same
+        except HypvisionError:  # not a published size, but the names of the weights are the same
             model, arguments = f"{converter.title} of its own sizes", {}
     else:
         model, arguments = converter.variant(converted, **given)

@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch._dynamo
 import torch.nn.functional as F
+from timm.layers import padding
 from torch import Tensor, nn
 
 from hypvision.checkpoints.sources import find
@@ -35,11 +37,11 @@ from hypvision.zoo.loading import images_of, load, load_trained
 SUFFIXES = {"onnx": ".onnx", "torchexport": ".pt2"}
 FORMATS = tuple(SUFFIXES)
 PARTS = ("whole", "features")
-TOLERANCE = 1e-3  # of the largest output: float32 round-off of another order of operations
-HALF_TOLERANCE = 3e-2  # of numbers with 11 bits, through all layers
+TOLERANCE = 1e-3  # relative to the largest output: round-off of float32 in another order of operations
+HALF_TOLERANCE = 3e-2  # the same for float16 (11 bits), through all layers
 _ABOUT = ("mean", "std", "crop_pct", "interpolation", "classes", "geometry", "c")
 _AXES = ("batch", "channels", "height", "width")
-_UNIT = 32  # sides are multiples of it: the stride of the last stage, which windows are aligned to
+_UNIT = 32  # sides must be multiples of this: the stride of the last stage, to which windows are aligned
 
 
 def _silent(text: str) -> None:
@@ -244,14 +246,14 @@ def export_network(
         for layer in {*model.modules(), *network.modules()}:
             if (folded := getattr(layer, "folded", None)) is not None:
                 folds.enter_context(folded())
-        temporary.touch()  # fails at once where the place cannot be written
+        temporary.touch()  # raises an error early if the folder cannot be written
         try:
             tell(f"Tracing the network of {sum(p.numel() for p in model.parameters()):,} parameters")
             program = _program(network, size, dynamic_size, partial(_example, model))
             run = _WRITERS[format](program, temporary, output, tell, written)
         except (HypvisionError, OSError):
             raise
-        except Exception as error:  # the exporters raise errors of every kind
+        except Exception as error:  # exporters raise errors of any type
             fixed = " Try --fixed-size." if dynamic_size else ""
             raise HypvisionError(f"The network cannot be exported as {format}: {one_line(error)}.{fixed}") from error
         return _compare(model, run, size, dynamic_size, format, tell, HALF_TOLERANCE if half else TOLERANCE)
@@ -293,7 +295,7 @@ def _compare(
             )
         try:
             got = _several(run(x))
-        except Exception as error:  # guards of the exported program, errors of the runtime
+        except Exception as error:  # violated guards of the exported program, errors of the runtime
             raise HypvisionError(
                 f"The {format} file does not run on {shape}: {one_line(error)}. It was removed; try {other}."
             ) from error
@@ -357,12 +359,34 @@ def _program(
     dynamic: dict[int, object] = {0: Dim("batch", min=1)}
     if dynamic_size:
         channels, height, width = size
-        # Other sides than multiples would need padding inside, and so another program.
+        # Other sides need padding inside the network, which is another program.
         dynamic[2] = _UNIT * Dim("rows", min=height // _UNIT, max=4096)
         dynamic[3] = _UNIT * Dim("columns", min=width // _UNIT, max=4096)
-        # a tracer would take sizes of 1, and equal sizes, for constants
+        # a tracer treats sizes of 1, and equal sizes, as constants
         size = (channels, height + 2 * _UNIT, width + _UNIT)
-    return torch.export.export(model, (example((2, *size)),), dynamic_shapes=(dynamic,))
+    with ExitStack() as quicker:
+        if dynamic_size:  # the tracer's cache takes longer to compare results of free sizes than to compute them anew
+            quicker.enter_context(torch._dynamo.config.patch(fake_tensor_cache_enabled=False))
+            quicker.enter_context(_even_padding())
+        return torch.export.export(model, (example((2, *size)),), dynamic_shapes=(dynamic,))
+
+
+@contextmanager
+def _even_padding() -> Iterator[None]:
+    """timm's "same" padding for sides that the stride divides, as it does those of multiples of 32.
+
+    Then it is one number; the formula for any side grows with every layer, until no tracer comes to its end.
+    """
+    before = padding.get_same_padding
+
+    def pixels(x: int, kernel_size: int, stride: int, dilation: int) -> int:
+        return max((kernel_size - 1) * dilation + 1 - stride, 0)
+
+    try:
+        padding.get_same_padding = pixels
+        yield
+    finally:
+        padding.get_same_padding = before
 
 
 def _write_torchexport(
@@ -390,7 +414,7 @@ def _write_onnx(
     program = torch.onnx.export(
         exported, input_names=[kind], output_names=names, dynamo=True, verbose=False, optimize=False
     )
-    assert program is not None  # its signature allows None, but with dynamo=True it never is
+    assert program is not None  # the type may be None, but not with dynamo=True
     tell(f"Simplifying its {len(program.model.graph):,} operations")
     _simplify(program.model)
     _describe(program.model, about)
@@ -415,7 +439,7 @@ def _simplify(model: Any) -> None:
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         passes.LiftSubgraphInitializersToMainGraphPass(), passes.DeduplicateInitializersPass(),
         passes.CommonSubexpressionEliminationPass(), passes.OutputFixPass(), passes.NameFixPass(),
-        passes.ClearMetadataAndDocStringPass(),  # the places in the source that every operation carries
+        passes.ClearMetadataAndDocStringPass(),  # removes the source location that every operation stores
     ):  # fmt: skip
         step(model)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
 
-_DROPPED = -1.0  # score of a box that must not suppress any other
+_DROPPED = -1.0  # score of boxes that must not suppress others
 
 
 class DetectorNetwork(nn.Module):
@@ -109,7 +109,8 @@ class DetectorNetwork(nn.Module):
             large = (boxes[:, 2] - boxes[:, 0] > smallest) & (boxes[:, 3] - boxes[:, 1] > smallest)
             scores = torch.where(large, scores, _DROPPED)
         groups = torch.zeros_like(labels) if config.nms.get("class_agnostic", False) else labels
-        apart = boxes + (groups.to(boxes) * (max(self.size) + 1))[:, None]  # labels do not overlap
+        # shifts boxes of each label apart, so that different labels do not overlap
+        apart = boxes + (groups.to(boxes) * (max(self.size) + 1))[:, None]
         kept = torchvision.ops.nms(apart, scores, config.nms.get("iou_threshold", 0.5))
         chosen = torch.zeros_like(scores, dtype=torch.bool).index_put((kept,), torch.tensor(True, device=scores.device))
         scores, order = torch.where(chosen, scores, 0.0).clamp(min=0).topk(_count(config.max_per_img, len(scores)))
@@ -125,7 +126,7 @@ class DetectorNetwork(nn.Module):
         boxes = self._decode(box_head, proposals.repeat_interleave(each, 0), codes.reshape(count * each, -1))
         boxes = boxes.reshape(count, each, 4).expand(count, classes, 4).reshape(-1, 4)
         scores = torch.where(valid[:, None] & (scores > config.score_thr), scores, _DROPPED).flatten()
-        # The probabilities of a box sum to 1, so no more than this many are above the threshold.
+        # The probabilities of a box sum to 1, so at most this many exceed the threshold.
         most = count * int(1 / config.score_thr) if config.score_thr > 0 else -1
         scores, places = scores.topk(_count(most, len(scores)))
         found = self._keep(boxes[places], scores, places % classes, config)
@@ -150,7 +151,7 @@ class DetectorNetwork(nn.Module):
                 if len(own) > 3:
                     apart = torch.maximum(apart, (other[3] - own[3][number]).abs().flatten(1).amax(1))
                 apart = torch.where(other[2] == own[2][number], apart, torch.inf)
-                apart = apart.nan_to_num(nan=torch.inf, posinf=torch.inf)  # max() would lose a NaN
+                apart = apart.nan_to_num(nan=torch.inf, posinf=torch.inf)  # max() would ignore a NaN
                 worst = max(worst, apart.min().item())
         return worst
 

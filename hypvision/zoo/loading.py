@@ -184,7 +184,7 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
     return network
 
 
-SEVERAL_LABELS = "several labels an image"  # a note of timm's pretrained_cfg
+SEVERAL_LABELS = "several labels an image"  # a note in timm's pretrained_cfg
 
 
 def _training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]
 
 def _count_classes(model: str, weights: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> int | None:
     """How many classes the head in a checkpoint has; None if it has no head that is known."""
-    named = arguments.get("backbone", model)  # the head of a Hi-Mapper is that of its backbone
+    named = arguments.get("backbone", model)  # a Hi-Mapper's head is that of its backbone
     config = timm.get_pretrained_cfg(named) if isinstance(named, str) else None
     head = getattr(config, "classifier", None) or "head"
     heads = [head] if isinstance(head, str) else list(head)

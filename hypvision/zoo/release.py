@@ -33,7 +33,8 @@ def _write_config(index: Index, record: Record, folder: Path) -> None:
     if record.task != "classification":
         return
     network = classifier(index, record, {})
-    names = {key: network.pretrained_cfg.get(key) for key in ("classifier", "first_conv")}  # what a new head replaces
+    # names of the layers that a new head replaces
+    names = {key: network.pretrained_cfg.get(key) for key in ("classifier", "first_conv")}
     config = {
         "architecture": record.model,
         "num_classes": len(record.classes),
@@ -53,7 +54,7 @@ def write_release(index: Index, records: Sequence[Record], folder: Path) -> None
     names = {record.name for record in records}
     for record in records:
         source = resolve(record, index)
-        if record.parent not in names:  # a release refers to nothing outside of it
+        if record.parent not in names:  # a release must not refer to records outside of it
             record = replace(record, parent=None)
         try:
             copy_verified(source, folder / record.filename, record.file.sha256, record.file.bytes)
@@ -127,7 +128,7 @@ def push_to_hub(index: Index, record: Record, repo: str, private: bool = False) 
             api = HfApi()
             api.create_repo(repo, private=private, exist_ok=True)
             api.upload_folder(repo_id=repo, folder_path=place, commit_message=f"{record.name} from hypvision")
-        except Exception as error:  # the hub's client raises its own errors and those of its HTTP stack
+        except Exception as error:  # the hub's client raises its own errors and those of its HTTP library
             raise HypvisionError(
                 f"'{record.name}' cannot be pushed to the hub repository '{repo}': {one_line(error)}. Log in with a "
                 "token that may write (hf auth login), check the name, or push to a folder with --out DIR."

@@ -12,7 +12,7 @@ import gradio as gr
 import httpx
 
 from hypvision.app import Answers, build
-from hypvision.app.page import told
+from hypvision.app.page import with_messages
 from hypvision.app.server import serving
 from hypvision.errors import HypvisionError
 
@@ -22,7 +22,7 @@ TABS = ["Classify and explain", "Find", "Segment by words", "From photo to root"
 def test_errors_of_the_library_are_shown_as_they_are_and_bugs_are_not(monkeypatch):
     monkeypatch.setenv("GRADIO_TEMP_DIR", "/scratch")
 
-    @told
+    @with_messages
     def ask(error):
         raise error
 
@@ -39,7 +39,7 @@ def test_warnings_of_the_library_are_shown(monkeypatch):
     seen = []
     monkeypatch.setattr(gr, "Warning", seen.append)
 
-    @told
+    @with_messages
     def ask():
         warnings.warn_explicit("of ours & theirs", UserWarning, "/x/hypvision/clip/classes.py", 1)
         warnings.warn_explicit("of theirs", UserWarning, "/x/torch/nn.py", 1)

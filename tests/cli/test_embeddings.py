@@ -195,6 +195,7 @@ def test_a_sheet_shows_the_images_in_order():
     assert [sheet.getpixel((58 + 108 * (i % 2), 58 + 124 * (i // 2))) for i in range(3)] == colours
 
 
+@pytest.mark.drawn
 def test_hierarchy_draws_and_reports(learner, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     out = tmp_path / "drawn"

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("mmengine")
 from helpers import commands
-from helpers.processes import Forks
+from helpers.processes import Forks, forked
 
 from hypvision.cli import COMMANDS
 
@@ -30,10 +30,19 @@ def inputs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def call():
+def forks():
     forks = Forks("helpers.commands")
-    yield lambda words, place, longest=None, after=None: forks("call", words, str(place), longest, after)
+    yield forks
     forks.close()
+
+
+@pytest.fixture
+def call(request, words):
+    """Runs a line in a fork: of this process, or for those that train of one that has not trained."""
+    if words[:2] in QUICK:
+        return lambda *arguments, **options: forked(lambda: commands.call(*arguments, **options))
+    forks = request.getfixturevalue("forks")
+    return lambda words, place, longest=None, after=None: forks("call", words, str(place), longest, after)
 
 
 @pytest.fixture

@@ -65,6 +65,7 @@ def explain(meru, *arguments):
     return {path.name for path in out.iterdir()}
 
 
+@pytest.mark.drawn
 def test_the_way_to_the_root(meru, capsys, drawn):
     arguments = ["--texts", str(meru / "texts.txt"), "--captions", str(meru / "data"), "--steps", "20"]
     assert explain(meru, *arguments) == {"0_walk.png", "radii.png"}

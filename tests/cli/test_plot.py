@@ -19,6 +19,7 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
+@pytest.mark.drawn
 def test_figure_and_table(run, tmp_path, capsys):
     assert main(["plot", str(run), "--keys", "loss", "--save", str(tmp_path / "c.svg")]) == 0
     assert capsys.readouterr().out.split() == [str(tmp_path / "c.svg"), str(tmp_path / "c.csv")]

@@ -36,16 +36,10 @@ def drawn_once(monkeypatch):
     monkeypatch.setattr(Figure, "savefig", png_alone)
 
 
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Figures are made but not drawn."""
-    monkeypatch.setattr(Figure, "tight_layout", lambda self: None)
-    monkeypatch.setattr(Figure, "savefig", lambda self, path, **_: path.touch())
-
-
 SHORT = ("--steps", 40, "--batch", 32, "--device", "cpu")
 
 
+@pytest.mark.drawn
 def test_quick(tmp_path, capsys):
     status, out, _ = call(capsys, "run", "quick", "--out", tmp_path, *SHORT)
     assert status == 0 and "10 of 10 points" in out and "shortened: n 200" in out
@@ -79,6 +73,7 @@ def test_processes_and_submitit_give_the_same(tmp_path, capsys, way):
     assert (tmp_path / "many" / "jobs").exists() == ("--submit" in way)
 
 
+@pytest.mark.drawn
 def test_every_figure_is_drawn_of_a_few_points(tmp_path, capsys, drawn_once):
     few = ("--decays", -1, -0.7778, -0.556, 0.556, "--widths", 8, 18, 27, *SHORT, "--tiny", "--out", tmp_path)
     for name, more in {"fig3": ("--alphas", 1), "fig4": ("--alphas", 1, 1.5), "fig5": ("--alphas", 1, 1.5),
@@ -96,7 +91,7 @@ def test_every_figure_is_drawn_of_a_few_points(tmp_path, capsys, drawn_once):
     assert status == 0 and "open: these points tell nothing of the claims" in out
 
 
-def test_results_whose_weights_are_gone_are_drawn_without_them(tmp_path, capsys, undrawn):
+def test_results_whose_weights_are_gone_are_drawn_without_them(tmp_path, capsys):
     words = ("run", "fig6", "--tiny", "--alphas", 1, "--decays", -1, "--widths", 4, 6, 8, *SHORT, "--out", tmp_path)
     assert call(capsys, *words)[0] == 0
     for path in tmp_path.glob("points/*.pt"):
@@ -119,7 +114,7 @@ def test_several_figures_are_checked_before_the_first_is_trained(tmp_path, capsy
     assert status == 2 and "There are 2 files 'x'" in err
 
 
-def test_widths_features_and_seeds_of_ones_own(tmp_path, capsys, undrawn):
+def test_widths_features_and_seeds_of_ones_own(tmp_path, capsys):
     words = ("run", "fig6", "--tiny", "--alphas", 1, "--decays", -1, *SHORT, "--features", 90, "--out", tmp_path)
     status, out, err = call(capsys, *words, "--widths", 7, 33, 50, "--seed", 3)
     assert status == 0 and "3 of 3 points" in out and "n 90 (paper: 1000)" in out and "m 7 to 50 (paper: 10" in out, err
@@ -136,6 +131,7 @@ def test_widths_features_and_seeds_of_ones_own(tmp_path, capsys, undrawn):
     assert status == 2 and "The width is 91, with 90 features" in err
 
 
+@pytest.mark.drawn
 def test_figure_1(tmp_path, capsys, drawn_once):
     few = ("run", "fig1", "--widths", 8, 16, 32, "--features", 128, *SHORT, "--out", tmp_path)
     status, out, _ = call(capsys, *few)
@@ -257,6 +253,7 @@ def test_every_tensor_of_a_model_is_measured_and_kept_at_once(tmp_path, capsys, 
     assert [row["m"] for row in rows(out / "heads.csv")] == ["8", "6", "4"]
 
 
+@pytest.mark.drawn
 def test_tokens_fit_and_figure_8(tmp_path, capsys, drawn_once):
     ids = np.repeat(np.arange(200), [max(1, 20000 // (k + 1)) for k in range(200)])
     np.save(tmp_path / "ids.npy", ids)

@@ -109,6 +109,18 @@ def test_rows(tmp_path, tail):
     assert len(PackedText(tmp_path / "t.jsonl", length=10, cache=tmp_path / "cache")) == 1
 
 
+def test_what_is_left_out_of_text_is_counted(tmp_path):
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(dict(text=line)) + "\n" for line in ("a" * 25, "b", "c" * 9)))
+    options = dict(length=10, cache=tmp_path / "cache")
+    usage = PackedText(tmp_path / "t.jsonl", **options).usage
+    assert usage.used == dict(documents=3, tokens=38, rows=4) and not usage.left_out()
+    usage = PackedText(tmp_path / "t.jsonl", tail="drop", limit=2, **options).usage
+    assert str(usage).endswith(
+        "t.jsonl': used 3 of 3 documents, 32 of 38 tokens, 2 of 4 rows. Left out: "
+        "6 tokens (tail='drop': ends of documents longer than a row, ...); 2 rows (limit=2: the last)."
+    ), str(usage)
+
+
 def test_runs_of_documents():
     number = torch.tensor([[0, 0, 1, 1, 1, -1], [0, 0, 0, 0, 0, 0]])
     assert document_lengths(number) == [2, 3, 1, 6]

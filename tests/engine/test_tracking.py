@@ -73,6 +73,7 @@ def test_wandb_needs_a_login_or_no_network(installed, monkeypatch):
     assert mine.visualizer.vis_backends[1].init_kwargs == dict(project="hypvision", name="mine")
 
 
+@pytest.mark.drawn
 def test_a_training_leaves_its_curves_and_its_events(tmp_path):
     pytest.importorskip("tensorboard")
     pytest.importorskip("matplotlib")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from references import geometry_cases as precision_cases
 from references.geometry_cases import CURVATURES, DIMENSIONS, OPERATIONS, grid, measure
 
@@ -112,7 +113,7 @@ DTYPES = [torch.float32, torch.float64]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
-@pytest.mark.parametrize(("model", "name"), EVERY, ids=[f"{model}-{name}" for model, name in EVERY])
+@each("model, name", EVERY)
 def test_values_and_gradients(model, name, dtype):
     # 7 has no factor in common with the number of radii or pairs: all of them meet all of these
     check(model, name, dtype, [(1.0, 3), (0.1, 16), (10.0, 2), (0.01, 64), (0.3, 5), (3.0, 32), (0.1, 128)])
@@ -177,7 +178,7 @@ def test_the_accuracy_table_is_reached_everywhere(model, name, kind, last, allow
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
-@pytest.mark.parametrize(("model", "name"), EVERY, ids=[f"{model}-{name}" for model, name in EVERY])
+@each("model, name", EVERY)
 def test_wrong_results_are_found(model, name, dtype, monkeypatch):
     """The bounds of every operation, the wider ones too, refuse a value that is off by 0.1 %, and such gradients."""
     operation = OPERATIONS[model][name]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from helpers.cases import each
 from torch import Tensor, nn
 
 from hypvision.geometry import lorentz, maps, poincare
@@ -297,7 +298,7 @@ def check_finite_gradients(op: Operation, c: float, learned: bool) -> None:
             check_finite(f"gradient of {key}", gradient if gradient.dim() else gradient.unsqueeze(0), op, tensors)
 
 
-@pytest.mark.parametrize("name", ROWS_ONLY)
+@each("name", ROWS_ONLY)
 def test_every_finite_input_has_a_finite_result_and_finite_gradients(name):
     """In float32, those whose squares overflow too."""
     op = ROWS_ONLY[name]
@@ -310,7 +311,7 @@ def test_every_finite_input_has_a_finite_result_and_finite_gradients(name):
 LONG = ("tangent", "space", "ball", "normals", "plane points", "weights", "many weights")
 
 
-@pytest.mark.parametrize("name", ROWS_ONLY)
+@each("name", ROWS_ONLY)
 def test_long_arguments_beside_ordinary_ones_have_finite_gradients(name):
     """Each alone and all together, at ordinary points: the branches that extreme points of the same batch never take.
 
@@ -384,7 +385,7 @@ def test_autocast_changes_nothing():
             assert a.dtype == b.dtype and torch.equal(a, b), name
 
 
-@pytest.mark.parametrize("name", ROWS_ONLY)
+@each("name", ROWS_ONLY)
 def test_half_precision_is_computed_in_single_and_rounded_once(name):
     op = ROWS_ONLY[name]
     for dtype in HALVES:
@@ -399,7 +400,7 @@ def test_half_precision_is_computed_in_single_and_rounded_once(name):
                 torch.testing.assert_close(a.float(), b, rtol=2 * torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("name", DETERMINISTIC)
+@each("name", DETERMINISTIC)
 def test_gradients_of_half_tensors(name):
     op = DETERMINISTIC[name]
     tensors = [t.bfloat16().requires_grad_() for t in op.tensors()]
@@ -494,7 +495,7 @@ def test_everything_exports(name):
     check_exported(name)
 
 
-@pytest.mark.parametrize("name", DETERMINISTIC)
+@each("name", DETERMINISTIC)
 def test_vmap_is_a_loop(name):
     op = DETERMINISTIC[name]
     tensors, shared = op.tensors(torch.float64), op.shared()
@@ -515,7 +516,7 @@ def test_vmap_is_a_loop(name):
         same(torch.func.vmap(op.call, in_dims)(*arguments), expected_k, 1e-12, 1e-12)
 
 
-@pytest.mark.parametrize("name", DETERMINISTIC)
+@each("name", DETERMINISTIC)
 def test_gradients_per_row_and_jacobians(name):
     """``vmap(grad)`` and ``jacrev``, as per-sample gradients and influence functions use them."""
     op = DETERMINISTIC[name]
@@ -535,7 +536,7 @@ def test_gradients_per_row_and_jacobians(name):
     assert torch.isfinite(jacobian).all()
 
 
-@pytest.mark.parametrize("name", DETERMINISTIC)
+@each("name", DETERMINISTIC)
 def test_first_and_second_derivatives(name):
     op = DETERMINISTIC[name]
     tensors = [t.requires_grad_() for t in op.tensors(torch.float64, rows=2)]

@@ -8,6 +8,7 @@ import pytest
 import test_precision
 import test_robustness
 import torch
+from helpers.cases import each
 from references.geometry_cases import OPERATIONS
 from test_robustness import DETERMINISTIC, ROWS_ONLY, TABLE, check_compiled, check_exported, parts, same
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -97,7 +98,7 @@ class NoDouble(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("name", TABLE)
+@each("name", TABLE)
 def test_nothing_is_float64(name):
     op = TABLE[name]
     tensors, c = [t.requires_grad_() for t in op.tensors()], torch.tensor(0.7, requires_grad=True)
@@ -113,15 +114,16 @@ def test_the_check_for_float64_can_fail():
         torch.ones(2).double()
 
 
-@pytest.mark.parametrize("name", DETERMINISTIC)
+@each("name", DETERMINISTIC)
 def test_results_are_those_of_other_devices(name, monkeypatch):
     op = DETERMINISTIC[name]
     got = op.call(*op.tensors())
-    monkeypatch.setattr(numerics, "SINGLE_ONLY", frozenset())
-    same(got, op.call(*op.tensors()), 1e-5, 2e-6)
+    with monkeypatch.context() as patch:
+        patch.setattr(numerics, "SINGLE_ONLY", frozenset())
+        same(got, op.call(*op.tensors()), 1e-5, 2e-6)
 
 
-@pytest.mark.parametrize("name", ROWS_ONLY)
+@each("name", ROWS_ONLY)
 def test_every_finite_input_has_a_finite_result_and_finite_gradients(name):
     for c in (0.01, 10.0):
         test_robustness.check_finite_gradients(ROWS_ONLY[name], c, learned=False)

@@ -226,13 +226,14 @@ COMPILED = {
 }
 
 
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", COMPILED)
-def test_compiles_to_one_graph(name):
+def test_compiles_to_one_graph(name, backend):
     """In plain operations, which a compiler fuses; the published mixture of two layers has 12 breaks."""
     preset_name, options = COMPILED[name]
     block = Helm(preset(preset_name, **options)).layers[1].double()  # the compiler sums in another order
     found = []
-    for run in (block, torch.compile(block, fullgraph=True, backend="aot_eager")):
+    for run in (block, torch.compile(block, fullgraph=True, backend=backend)):
         x = made_points(block).double().requires_grad_()
         block.zero_grad()
         out, h, _ = run(x, x, Context())

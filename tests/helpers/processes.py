@@ -73,8 +73,42 @@ def serve(module):
         print(json.dumps(vars(done)), file=answers, flush=True)
 
 
+# What ``torchrun`` does, but the two processes are forks of one that has imported what both need.
+TWO = """
+import os, runpy, signal, sys, traceback
+import hypvision, torch, torch.distributed
+
+waiting = {}
+for rank in range(2):
+    child = os.fork()
+    if child:
+        waiting[child] = rank
+        continue
+    status = 1
+    try:
+        os.environ |= dict(RANK=str(rank), LOCAL_RANK=str(rank))
+        runpy.run_path(sys.argv[1], run_name="__main__")
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+failed = False
+while waiting:
+    child, status = os.wait()
+    del waiting[child]
+    if status and not failed:
+        failed = True
+        for other in waiting:
+            os.kill(other, signal.SIGKILL)
+sys.exit(failed)
+"""
+
+
 def run_in_two(code, folder, modules):
-    """Run ``code`` under ``torchrun`` with two processes, which find the test modules beside ``modules``.
+    """Run ``code`` in two processes of one group, which find the test modules beside ``modules``.
 
     Args:
         code: a script.
@@ -86,11 +120,11 @@ def run_in_two(code, folder, modules):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    command += [f"--master-port={port}", str(script)]
     paths = [Path(modules).parent, Path(__file__).parents[1], *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = dict(
-        os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", PYTHONPATH=os.pathsep.join(map(str, paths))
-    )
+        os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", PYTHONPATH=os.pathsep.join(map(str, paths)),
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2",
+    )  # fmt: skip
+    command = [sys.executable, "-c", TWO, str(script)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=540)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -74,7 +74,10 @@ def test_sizes_may_change_from_call_to_call():
     assert all(name in dict(model.named_parameters()) for name in model.state_dict())  # no caches in buffers
 
 
-@pytest.mark.parametrize("name", ["hcformer_nano", "hcformer_tiny", "hcformer_small", "hcformer_medium"])
+LARGER = ("hcformer_tiny", "hcformer_small", "hcformer_medium")  # more of the same blocks
+
+
+@pytest.mark.parametrize("name", ["hcformer_nano", *(pytest.param(n, marks=pytest.mark.slow) for n in LARGER)])
 def test_meta_device(name):
     model = timm.create_model(name, device="meta", dtype=torch.bfloat16)
     assert all(p.is_meta and p.dtype == torch.bfloat16 for p in model.parameters())

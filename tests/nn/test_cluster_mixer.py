@@ -118,13 +118,14 @@ def test_bfloat16_autocast_is_close_and_finite():
 
 def test_half_precision_distances_are_computed_in_float32():
     mixer = randomised()
-    u = torch.randn(1, 2, 4, 6)
-    exact = mixer._distance(u, u + 0.1)
+    points = torch.randn(1, 2, 4, 6)
+    features = torch.cat([points, points + 0.1], 2)
+    exact = mixer._distance(features, 4)
     with torch.autocast("cpu", torch.bfloat16):
-        assert (mixer._distance(u, u + 0.1) - exact).abs().max() == 0
-    rounded = u.bfloat16(), (u + 0.1).bfloat16()
-    expected = mixer._distance(*(x.float() for x in rounded))
-    torch.testing.assert_close(mixer._distance(*rounded).float(), expected, rtol=2**-8, atol=0)
+        assert (mixer._distance(features, 4) - exact).abs().max() == 0
+    rounded = features.bfloat16()
+    expected = mixer._distance(rounded.float(), 4)
+    torch.testing.assert_close(mixer._distance(rounded, 4).float(), expected, rtol=2**-8, atol=0)
 
 
 def reference(mixer, x, lift, norm):

@@ -24,11 +24,30 @@ def swin_of_a_test(pretrained=False, **options):
     return timm.create_model("swin_tiny_patch4_window7_224", pretrained, **{**small, **options})
 
 
+@register_model
+def resnet_of_a_test(pretrained=False, **options):
+    return timm.create_model(
+        "resnet18", pretrained, **{"layers": (1, 1, 1, 1), "channels": (16, 24, 32, 48), **options}
+    )
+
+
+@register_model
+def convnext_of_a_test(pretrained=False, **options):
+    small = dict(dims=(16, 24, 32, 48), depths=(1, 1, 1, 1))
+    return timm.create_model("convnext_atto", pretrained, **{**small, **options})
+
+
+@register_model
+def hcformer_of_a_test(pretrained=False, **options):
+    small = dict(layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4)
+    return timm.create_model("hcformer_nano", pretrained, **{**small, **options})
+
+
 # Model, levels of strides 4 to 32, and the stem and stages as timm names them in the classifier.
-RESNET = ("resnet18", (1, 2, 3, 4), ["conv1 bn1", "layer1", "layer2", "layer3", "layer4"])
+RESNET = ("resnet_of_a_test", (1, 2, 3, 4), ["conv1 bn1", "layer1", "layer2", "layer3", "layer4"])
 SWIN = ("swin_of_a_test", (0, 1, 2, 3), ["patch_embed", "layers.0", "layers.1", "layers.2", "layers.3"])
-CONVNEXT = ("convnext_atto", (0, 1, 2, 3), ["stem", "stages.0", "stages.1", "stages.2", "stages.3"])
-HCFORMER = ("hcformer_nano", (0, 1, 2, 3), ["stem", "stages.0", "stages.1", "stages.2", "stages.3"])
+CONVNEXT = ("convnext_of_a_test", (0, 1, 2, 3), ["stem", "stages.0", "stages.1", "stages.2", "stages.3"])
+HCFORMER = ("hcformer_of_a_test", (0, 1, 2, 3), ["stem", "stages.0", "stages.1", "stages.2", "stages.3"])
 MODELS_AND_PARTS = [RESNET, SWIN, CONVNEXT, HCFORMER]
 
 
@@ -82,7 +101,7 @@ def test_equal_to_timm(name, levels, parts):
     own = {key: given[flat(key)] for key in backbone._base.state_dict() if "feature_norm" not in key}
     backbone._base.load_state_dict(own, strict=False)
     expected = reference.eval().forward_intermediates(x, indices=1, intermediates_only=True)[0]
-    if name == "hcformer_nano":  # its maps are normalised where it is a backbone
+    if name == HCFORMER[0]:  # its maps are normalised where it is a backbone
         expected = nn.functional.group_norm(expected, 1)
     torch.testing.assert_close(backbone(x)[0], expected, atol=1e-5, rtol=1e-5)
 
@@ -239,14 +258,14 @@ def test_checkpoints_of_classifiers(tmp_path, name, levels, parts):
     "before,wrapper", [("", None), ("", "model"), ("backbone.", "state_dict"), ("module.model.", None)]
 )
 def test_forms_of_checkpoints(tmp_path, before, wrapper):
-    weights = classifier_weights("hcformer_nano")
+    weights = classifier_weights(HCFORMER[0])
     named = {before + key: value for key, value in weights.items()}
     torch.save({wrapper: named, "meta": {}} if wrapper else named, tmp_path / "c.pth")
-    assert_loaded(TimmBackbone("hcformer_nano", checkpoint_path=str(tmp_path / "c.pth")), weights)
+    assert_loaded(TimmBackbone(HCFORMER[0], checkpoint_path=str(tmp_path / "c.pth")), weights)
 
 
 def test_checkpoints_of_a_whole_model_and_with_a_prefix(tmp_path):
-    for name in ("resnet18", "hcformer_nano"):
+    for name in (RESNET[0], HCFORMER[0]):
         source = TimmBackbone(name)
         whole = nn.ModuleDict({"teacher": TimmBackbone(name), "backbone": source, "head": nn.Linear(2, 2)})
         torch.save({"state_dict": whole.state_dict()}, tmp_path / "c.pth")

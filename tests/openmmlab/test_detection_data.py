@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import sys
+from types import SimpleNamespace
 from xml.etree.ElementTree import Element, ElementTree, SubElement
 
 import numpy as np
@@ -12,10 +14,10 @@ from PIL import Image
 pytest.importorskip("mmdet")
 from mmdet.registry import DATASETS
 
-import hypvision.openmmlab.datasets.detection  # noqa: F401 - in the place of mmdet's data sets
 from hypvision.data.annotations import FAULTS
 from hypvision.errors import HypvisionError
 from hypvision.openmmlab.coco_metric import CheckedCocoMetric
+from hypvision.openmmlab.datasets import detection
 
 WIDTH, HEIGHT = 96, 72
 GOOD = dict(box=(10, 20, 40, 60))
@@ -123,6 +125,36 @@ def test_boxes_that_are_left_out_are_counted(make, reader, reason):
     wanted = sample["gt_bboxes"].tensor[~sample["gt_ignore_flags"]].numpy()
     np.testing.assert_array_equal(wanted, [GOOD["box"]])
     assert len(sample["gt_bboxes"]) == 1 + (reason in ("crowd", "difficult"))
+
+
+COCO_LIKE = sorted(
+    name
+    for name, kind in DATASETS.module_dict.items()
+    if issubclass(kind, detection.CocoDataset)
+    and not issubclass(kind, (detection.CocoPanopticDataset, detection.ShapesCocoDataset))
+)
+
+
+@pytest.mark.parametrize("name", COCO_LIKE)
+def test_every_coco_like_data_set_counts(make, monkeypatch, name):
+    monkeypatch.setitem(
+        sys.modules, "lvis", SimpleNamespace(LVIS=detection.COCO)
+    )  # the package that LVIS's class asks for
+    classes = tuple(DATASETS.get(name).METAINFO.get("classes") or ("cat", "dog"))
+    objects = [dict(box=box, name=classes[0], area=1200) for box in (GOOD["box"], (10, 80, 40, 90))]
+    root, options = make("COCO", objects, [], classes=classes), dict(type=name, metainfo=dict(classes=classes))
+    if name == "V3DetDataset":
+        (root / "names.txt").write_text("\n".join(classes))
+        options["label_file"] = "names.txt"
+    if name == "LVISV1Dataset":  # whose files say the folder, too
+        content = json.loads((root / "train.json").read_text())
+        for image in content["images"]:
+            image["coco_url"] = f"http://images.cocodataset.org/JPEGImages/{image['file_name']}"
+        (root / "train.json").write_text(json.dumps(content))
+        options["data_prefix"] = dict(img="")
+    usage = build(root, "COCO", **options).usage
+    assert usage.used == dict(images=1, boxes=1, classes=1) and usage.left_out("images") == 1, str(usage)
+    assert usage.left_out("boxes") == 1 and usage.left_out("classes") == len(classes) - 1
 
 
 @pytest.mark.parametrize("reader,reason", CASES)

@@ -280,13 +280,14 @@ class World:
 
 @pytest.mark.parametrize("figure", EXPERIMENTS)
 def test_every_claim_is_held_refuted_or_open(figure):
-    """What is so is held, what is not so is refuted, and noise is held in no more than a tenth of 150 draws."""
+    """What is so is held, what is not so is refuted, and noise is held in no more than a tenth of the draws."""
     so, not_so = (World(kind, 0).claims(figure) for kind in ("so", "not so"))
     assert [claim.held for claim in so] == [True] * len(so), list(map(str, so))
     assert [claim.held for claim in not_so] == [False] * len(so), list(map(str, not_so))
-    noise = [claim for seed in range(150) for claim in World("noise", seed).claims(figure)]
+    draws = 30 if figure == "fig8" else 100  # each fits the losses of language models
+    noise = [claim for seed in range(draws) for claim in World("noise", seed).claims(figure)]
     held = Counter(claim.statement for claim in noise if claim.held)
-    assert all(count <= 15 for count in held.values()), held
+    assert all(count <= draws / 10 for count in held.values()), held
     statements = {claim.statement for claim in so}
     assert {claim.statement for claim in noise} == statements == {claim.statement for claim in not_so}
     source = claims_of_language_models if figure == "fig8" else getattr(module, f"_{figure}")

@@ -6,6 +6,7 @@ import torch
 from hypvision.scaling.fits import JointFit
 from hypvision.scaling.measures import represented
 
+pytestmark = pytest.mark.drawn
 pyplot = pytest.importorskip("matplotlib.pyplot")
 
 from hypvision.scaling.figures import _frequencies_and_norms, _language_models, _means, _r2_bars, draw  # noqa: E402

@@ -48,12 +48,12 @@ def test_small_runs_are_those_of_the_reference(alpha, density, dtype):
     models = [initial(100, 10, stream("a", decay), dtype) for decay in decays]
     p = density_scan(frequencies("power", 100, alpha), density).float()
     # a warm-up within the training, and one that is longer and therefore left out
-    warmup = 2000 if alpha == 1.0 else 50
+    warmup = 2000 if alpha == 1.0 else 20
 
     def rates(step, m):
-        return (reference.small_rate(step, 200, warmup=warmup),) * 2
+        return (reference.small_rate(step, 60, warmup=warmup),) * 2
 
-    assert_same(models, batches(p, 256, 200, dtype), decays, rates, dtype)
+    assert_same(models, batches(p, 128, 60, dtype), decays, rates, dtype)
 
 
 @pytest.mark.parametrize("name", ["power", "exponential1", "exponential", "linear"])
@@ -61,10 +61,10 @@ def test_large_runs_are_those_of_the_literal_step_whatever_the_padding(name):
     decays = [-1.0, 0.1, -1.0, 0.1]
     models = [initial(160, m, stream(name, i), torch.float64) for i, m in enumerate((8, 8, 16, 16))]
     p = frequencies(name, 160, 1.2).float()
-    dense = batches(p, 128, 120, torch.float64)
+    dense = batches(p, 128, 60, torch.float64)
 
     def rates(step, m):
-        return reference.large_rates(step, 120, m)
+        return reference.large_rates(step, 60, m)
 
     # 50 does not divide the batch
     assert_same(models, dense, decays, rates, torch.float64, scale=100.0, chunk=50)

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 from draw_methods import DRAWINGS, at, boosted, cone, draw
 from matplotlib.path import Path
@@ -26,6 +27,7 @@ def test_a_rotation_and_a_boost_keep_distances():
     torch.testing.assert_close(before, points)
 
 
+@pytest.mark.drawn
 def test_every_drawing_is_written(tmp_path):
     draw(tmp_path)
     assert {path.stem for path in tmp_path.iterdir()} == set(DRAWINGS)

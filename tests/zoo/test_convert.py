@@ -45,8 +45,9 @@ def save(weights, path, wrapper=None):
     return path
 
 
-@pytest.mark.parametrize("wrapper", [None, "state_dict", "model"])
-@pytest.mark.parametrize("target", ["new/out.safetensors", "out.pth"])
+@pytest.mark.parametrize(
+    ("wrapper", "target"), [(None, "new/out.safetensors"), ("state_dict", "out.pth"), ("model", "out.safetensors")]
+)
 def test_converted_files_load_in_timm(tmp_path, official, wrapper, target):
     source = save(official, tmp_path / "in.pth", wrapper)
     done = convert_file("hcformer", source, tmp_path / target)

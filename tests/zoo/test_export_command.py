@@ -7,6 +7,8 @@ import pytest
 import timm
 import torch
 from helpers.zoo import NAME
+from timm.layers.conv2d_same import Conv2dSame
+from timm.layers.pool2d_same import MaxPool2dSame
 from torch import nn
 
 import hypvision
@@ -63,6 +65,13 @@ def test_a_small_network(tmp_path, kind, dynamic):
     else:
         with pytest.raises(Exception, match="[Gg]uard|dimension"):
             run(x)
+
+
+@pytest.mark.timeout(120)  # timm's own formula of the padding grows with every layer, until no tracer ends
+@pytest.mark.parametrize("block", [lambda k: Conv2dSame(3, 3, k, 2), lambda k: MaxPool2dSame(k, 2)])
+def test_same_padding_takes_any_size(tmp_path, block):
+    model = nn.Sequential(*(block(kernel) for kernel in (3, 3, 5, 2, 5))).eval()
+    assert export_network(model, (3, 64, 64), "torchexport", tmp_path / "model").difference < 1e-5
 
 
 @pytest.mark.slow

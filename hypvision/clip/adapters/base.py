@@ -68,7 +68,7 @@ class AdapterConfig:
 
 
 class Adapter(ABC):
-    """One method on one model. It is made by :func:`inject` and kept in ``model.adapters``.
+    """One method on one model. It is made by :func:`inject` and stored in ``model.adapters``.
 
     The modules that it adds are registered under its :attr:`name` (``model.NAME``, ``...BLOCK.NAME``), so that its
     entries of the model's state dict are those with this word in their names.
@@ -92,7 +92,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """A phrase that says what is adapted."""
+        """What is adapted, for :func:`summary`."""
 
     def merge(self) -> None:
         """Write the learned change into the base weights, if plain weights can express it; :meth:`detach` follows."""
@@ -285,7 +285,7 @@ def load(model: nn.Module, path: str | Path, strict: bool = True) -> nn.Module:
 
 
 class _Base(NamedTuple):
-    """What :meth:`Adapter.fingerprint` says of a tower."""
+    """A tower in :meth:`Adapter.fingerprint`."""
 
     width: int
     depth: int
@@ -294,7 +294,7 @@ class _Base(NamedTuple):
 
 
 class _About(NamedTuple):
-    """What the header of a file says of its adapter."""
+    """The header of a file of :func:`save`."""
 
     type: str
     config: dict[str, Any]
@@ -340,7 +340,7 @@ def _check_base(measured: Mapping[str, Any], base: Mapping[str, _Base], path: Pa
                 f"The adapter '{path}' was trained on other weights: the {modality} projections of its base model have "
                 f"a mean size of {size:.5f}, not {here['mean_abs']:.5f}. Load its base weights, or pass strict=False."
             )
-        numbers = torch.tensor(here["sample"])  # bfloat16 precision: either model may be in bfloat16
+        numbers = torch.tensor(here["sample"])  # tolerance of bfloat16, because either model may be in bfloat16
         if sample.shape != numbers.shape or not torch.allclose(numbers, sample, rtol=1e-2, atol=1e-2 * size):
             raise HypvisionError(
                 f"The adapter '{path}' was trained on other weights: the {modality} projections of its base model "

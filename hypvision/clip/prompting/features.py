@@ -66,7 +66,7 @@ class FeatureCache:
             try:
                 content = Path(path).read_bytes()
             except OSError:
-                dataset.viewed(augment=False)[number]  # raises a helpful error for a broken image
+                dataset.viewed(augment=False)[number]  # raises an error that names the broken image
                 raise
             digest.update(hashlib.sha256(content).digest())
         return digest.hexdigest()

@@ -16,7 +16,7 @@ from hypvision.clip.towers import embedding_size
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
 
-ROWS = 4096  # validation images whose affinities with the cache are in memory at a time
+ROWS = 4096  # validation images for which affinities with the cache are computed at once
 
 
 @register_host("linear-probe")
@@ -37,8 +37,8 @@ class LinearProbe(Host):
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
         if len(self.names) != self.learner.out_features:
             raise HypvisionError(
-                f"This linear probe tells {self.learner.out_features} classes, so it cannot tell {len(self.names)} "
-                "others. Methods that can take class names."
+                f"This linear probe was trained on {self.learner.out_features} classes, so it cannot recognise "
+                f"{len(self.names)} others. Take a method that reads class names, such as coop."
             )
         space = space_of(self.clip)
         image = space.as_vectors(space.embed(self.features(images), "image"))

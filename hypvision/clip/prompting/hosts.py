@@ -39,7 +39,7 @@ from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.geometry.numerics import exact
 
 H = TypeVar("H", bound="Host")
-_CHUNK = 256  # texts encoded at a time without gradients
+_CHUNK = 256  # texts that are encoded at once without gradients
 
 
 @dataclass
@@ -336,7 +336,7 @@ def encode_sentences(
     size = chunk if grad else chunk or _CHUNK
     if size is None or len(tokens) <= size:
         return encode(tokens, embeddings, *values)
-    # Sort texts by length, so that each chunk is cut as short as possible.
+    # Sort texts by length, so that each chunk needs little padding.
     order = (tokens != 0).sum(-1).argsort(stable=True)
     found = []
     for rows in order.split(size):
@@ -394,7 +394,8 @@ def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
         raise HypvisionError(f"The few-shot method '{name}' needs the option '{lacking[0]}'.")
     for key, value in options.items():
         if value != known[key].default:
-            least = 0 if key in ("text", "vision") else 1  # methods with tokens in one tower
+            # either number of tokens may be 0 if a method has tokens in both towers
+            least = 0 if key in ("text", "vision") else 1
             check_option(f"the few-shot method '{name}'", key, str(known[key].annotation), value, least)
     return HOSTS[name](clip, **options)
 

@@ -57,12 +57,12 @@ _NAMES = {
 FEW_SHOT = tuple(_NAMES)
 """The methods."""
 
-# Methods whose files hold only the learned part.
+# Methods for which the official code saves only the learned weights.
 _ALONE = ("coop", "cocoop", "clip-adapter", "tip-adapter")
-# Other entries of the official files: texts of the training's classes, and frozen towers.
+# Further entries of the official files: embeddings of class names of the training, and frozen towers.
 _FROZEN = re.compile(r"(prompt_learner\.)?token_(prefix|suffix)2?$|prompt_learner\.ZS_image_encoder\.")
 _TOWERS = ("image_encoder.", "text_encoder.", "logit_scale")
-_CONVOLUTION = ("projector.0.weight", "projector.3.weight")  # 1 x 1 kernels in the official code
+_CONVOLUTION = ("projector.0.weight", "projector.3.weight")  # these weights are 1 x 1 convolutions in the official code
 
 
 def _kind(names: Mapping[str, Any]) -> str | None:
@@ -127,7 +127,7 @@ def _reshaped(own: str, value: Tensor) -> Tensor:
 def _is_needed(name: str, method: str) -> bool:
     """Whether dropping an entry without a name of ours would change the model."""
     if _FROZEN.match(name) or (method == "promptkd" and not name.startswith("image_encoder.")):
-        return False  # PromptKD's class features are the teacher's
+        return False  # PromptKD takes the class features of its teacher
     if "VPT" in name.split(".")[-1]:
         return True
     return not name.startswith(_TOWERS) if method in _ALONE else name.startswith("prompt_learner.")
@@ -200,7 +200,7 @@ def cache_files(weights: Mapping[str, Tensor], target: Path) -> dict[Path, Tenso
 
 
 def variant(method: str) -> Callable[[Mapping[str, Tensor]], tuple[str, dict[str, Any]]]:
-    """The method of converted weights, and its options as far as the weights' sizes tell them."""
+    """The method of converted weights, and those of its options that the sizes of the weights determine."""
 
     def options(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
         own = {name.removeprefix(_PREFIX): value for name, value in weights.items()}
@@ -227,7 +227,7 @@ def variant(method: str) -> Callable[[Mapping[str, Tensor]], tuple[str, dict[str
             found = dict(tokens=own["ctx"].shape[-2])
             if own["ctx"].dim() == 3:
                 found |= dict(per_class=True, classes=len(own["ctx"]))
-        # The official learners initialise up to this many tokens from "a photo of a"; CoCoOp uses exactly its words.
+        # The official code initialises up to this many tokens from "a photo of a"; CoCoOp uses exactly these words.
         if (method in ("maple", "promptsrc") and len(own["ctx"]) > 4) or (method == "cocoop" and len(own["ctx"]) != 4):
             found["words"] = ""
         return method, found

@@ -81,8 +81,8 @@ class CoOp(PromptedHost):
         ctx, tokens = self.learner.ctx, self.tokens(self.sentences())
         if ctx.dim() == 3 and len(ctx) != len(tokens):
             raise HypvisionError(
-                f"This CoOp learned a context for each of {len(ctx)} classes, so it cannot tell {len(tokens)} others. "
-                "Train it with per_class=False."
+                f"This CoOp learned a context for each of {len(ctx)} classes, so it cannot recognise {len(tokens)} "
+                "others. Train it with per_class=False."
             )
         if self.position == "end":
             return self._encode(tokens, {0: ctx})
@@ -95,7 +95,8 @@ class CoOp(PromptedHost):
 
     def _places(self, length: int, count: int) -> Tensor:
         """(C, L): for each position the index into ``start, context, name, rest``."""
-        ends = self.tokenizer(list(self.names)).argmax(-1).tolist()  # lengths count start, name and end
+        # argmax finds the end token; lengths include start and end token
+        ends = self.tokenizer(list(self.names)).argmax(-1).tolist()
         before = count // 2 if self.position == "middle" else 0
         rows = []
         for end in ends:

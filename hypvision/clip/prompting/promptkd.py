@@ -39,7 +39,7 @@ class PromptKD(Host):
 
     learner: nn.ModuleDict
 
-    reads_names = False  # the teacher does
+    reads_names = False  # its teacher reads the class names
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class PromptKD(Host):
         prompts: Any = self.learner["prompts"]
         tokens = PromptTokens(prompts.vision())
         x = encode_image(self.clip, self.normalised(images), prompts=tokens).float()
-        with exact(x.device):  # logits are computed in float32
+        with exact(x.device):  # the projector computes in float32
             return self.learner["projector"](x)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:

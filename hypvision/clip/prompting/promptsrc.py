@@ -103,7 +103,7 @@ def gaussian_weights(epochs: int, mean: float, std: float) -> list[float]:
     more_than(0, std=std)
     at_least(1, integer=True, epochs=epochs)
     logs = [-((epoch - mean) ** 2) / (2 * std**2) for epoch in range(1, epochs + 1)]
-    largest = max(logs)  # all densities may underflow
+    largest = max(logs)  # otherwise all densities may underflow
     weights = [math.exp(value - largest) for value in logs]
     return [weight / sum(weights) for weight in weights]
 

@@ -16,13 +16,7 @@ from tqdm import tqdm
 from hypvision.checkpoints.read import read_file
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.radial.metrics import ChainMetrics, chain_metrics, kendall_tau
-from hypvision.clip.radial.retrieval import (
-    LabelTree,
-    hyperlex_correlation,
-    level_accuracy,
-    read_hyperlex,
-    tree_recall,
-)
+from hypvision.clip.radial.retrieval import LabelTree, hyperlex_correlation, level_accuracy, read_hyperlex, tree_recall
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.radial.traversal import Step, traverse
 from hypvision.clip.spaces import Hyperboloid, Space, Sphere
@@ -72,7 +66,7 @@ def embed_images(
     """Points ``(m, d)`` of images in the model's space, resized and cropped for the model (:func:`.views.view_of`),
     ``batch`` of them at a time; ``paths`` are files, or what else ``read`` opens."""
     view = view_of(clip.model)
-    parts, hidden = [], True if len(paths) <= batch else None  # a progress bar for several batches on a terminal
+    parts, hidden = [], True if len(paths) <= batch else None  # None: tqdm shows a progress bar on a terminal only
     for start in tqdm(range(0, len(paths), batch), desc="images", leave=False, disable=hidden):
         inputs = torch.stack([view(read(path)) for path in paths[start : start + batch]])
         parts.append(clip.embed_images(inputs))
@@ -176,7 +170,8 @@ def measure_clip(
     alone is measured) and the root of :func:`rooted`."""
     every, rows = distinct([text for chain in chains for text in chain])
     last = [(text, row, level) for row, chain in enumerate(chains, 1) for level, text in enumerate(chain, 1)][::-1]
-    where = {text: f" (row {row}, level {level})" for text, row, level in last}  # first position of each text
+    # dict keeps the last entry for a text, so the list is reversed to keep the first
+    where = {text: f" (row {row}, level {level})" for text, row, level in last}
     embedded = embed_texts(clip.model, clip.tokenizer, every, progress=True, where=where)
     space = rooted(clip, root)
     texts = embedded[rows].unflatten(0, (len(chains), -1))

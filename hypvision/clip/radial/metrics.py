@@ -18,7 +18,7 @@ from torch import Tensor
 from hypvision.clip.spaces import Space
 from hypvision.errors import ArgumentError, require_finite
 
-_BLOCK = 2**18  # similarities at a time: they fit into the CPU's cache
+_BLOCK = 2**18  # similarities per block, which fits into a CPU's cache
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _shells(radii: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Sort texts ``(N,)`` by the shells between the radii; also the position of the last text of each shell."""
     distances = radii.float().cpu().numpy()
     levels = np.linspace(distances.min(), distances.max(), steps, dtype=np.float64).astype(np.float32)
-    shell = np.searchsorted(levels, distances)  # the first radius that contains the text
+    shell = np.searchsorted(levels, distances)  # the smallest radius that contains the text
     # A running maximum keeps the last of equal values, but the first text of a shell should win: reverse the order.
     order = np.lexsort((-np.arange(len(distances)), shell))
     ends = np.searchsorted(shell[order], np.arange(steps), side="right") - 1
@@ -88,7 +88,7 @@ def _ends_of_shells(similarity: Tensor, order: Tensor, ends: Tensor) -> Tensor:
     value, place = similarity.cpu().cummax(1)
     value, found = value[:, ends], order[place[:, ends]]
     equal = value[:, 1:] == value[:, :-1]
-    if (equal & (found[:, 1:] != found[:, :-1])).any():  # an equally similar text of an earlier shell may come first
+    if (equal & (found[:, 1:] != found[:, :-1])).any():  # an earlier shell may have an equally similar text
         for step in range(1, len(ends)):
             first = torch.minimum(found[:, step - 1], found[:, step])
             found[:, step] = torch.where(equal[:, step - 1], first, found[:, step])
@@ -135,7 +135,7 @@ def chain_metrics(
     found = codes.ravel()[places.numpy()]  # (m, steps)
     row = {owner: i for i, owner in enumerate(owners)}
     owner = np.array([row[image] for image in images])
-    # A key is a pair of string and image. np.unique gives its first position, so the first chain that contains it.
+    # A key is a pair (text, image). np.unique returns its first position, which gives the first chain with this pair.
     known, first, own = np.unique(owner[:, None] * len(number) + codes, return_index=True, return_inverse=True)
     keys = np.arange(len(owners))[:, None] * len(number) + found
     at = np.searchsorted(known, keys).clip(max=len(known) - 1)

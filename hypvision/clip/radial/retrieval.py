@@ -166,7 +166,7 @@ def level_accuracy(
         own[owner, codes] = True
         for k, value in recall_at(similarity[:, first, level], own.to(similarity.device), ks).items():
             found[f"level{level + 1}_R@{k}"] = value
-    matches = own.T[codes].to(similarity.device)  # of the last level: chains by images
+    matches = own.T[codes].to(similarity.device)  # (chains, images), for the most specific level
     for k, value in recall_at(similarity[:, :, -1].T, matches, ks).items():
         found[f"text_to_image_R@{k}"] = value
     return found

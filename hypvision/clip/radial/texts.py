@@ -16,7 +16,7 @@ from hypvision.clip.spaces import space_of
 from hypvision.clip.towers import encode_text, find_towers, token_lengths
 from hypvision.errors import HypvisionError, require_finite
 
-_TOKENS = 4096  # tokens in a batch without gradients
+_TOKENS = 4096  # tokens per batch without gradients
 
 
 def distinct(texts: Sequence[str]) -> tuple[list[str], Tensor]:
@@ -49,7 +49,7 @@ def embed_texts(
     with tqdm(total=len(once), desc="texts", disable=None if progress else True, leave=False) as bar:
         rest = order
         while len(rest):
-            # as many of the next texts as fit, padded to the longest
+            # Add texts to the batch while their number times the longest length is at most _TOKENS.
             sizes = lengths[rest[:_TOKENS]] * torch.arange(1, len(rest[:_TOKENS]) + 1)
             count = max(1, int((sizes <= _TOKENS).sum()))
             part = encode_text(model, tokens[rest[:count]].to(device))

@@ -149,7 +149,7 @@ class ClassAttention(nn.Module):
             pad_k = _joint_linear(self.k, pad, pad_guidance).unflatten(-1, (self.heads, -1))
             pad_v = self.v(pad).unflatten(-1, (self.heads, -1))
         if self.attention == "linear":
-            # In float32: sums over classes of products of positive numbers.
+            # In float32, because sums of positive products over the classes lose digits in half precision.
             with exact(x.device):
                 q, k, v = F.elu(_at_least_float32(q)) + 1, F.elu(_at_least_float32(k)) + 1, _at_least_float32(v)
                 weighted, total = torch.einsum("bthwnd,bthwne->bhwnde", k, v), k.sum(1)
@@ -163,7 +163,7 @@ class ClassAttention(nn.Module):
             return found.flatten(-2).to(x.dtype)
         q, k, v = (part.permute(0, 2, 3, 4, 1, 5) for part in (q, k, v))  # (B, h, w, heads, T, d)
         bias = None
-        if pad is not None:  # n equal keys act as one key plus log(n)
+        if pad is not None:  # n equal keys act as one key with log(n) added to its score
             t = k.shape[-2]
             size = (*k.shape[:-2], 1, k.shape[-1])
             k = torch.cat([k, pad_k.permute(0, 2, 3, 4, 1, 5).expand(size)], -2)

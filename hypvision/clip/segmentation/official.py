@@ -17,7 +17,7 @@ from hypvision.clip.segmentation.catseg import window_mask
 from hypvision.errors import HypvisionError
 
 _PREDICTOR = "sem_seg_head.predictor."
-_ADAPTER = ".hyperclip."  # in our names; in the official ones:
+_ADAPTER = ".hyperclip."  # our name of HyperCLIP's adapters; the official name follows
 _OFFICIAL_ADAPTER = re.compile(r"\.hyperbolic_attn\.adapter_attn_([qkv])\.weights$")
 _VISION = "clip.visual.transformer.resblocks."
 
@@ -42,16 +42,17 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
         if name.startswith(("upsample1.", "upsample2.")):
             out[name] = value
         elif short == name:
-            if name not in ("pixel_mean", "pixel_std", "clip_pixel_mean", "clip_pixel_std"):  # arguments of ours
+            # our constructor sets these
+            if name not in ("pixel_mean", "pixel_std", "clip_pixel_mean", "clip_pixel_std"):
                 raise _unknown(name)
         elif short.endswith("attn_mask"):
-            continue  # computed from the grid
+            continue  # computed from the size of the grid
         elif short.startswith("transformer."):
             out["head." + short.removeprefix("transformer.")] = value
         elif match := re.fullmatch(r"clip_model\.(.+\.attn)\.([qkv])_proj_weight", short):
             split.setdefault(f"clip.{match[1]}.in_proj_weight", {})[match[2]] = value
         elif short.startswith("clip_model."):
-            # fp16 on OpenAI's disks, float32 in the official code
+            # OpenAI's files have float16, the official code float32
             out["clip." + short.removeprefix("clip_model.")] = value.float() if value.is_floating_point() else value
         else:
             raise _unknown(name)

@@ -66,7 +66,7 @@ def load_segmenter(
         named = clip_options(clip or "ViT-B-16:openai")
         bundle = create_clip(**named)
         patch = math.lcm(*patch_size(bundle.model))
-        options: dict[str, Any] = dict(resolution=24 * patch) if 384 % patch else {}  # 336 for patches of 14
+        options: dict[str, Any] = dict(resolution=24 * patch) if 384 % patch else {}  # resolution 336 for patches of 14
         if named["name"] == "shapes-s8":
             options.update(resolution=96, crop=96, slide=96)
         return OpenVocabSegmenter(bundle, tune="frozen", head=dict(type="similarity"), **options).eval()
@@ -81,7 +81,7 @@ def load_segmenter(
         if size not in _OFFICIAL:
             raise HypvisionError(f"'{weights}' is of another size ({variant}). Give its config with --config.")
         options = dict(_OFFICIAL[size], tune="adapter" if family == "hyperclip" else "frozen")
-    options["clip"] = {**options.get("clip", {}), "load_weights": False}  # they are in the file
+    options["clip"] = {**options.get("clip", {}), "load_weights": False}  # the checkpoint has them
     model = OpenVocabSegmenter(**options)
     advice = "Give the --config that it was trained with."
     load_into(model, found, weights, "the segmenter", advice, extra=True)
@@ -114,7 +114,7 @@ def segment(
     Args:
         image: a path, a PIL image, or an RGB array uint8 (H, W, 3).
         classes: names, or anything that :func:`~hypvision.clip.classes.load_classes` takes.
-        model: a segmenter; default: that of :func:`load_segmenter` for the other arguments, which is kept.
+        model: a segmenter; default: that of :func:`load_segmenter` for the other arguments, which is cached.
         weights, clip: see :func:`load_segmenter`.
 
     Raises:

@@ -204,7 +204,7 @@ class SegmenterBase(OpenVocabularyCLIP):
             best = image.new_full(tuple(size), -math.inf)
             label = torch.zeros_like(best, dtype=torch.long)
             kept, first = [], 0
-            for part in chunks:  # only some classes at a time at full size
+            for part in chunks:  # resize a few classes at a time to bound the memory
                 part = _resize(part[None], size)[0]
                 value, index = part.max(0)
                 label = torch.where(value > best, index + first, label)
@@ -239,13 +239,13 @@ class SegmenterBase(OpenVocabularyCLIP):
         large, places = _resize(image[None], size), self._windows(size)
         windows = [large[..., top : top + crop[0], left : left + crop[1]] for top, left in places]
         batch = (torch.cat([*windows, _resize(image[None], crop)]) - self.mean) / self.std
-        # A few windows at a time bound the memory of the head.
+        # Five windows at a time, to bound the memory of the head.
         logits = torch.cat([self._normalised_logits(part, text) for part in batch.split(5)])
         weight = large.new_zeros(size)
         for top, left in places:
             weight[top : top + crop[0], left : left + crop[1]] += 1
         for part in logits.split(32, dim=1):
-            # crop -> resolution -> logits at the resolution's grid; back to the crop
+            # The logits have the size of the model's grid; resize them to the crop.
             part = _resize(part.float(), crop).sigmoid()
             total = part.new_zeros(part.shape[1], *size)
             for (top, left), window in zip(places, part):
@@ -258,7 +258,7 @@ class SegmenterBase(OpenVocabularyCLIP):
         padded = F.pad((image[None] - self.mean) / self.std, (0, -width % 32, 0, -height % 32))
         for part in self._normalised_logits(padded, text).split(32, dim=1):
             part = part.float().sigmoid()
-            if not self.official_whole_padding:  # the official code crops too early, without effect
+            if not self.official_whole_padding:  # the official code crops before it resizes, without effect
                 part = _resize(part, padded.shape[-2:])
             yield part[0, :, :height, :width]
 

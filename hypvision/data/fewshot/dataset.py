@@ -49,7 +49,7 @@ def load_cell(
 ) -> Split:
     """The images of a cell of the benchmark, :class:`~hypvision.data.fewshot.splits.Split`.
 
-    Shots are drawn among all classes before base and new ones are told apart, so both see the same.
+    Shots are drawn among all classes before these are divided into base and new, so both have the same shots.
 
     Args:
         root, name: see :func:`.layouts.load_split`.
@@ -69,7 +69,7 @@ def load_cell(
         file = given / f"shot_{shots}-seed_{seed}.pkl"
         found = read_pickled_shots(file, images.name, images)
         split = Split(found["train"], found.get("val", split.val), split.test)
-        if layout.split:  # ImageNet's shots are numbered and named by the split itself
+        if layout.split:  # for ImageNet the split itself gives labels and names
             check_split(split, f"The shots '{file}', beside the test images,", "Take the shots of this data set.")
     elif shots is not None:
         split = draw_shots(split, shots, seed, layout.val_is_drawn, repeat)
@@ -157,7 +157,7 @@ class FewShotDataset(Dataset):
 
     @property
     def paths(self) -> list[str]:
-        """Of the images."""
+        """The paths of the images."""
         return [item.path for item in self.items]
 
     @property
@@ -167,11 +167,11 @@ class FewShotDataset(Dataset):
 
     @property
     def transform(self) -> Callable[[Image.Image], torch.Tensor]:
-        """Of each image."""
+        """The transform of each image."""
         return augmentation(self.view, self.scale, self.flip) if self.augment else self.view
 
     def viewed(self, augment: bool) -> FewShotDataset:
-        """The same images, augmented or not; not by their features."""
+        """A data set of the same images, augmented or not, that gives pixels, not stored features."""
         other = copy.copy(self)
         other.augment, other.features = augment, None
         return other

@@ -89,7 +89,7 @@ def _imagenet(layout: Layout, folder: Path) -> Split:
     names = _imagenet_names(folder)
     folders = [folder / layout.images / part for part in ("train", "val")]
     train, test = (_by_wnid(part, names) for part in folders)
-    # Labels number the existing folders, so training and validation need the same folders.
+    # Labels are indices of the folders, so training and validation must have the same folders.
     trained, tested = ({Path(item.path).parent.name for item in part} for part in (train, test))
     for here, there, place in ((trained, tested, folders[1]), (tested, trained, folders[0])):
         if missing := sorted(here - there):
@@ -110,7 +110,8 @@ def _by_wnid(folder: Path, names: dict[str, str], order: Sequence[str] | None = 
 
 
 def _test_only(items: list[Item]) -> Split:
-    return Split(items, items, items)  # the labels of a part without training images are those of its test
+    # a data set without training images still needs the class names, which its test images have
+    return Split(items, items, items)
 
 
 def _imagenet_v2(layout: Layout, folder: Path) -> Split:
@@ -281,5 +282,6 @@ def load_split(name: str, root: str | Path) -> Split:
         )
     for file in (layout.split, layout.split.replace("split_zhou_", "split_drawn_")) if layout.split else ():
         if (folder / file).is_file():
-            return read_split(folder / file, folder / layout.images, twins=name in LAYOUTS)  # published as they are
+            # Published splits have labels of equal names.
+            return read_split(folder / file, folder / layout.images, twins=name in LAYOUTS)
     return layout.load(layout, folder)

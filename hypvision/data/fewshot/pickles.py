@@ -17,7 +17,7 @@ from hypvision.data.fewshot.splits import Item
 from hypvision.errors import HypvisionError
 
 _DATUM = ("dassl.data.datasets.base_dataset", "Datum")
-_LARGEST = 64 * 2**20  # bytes; the official files have kilobytes
+_LARGEST = 64 * 2**20  # in bytes; official files have some kilobytes
 
 
 class _Datum:
@@ -44,7 +44,7 @@ def read_pickled_shots(path: str | Path, folder: str, images: str | Path) -> dic
         if path.stat().st_size > _LARGEST:
             raise pickle.UnpicklingError(f"it has more than {_LARGEST >> 20} MiB")
         data = path.read_bytes()
-        # The reader allocates a table of as many objects as the file says that it will remember.
+        # pickle allocates a table of the size that the file names, so check this number first.
         for operation, number, _ in pickletools.genops(data):
             if operation.name.endswith("PUT") and int(number or 0) > len(data):
                 raise pickle.UnpicklingError("it remembers more objects than it has bytes")

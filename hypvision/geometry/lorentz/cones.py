@@ -103,7 +103,7 @@ def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
     time, size = torch.sqrt(1 + q), safe_sqrt(q)
     far = q > _FAR
     one = torch.ones_like(size)
-    # x_t - x_s . p from positive terms
+    # x_t - x_s . p as a sum of positive terms
     side = square_norm(space - p * size) / torch.where(far, 2 * size, one)
     apart = torch.log(torch.where(far, 1 / (time + size) + side, one))
     close = torch.log1p(torch.where(far, 0 * one, q / (1 + time) - dot(space, p)))

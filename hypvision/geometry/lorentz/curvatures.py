@@ -12,7 +12,7 @@ from ..numerics import arcosh1p, asinhc_sqrt, positive, same_list, squash_factor
 from .frame import _LONGEST, _bound, _capped, _root, _times
 from .points import _expmap0, expmap0, from_space, logmap0
 
-# Least product of curvature and time that max_distance takes
+# Smallest product of curvature and time for which max_distance is defined
 _LEAST_TIME = 20.0
 
 

@@ -52,7 +52,7 @@ def _far_chord(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 def _sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     dtype = torch.promote_types(x.dtype, y.dtype)
-    c = widen(c)  # before its two uses, so that the sum of their gradients does not overflow
+    c = widen(c)  # promoted once before both uses: otherwise the sum of the two gradients could overflow
     q = _chord(x, y, c)
     return saturate((saturate_gradient(q) if isinstance(c, Tensor) else q) / c, dtype).to(dtype)
 
@@ -90,7 +90,7 @@ def _distances(
 ) -> Tensor:
     """Distances from halves ``(..., N, M)`` of squared chords; by ``each``, of rows, where those are round-off."""
     if plain(h) or not h.numel():
-        if x is y:  # 0, but NaN stays NaN
+        if x is y:  # the diagonal is 0, but NaN stays NaN
             h = torch.where(torch.eye(h.shape[-1], dtype=torch.bool, device=h.device), h.clamp(0, 0), h)
         return arcosh1p(h) / _root(c)
     if x is y:
@@ -104,7 +104,7 @@ def _distances(
     return out if close is None else out.index_put(close, _chosen(x, y, c, out.shape, close, each))
 
 
-# Error of a product of rows, and relative to it the smallest chord that it gives right to 1e-4
+# Rounding error of an inner product of rows; relative to it the smallest chord that is precise to 1e-4
 _ROUGH = 2.0**12
 
 
@@ -145,7 +145,7 @@ def _chosen(
     step = max(1, 2**22 // x.shape[-1])
     if len(rows) <= step:
         return part(batch, rows, columns, c)
-    found = []  # in parts, which backward computes again, to save memory
+    found = []  # in parts that backward recomputes, to save memory
     for i in range(0, len(rows), step):
         places = slice(i, i + step)
         here = c[places] if isinstance(c, Tensor) and c.dim() else c

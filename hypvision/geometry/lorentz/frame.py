@@ -11,12 +11,12 @@ from torch import Tensor
 from .._typing import Curvature
 from ..numerics import Function, asinh, dot, has_float64, plain, safe_sqrt, saturate_gradient, square_norm, widen
 
-# sqrt(c) * radius at which points are capped: squares of sinh(radius) must not overflow
+# sqrt(c) * radius is capped at this value, so that squares of sinh(radius) do not overflow
 _CAP = {torch.float32: 40.0, torch.float64: 350.0}
 _LIMIT = {dtype: math.sinh(cap) ** 2 for dtype, cap in _CAP.items()}
-# squared length at which tangent vectors are capped; a vector of length cap at the cap has cap * cosh(cap)
+# Cap of the squared length of tangent vectors: at a capped point a vector of length cap has cap * cosh(cap)
 _LONGEST = {torch.float32: 1e37, torch.float64: 1e307}
-# from this squared norm of a scaled space part on, vectors are split into a radial and a perpendicular part
+# vectors are split into a radial and a perpendicular part if the squared norm of the scaled space part exceeds this
 _FAR = 0.25
 
 
@@ -60,16 +60,16 @@ def _bound(v: Tensor, c: Curvature, limit: float) -> tuple[float | Tensor, Tenso
     """
     square = square_norm(v)
     q = _times(square, c)
-    # on a CPU reading the maximum is cheap, so the rare case alone needs the rest; NaN fails this test
+    # on a CPU reading the maximum is cheap, so most calls return here; NaN goes on
     if v.device.type == "cpu" and not plain(v) and q.numel() and q.amax().item() <= limit:
         return 1.0, q
-    over = torch.isinf(q)  # in these rows the largest coordinate replaces the norm
+    over = torch.isinf(q)  # in these rows the norm overflows: use the largest coordinate
     largest = _overflowing(v, over)
-    # 0 instead of the infinite square, because the gradient of the curvature would be infinity times 0
+    # 0 instead of the infinite square: otherwise the gradient of the curvature would be infinity times 0
     q = torch.where(over, largest * math.inf, torch.where(over, 0.0, square) * c)
     with torch.no_grad():
         factor = math.sqrt(limit) / torch.sqrt(torch.where(over, torch.full_like(q, limit), q).clamp(min=limit))
-        factor = torch.where(q > limit, factor, torch.ones_like(q))  # exactly 1
+        factor = torch.where(q > limit, factor, torch.ones_like(q))  # rows within the limit get exactly 1
         factor = torch.where(over, math.sqrt(limit / v.shape[-1]) / _root(c) / largest, factor)
     return factor, q.clamp(max=limit)
 
@@ -174,7 +174,7 @@ def _move(qx: Tensor, radial: Tensor, ahead: Tensor, perp: Tensor, chord: Tensor
     """
     tx, nx = torch.sqrt(1 + qx), safe_sqrt(qx)
     outward = nx * torch.sqrt(1 + chord * chord) + tx * radial
-    inside = radial < -0.01  # above it no cancellation occurs
+    inside = radial < -0.01  # for other directions nothing cancels
     one = torch.ones_like(radial)
     bottom = torch.where(inside, chord - radial, one)
     inward = torch.sinh(asinh(nx) - ahead) + tx * (perp / bottom)

@@ -22,7 +22,7 @@ from .frame import _arrive, _capped, _join, _root, _scaled
 from .isometries import boost, unboost
 from .points import _expmap0, logmap0
 
-_STEP = 2.0  # longest Newton step in radii of curvature: 1 is slower, from 4 on far sets do not converge
+_STEP = 2.0  # longest Newton step as sqrt(c) times its length: 1 converges more slowly, 4 diverges for distant points
 
 
 @stable("x", sets=("x",))
@@ -125,7 +125,7 @@ def lorentz_square(time: Tensor, space: Tensor, dim: int = -1) -> Tensor:
 
 def centroid_space(time: Tensor, space: Tensor, c: Curvature, dim: int = -1) -> Tensor:
     """Space parts, along ``dim``, of the centroids with these mean times and mean space parts."""
-    # for far points the square cancels; a mean of points has at least 1
+    # for distant points the square cancels, but a mean of points has at least 1
     return space / torch.sqrt((lorentz_square(time, space, dim) * c).clamp(min=1.0))
 
 
@@ -158,15 +158,14 @@ def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, s
     weights, _ = _normalised(weights, -1)
     with torch.no_grad():
         mean = centroid(x, weights, c)
-        ask = not plain(mean)  # whether the value of a tensor can be read
+        ask = not plain(mean)  # whether Python can read the values of the tensor
         for _ in range((steps if ask else min(steps, 8)) - 1):
             step = _newton(mean, x, weights, c)
             mean = boost(mean, _expmap0(step, c), c)
             if ask and not (step.numel() and step.abs().max() > 4 * torch.finfo(x.dtype).eps):
                 break
     mean = mean.detach()
-    # A step has the right derivative where it starts from the mean, and the right second derivative where it starts
-    # from a mean with the right derivative.
+    # A step from the mean itself has the right derivative; a second one also has the right second derivative.
     for _ in range(1 if torch.compiler.is_compiling() else 2):
         mean = boost(mean, _expmap0(_newton(mean, x, weights, c), c), c)
     return mean
@@ -179,13 +178,13 @@ def _newton(mean: Tensor, x: Tensor, weights: Tensor, c: Curvature) -> Tensor:
     with torch.no_grad():
         q = square_norm(logs)
         stretch = torch.sqrt(1 + c * q * sinhc_sqrt(c * q) ** 2) / sinhc_sqrt(c * q)  # d coth d
-        # along the geodesic 1, across d coth d
+        # eigenvalues: 1 along the geodesic, d coth d perpendicular to it
         inverse = torch.where(q > 0, (1 - stretch) / torch.where(q > 0, q, torch.ones_like(q)), torch.zeros_like(q))
         hessian = torch.matmul((logs * (weights * inverse)).transpose(-1, -2), logs)
         across = (weights * stretch).sum(-2)
-        across = torch.where(across > 0, across, torch.ones_like(across))  # weights that are all 0: no step
+        across = torch.where(across > 0, across, torch.ones_like(across))  # all weights are 0: do not move
         hessian = hessian + torch.diag_embed(across.expand(*logs.shape[:-2], logs.shape[-1]))
     step: Tensor = torch.linalg.solve(hessian, (weights * logs).sum(-2))
-    with torch.no_grad():  # far from the mean the Hessian does not describe the mean, so the step is bounded
+    with torch.no_grad():  # limit the step, because far from the mean the Hessian there is a poor guide
         factor = (_STEP / safe_sqrt(c * square_norm(step))).clamp(max=1)
     return step * factor

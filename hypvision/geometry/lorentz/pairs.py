@@ -31,7 +31,7 @@ from ..numerics import (
 from ..rows import in_blocks
 from .frame import _FAR, _capped, _root, _times
 
-# Largest c (|x_s|^2 + |y_s|^2) at which plain float64 keeps the digits of float32 points: both at the radius 8
+# Largest c (|x_s|^2 + |y_s|^2) for which float64 keeps all digits of float32 points, reached by two points of radius 8
 _REACH = 2 * math.sinh(8.0) ** 2
 
 
@@ -142,7 +142,7 @@ class Pair:
         self.delta, self.sum = y - x, x + y
         one = torch.ones_like(self.nx * self.ny)
         length = self.nx + self.ny
-        # in units of the radius before they are multiplied: squares of the longest would overflow where c is small
+        # scaled by sqrt(c) before the product, because squares of long vectors overflow where c is small
         total = _times(self.sum, self.root)
         self.product = dot(_times(self.delta, self.root), total)  # |y|^2 - |x|^2
         gap = self.product / torch.where(length > 0, length, one)
@@ -150,11 +150,11 @@ class Pair:
         self.a = gap / torch.sqrt(2 * (1 + self.tx * self.ty + product))
         inner = dot(_times(x, self.root), _times(y, self.root))
         base = square_norm(total)
-        # where one radius is tiny beside the other, the angle does not matter, and the quotient or its derivative
-        # overflows
+        # If one radius is tiny compared with the other, skip the angle: it does not matter, but its quotient would
+        # overflow.
         acute = (inner > 0) & (product * 1e30 > base)
         acute = acute & (product * 1e36 > base / torch.where(acute, product, one))
-        # |sum| |across| is the area of the parallelogram; the quotient comes first, because it is of order 1
+        # |sum| |across| is the area of the parallelogram; divide first, because the quotient is about 1
         share = base / torch.where(acute, 8 * (product + inner), one)
         apart = acute & ((qx - qy).abs() > 0.9 * (qx + qy))
         across = _across(x, y, acute, apart & (qx < qy), apart & (qx > qy))

@@ -138,7 +138,7 @@ class _Dist0(Function):
         if ctx.needs_input_grad[1]:
             by_c = ((length / root - out) * grad).sum() / (2 * c)
         slope = torch.div(grad, root.mul_(length), out=root)
-        if not length.amin().item() > 0:  # at the origin the gradient is 0
+        if not length.amin().item() > 0:  # the gradient at the origin is 0
             slope.masked_fill_(length == 0, 0)
         gx = torch.empty_like(x)
         torch.mul(x[..., 1:], slope, out=gx[..., 1:])

@@ -67,10 +67,10 @@ def _expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     return _expmap_far(x, u, c)
 
 
-# Up to this sinh(r)^2 of a point and this squared length of a tangent vector the textbook formula has an error of a few
-# units of round-off: radius 1.5, length 2
+# Up to this sinh(r)^2 of the point (r = 1.5) and squared length of the tangent vector (length 2) the textbook formula
+# errs by a few units of round-off.
 _NEARBY = math.sinh(1.5) ** 2, 4.0
-# Up to this norm of all vectors together, and this time of the points (radius 10), no product overflows
+# While the norm of all vectors and the time of the points (radius 10) stay below these, no product overflows.
 _SHORT, _MODERATE = 1e15, math.cosh(10.0)
 
 
@@ -88,7 +88,7 @@ def _expmap_textbook(x: Tensor, v: Tensor, c: Curvature) -> Tensor | None:
     return _join(_times(time, 1 / _root(c)), torch.addcmul(x * cosh, v, stretch))
 
 
-# Up to this sinh(r)^2 of a point (radius 10), and squared length of a tangent vector, the formula in float64 is exact
+# Up to this sinh(r)^2 of a point (radius 10) and squared length of a tangent vector the float64 formula is exact.
 _REACH = math.sinh(10.0) ** 2, 100.0
 
 
@@ -163,7 +163,7 @@ def _time(space: Tensor, c: Curvature) -> Tensor:
 def _logmap_far(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     dtype = torch.promote_types(x.dtype, y.dtype)
     pair, root = far_pair(x, y, c), _root(c)
-    # distance / sinh(distance) in two factors: large numbers are divided before anything is multiplied by them
+    # distance / sinh(distance) as two factors, so that large numbers are divided before they are multiplied
     bottom = 1 + pair.q / 4
     scale = saturate_gradient(asinhc_sqrt(pair.q / 4) * torch.sqrt(bottom))
     far = pair.far()
@@ -233,7 +233,7 @@ class _Proju(Function):
         gx.addcmul_(point, by_time)
         first.zero_()
         by_c = None
-        if ctx.needs_input_grad[2]:  # the time falls with the curvature
+        if ctx.needs_input_grad[2]:  # the gradient through the time, which decreases with the curvature
             by_c = ((by_amount * amount).sum() - by_time.sum() / (2 * c)) / c
         return gx, gv, by_c, None
 
@@ -245,7 +245,7 @@ def _proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     vector = v[..., 1:]
     amount = saturate(dot(space, vector) - time * v[..., :1])
     out = saturate(vector + space * amount)
-    # not the product with the vector, which may have overflowed
+    # not the product with the tangent vector, which may overflow
     return _join(saturate(dot(space, vector) / time + amount * (q / time)), out)
 
 
@@ -314,7 +314,7 @@ def _transp_far(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     root = pair.root
     along = dot(pair.x, v) * root
     across = _perpendicular(pair.delta, pair.x, far)
-    bottom = 2 + pair.q / 2  # the division comes first, because products of large numbers overflow
+    bottom = 2 + pair.q / 2  # divide first, because products of large numbers overflow
     perp = dot(across * root / bottom, _perpendicular(v, pair.x, far))
     polar = pair.radial() / bottom * (along / (nx * pair.tx)) + perp
     plain = dot(pair.delta * root / bottom, v) - pair.product / bottom / (pair.tx + pair.ty) * (along / pair.tx)
@@ -326,13 +326,13 @@ def _transp_far(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 @stable("x", space=("u",))
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Parallel transport from the origin to ``x`` ``(..., n + 1)`` of ``u`` ``(..., n)``; returns ``(..., n + 1)``."""
-    if isinstance(c, Tensor):  # one curvature for each row, so that the gradient of each is bounded
+    if isinstance(c, Tensor):  # one curvature per row, so that each row's gradient is limited
         c = saturate_gradient(c * torch.ones_like(x[..., :1]))
     space, q = _capped(x[..., 1:], c)
     u, root = _scaled_tangent(u, 1.0), _root(c)
     if isinstance(root, Tensor):
         root = saturate_gradient(root)
-    # in float64: it may be tiny compared with the lengths
+    # in float64, because the product may be tiny compared with the lengths
     along = dot(widen(space), widen(u)).to(u.dtype) * root
     return _join(along, u + space * (along * root / (1 + torch.sqrt(1 + q))))
 

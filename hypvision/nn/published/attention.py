@@ -128,15 +128,15 @@ class LorentzAttention(_Attention):
     def forward(self, x: Tensor, context: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         c = self.manifold.c
         query, key, value = self._heads(x, context)
-        # scale the queries by the temperature, so that it gets a gradient from every kernel
+        # scale the queries by the temperature: every attention kernel then gives it a gradient
         factor = (2 / self.scale).to(query.dtype)
         query = torch.cat([-space_time(query, c).to(query.dtype), query], -1) * factor
         key = torch.cat([space_time(key, c).to(key.dtype), key], -1)
         dropout = self.dropout if self.training else 0.0
-        # use time - 1/sqrt(c): the softmax weights sum to 1, and small numbers keep their digits in half precision
+        # use time - 1/sqrt(c), as weights sum to 1: small differences keep their digits in half precision
         rise = space_time(value, c) - 1 / c**0.5
         value = torch.cat([rise.to(value.dtype), value], -1)
-        if dropout:  # dropout changes the sum of the weights; a column of ones computes it
+        if dropout:  # dropout changes the sum of the weights, so a column of ones computes it
             query, key, value = F.pad(query, (0, 1)), F.pad(key, (0, 1)), F.pad(value, (0, 1), value=1.0)
         mean = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=1.0)
         wide = precise(mean)
@@ -199,7 +199,7 @@ class LorentzLinearAttention(_Attention):
         """Positive features of the same length, sharpened by the power."""
         wide = precise(x)
         u = (wide.relu() + 1e-6) / (self.scale.to(wide.dtype).abs() + 1e-6)
-        # relative to the largest entry: powers of large features would overflow
+        # divide by the largest entry, because powers of large features overflow
         top = u.amax(-1, keepdim=True)
         sharp = (u / top) ** self.power
         length = safe_sqrt((u * u).sum(-1, keepdim=True))

@@ -82,11 +82,11 @@ class PoincareConv2d(nn.Module):
         c, weight = self.manifold.c, self.weight.to(x.dtype)
         root, geometry = c**0.5, (self.stride, self.padding, self.dilation)
         patch = self.in_channels * math.prod(self.kernel_size)
-        # tangent vectors as long as the distance, which is twice the length in the ball's own metric
+        # tangent vectors have the length of the distance, twice their length in the metric of the ball
         scale = 2 * math.exp(log_beta(patch) - log_beta(self.in_channels))
         tangent = self.manifold.logmap0(x.movedim(1, -1)).movedim(-1, 1) * scale
         square = box_sum(space_square(tangent, 1), self.kernel_size, *geometry) * c
-        square = square.clamp(max=1600.0)  # radius 40
+        square = square.clamp(max=1600.0)  # limits the radius to 40
         length = safe_sqrt(square_norm(weight.flatten(1)))
         unit = weight / torch.where(length > 0, length, torch.ones_like(length)).view(-1, 1, 1, 1)
         along = F.conv2d(tangent, unit, None, *geometry) * (root * sinhc_sqrt(square))

@@ -74,7 +74,7 @@ class FGGLinear(nn.Module):
                 isometric_(weight)
             elif init == "identity":
                 nn.init.eye_(weight).mul_(0.5)
-                # rows beyond the identity would be zero vectors
+                # rows beyond the identity would be all zero
                 weight[in_features:].normal_(std=0.5 * in_features**-0.5)
             else:
                 weight.normal_(std=std[init])
@@ -100,7 +100,7 @@ class FGGLinear(nn.Module):
         time = space_time(x, self.manifold.c)
         out = F.linear(x, planes[:, 1:].to(x.dtype))
         out = out + (time * planes[:, 0]).to(out.dtype)
-        if out.dtype != torch.float16:  # half precision overflows long before radii reach the cap of the geometry
+        if out.dtype != torch.float16:  # half precision overflows before radii reach the cap of the geometry
             limit = math.sinh(40.0) / math.sqrt(self.out_features)
             out = out.clamp(-limit, limit)
         return self.activation(out)

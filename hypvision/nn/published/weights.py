@@ -56,7 +56,7 @@ from hypvision.nn.published.linear import FGGLinear, PLFCLinear, PoincareFullyCo
 from hypvision.nn.published.mlr import FGGMLR, GaneaMLR, PoincareMLR
 from hypvision.nn.published.norm import GyroLorentzBatchNorm1d, GyroLorentzBatchNorm2d
 
-_State = dict[str, Tensor | None]  # None for an optional entry that is not there
+_State = dict[str, Tensor | None]  # None for a missing optional weight
 
 
 class _Entries:
@@ -128,7 +128,7 @@ def _efficient(layer: EfficientLorentzConv2d | EfficientLorentzLinear, entries: 
 
 
 def _transposed(layer: LorentzConvTranspose2d, entries: _Entries) -> _State:
-    entries.maybe("pad_weight")  # ones that spread the pixels
+    entries.maybe("pad_weight")  # constant weights (ones) that insert zeros between the pixels
     return {f"conv.{name}": value for name, value in _lorentz_conv(layer.conv, entries, "conv.").items()}
 
 
@@ -136,7 +136,7 @@ def _batch_norm(layer: nn.Module, entries: _Entries) -> _State:
     return {
         "beta": entries.take("beta"),
         "gamma": entries.take("gamma").reshape(1),
-        "running_mean": entries.take("running_mean")[1:],  # a tangent vector at the origin, whose time is 0
+        "running_mean": entries.take("running_mean")[1:],  # drop the time, which is 0 in a tangent vector at the origin
         "running_var": entries.take("running_var").reshape(1),
     }
 
@@ -189,7 +189,7 @@ def _hypercore_attention(layer: LorentzAttention, entries: _Entries) -> _State:
             "hypercore's attention reads the times of the heads: create the layer with join='points' (its "
             "trans_heads_concat) or 'centroid', and with head_dim one less than its channels per head."
         )
-    entries.maybe("bias")  # a constant bias of the scores, which the softmax ignores
+    entries.maybe("bias")  # drop the constant bias of the scores, which the softmax ignores
     out: _State = {"scale": entries.take("scale").reshape(1)}
     for ours, theirs, part in (("query", "Wq", layer.query), ("key", "Wk", layer.key), ("value", "Wv", layer.value)):
         found = _hypercore_linear(part, entries, f"{theirs}.")
@@ -251,7 +251,7 @@ _HYPERBOLICCV: _Readers = {
     LorentzBatchNorm2d: _batch_norm,
     LorentzMLR: _renamed(a="a", z="z"),
 }
-# Library -> readers of its layers, and suffixes of names that only repeat the curvature.
+# Library -> (functions that read its layers, suffixes of names that only repeat the curvature).
 LAYOUTS: dict[str, tuple[_Readers, tuple[str, ...]]] = {
     "hyperboliccv": (_HYPERBOLICCV, (".manifold.k",)),
     "lhier": (

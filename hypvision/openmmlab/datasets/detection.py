@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mmcv.transforms import LoadImageFromFile
-from mmdet.datasets import BaseDetDataset, CocoDataset, XMLDataset
+from mmdet.datasets import BaseDetDataset, CocoDataset, CocoPanopticDataset, XMLDataset
 from mmdet.datasets import VOCDataset as PascalDataset
 from mmdet.datasets.api_wrappers import COCO
 from mmdet.evaluation.metrics import coco_metric
@@ -47,7 +47,7 @@ from hypvision.viz.palette import palette
 
 _logger = logging.getLogger(__name__)
 
-_NEEDED = {  # what mmdet reads of each entry
+_NEEDED = {  # the keys that mmdet reads in each list
     "images": ("id", "file_name", "height", "width"),
     "annotations": ("id", "image_id", "category_id", "bbox"),
     "categories": ("id", "name"),
@@ -122,7 +122,7 @@ class CheckedCOCO(COCO):
         check.finish()
         content["annotations"] = boxes
         for item in boxes:
-            if item["id"] == 0:  # pycocotools takes 0 for an object that was not found
+            if item["id"] == 0:  # for pycocotools the id 0 means that no object was matched
                 item["id"] = int(max(seen)) + 1
 
     def check_masks(self) -> None:
@@ -195,7 +195,7 @@ def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str
             f"The annotation file '{path}' is damaged: it is not valid JSON ({error}). Download or copy it again."
         ) from error
     if isinstance(content, dict):
-        content.setdefault("annotations", [])  # as in the lists of test images that come without truth
+        content.setdefault("annotations", [])  # lists of test images have no annotations
     if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in needed):
         raise HypvisionError(f"The annotation file '{path}' lacks one of the lists {', '.join(needed)}. {_ADVICE}")
     for kind, keys in needed.items():
@@ -237,7 +237,7 @@ def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, 
     return found
 
 
-CocoDataset.COCOAPI = CheckedCOCO  # also for the data sets of mmdet that derive from it
+CocoDataset.COCOAPI = CheckedCOCO  # replaces it also in mmdet's data sets that derive from CocoDataset
 coco_metric.COCO = CheckedCOCO
 
 
@@ -337,10 +337,19 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
         """The images with their objects."""
         masks = any(getattr(step, "with_mask", False) for step in self.pipeline.transforms)
         self.COCOAPI = partial(self._open, masks=masks)
+        self.checked = False
         return super().load_data_list()
 
+    def parse_data_info(self, raw_data_info: dict) -> Any:
+        """An image with its objects; counts those that mmdet drops of a file that it reads in its own way (LVIS)."""
+        info = super().parse_data_info(raw_data_info)
+        dropped = len(raw_data_info["raw_ann_info"]) - len(info["instances"])
+        if dropped and not self.checked:
+            self.usage.leave_out("boxes", "without area or outside the image", info["img_path"], dropped)
+        return info
+
     def _open(self, path: str, masks: bool) -> CheckedCOCO:
-        coco = CheckedCOCO(path, self.usage, masks)
+        coco, self.checked = CheckedCOCO(path, self.usage, masks), True
         classes, own = self.metainfo["classes"], {number: item["name"] for number, item in coco.cats.items()}
         compare_names(list(own.values()), classes, f"The annotation file '{path}'", self.ignored)
         for item in coco.dataset["annotations"]:
@@ -394,7 +403,7 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
             beside = sorted(image.parent.glob(f"{glob.escape(image.stem)}.*"))
             image = next((file for file in beside if file.suffix.lower() in SUFFIXES), image)
         width, height = (_number(root.findtext(f"size/{side}", "")) for side in ("width", "height"))
-        if not whole_size(height, width):  # some tools write 0, others nothing
+        if not whole_size(height, width):  # some tools write a size of 0, others none
             width, height = open_image(image).size
         objects = enumerate(root.findall("object"), start=1)
         instances = [self._instance(item, path, number, int(height), int(width)) for number, item in objects]
@@ -428,6 +437,16 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
 @DATASETS.register_module(force=True)
 class VOCDataset(CheckedVOCDataset, PascalDataset):
     """mmdet's VOCDataset, Pascal's 20 classes, read as :class:`CheckedVOCDataset`."""
+
+
+for _stock in set(DATASETS.module_dict.values()):
+    # mmdet's further formats of boxes, each under its own names; workers find the classes in this module
+    _base = CheckedCocoDataset if issubclass(_stock, CocoDataset) else CountedDataset
+    _fits = issubclass(_stock, BaseDetDataset) and (_base is CheckedCocoDataset or _stock.METAINFO.get("classes"))
+    if _fits and not issubclass(_stock, (CountedDataset, CocoPanopticDataset)):
+        globals()[_stock.__name__] = type(_stock.__name__, (_base, _stock), {"__module__": __name__})
+        for _name in [name for name, kind in DATASETS.module_dict.items() if kind is _stock]:
+            DATASETS.register_module(_name, True, globals()[_stock.__name__])
 
 
 def _number(text: str) -> float:

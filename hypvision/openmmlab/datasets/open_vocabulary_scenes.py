@@ -87,7 +87,7 @@ class OpenVocabScenesDataset(BaseDetDataset):
             return None
         labels = [label for label, *_ in found]
         boxes = np.array([box for _, box, *_ in found], dtype=np.float32).reshape(-1, 4)
-        ids = np.zeros(scene.instances.shape, dtype=np.int64)  # 0 has no label
+        ids = np.zeros(scene.instances.shape, dtype=np.int64)  # 0 means no label
         for _, _, mask, number in found:
             ids[mask] = number
         size, path = image.shape[:2], f"{self.split}_{idx:06d}.png"

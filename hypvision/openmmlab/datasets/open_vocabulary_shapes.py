@@ -22,7 +22,7 @@ CLASSES = {
 """Names by level: 17 with the ground, or 97 with every colour of every shape."""
 
 NOVEL = {
-    "shape": ("cross", "house", "pentagon", "ring"),  # one of each kind
+    "shape": ("cross", "house", "pentagon", "ring"),  # one shape of each kind
     "colour-shape": tuple(
         f"{colour} {shape}" for i, colour in enumerate(COLOURS) for j, shape in enumerate(_SHAPES) if (i + j) % 4 == 0
     ),

@@ -45,7 +45,8 @@ def _init_with_colours(
     one_of((False, True, "ignore"), rgb_masks=rgb_masks)
     metainfo = kwargs.get("metainfo") or {}
     _check_classes_given(metainfo.get("classes"), type(self).METAINFO.get("classes"))
-    # The colours of the labels in the files; those given with a subset of the classes are the subset's.
+    # Colours of the labels in the files. If the data set selects classes, their given colours are those of the
+    # selection.
     self.mask_palette, self.rgb_masks, self.whole_palette = mask_palette, rgb_masks, True
     if mask_palette is None:
         self.whole_palette = metainfo.get("palette") is None
@@ -95,7 +96,7 @@ def _is_default(self: Any, option: str) -> bool:
 def _load_pairs(self: Any) -> list[dict[str, Any]]:
     """As in mmseg, but images are found whatever the case of their suffix, and with the suffixes of other formats where
     none was given."""
-    if self.backend_args:  # files of a remote store
+    if self.backend_args:  # the files are in a remote store
         return _load_data_list(self)
     images, maps = (self.data_prefix.get(key) for key in ("img_path", "seg_map_path"))
     listed = self.ann_file and not os.path.isdir(self.ann_file)
@@ -145,7 +146,7 @@ class LoadLabelMap(LoadAnnotations):
             return
         reduce = results.get("reduce_zero_label") if self.reduce_zero_label is None else self.reduce_zero_label
         labels = labels_of({**results, "reduce_zero_label": reduce}, self.last_is_ignored)
-        # mmcv resizes with Pillow in 8 bits only, so 8 bits are kept where they hold the labels.
+        # mmcv resizes with Pillow only maps of 8 bits, so use 8 bits if the labels fit.
         narrow = labels.min(initial=0) >= 0 and labels.max(initial=0) <= 255
         results["gt_seg_map"] = labels.astype("uint8") if narrow else labels
         results["seg_fields"].append("gt_seg_map")
@@ -170,7 +171,7 @@ class CamVidDataset(BaseSegDataset):
     METAINFO = dict(classes=tuple(_CAMVID), palette=[list(colour) for colour in _CAMVID.values()])
 
     def __init__(self, img_suffix: str = ".jpg", seg_map_suffix: str = ".png", **kwargs):
-        # A subset of METAINFO's classes: mmseg maps what is left out (void) to the ignored label 255.
+        # Select METAINFO's classes without void: mmseg maps the rest to the ignored label 255.
         kwargs.setdefault("metainfo", dict(classes=tuple(_CAMVID)[:-1]))
         super().__init__(img_suffix=img_suffix, seg_map_suffix=seg_map_suffix, reduce_zero_label=False, **kwargs)
 

@@ -156,7 +156,8 @@ class OpenVocabRoIHead(StandardRoIHead):
         super().__init__(**kwargs)
         self.clip_temperature, self.alpha, self.beta = clip_temperature, alpha, beta
         self.region_weight = region_weight
-        fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)  # checks the weights
+        # raises an error if alpha or beta is invalid
+        fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)
 
     def _bbox_forward(self, x: OpenVocabMaps, rois: Tensor) -> dict[str, Tensor]:
         self.bbox_head.num_classes = len(x.text)
@@ -208,7 +209,7 @@ class OpenVocabRoIHead(StandardRoIHead):
             scores = fuse_scores(scores, clip, x.seen, self.alpha, self.beta)
             if rescale:
                 boxes = boxes / boxes.new_tensor(meta["scale_factor"]).repeat(2)
-            # The column of the background is not read.
+            # the column of the background is never read
             padded = torch.cat([scores, scores.new_zeros(len(scores), 1)], 1)
             kept, labels = multiclass_nms(
                 boxes, padded, rcnn_test_cfg.score_thr, rcnn_test_cfg.nms, rcnn_test_cfg.max_per_img

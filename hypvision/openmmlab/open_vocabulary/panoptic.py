@@ -64,7 +64,7 @@ class OpenVocabMaskFormerHead(MaskFormerHead):
     def forward(self, x: OpenVocabMaps, batch_data_samples: list[DetDataSample]) -> tuple[Tensor, Tensor]:
         """Class logits (layers, B, Q, T + 1), the last of nothing, and mask logits (layers, B, Q, h, w)."""
         count = len(x.text)
-        self.num_things_classes = self.num_classes = count  # for the targets, where things and stuff are alike
+        self.num_things_classes = self.num_classes = count  # targets do not distinguish things from stuff
         self.class_weight = self.loss_cls.class_weight = [1.0] * count + [self.void_weight]
         embeddings, masks = super().forward(x, batch_data_samples)
         return self.classifier(embeddings, x.text), masks
@@ -170,7 +170,8 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         self.test_cfg = {**dict(score_thr=0.5, overlap_thr=0.8), **(test_cfg or {})}
         self.alpha, self.beta, self.clip_temperature = alpha, beta, clip_temperature
         self.region_weight = region_weight
-        fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)  # checks the weights
+        # raises an error if alpha or beta is invalid
+        fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)
 
     def set_test_classes(
         self, classes: str | Path | Sequence[str], things: str | Path | Sequence[str] | None = None
@@ -512,7 +513,7 @@ class OpenVocabPanopticMetric(Metric):
             segmentation = np.where(total > 0, np.where(tp > 0, iou / tp, 0), np.nan)
             recognition = np.where(total > 0, tp / total, np.nan)
 
-        if not occurs.any():  # without a true segment, false ones count for nothing
+        if not occurs.any():  # no class occurs in the truth, so wrong segments cannot be rated
             quality, segmentation, recognition = [np.full(len(names), np.nan)] * 3
         found = dict(PQ=mean_percent(quality), SQ=mean_percent(segmentation), RQ=mean_percent(recognition))
         return found | {f"PQ_{group}": mean_percent(quality[numbers]) for group, numbers in groups.items() if numbers}

@@ -41,7 +41,7 @@ def load_openvocab(config: str | Path | Any, weights: str | Path, device: str | 
 
     config = load_config(config)
     import_extensions(config)
-    config.model.clip.load_weights = False  # they are in the checkpoint
+    config.model.clip.load_weights = False  # the checkpoint contains CLIP's weights
     if config.model.get("backbone"):
         config.model.backbone.init_cfg = None
     with DefaultScope.overwrite_default_scope(config.get("default_scope", "mmdet")), readable_errors():

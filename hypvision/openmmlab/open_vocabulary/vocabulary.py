@@ -63,7 +63,7 @@ class Vocabulary(OpenVocabularyCLIP):
     std: Tensor
     backbone: nn.Module | None
     neck: nn.Module | None
-    test_step: Callable[..., list[Any]]  # of mmengine's BaseModel, which every model with this mix-in is
+    test_step: Callable[..., list[Any]]  # method of mmengine's BaseModel, which every class with this mix-in extends
 
     def set_vocabularies(
         self,
@@ -84,7 +84,7 @@ class Vocabulary(OpenVocabularyCLIP):
         self.fixed = dict(train=train_classes is not None, test=test_classes is not None)
         self.train_classes = () if train_classes is None else load_classes(train_classes)
         self.test_classes = self.train_classes if test_classes is None else load_classes(test_classes)
-        self.data_things: tuple[str, ...] | None = None  # of panoptic data
+        self.data_things: tuple[str, ...] | None = None  # names of things in panoptic data
 
     def set_test_classes(
         self, classes: str | Path | Sequence[str], things: str | Path | Sequence[str] | None = None
@@ -206,7 +206,7 @@ class DatasetClassesHook(Hook):
         own = getattr(model, f"{phase}_classes")
         if phase == "test":
             model.data_things = loader.dataset.metainfo.get("thing_classes")
-        # Words may differ from the data's names, but each label needs one; a segmentor may map many to one background.
+        # The names may differ from the data's, but each label needs one; a segmentor may map several to the background.
         if len(own) != len(names) and getattr(model, "background_from", None) is None:
             raise HypvisionError(
                 f"The {phase} data have {len(names)} classes, but model.{phase}_classes has {len(own)} names. Give a "
@@ -226,7 +226,7 @@ class TextRadiusHook(Hook):
         convention: of that function.
     """
 
-    priority = "LOW"  # after DatasetClassesHook
+    priority = "LOW"  # runs after DatasetClassesHook
 
     def __init__(self, c: float = 0.01, convention: str = "metric2"):
         self.how = dict(c=c, convention=convention)
@@ -242,7 +242,7 @@ class TextRadiusHook(Hook):
         if not isinstance(model, Vocabulary) or not is_main_process():
             return
         known, tested = set(model.train_classes), model.test_classes
-        if not model.fixed["test"] and runner.val_loop is not None:  # before the first validation
+        if not model.fixed["test"] and runner.val_loop is not None:  # runs before the first validation
             tested = load_classes(list(runner.val_dataloader.dataset.metainfo["classes"]))
         lists = {"base": model.train_classes, "novel": [name for name in tested if name not in known]}
         clip = CLIPBundle(model.clip, model.tokenizer, (), ())

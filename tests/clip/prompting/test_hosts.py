@@ -255,7 +255,7 @@ def test_tip_adapter():
     with pytest.raises(HypvisionError, match="made for 8 images of 4 classes, but the data has 7 of 4"):
         host.fill(features[:7], torch.tensor([0, 1, 2, 3, 0, 1, 2]))
     host.set_classes(OTHERS)
-    with pytest.raises(HypvisionError, match="cannot tell 2 others"):
+    with pytest.raises(HypvisionError, match="cannot recognise 2 others"):
         host(images)
 
 
@@ -325,7 +325,7 @@ def test_linear_probe():
     image = reference.unit(host.clip.encode_image(images))
     close(host(images).logits(), image @ host.learner.weight.T + host.learner.bias)
     host.set_classes(OTHERS)
-    with pytest.raises(HypvisionError, match="tells 4 classes, so it cannot tell 2 others"):
+    with pytest.raises(HypvisionError, match="was trained on 4 classes, so it cannot recognise 2 others"):
         host(images)
 
 
@@ -554,7 +554,7 @@ def test_mistakes_are_explained():
     fails("needs {}", host.set_classes, NAMES, "a photo")
     own = make("coop", per_class=True, classes=4)
     own.set_classes(OTHERS)
-    fails("cannot tell 2 others", own.texts)
+    fails("cannot recognise 2 others", own.texts)
     resnet = bundle()
     resnet.model.visual = torch.nn.Linear(1, 1)
     fails("no prompts can enter it. Methods for it: zeroshot", build_host, resnet, "maple", depth=2)

@@ -7,8 +7,8 @@ blocks S that start at the identity (:mod:`.layer`); everything else of CLIP sta
 >>> model, _, preprocess = open_clip.create_model_and_transforms("ViT-B-16", "openai", force_quick_gelu=True)
 >>> adapters.inject(model, "hyperclip")            # identity: the outputs are those of CLIP
 
-Outside the radial clip the map is linear and the curvature cancels; :func:`clip_report` tells how far a model is from
-that clip.
+Outside the radial clip the map is linear and the curvature cancels; :func:`clip_report` measures how far a model
+is from that clip.
 """
 
 from hypvision.clip.adapters.hyperclip.config import HyperCLIPConfig

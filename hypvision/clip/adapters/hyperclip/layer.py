@@ -30,8 +30,8 @@ from hypvision.clip.memo import Memo
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import Function, exact, tanhc
 
-_EPS_ARTANH = 1e-5  # official: artanh's argument stays in +-(1 - 1e-5)
-_EPS_BALL = 1e-3  # official: points are projected to the radius (1 - 1e-3) / sqrt(c)
+_EPS_ARTANH = 1e-5  # official code: artanh's argument stays in +-(1 - 1e-5)
+_EPS_BALL = 1e-3  # official code: points are projected to the radius (1 - 1e-3) / sqrt(c)
 _MIN_NORM = 1e-5
 _TANH_LIMIT = 15.0
 CLIP_RADIUS = math.atanh(1 - _EPS_BALL)
@@ -65,7 +65,7 @@ def map_rows(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
         if mobius:  # clamp the divisors, because an infinite quotient would make the gradient NaN
             first = _INPUT_RADIUS / a.clamp(min=_INPUT_RADIUS)
             return (y * torch.minimum(first, CLIP_RADIUS / mapped.clamp(min=CLIP_RADIUS))).to(x.dtype)
-        # exp0 shortens w by tanh(a)/a; S is linear, so it commutes with that; log0 lengthens again.
+        # exp0 scales w by tanh(a)/a; S is linear, so the scale can be applied after S; log0 scales back.
         shortened = tanhc(a)
         inside, limit = mapped * shortened, 1 - _EPS_BALL
         lengthened = _atanhc(inside.clamp(max=limit)) * shortened
@@ -74,14 +74,14 @@ def map_rows(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
 
 def _atanhc(z: Tensor) -> Tensor:
     """artanh(z) / z for 0 <= z < 1."""
-    small = z < 1e-2  # the next term of the series is below 1e-16: z^8 / 9
+    small = z < 1e-2  # below 1e-2 the next term of the series, z^8 / 9, is below 1e-16
     large = torch.where(small, 0.5, z)
     q = z.square()
     return torch.where(small, 1 + q * (1 / 3 + q * (1 / 5 + q / 7)), torch.atanh(large) / large)
 
 
 def _norm(x: Tensor, tiny: float) -> Tensor:
-    # The norm has the derivative NaN at 0; the clamped square has 0.
+    # At 0 the derivative of the norm is NaN, that of the clamped square 0.
     largest = x.detach().abs().amax(-1, keepdim=True).clamp(min=tiny)
     return (x / largest).square().sum(-1, keepdim=True).clamp(min=1e-30).sqrt() * largest
 
@@ -128,8 +128,8 @@ class _Clamp(Function):
 
 # The fast map of a packed projection -------------------------------------------------------------------------------
 
-# Blocks of at least this side are multiplied one by one on a CPU, without copies: a batched product would first
-# rearrange all weights and gradients, which costs as much as the products. Smaller blocks are too many for that.
+# On a CPU, blocks of at least this side are multiplied one by one: a batched product would first copy all weights and
+# gradients into another order, which costs as much as the products. Smaller blocks are too many for single calls.
 SMALL = 32
 
 
@@ -174,9 +174,9 @@ class _MapRows(Function):
             limit = _INPUT_RADIUS / (math.sqrt(c) * torch.linalg.vector_norm(w, dim=-1)).clamp(min=_INPUT_RADIUS)
             ratio = ctx.clip / torch.linalg.vector_norm(out, dim=-1).clamp(min=tiny)
             scale = torch.minimum(limit, ratio)
-            if out.device.type != "cpu" or (scale < 1).any():  # reading the value from a GPU would wait for it
+            if out.device.type != "cpu" or (scale < 1).any():  # on a GPU (scale < 1).any() would wait for the device
                 out.mul_(scale[..., None])
-                scale = torch.where(ratio < limit, -scale, scale)  # the sign tells where the radial clip acts
+                scale = torch.where(ratio < limit, -scale, scale)  # negative where the radial clip acts
             else:
                 scale = None
         ctx.side = s.shape[-1]
@@ -187,7 +187,7 @@ class _MapRows(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         w, out, scale = ctx.saved_tensors
-        if scale is not None:  # a clipped row's gradient keeps only the part orthogonal to it
+        if scale is not None:  # the gradient of a clipped row has no radial part
             radial = torch.where(scale < 0, (grad * out).sum(-1) / ctx.clip**2, 0)
             grad = torch.addcmul(grad, out, radial[..., None], value=-1).mul_(scale.abs()[..., None])
         return _product_gradient(grad, w, ctx.side), None, None
@@ -244,20 +244,21 @@ class BlockMaps(nn.Module):
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
             if self._live is not None:
                 return self._live
-            # Distributed training waits for every gradient, so give zeros.
+            # Distributed training waits for the gradient of every parameter, so return zeros.
             zero = 0 * torch.stack([parameter.sum() for parameter in parameters]).sum() if frozen else None
             found = self._adapted(packed) if zero is None else packed + zero.to(packed.dtype)
             self._live = found if self._running else None
             return found
         if frozen:
             return packed
-        if torch.compiler.is_compiling():  # a compiled graph caches nothing between calls
+        if torch.compiler.is_compiling():  # a compiled graph must not use the memo
             return self._adapted(packed)
         return self._memo.get([*parameters, packed], lambda: self._adapted(packed))
 
     def _adapted(self, packed: Tensor) -> Tensor:
         config = self.config
-        if config.fused and config.mobius and not torch.compiler.is_compiling():  # the compiler fuses the operations
+        # a compiler fuses the operations by itself
+        if config.fused and config.mobius and not torch.compiler.is_compiling():
             size = (self.dim // config.block, config.block, config.block)
             blocks = torch.stack([getattr(self, letter).expand(size) for letter in config.projections])
             c = None if config.geometry == "euclidean" else self.c
@@ -276,7 +277,7 @@ class BlockMaps(nn.Module):
         function = map_rows if self.config.fused else map_rows_reference
         return function(x, s, self.c, self.config.mobius).to(x.dtype)
 
-    # Hooks of the module that owns the projection. As methods they are copied with the module.
+    # Hooks on the module that owns the projection. They are methods, so that a copy of the module has its own.
 
     def begin(self, owner: nn.Module, args: Any) -> None:
         """Forward pre-hook: forget the last graph's result."""
@@ -310,7 +311,7 @@ class BlockMaps(nn.Module):
         return super().train(mode)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self._memo.clear()  # moved or cast
+        self._memo.clear()  # the module was moved or cast
         return super()._apply(*args, **kwargs)
 
     def extra_repr(self) -> str:
@@ -322,7 +323,7 @@ class AdaptedWeight(nn.Module):
 
     def __init__(self, maps: BlockMaps):
         super().__init__()
-        self.maps = (maps,)  # a tuple, so that it is no submodule and its parameters have one name
+        self.maps = (maps,)  # a tuple, so that PyTorch does not register the maps as a submodule a second time
 
     def forward(self, packed: Tensor) -> Tensor:
         return self.maps[0](packed)

@@ -69,7 +69,7 @@ class HyperCLIP(Adapter):
             block, owner, maps = site.block, site.owner, site.maps
             block.add_module(self.name, maps)
             if self.config.form == "weight":
-                # The transformer block owns the maps; the parametrised module must not own them too.
+                # The transformer block registers the maps; the parametrised module must not register them again.
                 parametrize.register_parametrization(owner, site.tower.packed_name, AdaptedWeight(maps))
                 self.handles += [
                     owner.register_forward_pre_hook(maps.begin),
@@ -216,8 +216,9 @@ def _remove_parametrization(owner: nn.Module, name: str) -> None:
     kind = type(owner)
     managed = kind.__dict__[name]
     parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
-    setattr(kind, name, managed)  # copies of the module share the class and still need this property
-    for other in [other for other in owner._parameters if other != name]:  # put the projection first again
+    setattr(kind, name, managed)  # copies of the module have the same class, so the class keeps this property
+    # restore the order of parameters: the projection is first
+    for other in [other for other in owner._parameters if other != name]:
         owner._parameters[other] = owner._parameters.pop(other)
 
 

@@ -8,8 +8,8 @@ from hypvision.checks import at_least, more_than, one_of
 from hypvision.clip.adapters.base import AdapterConfig
 
 DEGREES = ("abs", "relu", "clamp")
-# Largest number of classes -> attributes. The paper uses 20 for ImageNet and 24 for SUN397, and says that the best
-# number grows with the classes; the others are ours.
+# (Largest number of classes, attributes). The paper uses 20 attributes for ImageNet and 24 for SUN397 and says that the
+# best number grows with the classes; the other rows are our choice.
 _ATTRIBUTES = ((20, 4), (60, 8), (150, 12), (250, 16), (600, 24))
 _MANY = 20
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_LEAST = 1e-6  # degree of "clamp"
+_LEAST = 1e-6  # least degree of a node with degree="clamp"
 
 
 def refine(text: Tensor, attributes: Tensor, beta: float = 0.1, degree: str = "abs") -> Tensor:
@@ -24,8 +24,8 @@ def refine(text: Tensor, attributes: Tensor, beta: float = 0.1, degree: str = "a
     count = text.shape[-2]
     nodes = torch.cat([text, attributes.expand(*text.shape[:-2], -1, -1)], dim=-2)
     unit = F.normalize(nodes, dim=-1)
-    cosines = unit[..., :count, :] @ unit.mT  # of the classes' rows
-    if degree == "clamp":  # the sum of the products with unit vectors is the product with their sum
+    cosines = unit[..., :count, :] @ unit.mT  # only the rows of classes
+    if degree == "clamp":  # sum of inner products = inner product with the sum
         degrees = (unit @ unit.sum(-2)[..., None])[..., 0].clamp(min=_LEAST)
     else:
         of_attributes = unit[..., count:, :] @ unit.mT

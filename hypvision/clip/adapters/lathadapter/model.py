@@ -139,7 +139,7 @@ class LatentHierarchy(nn.Module):
         of_images, of_attributes = triplets
         noise = (None, None) if gumbel is None else gumbel
         parents = (attributes.detach(), classes.detach()) if config.detach else (attributes, classes)
-        # If each image has its own class features, use the attributes once for each of these sets.
+        # If each image has its own class features, repeat the attributes for each of these sets.
         sets = parents[1] if classes.dim() == 3 else parents[1][None]
 
         def loss(points: Tensor, candidates: Tensor, rows: Tensor, gumbel: Tensor | None) -> Tensor:
@@ -156,7 +156,7 @@ class LatentHierarchy(nn.Module):
     def _draw(self, points: Tensor, labels: Tensor | None, generator: torch.Generator | None) -> Tensor:
         similarity = torch.exp(-self.ball.cdist(points, points)).fill_diagonal_(1.0)
         if labels is not None:
-            similarity += labels[:, None] == labels  # rank images of the same class first
+            similarity += labels[:, None] == labels  # ranks images of the same class first
         config = self.config
         return sample_triplets(
             similarity, config.neighbours, config.draws, config.exclude_anchor, generator, config.least
