@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from hypvision.viz.overlay import printable
+from hypvision.viz.overlay import font, printable
 from hypvision.viz.palette import line_colours
 from hypvision.viz.sheet import fitted, show_names
 
@@ -141,7 +141,7 @@ def mistake_sheet(
         titles: of the pictures of a mistake, above the first row.
         legend: texts with their colours, RGB; None: no field.
     """
-    font, gap, line = ImageFont.load_default(_SIZE), 8, round(1.35 * _SIZE)
+    letters, gap, line = font(_SIZE), 8, round(1.35 * _SIZE)
     tiles = [[fitted(picture, cell) for picture in mistake.pictures] for mistake in mistakes]
     high = max(picture.height for pictures in tiles for picture in pictures)
     wide = len(tiles[0]) * (cell + gap) - gap
@@ -149,35 +149,35 @@ def mistake_sheet(
     columns = min(columns, len(mistakes))
     rows = -(-len(mistakes) // columns)
     step = (wide + 2 * gap, high + below + 2 * gap)
-    places, top = _legend_places([text for text, _ in legend], font, columns * step[0])
+    places, top = _legend_places([text for text, _ in legend], letters, columns * step[0])
     head = top + (line + gap // 2 if titles else 0)
     sheet = Image.new("RGB", (columns * step[0], rows * step[1] + head), "white")
     draw = ImageDraw.Draw(sheet)
     for (text, colour), (x, y) in zip(legend, places):
         if colour is not None:
             draw.rectangle((x, y, x + _SIZE, y + _SIZE), fill=tuple(map(int, colour)))
-        draw.text((x + (0 if colour is None else 20), y - 1), printable(text), "black", font)
+        draw.text((x + (0 if colour is None else 20), y - 1), printable(text), "black", letters)
     for column in range(columns if titles else 0):
         for i, title in enumerate(titles):
             middle = column * step[0] + gap + i * (cell + gap) + cell // 2
-            draw.text((middle, top + gap // 2), title, "black", font, anchor="ma")
+            draw.text((middle, top + gap // 2), title, "black", letters, anchor="ma")
     for place, (mistake, pictures) in enumerate(zip(mistakes, tiles)):
         x, y = place % columns * step[0] + gap, place // columns * step[1] + head + gap
         for i, picture in enumerate(pictures):
             left = x + i * (cell + gap) + (cell - picture.width) // 2
             sheet.paste(picture, (left, y + (high - picture.height) // 2))
         for i, text in enumerate(mistake.lines):
-            draw.text((x, y + high + i * line + 2), _cut(text, font, wide), "black", font)
+            draw.text((x, y + high + i * line + 2), _cut(text, letters, wide), "black", letters)
     return sheet
 
 
 def _legend_places(
-    texts: Sequence[str], font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int
+    texts: Sequence[str], letters: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int
 ) -> tuple[list[tuple[int, int]], int]:
     """Where the entries of a legend begin, in lines of a width, and the height of all."""
     found, x, y = [], 8, 8
     for text in texts:
-        wide = 20 + round(font.getlength(printable(text)))
+        wide = 20 + round(letters.getlength(printable(text)))
         if x > 8 and x + wide > width:
             x, y = 8, y + 2 * _SIZE - 4
         found.append((x, y))
@@ -185,8 +185,8 @@ def _legend_places(
     return found, y + 2 * _SIZE if texts else 0
 
 
-def _cut(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
+def _cut(text: str, letters: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
     text = printable(text)
-    while len(text) > 1 and font.getlength(text) > width:
+    while len(text) > 1 and letters.getlength(text) > width:
         text = f"{text.removesuffix('...')[:-1]}..."
     return text

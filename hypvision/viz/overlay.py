@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -125,8 +127,17 @@ def text_size(image: Image.Image) -> int:
 
 @cache
 def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Pillow's own font in a size in pixels."""
-    return ImageFont.load_default(size)
+    """A font in a size in pixels: DejaVu Sans, which Matplotlib brings, or Pillow's own."""
+    path = _dejavu()
+    return ImageFont.load_default(size) if path is None else ImageFont.truetype(path, size)
+
+
+@cache
+def _dejavu() -> Path | None:
+    """The file of DejaVu Sans, which has Greek and Cyrillic letters; None without Matplotlib."""
+    found = find_spec("matplotlib")
+    path = Path(found.origin or "").parent / "mpl-data/fonts/ttf/DejaVuSans.ttf" if found else None
+    return path if path and path.is_file() else None
 
 
 def _extent(text: str, size: int) -> tuple[int, int]:
@@ -184,5 +195,6 @@ def draw_name(image: Image.Image, name: str, at: tuple[float, float]) -> None:
 
 
 def printable(text: str) -> str:
-    """The text with ``?`` for what Pillow's own font cannot write."""
-    return text.encode("latin-1", "replace").decode("latin-1")
+    """The text with ``?`` for what :func:`font` cannot write: other letters than European ones, and emoji."""
+    last = "\xff" if _dejavu() is None else "\u058a"  # the last of Latin-1, and of Armenian
+    return "".join(letter if letter <= last else "?" for letter in text)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hypvision.viz.overlay import add_legend, draw_boxes, draw_name, paint, place_labels, text_size
+from hypvision.viz.overlay import add_legend, draw_boxes, draw_name, font, paint, place_labels, printable, text_size
 
 RED, BLUE = (200, 0, 0), (0, 0, 200)
 
@@ -115,3 +115,11 @@ def test_a_name_stays_within_the_image():
         for pixels in (np.asarray(picture.convert("L")) for picture in (image, other))
     )
     assert (written == moved).all() and written.size > 200  # the same pixels elsewhere: nothing was cut
+
+
+def test_european_letters_are_written():
+    """Not as the box that a font draws for a letter that it lacks."""
+    pytest.importorskip("matplotlib")
+    assert printable("Süß, яблоко, μήλο 🍎") == "Süß, яблоко, μήλο ?"
+    missing = bytes(font(20).getmask("\ue123"))
+    assert all(bytes(font(20).getmask(letter)) != missing for letter in "üßïяблοκμήλ")
