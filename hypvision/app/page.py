@@ -21,8 +21,8 @@ from hypvision.errors import HypvisionError, explain_machine, one_line, require
 from hypvision.viz.sheet import save_image
 
 TITLE = "hypvision"
-EXAMPLES = 4  # images drawn for each kind of example
-# a drawing that is shown large hides the small ones behind it
+EXAMPLES = 4  # drawn pictures of a kind
+# a large drawing hides the small ones behind it
 STYLE = ".preview { background: var(--background-fill-primary) !important; backdrop-filter: none !important }"
 SECONDS = 20  # how long an error is shown
 

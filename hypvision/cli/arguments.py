@@ -124,7 +124,7 @@ def add_model_args(parser: ArgumentParser) -> None:
 
 
 def add_cfg_options(parser: ArgumentParser, what: str) -> None:
-    """``--cfg-options``; :func:`hypvision.engine.config.parse_options` reads them."""
+    """Add ``--cfg-options``, which :func:`hypvision.engine.config.parse_options` reads."""
     parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help=what)
 
 
@@ -137,7 +137,7 @@ CLIP_HELP = (
 
 
 def add_clip_argument(parser: _ActionsContainer, what: str, default: str | None = None) -> None:
-    """``--clip NAME[:WEIGHTS]``, the same in all commands; see :func:`hypvision.clip.names.clip_options`."""
+    """Add ``--clip NAME[:WEIGHTS]``; see :func:`hypvision.clip.names.clip_options`."""
     parser.add_argument("--clip", default=default, metavar="NAME[:WEIGHTS]", help=f"{what}. {CLIP_HELP}")
 
 

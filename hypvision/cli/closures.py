@@ -17,11 +17,14 @@ def add_metric_closure_arguments(parser: Parser) -> None:
     parser.add_argument("--dim", type=whole(1), default=2, metavar="N", help="dimensions (default: 2)")
     parser.add_argument("--steps", type=whole(1), default=1000, metavar="N", help="steps of training (default: 1000)")
     parser.add_argument("--rate", type=number, default=0.1, metavar="X", help="learning rate (default: 0.1)")
-    text = "what distances are divided by in the loss (default: 1 in two dimensions, 1/3 in more)"
+    text = "what distances are divided by in the loss (default: 1 in two dimensions, 1/3 in more; few names: 1/3)"
     parser.add_argument("--temperature", type=number, metavar="X", help=text)
     parser.add_argument("--batch", type=whole(1), default=2048, metavar="N", help="names in a step (default: 2048)")
     parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of the start (default: 0)")
-    text = "folder of disk.png, points.csv and closure.json (default: closure)"
+    text = (
+        "folder of disk.png (with the root in the centre), points.csv (in the Poincare ball, not centred) and "
+        "closure.json (default: closure)"
+    )
     parser.add_output("--out", what="folder", default="closure", metavar="DIR", help=text)
 
 

@@ -121,14 +121,14 @@ def check_scalars(weights: Mapping[str, Tensor], geometry: str, source: Any = No
 
 
 def read_official(path: Path) -> dict[str, Any]:
-    """What an official file holds. The root of walks, which it has beside the weights, comes among them, as in ours."""
+    """The content of an official file, with its root of traversals among the weights, as in our files."""
     content = read_file(path)
     model, root = content.get("model"), content.get("root")
     return {**content, "model": {**model, "root": root}} if isinstance(model, Mapping) and root is not None else content
 
 
 def as_official(weights: Mapping[str, Tensor], epoch: int) -> dict[str, Any]:
-    """What the official code saves: the weights as ``model``, and the root beside it."""
+    """The layout of the official code's files: the weights as ``model``, and the root beside it."""
     model = {name: value for name, value in weights.items() if name != "root"}
     return {"model": model, **({"root": weights["root"]} if "root" in weights else {})}
 

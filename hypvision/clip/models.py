@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict
 from importlib.util import find_spec
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +35,7 @@ from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.sources import hub_switch
 from hypvision.checkpoints.torchscript import class_names, is_torchscript
-from hypvision.checks import one_of
+from hypvision.checks import depths, one_of
 from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face
 from hypvision.clip.hyperbolic_checkpoint import PUBLISHED, check_scalars, from_official, is_official, root_of
 from hypvision.clip.places import (
@@ -175,6 +177,7 @@ def create_clip(
         path = None if tag or pretrained is None else weights_file(name, pretrained, load_weights, tags)
     options = _with_needs(name, tag, path, options)
     config = architecture(name, folder, options)
+    _check_towers(name, config)
     whole = tag is not None or folder is not None or path is not None or not load_weights
     _check_options(name, config, options, towers=not whole)
     if load_weights and tag is not None:
@@ -273,6 +276,25 @@ def _check_options(name: str, config: Mapping[str, Any], options: Mapping[str, A
             f"It takes: {', '.join(sorted(known))}."
         )
     one_of(_PRECISIONS, precision=options.get("precision", "fp32"))
+
+
+def _check_towers(name: str, config: Mapping[str, Any]) -> None:
+    """Refuse towers that take hours to build or more memory than there is, before they fill it."""
+    numbers = 0.0
+    for part in ("vision_cfg", "text_cfg"):
+        tower = dict(width=0, context_length=77, vocab_size=49408, image_size=224, patch_size=16) | dict(config[part])
+        sizes = [tower[key] for key in ("width", "context_length", "vocab_size", "image_size", "patch_size")]
+        layers = tower.get("layers", 12)
+        depths(**{f"The layers in {part} of the CLIP model '{name}'": layers})
+        if isinstance(layers, Real) and all(isinstance(size, Real) and size >= 0 for size in sizes) and sizes[-1]:
+            width, *tokens, side, patch = map(float, sizes)
+            numbers += width * (12 * layers * width + sum(tokens) + (side / patch) ** 2)
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if 4 * numbers > there:
+        raise HypvisionError(
+            f"The CLIP model '{name}' has some {numbers:.1e} weights of 4 bytes, more than the {there / 2**30:.0f} GiB "
+            "of memory here. Correct width, layers and sizes in vision_cfg and text_cfg."
+        )
 
 
 def _with_needs(name: str, tag: str | None, path: Path | None, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from hypvision.errors import HypvisionError, require
 def parse_name(text: str) -> tuple[str, str | None]:
     """Split ``NAME[:WEIGHTS]`` of a command line into model name and weights."""
     if text.startswith("local-dir:") and Path(text.removeprefix("local-dir:")).expanduser().is_dir():
-        return text, None  # the path may contain a colon
+        return text, None  # a path may have colons of its own
     scheme = next((scheme for scheme in ("hf-hub:", "local-dir:") if text.startswith(scheme)), "")
     name, _, weights = text.removeprefix(scheme).partition(":")
     return scheme + name, weights or None

@@ -31,7 +31,7 @@ class Space(Protocol):
         too."""
 
     def to_average(self, features: Tensor) -> Tensor:
-        """What the mean of several texts is taken of: ``(..., E)``."""
+        """The vectors ``(..., E)`` whose mean stands for several texts."""
 
     def mean(self, features: Tensor, modality: Modality) -> Tensor:
         """Points ``(N, d)`` of classes with P texts each, ``(N, P, E)``."""
@@ -41,7 +41,7 @@ class Space(Protocol):
         """Vectors for Euclidean methods, such as a linear probe: in the tangent space at the origin."""
 
     def logits(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
-        """What the contrastive loss takes the softmax of: ``(N, M)`` of ``(N, d)`` and ``(M, d)``."""
+        """Logits ``(N, M)`` of the contrastive loss, of points ``(N, d)`` and ``(M, d)``."""
 
     def radius(self, x: Tensor) -> Tensor:
         """How specific embeddings ``(..., d)`` are: ``(...)``, smallest at the root."""

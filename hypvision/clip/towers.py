@@ -433,8 +433,8 @@ def encode_image(model: Any, images: Tensor, normalize: bool = False, prompts: P
 
 
 def class_token_features(visual: Any, images: Tensor) -> Tensor:
-    """What ``visual(images)`` gives (B, E), for less work where it is timm's plain ViT that pools the class token: the
-    last block computes that token alone."""
+    """The output (B, E) of ``visual(images)``, with less work for timm's plain ViT that pools the class token: the last
+    block computes that token alone."""
     trunk: Any = getattr(visual, "trunk", None)
     blocks: Any = getattr(trunk, "blocks", None)
     plain = blocks is not None and getattr(trunk, "global_pool", "") == "token" and _is_plain_timm(blocks[-1])

@@ -31,7 +31,7 @@ def check_words(model: OpenVocabularyCLIP, names: Sequence[str]) -> None:
     if len(foreign) == len(names):
         raise HypvisionError(f"This CLIP was never taught {'any of the words ' * (len(names) > 1)}{listed}. {_ADVICE}")
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # encode_classes gives the same message as a warning
+        warnings.simplefilter("ignore")  # a milder form of the error below
         pairs = equal_pairs(model.encode_classes(names))
     if len({number for pair in pairs for number in pair}) > _TWINS * len(names):
         pair = f"'{names[pairs[0][0]]}' from '{names[pairs[0][1]]}'"

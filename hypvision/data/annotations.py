@@ -65,7 +65,7 @@ class BoxCheck:
 
     def __init__(self, usage: Usage, expected: str):
         self.usage, self.expected = usage, expected
-        self._shares: list[str] = []  # the first box between 0 and 1, and where it stands in the file
+        self._shares: list[str] = []  # boxes between 0 and 1, as the file has them
         self._others = 0
 
     def numbers(self, where: str, values: Any, height: Any, width: Any) -> None:
@@ -143,8 +143,9 @@ def mask_fault(mask: Any, height: int, width: int) -> str:
         x, y = values[0::2], values[1::2]
         if x.min() < -width or x.max() > 2 * width or y.min() < -height or y.max() > 2 * height:
             return f"has a point that lies beyond the image of {width} x {height} by more than its own size"
-        count += len(x)
-    return f"has {count:,} points, more than {MAX_POINTS:,}" if count > MAX_POINTS else ""
+        if (count := count + len(x)) > MAX_POINTS:
+            return f"has more than {MAX_POINTS:,} points"
+    return ""
 
 
 def _kind(value: Any) -> str:

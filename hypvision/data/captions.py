@@ -40,7 +40,7 @@ def enumerated(names: Sequence[str]) -> str:
 
 
 class Described(Protocol):
-    """What a caption needs to know of an object; ``box`` is (left, top, right, bottom) in pixels."""
+    """The properties of an object that captions name; ``box`` is (left, top, right, bottom) in pixels."""
 
     @property
     def kind(self) -> str: ...

@@ -32,7 +32,7 @@ _SCHEMAS = "'positive,negative[,image_url]' or 'id,captions[,image_url]'"
 
 @dataclass(frozen=True)
 class Chain:
-    """One chain.
+    """A chain of texts, and the image at its end.
 
     Attributes:
         texts: from general to specific, at least two.

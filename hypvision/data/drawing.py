@@ -96,7 +96,7 @@ def bars(count: int, width: float) -> Outline:
 
 
 def union(*outlines: Outline) -> Outline:
-    """Whatever lies in one of the outlines; they should overlap, or a soft seam shows where they touch."""
+    """The union of outlines; they should overlap, or a soft seam shows where they touch."""
     return lambda x, y: reduce(np.minimum, (outline(x, y) for outline in outlines))
 
 

@@ -28,7 +28,7 @@ from hypvision.errors import HypvisionError
 from hypvision.files import replacing
 from hypvision.images import images_in, open_image
 
-_WHITE = 235  # least value of the darkest channel for background pixels connected to the border
+_WHITE = 235  # least value of the channels of white; white that is connected to the border is paper
 
 
 class Placed(NamedTuple):
@@ -132,7 +132,7 @@ class EmojiScenes(Dataset):
         if self.cache is None:
             return self._sample(index)
         row = self._rows[index]
-        if not row["drawn"]:  # two processes that draw the same sample write the same values
+        if not row["drawn"]:  # two processes may draw a sample at once: both write the same
             for name, value in self._sample(index).items():
                 row[name] = value.encode() if isinstance(value, str) else value.numpy()
             row["drawn"] = True

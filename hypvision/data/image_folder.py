@@ -110,7 +110,7 @@ class _ImageDataset(Dataset):
     labels: np.ndarray
     metainfo: dict[str, Any]
     usage: Usage
-    numbered = False  # whether the classes have numbers instead of names
+    numbered = False  # whether classes have numbers and no names
 
     def __init__(self, transform: dict[str, Any] | Callable):
         self.transform = build_transform(transform)

@@ -25,7 +25,7 @@ def files_below(root: str | Path, usage: Usage, kind: str) -> list[Path]:
     twice."""
     folders, links = [Path(root)], list[Path]()
     seen, found = set[str](), list[Path]()
-    while folders or links:  # follow links last, so that files are listed under their own path
+    while folders or links:  # links last, so that a file is found under its own path first
         folder = folders.pop() if folders else links.pop()
         if (real := os.path.realpath(folder)) in seen:
             usage.leave_out("folders", "a link to a folder that is read already", folder)
@@ -180,7 +180,7 @@ def check_size(path: str | Path, shape: Sequence[int], image: str | Path, expect
 
 
 def read_label_map(path: str | Path) -> np.ndarray:
-    """One number a pixel, (H, W): integers as they are stored, of any depth.
+    """The numbers (H, W) of the pixels: integers as they are stored, of any depth.
 
     Raises:
         HypvisionError: it cannot be read, is coloured or transparent, or has numbers that are not whole.

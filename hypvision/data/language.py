@@ -307,7 +307,7 @@ class _Facts(NamedTuple):
 
 
 def _stored(flat: Path, facts: Path, dtype: type) -> _Facts | None:
-    """What is known of stored tokens; None if they are not there, or damaged: they are made again."""
+    """The description of stored tokens; None if they are missing or damaged and must be made again."""
     if not facts.is_file():
         return None
     try:

@@ -34,7 +34,7 @@ def read_label(value: Any, path: Path, most: int | None = None) -> int:
 
 
 def read_matlab(path: Path, key: str, **options: Any) -> Any:
-    """What a file of Matlab has by a key; options of SciPy's reader."""
+    """The value of a key in a file of Matlab; options of SciPy's reader."""
     loadmat = require("scipy.io", "metric").loadmat
     try:
         content = loadmat(path, **options)

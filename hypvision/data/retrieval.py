@@ -251,7 +251,7 @@ def _matching(root: str, classes: Sequence[str] | None) -> Sequence[str] | None:
 
 
 def _in_file(name: str, kind: Any) -> Any:
-    """What a JSON file holds, ``"FILE.json"``, or what is there by a key, ``"FILE.json:KEY"``."""
+    """The content of a JSON file, ``"FILE.json"``, or the value of a key in it, ``"FILE.json:KEY"``."""
     advice = "Correct the file, 'classes' or 'ancestors' of the data in the config, or data_root."
     path, _, key = name.rpartition(":") if ".json:" in name else (name, "", "")
     if not key:

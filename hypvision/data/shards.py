@@ -53,7 +53,7 @@ _IMAGES = ("jpg", "jpeg", "png", "webp")
 
 
 class Counted(NamedTuple):
-    """What was counted in a shard, of this size in bytes: its samples, and [reason, sample] of those left out."""
+    """A shard's size in bytes, its number of samples, and [reason, sample] of those left out."""
 
     bytes: int
     modified: int
@@ -199,8 +199,8 @@ class _Shards(IterableDataset):
                 return
 
     def one_by_one(self, worker: int = 0, workers: int = 1) -> Iterator[Callable[[], dict[str, Any]]]:
-        """What reads each sample, once and in the order of the files; of the shards of one of several workers. To find
-        all that are damaged."""
+        """A reader of each sample, once and in the order of the files, to find all damaged ones; of several workers
+        each reads its own shards."""
         rng = np.random.default_rng(self.seed)
         for path in self.paths[worker::workers]:
             for sample in self._read(path, []):

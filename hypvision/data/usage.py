@@ -42,7 +42,7 @@ class Usage:
             self._examples[key] = (self._examples.get(key, []) + names)[: self.EXAMPLES]
 
     def left_out(self, kind: str | None = None) -> int:
-        """How many are left out: of one kind, or of all."""
+        """Number of items that are left out, of one kind or of all."""
         return sum(count for (of, _), count in self._left_out.items() if kind in (None, of))
 
     def rows(self) -> list[tuple[str, int, str, str]]:

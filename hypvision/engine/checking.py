@@ -77,7 +77,7 @@ class _Tried(Dataset):
 
 
 class _TriedStream(IterableDataset):
-    """The same of shards (:mod:`hypvision.data.shards`)."""
+    """What is wrong with each sample of a stream of shards (:mod:`hypvision.data.shards`)."""
 
     def __init__(self, dataset: Any):
         self.dataset = dataset

@@ -88,9 +88,10 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
             _check_suffix(path)
             check_regular(path, _LARGEST)
         else:
+            data = " That folder can be the `data_root` of a config (docs/own-data.md)." if path.is_dir() else ""
             raise HypvisionError(
-                f"There is no config '{source}'.{close_configs(source)} Give the path of a config file, or a name "
-                "of `hypvision configs`."
+                f"There is no config '{source}'.{data or close_configs(source)} Give the path of a config file, or a "
+                "name of `hypvision configs`."
             )
         try:
             with _own_bases():

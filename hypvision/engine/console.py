@@ -33,7 +33,7 @@ _LINES = 30.0  # seconds between progress lines if the output is not a terminal
 
 
 class _Brief(logging.Filter):
-    """Logging filter for errors and for warnings of this package."""
+    """A logging filter that passes errors, and warnings of this package."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         ours = record.pathname.startswith(_OWN)
@@ -264,7 +264,7 @@ def _described(loader: Any) -> str:
 
 
 def _say_worst(evaluator: Any) -> None:
-    """A line of the worst classes of each metric that knows them; the log file has more of them."""
+    """Print the worst classes of each metric that measures classes; the log file has more of them."""
     for classes in (metric.classes for metric in evaluator.metrics if getattr(metric, "classes", ())):
         shown = ", ".join(f"{found.name:.40} {found.value:.3g} (of {found.samples})" for found in worst(classes, 5))
         say(f"  worst of {len(classes)} classes: {shown}")

@@ -381,7 +381,7 @@ def _write_report(config: Config, folder: Path, weights: str) -> None:
 
 
 def check_result(config: Config, path: Path) -> None:
-    """Raise an error for a result path among the data, where it could overwrite images or true label maps."""
+    """Raise an error for a result path inside a data folder, where it could overwrite images or true label maps."""
     result, here = path.expanduser().resolve(), Path.cwd()
     for data in data_folders(config):
         # The working directory contains everything, not only data.

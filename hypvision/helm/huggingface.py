@@ -129,7 +129,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         )
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **options: Any) -> Any:
-        """As every model of transformers.
+        """As in every model of transformers.
 
         Raises:
             HypvisionError: no prompts, or what :meth:`forward` refuses.
@@ -162,7 +162,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
-        """One pass; see :meth:`hypvision.helm.Helm.forward`. What is not named here is a TypeError.
+        """One pass; see :meth:`hypvision.helm.Helm.forward`. Other arguments are a TypeError.
 
         Args:
             input_ids, attention_mask, position_ids, sequence_id, labels, logits_to_keep: as there.

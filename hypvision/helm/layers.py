@@ -113,7 +113,7 @@ def unpack(packed: Tensor, live_out: Sequence[int], live_in: Sequence[int] | Non
 
 
 def compute_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
-    """What products of ``x`` with a weight are computed in: autocast's type, else the weight's."""
+    """The type in which products of ``x`` with a weight are computed: autocast's, else the weight's."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 

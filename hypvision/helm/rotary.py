@@ -60,7 +60,7 @@ class Rotary:
 
     def __call__(self, start: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosines and sines ``(length, d/2)`` of the positions from ``start``."""
-        if torch.compiler.is_compiling():  # tensors of a compiled graph must not be cached
+        if torch.compiler.is_compiling():  # the graph owns its tensors, so they must not be cached
             return self._table(torch.arange(start, start + length, device=device, dtype=torch.float32))
         table = self._tables.get(device)
         if table is None or table[0].shape[0] < start + length:

@@ -1,9 +1,8 @@
 """Hi-Mapper: a plug-in that gives any timm backbone a tree of visual parts, by which it improves the image feature.
 
 Paper: "Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping", Kwon, Jang, Kim, Kim, Sohn (CVPR
-2024).
-Official code: kwonjunn01/Hi-Mapper, of which the tree, the modules and the losses are published; the way they are
-hooked up to backbones follows the paper. The plug-in itself is in :mod:`hypvision.models.hierarchy_mapper`.
+2024). Official code: kwonjunn01/Hi-Mapper, which has the tree, the modules and the losses; how they are connected to
+backbones follows the paper. The plug-in itself is in :mod:`hypvision.models.hierarchy_mapper`.
 
 >>> model = timm.create_model("himapper_deit_tiny_patch16_224", pretrained=True)  # DeiT's weights, a new mapper
 >>> model = timm.create_model("himapper", backbone="convnext_tiny.fb_in1k", pretrained=True, num_classes=10)
@@ -29,6 +28,7 @@ from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 from torch.types import Device
 
+from hypvision.checkpoints.pretrained import pretrained_overlay
 from hypvision.checks import more_than, one_of
 from hypvision.errors import ArgumentError, HypvisionError, did_you_mean
 from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
@@ -44,8 +44,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """The choices in which the released code and the intent of the paper differ."""
 
-# Number of tokens without a position in the image, for networks that do not state it. This holds for the Lite variants
-# of CoaT; other CoaTs give several sequences.
+# Number of tokens without a place in the image, for networks that do not state it. Of the CoaTs these are the Lite
+# ones; the others give several sequences.
 _PREFIX = {"VOLO": 1, "CoaT": 1}
 # Further poolings of some transformers; their constructors report whether they have them.
 _POOLS = (*POOLS, "token", "map", "prr")
@@ -74,9 +74,9 @@ class HiMapper(AnyCheckpoint):
         logit, temperature: see :func:`~hypvision.losses.himapper.tree_contrastive_loss`.
         contrastive_weight, kl_weight: alpha and beta, the weights of the auxiliary losses.
         dense: what ``forward_intermediates`` does to the last map: None or ``"init"`` nothing (``"init"`` also drops
-            the
-            mapper: a backbone that Hi-Mapper has fine-tuned), ``"aux"`` nothing, but in training the auxiliary losses
-            are computed for :meth:`pop_losses`, ``"fuse"`` the map attends to the tree and is enriched (both ours).
+            the mapper: a backbone that Hi-Mapper has fine-tuned), ``"aux"`` nothing, but in training the auxiliary
+            losses are computed for :meth:`pop_losses`, ``"fuse"`` the map attends to the tree and is enriched (both
+            ours).
         pretrained_backbone: load the backbone's weights through timm.
         device, dtype: where and what the parameters are.
         **backbone_args: for :func:`timm.create_model` of the backbone: ``drop_path_rate``, ``img_size``, ...
@@ -152,7 +152,7 @@ class HiMapper(AnyCheckpoint):
             self._set_own_head(num_classes or 0)
 
     def _take_trunk(self, trunk: Any) -> None:
-        """Keep the backbone, and what timm asks of a network that is the backbone's to say."""
+        """Store the backbone, and copy the attributes that timm reads from a network."""
         self.trunk = trunk
         self.num_classes, self.num_features = trunk.num_classes, trunk.num_features
         self.head_hidden_size = getattr(trunk, "head_hidden_size", None) or trunk.num_features
@@ -555,6 +555,9 @@ def _create_himapper(variant: str, pretrained: bool, backbone: str | nn.Module, 
     """``pretrained`` loads the backbone's weights; the whole network's where a config says where they are."""
     if isinstance(tag := kwargs.get("pretrained_cfg"), str) and (known := get_pretrained_cfg(f"{variant}.{tag}")):
         kwargs["pretrained_cfg"] = known.to_dict()
+        if pretrained and str(known.url).startswith("zoo:"):
+            overlay = kwargs.get("pretrained_cfg_overlay")
+            kwargs["pretrained_cfg_overlay"] = pretrained_overlay(variant, known, overlay)
     whole = pretrained and (
         _says_where(kwargs.get("pretrained_cfg")) or _says_where(kwargs.get("pretrained_cfg_overlay"))
     )

@@ -91,10 +91,10 @@ class ClusterMixer(nn.Module):
         alpha, window_alpha: initial values of the two temperatures, which multiply similarity and distance. At the
             published 1 a softmax of cosines is near uniform, and all centres are nearly one.
         center: subtract the mean of the features before comparing them: over the pixels of a window at patch level,
-        over the windows at window level. A common part makes all cosines similar.
+            over the windows at window level. A common part makes all cosines similar.
         locality: initial weight, per head, of the squared distance (in cells) between a pixel and the cell that a
-        centre was pooled from; it is subtracted from their similarity, as in superpixels. 0, as published: no such term
-            and no parameter.
+            centre was pooled from; it is subtracted from their similarity, as in superpixels. 0, as published: no such
+            term and no parameter.
     """
 
     window_alpha: nn.Parameter | None

@@ -28,7 +28,7 @@ _SIZES = ("small", "medium", "large")
 
 
 class _InOrder(COCOeval):
-    """Of pycocotools' evaluation: results in the order of ``params.catIds``, and means of nothing as NaN.
+    """A mix-in of pycocotools' evaluation: results in the order of ``params.catIds``, and means of nothing are NaN.
 
     Average precision is that of 100 detections an image, whatever ``params.maxDets`` says of recalls.
     """
@@ -76,7 +76,7 @@ class _InOrder(COCOeval):
 
 
 class CheckedCOCOeval(_InOrder, DetCOCOeval):
-    """See :class:`_InOrder`."""
+    """mmdet's evaluation with results in the order of ``params.catIds``; means of nothing are NaN."""
 
 
 class _InProcesses(_InOrder, COCOevalMP):

@@ -148,7 +148,7 @@ class _Scene:
             counts[-1, self.found_labels[p]] += 1
 
     def badness(self) -> float:
-        """One for each object that was missed or called something else, and the score of each extra box."""
+        """How many objects were missed or got another class, plus the scores of the extra boxes."""
         false = self.scores[self.matches.false].sum()
         return len(self.matches.missed) + len(self.confused) + float(false)
 

@@ -56,7 +56,7 @@ def refuse_missing_operators(config: Config) -> None:
 
 
 def prepare_model(config: Config) -> None:
-    """All of the above."""
+    """Check the operators of a config's model, and leave out weights and levels that it cannot use."""
     refuse_missing_operators(config)
     leave_out_foreign_weights(config)
     leave_out_unseen_levels(config)

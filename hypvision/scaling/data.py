@@ -119,7 +119,7 @@ class Batch(NamedTuple):
         return len(self.column_offsets) - 1
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
-        """The same on another device, its values in another type."""
+        """The batch on another device, its values in another type."""
         tensors = {name: getattr(self, name).to(device, non_blocking=True) for name in self._fields[:-1]}
         return self._replace(**tensors | {"values": tensors["values"].to(dtype)})
 

@@ -86,6 +86,6 @@ def _root_of_squares(values: Iterable[Estimate]) -> tuple[float, float]:
 
 
 def every(verdicts: Iterable[bool | None]) -> bool | None:
-    """Of several statements together: refuted if one is, held if all are."""
+    """The verdict on several statements together: refuted if one is, held if all are."""
     found = list(verdicts)
     return False if False in found else None if None in found else True

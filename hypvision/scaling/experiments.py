@@ -159,7 +159,7 @@ def narrowed(
     other = set(taken) != set(chosen.widths)
     for m in taken:
         check_width(m, settings.n)
-    # Notes of the figure about these settings no longer hold.
+    # The figure's own marks of these settings no longer hold.
     old = {*changed, "m"} if other else changed
     marks = [mark for mark in settings.shortened.split(", ") if mark and mark.split()[0] not in old]
     more: list[str] = []
@@ -177,7 +177,8 @@ def narrowed(
 
 
 def marked(shortened: str) -> str:
-    """How ``Settings.shortened`` is shown; what is only longer than in the paper is not called shortened."""
+    """``Settings.shortened`` as text for tables; a training that is only longer than in the paper is not called
+    shortened."""
     return shortened if not shortened or shortened.startswith(_MORE) else f"shortened: {shortened}"
 
 

@@ -268,7 +268,7 @@ def _frequencies_and_norms(axis: Any, rows: Sequence[Row], weights: Weights, sca
 
 
 def _r2_bars(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
-    """Of each decay the mean over the exponents of the frequencies, and from the least to the largest."""
+    """For each decay the mean over the exponents of the frequencies, with a bar from the least to the largest."""
     found: dict[float, list[float]] = {}
     for (_, _, density, decay), value in exponents(rows).items():
         if density == 0 and not math.isnan(value.r2):

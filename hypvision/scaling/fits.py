@@ -30,7 +30,7 @@ class PowerLaw(NamedTuple):
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
-    """Of the straight line of least squares through two points or more with different ``x``; two have no error."""
+    """Slope of the least-squares line through two points or more with different ``x``; two have no error."""
     a, b = (torch.tensor(values, dtype=torch.float64) for values in (x, y))
     da, db = a - a.mean(), b - b.mean()
     found = (da @ db / (da @ da)).item()

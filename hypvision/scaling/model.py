@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from hypvision.errors import HypvisionError
 from hypvision.scaling.data import Batch
 
-_CACHE_BYTES = 2**19  # size of a block of y on a CPU; the rest of a core's cache holds other data
+_CACHE_BYTES = 2**19  # size of the outputs y computed at a time on a CPU: half of a core's cache
 
 
 def check_width(m: int, n: int) -> None:
@@ -107,7 +107,7 @@ def _hidden(features: Tensor, batch: Batch) -> Tensor:
 
 
 def _idle(parameters: Tensor) -> Tensor:
-    """What a sample without features gives, ``(G, n)``: output, error and gradient with respect to ``z`` in one."""
+    """The output ``(G, n)`` of a sample without features, which is also its error and the gradient of ``z``."""
     return parameters[:, -1].relu()
 
 

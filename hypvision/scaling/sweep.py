@@ -36,14 +36,14 @@ from hypvision.scaling.data import Batch, density_scan, frequencies, sample, str
 from hypvision.scaling.model import check_width, initial, joined, loss, loss_and_gradient, parts
 from hypvision.scaling.optimizer import AdamW, learning_rate_factor
 
-CHECK_STEPS = 200  # steps between checks whether the losses are finite
+CHECK_STEPS = 200  # steps between checks that the losses are finite
 SAVE_SECONDS = 120
 _BANK_NUMBERS = 50_000  # parameters of models that are trained together on a CPU
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the points of one folder share.
+    """The settings that the points of one folder share.
 
     Attributes:
         n: number of features.
@@ -110,11 +110,11 @@ class Point:
 
     @property
     def data(self) -> str:
-        """What names the stream of batches: points with the same see the same."""
+        """Names the stream of batches: points of equal names see equal batches."""
         return f"{self.distribution}-a{self.alpha:.4f}-s{self.density:.4f}-r{self.replicate}"
 
     def frequencies(self, n: int) -> Tensor:
-        """Of its features, float64 ``(n,)``."""
+        """Frequencies of its features, float64 ``(n,)``."""
         return density_scan(frequencies(self.distribution, n, self.alpha), self.density)
 
 
@@ -180,7 +180,7 @@ def open_results(folder: str | Path, settings: Settings) -> Path:
             "restore the file."
         )
     before = read_record(dict[str, Any], path, "Restore it, or choose another folder.")
-    # "shortened" also mentions widths, which belong to the points; folders from before there was a seed have 0.
+    # The words name widths too, which belong to the points; folders without a seed have seed 0.
     other = [
         f"{name} {before.get(name)} (now {now[name]})"
         for name in now

@@ -20,7 +20,7 @@ from hypvision.errors import HypvisionError
 
 
 class ClassWeights:
-    """What an image of each class counts in a loss. No module: neither checkpoints nor averages of weights have it.
+    """The weights of the classes in a loss. It is no module, so neither checkpoints nor averages of weights have it.
 
     Args:
         given: a number for each class; ``"balanced"``: N / (C N_c) of a class of N_c among N images, so that all

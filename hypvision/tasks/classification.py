@@ -170,7 +170,7 @@ class BackboneModel(BaseModel):
             load_start(self.backbone, self.checkpoint)
 
     def train(self, mode: bool = True) -> Self:
-        """As every module; batch norms that are not trained keep their statistics."""
+        """Switch the mode; frozen batch norms stay in evaluation mode, with their statistics."""
         super().train(mode)
         for module in self.backbone.modules() if mode else ():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):

@@ -74,12 +74,12 @@ def embed_closure(
 
 
 def default_temperature(dim: int) -> float:
-    """What did best in trials on the mammals of WordNet, in the plane and in 5 and 10 dimensions."""
+    """The temperature that was best in trials on the mammals of WordNet, in the plane and in 5 and 10 dimensions."""
     return 1.0 if dim <= 2 else 1 / 3
 
 
 def closure_ranks(points: Tensor, space: Lorentz | Euclidean, closure: Closure) -> dict[str, float]:
-    """How well distances tell the ancestors of all names: ``mean_rank`` and ``map`` of
+    """How well distances separate the ancestors of all names from other names: ``mean_rank`` and ``map`` of
     :mod:`hypvision.losses.graph`."""
     distances = torch.cat([space.dist(rows.unsqueeze(1), points.unsqueeze(0)) for rows in points.split(128)])
     edges = graph_of(closure) == 1

@@ -137,7 +137,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         place = {text: number for number, text in enumerate(sentences)}
         words = encoded[[place[text] for text in [*caption, *box_words]]]
         logit_scale: Any = self.clip.logit_scale
-        with torch.autocast(points.device.type, enabled=False):  # in bfloat16 a logit of 50 has steps of 0.25
+        with torch.autocast(points.device.type, enabled=False):  # bfloat16 rounds a logit of 50 to 0.25
             scale = logit_scale.float().exp().clamp(max=100)
             points, words = points.float(), words.float()
             images, texts = gathered(points[:count]), gathered(words[:count])

@@ -138,7 +138,7 @@ class FewShotCLIP(BaseModel):
         return self
 
     def train_step(self, data: Any, optim_wrapper: Any) -> dict[str, Tensor]:
-        """As of mmengine's models; of a method that learns nothing, the losses alone."""
+        """As in mmengine's models; a method that learns nothing has losses alone, and no step."""
         if any(value.requires_grad for value in self.parameters()):
             return super().train_step(data, optim_wrapper)
         with torch.no_grad():

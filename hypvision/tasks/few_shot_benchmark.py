@@ -37,8 +37,7 @@ from hypvision.records import is_number, positive, read_record, rule
 from hypvision.tasks.few_shot import FewShotCLIP, accuracy
 from hypvision.tasks.few_shot_recipes import few_shot_config, host_options, recipe, split_method
 
-# methods that recognise only the classes that they were trained on
-_SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")
+_SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")  # recognise only the classes of their training
 _PASSED_ON = (
     "adapter", "amp", "workers", "steps", "epochs", "batch", "views", "cache", "skip_broken", "pickles", "best_val",
 )  # fmt: skip
@@ -74,7 +73,7 @@ class CellSpec(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the cells of a results folder share.
+    """The settings that all cells of a results folder share.
 
     Attributes:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
@@ -109,7 +108,7 @@ class Settings:
     workers: int = 0
 
     def shared(self) -> dict[str, Any]:
-        """What results depend on, as plain values."""
+        """The settings that results depend on, as plain values."""
         found = {key: value for key, value in asdict(self).items() if key not in ("root", "cache", "workers")}
         return json.loads(json.dumps(found))
 
@@ -151,7 +150,7 @@ def read_result(folder: str | Path) -> Result:
     return read_record(Result, Path(folder, "result.json"), "Remove it: its cell will run again.", extra=True)
 
 
-# What there is to do --------------------------------------------------------------------------------------------------
+# The cells ------------------------------------------------------------------------------------------------------------
 
 
 def plan(
@@ -219,7 +218,7 @@ def check_settings(results: str | Path, settings: Settings) -> None:
         raise HypvisionError(f"The results in '{results}' are of other settings ({differences}). Give another --out.")
 
 
-# Doing it -------------------------------------------------------------------------------------------------------------
+# Running the cells ----------------------------------------------------------------------------------------------------
 
 
 def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[str, float]:

@@ -18,8 +18,8 @@ from hypvision.errors import HypvisionError, did_you_mean
 PROTOCOLS = ("base2new", "shots", "cross", "dg")
 # Data sets for which PromptSRC's few-shot trainings average the weights of later epochs (of 50).
 _LATE = ("stanford_cars", "oxford_flowers", "fgvc_aircraft", "dtd", "eurosat")
-_LIGHT = ("fgvc_aircraft", "oxford_flowers", "dtd")  # data sets for which PromptKD's loss has a smaller weight
-# Least and largest share of an image in random crops; a Tip-Adapter stores the mean feature of these.
+_LIGHT = ("fgvc_aircraft", "oxford_flowers", "dtd")  # where PromptKD's loss weighs less
+# Least and largest part of an image in the crops whose mean feature is a key of a Tip-Adapter
 TIP_ADAPTER_SCALE = (0.5, 1.0)
 
 

@@ -111,7 +111,7 @@ def _names(cells: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _settings(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """What the result of a cell depends on, beside the options of LatHAdapter, without what does not concern it."""
+    """The settings that the result of a cell depends on, without LatHAdapter's options."""
     about = cell.get("about", {})
     unused = {"adapter"} if cell["method"].startswith("promptkd") else {"adapter", "teacher"}
     if about.get("epochs") == 0:

@@ -87,7 +87,7 @@ class HierarchyClassifier(ImageClassifier):
     def forward(
         self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
     ) -> Any:
-        """As of :class:`~hypvision.tasks.ImageClassifier`; ``"loss"`` gives the parts of the loss by name."""
+        """As in :class:`~hypvision.tasks.ImageClassifier`; ``"loss"`` gives the parts of the loss by name."""
         if mode != "loss":
             return super().forward(inputs, label, index, mode)
         inputs, target = self.mix(inputs, label)

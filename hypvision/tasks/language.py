@@ -85,7 +85,7 @@ class LanguageModel(BaseModel):
         return placed(self, "decoder", weights)
 
     def blocks(self) -> nn.ModuleList:
-        """What a :class:`~hypvision.engine.sharded.ShardedRunner` gathers at a time."""
+        """The modules whose weights a :class:`~hypvision.engine.sharded.ShardedRunner` gathers together."""
         return self.decoder.layers
 
     def forward(self, input_ids: Tensor, sequence_id: Tensor, mode: str = "tensor") -> Any:
@@ -118,7 +118,7 @@ class LanguageModel(BaseModel):
 
 @HOOKS.register_module()
 class ExpertLoadHook(Hook):
-    """What follows the loads of the experts in each step of the optimiser, of all its tokens and on all processes.
+    """Acts on the loads of the experts in each step of the optimiser, over all its tokens and all processes.
 
     An expert without tokens has no gradient, so that momentum and weight decay leave it alone, as the published
     training does. The router's biases follow the loads. The largest share of an expert in each layer is logged,

@@ -71,7 +71,7 @@ def load_folder(folder: str | Path, device: str = "cpu"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
     except HypvisionError:
         raise
-    except Exception as error:  # damaged files make the readers raise errors of any type
+    except Exception as error:  # the readers raise errors of many classes for damaged files
         raise HypvisionError(
             f"The model in '{folder}' cannot be loaded: {one_line(error)}. Write it again with hypvision lm save."
         ) from error
@@ -194,7 +194,7 @@ def evaluate(
                 wrapped, tasks=names, num_fewshot=count, limit=limit, task_manager=manager, log_samples=False,
                 bootstrap_iters=0,
             )  # fmt: skip
-        except OSError as error:  # missing files; the network's errors are OSErrors too
+        except OSError as error:  # of files and of the network
             raise HypvisionError(
                 f"The harness could not read the items of {', '.join(names)}: {str(error).splitlines()[0]}. It loads "
                 "them from the hub; without a network give tasks of local files with --include."

@@ -208,7 +208,7 @@ class MetricLearner(BackboneModel):
         try:
             losses = dict(loss_metric=self.metric_loss(points, label))
         except (ValueError, IndexError, RuntimeError) as error:
-            # More classes help only if a label exceeds their number.
+            # Another num_classes helps only against a label that is too large.
             if label.numel() == 0 or int(label.max()) < self.train_classes:
                 raise
             raise HypvisionError(

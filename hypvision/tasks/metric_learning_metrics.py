@@ -26,8 +26,8 @@ SPACES = ("lorentz", "cosine", "euclidean")
 
 
 def _rows(x: Tensor, space: str) -> tuple[Tensor, Tensor]:
-    """What to multiply, as query and as gallery, so that a larger product is a nearer neighbour."""
-    if space == "lorentz":  # the distance is arcosh of minus the Minkowski product, which is monotone for any curvature
+    """Rows for queries and for the gallery, whose product is larger for a nearer neighbour."""
+    if space == "lorentz":  # monotone: the distance is arcosh of minus the Minkowski product, for any curvature
         query = x.clone()
         query[:, 0].neg_()
         return query, x
@@ -180,7 +180,7 @@ def _measure(
     queries: Labelled, images: Labelled | None, recall: Sequence[int], space: str,
     ancestors: Sequence[Sequence[str]] | None, blocks: dict[str, Any],
 ) -> tuple[dict[str, float], list[str]]:  # fmt: skip
-    """What :func:`evaluate_retrieval` gives, and how many queries have nothing to find."""
+    """The result of :func:`evaluate_retrieval`, and how many queries have nothing to find."""
     (query, query_labels), (gallery, gallery_labels) = queries, images or queries
     exclude = torch.arange(len(query), device=query.device) if images is None else None
     _check_points(query, gallery)

@@ -37,7 +37,7 @@ def found_at_thresholds(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarr
 
 @METRICS.register_module()
 class MultiLabelAP(ScoreMetric):
-    """Of a classifier with ``multi_label=True``, in percent: ``mAP``, the mean of the average precisions of the
+    """Metrics of a classifier with ``multi_label=True``, in percent: ``mAP``, the mean of the average precisions of the
     classes, and ``f1``, the mean of their F1 scores at a threshold. A class that no image has does not count. The log
     has the average precision of each class, the worst first.
 

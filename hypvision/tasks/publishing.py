@@ -134,8 +134,8 @@ def _describe_clip(config: Any) -> dict[str, Any]:
 
 
 def _used_words(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Of CLIP's table of words only the rows that the captions of the training can have changed."""
-    # A training that started from weights of the zoo has rows of zeros for words that those never saw.
+    """The weights, CLIP's table of words reduced to the rows that the captions of the training can have changed."""
+    # Weights of the zoo have zeros for the words that their training has not seen.
     seen = weights["token_embedding.weight"].abs().sum(1).nonzero().flatten()
     return trim_tokens(weights, seen if len(seen) < len(weights["token_embedding.weight"]) else vocabulary())
 

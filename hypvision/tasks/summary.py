@@ -39,7 +39,7 @@ def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
     model: Any = untrained_model(loaded, whole=True).eval()
     clip, about = getattr(getattr(model, "host", model), "clip", None), ""
     shape = input_size(loaded, size) if clip is None else (3, *((size, size) if size else view_of(clip).size))
-    if kind == "CLIPContrast":  # pairs: count only the tower of images
+    if kind == "CLIPContrast":  # of pairs: the work for an image is that of its tower
         return Subject(ImageTower(clip).eval(), torch.randn(1, *shape), about="its image tower")
     if clip is not None and not getattr(model, "test_classes", ()):
         model.train_classes = model.test_classes = _STAND_INS

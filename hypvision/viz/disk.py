@@ -288,7 +288,7 @@ def _write_apart(
     count: int,
     shades: np.ndarray,
 ) -> None:
-    """Write names beside their points in that order, leaving out those that would lie on another one."""
+    """Write names above or below their points in that order, leaving out those that would lie on another one."""
     backend, effects = require("matplotlib.backends.backend_agg", "viz"), require("matplotlib.patheffects", "viz")
     halo = [effects.withStroke(linewidth=2.5, foreground="white")]
     backend.FigureCanvasAgg(figure)
@@ -297,12 +297,13 @@ def _write_apart(
     for row in order:
         if len(taken) == count:
             break
-        text = axes.annotate(
-            names[row], xy[row], xytext=(0, 5), textcoords="offset points", ha="center", fontsize=9,
-            color=0.6 * shades[row], path_effects=halo, zorder=4,
-        )  # fmt: skip
-        place = text.get_window_extent().padded(2)
-        if any(place.overlaps(other) for other in taken):
+        for shift, side in ((5, "baseline"), (-5, "top")):  # above the point, else below it
+            text = axes.annotate(
+                names[row], xy[row], xytext=(0, shift), textcoords="offset points", ha="center", va=side, fontsize=9,
+                color=0.6 * shades[row], path_effects=halo, zorder=4,
+            )  # fmt: skip
+            place = text.get_window_extent().padded(2)
+            if not any(place.overlaps(other) for other in taken):
+                taken.append(place)
+                break
             text.remove()
-        else:
-            taken.append(place)

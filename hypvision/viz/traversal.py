@@ -19,8 +19,8 @@ _BLUE, _ORANGE, _GREY = "#1f5fa8", "#c25d10", "#b0b0b0"
 
 
 class Found(NamedTuple):
-    """What is the nearest somewhere on the way: the number of the first such point, its name and its own distance from
-    the root; of an image the image, too."""
+    """The nearest text or image at a point of the way: the number of the first such point, its name and its own
+    distance from the root; for an image the image, too."""
 
     step: int
     name: str

@@ -152,6 +152,24 @@ def test_options_that_do_not_apply_are_refused(recorded, name):
         create_clip(name, force_quickgelu=True)
 
 
+SMALL = dict(layers=1, width=32)
+TOO_LARGE = [
+    (dict(vision_cfg=dict(image_size=64, patch_size=8, layers=10**6, width=32)), "layers in vision_cfg.*at most 1000"),
+    (dict(text_cfg=dict(heads=4, layers=1e6, width=32)), "layers in text_cfg.*at most 1000"),
+    (dict(vision_cfg=dict(image_size=64, patch_size=8, layers=1, width=10**9)), "GiB of memory here.*Correct width"),
+    (dict(text_cfg=dict(heads=4, layers=1, width=10**9)), "GiB of memory here"),
+    (dict(text_cfg=dict(heads=4, vocab_size=10**15, **SMALL)), "GiB of memory here"),
+    (dict(force_context_length=10**15), "GiB of memory here"),
+    (dict(force_image_size=10**9), "GiB of memory here"),
+]
+
+
+@pytest.mark.parametrize("options,match", TOO_LARGE)
+def test_towers_that_no_memory_holds_are_refused_before_they_fill_it(options, match):
+    with pytest.raises(HypvisionError, match=match):
+        create_clip("shapes-s8", **options)
+
+
 def test_weights_of_one_tower_are_for_models_without_weights(recorded):
     assert create_clip("ViT-B-32", pretrained_image=False).model is not None
     for option in ("pretrained_image", "pretrained_text", "pretrained_hf", "pretrained_image_path"):

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from references.himapper import ReferenceHiMapper
 
+import hypvision
 from hypvision.errors import HypvisionError
 from hypvision.models import HiMapper
 from hypvision.models.hierarchy_mapper import GaussianTree, HierarchyMapper, MapLayout, TreeLift
@@ -406,6 +407,13 @@ def test_all_backbones_are_registered_under_both_names():
     assert timm.list_models("*himapper*", pretrained=True) == ["himapper_tf_efficientnet_lite0.grocery"]
     model = timm.create_model("himapper_resnet50.tv_in1k", device="meta")
     assert model.pretrained_cfg["classifier"] == "trunk.fc" and model.pretrained_cfg["first_conv"] == "trunk.conv1"
+
+
+def test_the_whole_network_of_the_zoo_comes_by_its_name_in_timm():
+    name = "himapper_tf_efficientnet_lite0.grocery"
+    found, truth = timm.create_model(name, pretrained=True).state_dict(), hypvision.load(name).state_dict()
+    assert found.keys() == truth.keys() and all(found[key].equal(truth[key]) for key in truth)
+    assert timm.create_model(name, pretrained=True, num_classes=3).num_classes == 3
 
 
 WRAPPED = [

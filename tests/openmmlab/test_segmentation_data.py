@@ -14,6 +14,7 @@ import hypvision.openmmlab  # noqa: F401 - before mmseg, which needs mmcv's oper
 
 # isort: split
 from mmseg.datasets import ADE20KDataset, BaseSegDataset, CityscapesDataset, PascalVOCDataset
+from mmseg.registry import DATASETS as MMSEG
 
 from hypvision.data.prepare import prepare
 from hypvision.data.tag_captions import TagCaptions
@@ -119,6 +120,34 @@ def turn(root):
     exif = image.getexif()
     exif[0x0112] = 6
     image.save(root / "images/b.jpg", exif=exif)
+
+
+# Without those that read no folder of masks or fix their suffixes; DATASETS has the reader of OpenVocabSegDataset
+OTHERS = {
+    "ColourShapeDataset",
+    "DSDLSegDataset",
+    "DecathlonDataset",
+    "NYUDataset",
+    "REFUGEDataset",
+    "OpenVocabSegDataset",
+}
+ALL_OF_MMSEG = sorted({name for name, kind in MMSEG.module_dict.items() if issubclass(kind, BaseSegDataset)} - OTHERS)
+
+
+@pytest.mark.parametrize("name", ALL_OF_MMSEG)
+def test_every_data_set_names_the_option_that_reads_coloured_masks(root, name):
+    kind = MMSEG.get(name)
+    (root / "names.txt").write_text("a\nb\nc\n")
+    options = dict(ann_file="names.txt", img_suffix=".jpg", seg_map_suffix=".png")
+    options |= {} if kind.METAINFO.get("classes") else dict(metainfo=dict(classes=NAMES))
+    for folder in ("images", "masks"):
+        for path in (root / folder).iterdir():
+            image = Image.open(path).convert("RGB")
+            if folder == "masks":
+                image.putpixel((0, 0), (9, 8, 7))
+            image.save(path)
+    with pytest.raises(HypvisionError, match=r"is a coloured image.*rgb_masks=True and their palette"):
+        mmseg(kind)(root, **options)
 
 
 FAULTS = {

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from hypvision.geometry import Euclidean, Lorentz, PoincareBall, lorentz, poincare
-from hypvision.viz.disk import draw_embedding, geodesic_arc, poincare_disk, to_disk
+from hypvision.viz.disk import draw_embedding, draw_hierarchy, geodesic_arc, poincare_disk, to_disk
 from hypvision.viz.tree import (
     average_linkage,
     cophenetic_correlation,
@@ -110,6 +110,15 @@ def test_an_embedding_is_drawn_in_the_colours_of_its_classes():
         assert len(np.unique(pixels(figure), axis=0)) > 20
     assert {text.get_text() for text in plain.axes[0].texts} == {"cat", "dog"}
     assert len(with_proxies.axes[0].collections[0].get_offsets()) == 10
+
+
+def test_a_name_without_room_above_its_point_stands_below():
+    x = torch.tensor([[0.0, 0.0], [0.5, 0.5], [0.5, 0.48], [0.5, 0.46]])
+    figure = draw_hierarchy(
+        x, PoincareBall(1.0), ["top", "first", "second", "third"], np.array([[1, 0], [2, 0], [3, 0]])
+    )
+    places = {text.get_text(): text.get_va() for text in figure.axes[0].texts}
+    assert places == {"top": "baseline", "first": "baseline", "second": "top"}  # there is no room for the third
 
 
 # Trees

@@ -66,7 +66,7 @@ def frozen_texts(
 def frozen_images(
     clip: CLIPBundle, paths: Sequence[str | Path], folder: str | Path | None = None, dtype: torch.dtype = torch.float16
 ) -> FrozenTexts:
-    """The same for images, given by their paths; files are cached by the images' content."""
+    """As :func:`frozen_texts`, for images by their paths; the cache is named by the images' content."""
     once = sorted({str(path) for path in paths})
     images = (view_of(clip.model), clip.mean, clip.std)
     key = fingerprint(clip.model, lambda name: name.split(".")[0] == "visual", dtype, *images)

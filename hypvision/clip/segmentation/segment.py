@@ -83,8 +83,7 @@ def load_segmenter(
                 f"'{weights}' belongs to a model of another size ({variant}). Give its config with --config."
             )
         options = dict(_OFFICIAL[size], tune="adapter" if family == "hyperclip" else "frozen")
-    # the file of the segmenter contains CLIP's weights
-    options["clip"] = {**options.get("clip", {}), "load_weights": False}
+    options["clip"] = {**options.get("clip", {}), "load_weights": False}  # the checkpoint has them
     model = OpenVocabSegmenter(**options)
     advice = "Give the --config that it was trained with."
     load_into(model, found, weights, "the segmenter", advice, extra=True)

@@ -157,7 +157,7 @@ class FewShotDataset(Dataset):
 
     @property
     def paths(self) -> list[str]:
-        """Of the images."""
+        """The paths of the images."""
         return [item.path for item in self.items]
 
     @property
@@ -167,11 +167,11 @@ class FewShotDataset(Dataset):
 
     @property
     def transform(self) -> Callable[[Image.Image], torch.Tensor]:
-        """Of each image."""
+        """The transform of each image."""
         return augmentation(self.view, self.scale, self.flip) if self.augment else self.view
 
     def viewed(self, augment: bool) -> FewShotDataset:
-        """The same images, augmented or not; not by their features."""
+        """A data set of the same images, augmented or not, that gives pixels, not stored features."""
         other = copy.copy(self)
         other.augment, other.features = augment, None
         return other

@@ -282,6 +282,6 @@ def load_split(name: str, root: str | Path) -> Split:
         )
     for file in (layout.split, layout.split.replace("split_zhou_", "split_drawn_")) if layout.split else ():
         if (folder / file).is_file():
-            # in published splits two labels may have the same name
+            # Published splits have labels of equal names.
             return read_split(folder / file, folder / layout.images, twins=name in LAYOUTS)
     return layout.load(layout, folder)

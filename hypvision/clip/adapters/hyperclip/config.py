@@ -68,7 +68,7 @@ class HyperCLIPConfig(AdapterConfig):
             raise HypvisionError("HyperCLIP: with text=False and vision=False nothing would be adapted.")
 
     def curvature(self, modality: str) -> float:
-        """Of the tower ``"text"`` or ``"vision"``."""
+        """The curvature for the tower ``"text"`` or ``"vision"``."""
         if modality == "text":
             return 1.0 if self.official_text_curvature else self.c_text
         return self.c_vision
