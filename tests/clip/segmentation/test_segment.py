@@ -187,7 +187,7 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
     again.set_classes(names)
     own = text_radii(base, names, convention="half")
     assert torch.allclose(own, text_radii(base._replace(model=again.clip), names, convention="half"))
-    with pytest.raises(HypvisionError, match="of another size .hyperclip-width128-patch8.. Give its config"):
+    with pytest.raises(HypvisionError, match="a model of another size .hyperclip-width128-patch8.. Give its config"):
         load_segmenter(tmp_path / "weights.safetensors")
     with pytest.raises(HypvisionError, match="Leave out one"):
         load_segmenter(tmp_path / "weights.safetensors", clip="shapes-s8")
