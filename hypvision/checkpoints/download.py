@@ -128,7 +128,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
             ) from None
     except NotImplementedError:  # some network file systems have no locks: a file may then be loaded twice
         _logger.warning("'%s' is on a file system without locks.", path)
-    with suppress(HypvisionError):  # the file serves only for the message to waiting processes
+    with suppress(HypvisionError):  # only messages to waiting processes need this file
         write_text(
             holder, f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
         )
