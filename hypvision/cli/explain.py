@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 from hypvision.cli.arguments import (
     Parser,
@@ -30,8 +31,11 @@ from hypvision.errors import HypvisionError
 def add_explain_arguments(parser: Parser) -> None:
     add_sources_arguments(parser, "IMAGE")
     model = parser.add_mutually_exclusive_group(required=True)
-    text = "e.g. hcformer_nano, himapper_resnet50, or a name of `hypvision zoo list`, which has its weights"
-    model.add_argument("--model", metavar="NAME", help=text)
+    text = (
+        "e.g. hcformer_nano, himapper_resnet50, a name of `hypvision zoo list`, which has its weights, or the config "
+        "of a training, with its checkpoint as --weights"
+    )
+    model.add_argument("--model", metavar="NAME|CONFIG", help=text)
     add_clip_argument(model, "a CLIP instead, and the way of each image to its root through --texts and --gallery")
     add_texts_argument(parser, "with --clip: what the way may pass")
     text = (
@@ -67,9 +71,12 @@ def run_explain(args: Namespace) -> None:
         return _explain_clip(args)
     if given := [name for name in ("texts", "gallery", "to", "captions") if getattr(args, name)]:
         raise HypvisionError(f"--{given[0]} is for a CLIP: name it with --clip NAME[:WEIGHTS].")
+    import timm
+
     from hypvision.files import below, protecting
     from hypvision.inference.progress import progress
     from hypvision.inference.sources import find_sources
+    from hypvision.shipped import is_config
     from hypvision.viz import explain
     from hypvision.viz.sheet import save_image
     from hypvision.zoo.backbones import build_model, model_and_weights, side_seen
@@ -80,9 +87,16 @@ def run_explain(args: Namespace) -> None:
         if value is not None and (len(value) not in (1, 3) or (name == "std" and min(value) <= 0)):
             raise HypvisionError(f"--{name} takes three values, one a channel{', all > 0' if name == 'std' else ''}.")
     sources = find_sources(args.images, args.every)
-    name, weights = model_and_weights(args.model, args.weights)
-    model = build_model(name, weights, parse_arguments(args.model_args))
-    size = args.size or side_seen(model, weights)
+    name, arguments = args.model, parse_arguments(args.model_args)
+    seen: dict[str, Any] = {}
+    if not timm.is_model(args.model) and is_config(args.model):
+        if args.weights is None or arguments:
+            raise HypvisionError("A config needs --weights CHECKPOINT of its training, and no --model-args.")
+        name, arguments, seen = _of_config(args.model)
+    name, weights = model_and_weights(name, args.weights)
+    model = build_model(name, weights, arguments)
+    model.pretrained_cfg = {**model.pretrained_cfg, **seen}
+    size = args.size or (min(seen["input_size"][1:]) if seen else side_seen(model, weights))
     if weights is None:
         print("No --weights given: the weights are random, and so is what they cluster.")
     clusters = {name: getattr(args, name) for name in ("regions", "stage", "block", "head", "level")}
@@ -92,6 +106,26 @@ def run_explain(args: Namespace) -> None:
             drawings = explain(model, image, size, args.mean, args.std, **clusters)
             for kind, drawing in drawings.items():
                 print(save_image(drawing, below(args.out, f"{name}_{kind}.png")))
+
+
+def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Timm's name of the backbone of a training, its arguments, and the part of timm's config about its images."""
+    from hypvision.engine.config import load_config
+    from hypvision.engine.extensions import import_extensions
+    from hypvision.tasks.publishing import image_input
+    from hypvision.zoo.backbones import network_arguments
+    from hypvision.zoo.loading import as_tuples
+
+    loaded = load_config(config)
+    import_extensions(loaded)
+    backbone = loaded.get("model", {}).get("backbone") or {}
+    if "model_name" not in backbone:
+        raise HypvisionError(f"The config '{config}' has no timm backbone (model.backbone.model_name) to look at.")
+    seen = {}
+    if loaded.get("default_scope") in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None:
+        seen = image_input(loaded)
+        seen["input_size"] = seen.pop("size")
+    return backbone["model_name"], network_arguments(backbone), as_tuples(seen)
 
 
 def _explain_clip(args: Namespace) -> None:

@@ -193,6 +193,11 @@ def explain(error: BaseException) -> str | None:
             f"The data has the label {match[1]}, which is out of range for the classes of the model. Correct the label "
             "files, or num_classes and ignore_index in the config."
         )
+    if isinstance(error, AssertionError) and "`epoch_length` must be a positive integer, but got 0" in text:
+        return (
+            "The training data are fewer than one batch, and drop_last leaves them out. Use a smaller batch "
+            "(--cfg-options train_dataloader.batch_size=...), or train_dataloader.drop_last=False."
+        )
     if type(error).__name__ == "OutOfMemoryError":
         return (
             f"The GPU has no memory left ({text.partition('.')[0]}). Use a smaller batch (--cfg-options "

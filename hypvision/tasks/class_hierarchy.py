@@ -110,6 +110,7 @@ def class_hierarchy(learner: Any, data: EmbeddedClasses, out: str | Path) -> dic
     if learner.neck.manifold.learnable:
         report["curvature"] = learner.neck.manifold._value()
     points = places(learner, data)
+    require_finite(points, lambda row: f"The embedding of sample {row}")
     if data.ancestors and data.ancestors[0]:
         report["cophenetic"] = recovered_hierarchy(points, data.labels, data.ancestors)
         report["purity"] = recovered_groups(points, data.labels, data.ancestors)
@@ -177,6 +178,7 @@ def _draw(learner: Any, data: EmbeddedClasses, out: Path, report: dict[str, Any]
     if learner.hier_loss is not None:
         with torch.no_grad():
             proxies = learner.comparable(learner.hier_loss.points())
+        require_finite(proxies, lambda row: f"The proxy {row}")
     save_figure(draw_embedding(points, labels.tolist(), Lorentz(1.0), classes, proxies), out / "disk.png", dpi=120)
     colours = ["#{:02x}{:02x}{:02x}".format(*c) for c in palette(len(classes) + 2)[1:]]
     title = f"cophenetic correlation {report['cophenetic']['tree']:.2f}" if "cophenetic" in report else ""

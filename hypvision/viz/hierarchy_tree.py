@@ -191,13 +191,16 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96, labels
     heights = [max(1, round(w * aspect)) for w in widths]
     # vertical positions: the image on top, then levels from the coarsest
     tops = [MARGIN + sum(h + text + line for h in heights[l + 1 :]) for l in range(len(heights))]
-    columns = max(len(middles[0]), widths[-1] / step)
-    sheet = Image.new("RGB", (round(2 * MARGIN + columns * step), tops[0] + heights[0] + text + MARGIN), "white")
+    places = [*middles, {0: sum(middles[-1].values()) / len(middles[-1])}]
+    # a wide node over a single leaf at the edge stands out beyond that leaf
+    left = max(0, *(w / 2 - step * (min(level.values()) + 0.5) for w, level in zip(widths, places)))
+    right = max(len(middles[0]) * step, *(w / 2 + step * (max(x.values()) + 0.5) for w, x in zip(widths, places)))
+    size = round(2 * MARGIN + left + right), tops[0] + heights[0] + text + MARGIN
+    sheet = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(sheet)
 
     def centre(level: int, node: int) -> float:
-        above = list(middles[-1].values()) if level == len(maps) else [middles[level][node]]
-        return MARGIN + step * (sum(above) / len(above) + 0.5)
+        return MARGIN + left + step * (places[level][node] + 0.5)
 
     def box(level: int, node: int) -> tuple[int, int]:
         return round(centre(level, node) - widths[level] / 2), tops[level]

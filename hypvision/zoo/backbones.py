@@ -22,7 +22,7 @@ from hypvision.zoo.loading import TimmModel, as_tuples, known_model, timm_model
 # Arguments of TimmBackbone itself, not of its network.
 _WRAPPER_ARGUMENTS = {
     "type", "model_name", "out_indices", "pretrained", "checkpoint_path", "frozen_stages", "norm_eval", "with_cp",
-    "pad_multiple", "init_cfg", "drop_path_rate",
+    "pad_multiple", "init_cfg", "drop_path_rate", "num_classes",
 }  # fmt: skip
 
 
@@ -100,10 +100,15 @@ def _zoo_weights(address: str, name: str) -> tuple[Path, dict[str, Any], dict[st
     if record.task != "classification":
         # The header has the config of the whole model, whose backbone has arguments of timm and of the wrapper.
         backbone = (read_header(path).get("model") or {}).get("backbone") or {}
-        arguments = {key: value for key, value in backbone.items() if key not in _WRAPPER_ARGUMENTS}
+        arguments = network_arguments(backbone)
     own = dict(mean="mean", std="std", interpolation="interpolation", size="input_size")
     config = {name: record.input[key] for key, name in own.items()}
     return path, as_tuples(arguments), as_tuples(config)
+
+
+def network_arguments(backbone: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of the timm model in a config's ``model.backbone``; the head is left out."""
+    return as_tuples({key: value for key, value in backbone.items() if key not in _WRAPPER_ARGUMENTS})
 
 
 def _create(name: str, arguments: dict[str, Any]) -> TimmModel:

@@ -181,3 +181,20 @@ def test_contact_sheet_and_palette(tmp_path):
     save_image(sheet, tmp_path / "new" / "sheet.png")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["sheet.png"]
     assert len({tuple(colour) for colour in palette(40)}) == 40
+
+
+def test_a_training_is_explained_by_its_config(tmp_path, capsys):
+    make_scene(0, size=64).image.save(tmp_path / "scene.png")
+    config, weights = tmp_path / "mine.py", resolve("hcformer_nano.shapes")
+    config.write_text(
+        "model = dict(backbone=dict(model_name='hcformer_nano.shapes', num_classes=16))\n"
+        "test_dataloader = dict(dataset=dict(transform=dict(input_size=64, mean=(0.5,) * 3, std=(0.5,) * 3)))\n"
+    )
+    command = ["explain", str(tmp_path / "scene.png"), "--regions", "0", "--stage", "2", "--out"]
+    assert main([*command, str(tmp_path / "a"), "--model", str(config)]) == 2
+    assert "A config needs --weights" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "a"), "--model", str(config), "--weights", str(weights)]) == 0
+    by_hand = ["--model", "hcformer_nano.shapes", "--size", "64", "--mean", "0.5", "--std", "0.5"]
+    assert main([*command, str(tmp_path / "b"), *by_hand]) == 0
+    first, second = ((tmp_path / name / "scene_clusters.png").read_bytes() for name in "ab")
+    assert first == second

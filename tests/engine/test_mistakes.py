@@ -443,6 +443,7 @@ def test_values_that_a_network_refuses(classifier, tmp_path, capsys):
     ("option", "message"),
     [
         ("randomness.seed=x", "does not fit: TypeError"),
+        ("train_dataloader.batch_size=999 train_dataloader.drop_last=True", "fewer than one batch"),
         ("env_cfg.dist_cfg=3", "has env_cfg.dist_cfg = 3, but a dict"),
         ("train_dataloader.dataset.transform=3", "value of ImageFolderDataset that does not fit"),
         ("train_dataloader.dataset.root=3", "does not fit: TypeError"),
@@ -461,8 +462,13 @@ def test_values_that_a_network_refuses(classifier, tmp_path, capsys):
     ],
 )
 def test_a_value_of_another_kind(classifier, tmp_path, capsys, option, message):
-    said = fails(capsys, "train", classifier, "--work-dir", tmp_path / "run", "--cfg-options", option)
+    said = fails(capsys, "train", classifier, "--work-dir", tmp_path / "run", "--cfg-options", *option.split())
     assert message in said
+
+
+def test_a_folder_of_data_is_no_config(originals, capsys):
+    folder = originals["detection"]
+    assert "That folder can be the `data_root` of a config" in fails(capsys, "check", folder)
 
 
 def test_bugs_keep_their_traceback():

@@ -330,6 +330,8 @@ def test_weights_that_cannot_be_fetched(monkeypatch):
     def offline(*args, **kwargs):
         raise OSError("no route to host")
 
+    for name in ("HYPVISION_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("hypvision.models.timm_models.fetch_from_hub", lambda *_: None)
     monkeypatch.setattr(timm.models._builder, "load_pretrained", offline)
     with pytest.raises(HypvisionError, match="cannot be fetched .OSError: no route to host.*pretrained=False"):

@@ -114,9 +114,8 @@ def test_an_embedding_is_drawn_in_the_colours_of_its_classes():
 
 def test_a_name_without_room_above_its_point_stands_below():
     x = torch.tensor([[0.0, 0.0], [0.5, 0.5], [0.5, 0.48], [0.5, 0.46]])
-    figure = draw_hierarchy(
-        x, PoincareBall(1.0), ["top", "first", "second", "third"], np.array([[1, 0], [2, 0], [3, 0]])
-    )
+    below = np.array([[1, 0], [2, 0], [3, 0]])
+    figure = draw_hierarchy(x, PoincareBall(1.0), ["top", "first", "second", "third"], below)
     places = {text.get_text(): text.get_va() for text in figure.axes[0].texts}
     assert places == {"top": "baseline", "first": "baseline", "second": "top"}  # there is no room for the third
 

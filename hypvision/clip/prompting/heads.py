@@ -185,7 +185,7 @@ class TipAdapter(Host):
         text, classes = self.class_features(), self.learner.values.shape[1]
         if len(self.names) != classes:
             raise HypvisionError(
-                f"This Tip-Adapter has a cache of {classes} classes, so it cannot tell {len(self.names)} others."
+                f"This Tip-Adapter has a cache of {classes} classes, so it cannot recognise {len(self.names)} others."
             )
         image = self.features(images)
         return self.output(image, text, extra=self.cache_logits(F.normalize(image, dim=-1)))
