@@ -48,7 +48,7 @@ def depths(**values: object) -> None:
     for name, value in values.items():
         for number in value if isinstance(value, (tuple, list)) else [value]:
             if isinstance(number, Real) and not number <= 1000:
-                raise ArgumentError(f"{name} must be at most 1000, which are hours to build, got {value!r}.")
+                raise ArgumentError(f"{name} must be at most 1000, because building more takes hours, got {value!r}.")
 
 
 def _check(range_: str, inside: Callable[[Any], bool], integer: bool, values: dict[str, Any]) -> None:

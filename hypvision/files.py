@@ -147,7 +147,7 @@ def replacing(path: str | Path, durable: bool = False, suffix: str | None = None
         yield temporary
         if durable:
             _flush(temporary)
-        check_output(path)  # check again, because another process may have created it
+        check_output(path)  # check again, because another process may have created the path
         os.replace(temporary, path)
         if durable and os.name == "posix":
             with suppress(OSError):  # some network file systems refuse this; the content is on the disk nevertheless

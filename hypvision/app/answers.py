@@ -121,7 +121,7 @@ class Answers:
             folder: part of the gallery; "": all of it.
         """
         if bool(words.strip()) == bool(photo):
-            raise HypvisionError("Give either words or an example, not both and not neither.")
+            raise HypvisionError("Give either words or an example image, not both.")
         root = self._below(folder)
         name = model.strip() if gives_features(model.strip()) else known_clip(model)
         gallery = find_gallery(root)
@@ -152,7 +152,7 @@ class Answers:
     def segment(self, photo: str | None, words: str, clip: str) -> Image.Image:
         """The photo with each pixel in the colour of the word that fits it best, above a legend."""
         if not (names := _listed(words)):
-            raise HypvisionError("There are no words. Give what to look for, with commas between: car, road, sky")
+            raise HypvisionError("No words are given. Name what to look for, separated by commas: car, road, sky")
         found = segment(_photo(photo), names, self._segmenter(known_clip(clip)))
         return draw_segmentation(found.image, found.labels, found.classes)
 
@@ -160,7 +160,7 @@ class Answers:
         """The texts on the way from the root to the photo, the general ones on top."""
         words = list(dict.fromkeys(line.strip() for line in texts.splitlines() if line.strip()))
         if len(words) < 2:
-            raise HypvisionError("A walk chooses from texts, general ones and specific ones: give two or more.")
+            raise HypvisionError("The walk chooses among texts. Give two or more, general and specific ones.")
         name, image = known_clip(clip), _photo(photo)
         [steps] = walk_images(self._clip(name), [image], words, walk=walk)
         return draw_walks(image, {name: [step[:3] for step in steps]})
@@ -182,7 +182,7 @@ class Answers:
 
 def _photo(path: str | None) -> Image.Image:
     if not path:
-        raise HypvisionError("There is no photo. Choose one, or one of the examples.")
+        raise HypvisionError("No photo is given. Upload one, or choose an example.")
     return open_image(path)
 
 

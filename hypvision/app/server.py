@@ -50,8 +50,8 @@ def serving(answers: Answers, host: str = HERE[0], port: int | None = None, uplo
             )  # fmt: skip
         except OSError as error:
             raise HypvisionError(
-                f"The app cannot listen at {host}:{port or 7860}: the port is taken, or the address is none of this "
-                "machine. Give another --port or --host."
+                f"The app cannot listen at {host}:{port or 7860}: the port is taken, or the address does not belong to "
+                "this machine. Give another --port or --host."
             ) from error
         try:
             yield address

@@ -123,12 +123,12 @@ def locked(path: Path, what: str) -> Iterator[None]:
             lock.acquire(timeout=LOCK_WAIT)
         except Timeout:
             raise HypvisionError(
-                f"Waited {LOCK_WAIT:.0f} s for {_read_holder(holder)}, which holds the lock '{path}' ({what}). Let it "
-                "end or end it, and repeat; the lock goes with its process."
+                f"Waited {LOCK_WAIT:.0f} s for {_read_holder(holder)}, which holds the lock '{path}' ({what}). Wait "
+                "for this process or stop it, which removes the lock; then run the command again."
             ) from None
     except NotImplementedError:  # some network file systems have no locks: a file may then be loaded twice
         _logger.warning("'%s' is on a file system without locks.", path)
-    with suppress(HypvisionError):  # the file serves only for the message to waiting processes
+    with suppress(HypvisionError):  # only messages to waiting processes need this file
         write_text(
             holder, f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
         )
@@ -209,7 +209,7 @@ class _Part(io.FileIO):
 
     def write(self, data: Any) -> int:
         if self.given_up:
-            raise SourceError("was given up")
+            raise SourceError("was cancelled")
         if self.tell() + len(data) > self.limit:
             raise _WrongContentError(f"sends more than the {self.limit} bytes that the file may have")
         rest = memoryview(data)
@@ -239,7 +239,7 @@ def _fetch(url: str, part: Path, limit: int, headers: dict[str, str], name: str,
             raise HypvisionError(_full(part.parent)) from error
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status == 416:
-            raise _WrongContentError(f"has no bytes from {have} on") from error
+            raise _WrongContentError(f"sends no bytes from position {have} on") from error
         if status is not None and status not in _RETRY:
             raise SourceError(f"answers {status}{_HINTS.get(status, '')}") from error
         reason = f"the connection broke ({one_line(error)})" if status is None else f"answers {status}"

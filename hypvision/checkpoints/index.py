@@ -102,7 +102,7 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
     for number, item in enumerate(content["records"], start=1):
         record = parse_record(item, f"{where}, record {number}")
         if record.name in records:
-            raise HypvisionError(f"{where}: '{record.name}' stands twice.")
+            raise HypvisionError(f"{where}: '{record.name}' is listed twice. Remove one of the two records.")
         records[record.name] = record
     for record in records.values():
         if record.parent is not None and (record.parent not in records or record.parent == record.name):

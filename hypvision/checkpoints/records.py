@@ -41,7 +41,7 @@ def _settings(value: Any) -> dict[str, Any]:
         raise ValueError("must be a mapping of numbers, texts, lists and mappings")
     if (foreign := foreign_setting(value)) is not None:
         raise ValueError(
-            f"contain {foreign}, but say how the network is built, never where weights lie: that stands in 'file'"
+            f"contain {foreign}, but may only say how the network is built; the place of its weights belongs in 'file'"
         )
     return value
 

@@ -315,9 +315,9 @@ def _address_and_sum(text: str) -> tuple[str, str]:
     if in_name and not fragment and parts.scheme == "https":
         return url, in_name[1]
     raise HypvisionError(
-        f"The checkpoint '{without_password(text)}' was not loaded: nothing says what the file must be, so it could "
-        f"not be verified. Add its sum: {without_password(url)}#sha256=HEX with 64 digits, as sha256sum prints them. "
-        "Or take zoo:NAME, hf-hub:USER/REPO (verified by their index), or a file that you have downloaded and checked."
+        f"The checkpoint '{without_password(text)}' was not loaded, because it has no checksum to verify the file "
+        f"with. Add one: {without_password(url)}#sha256=HEX with 64 digits, as sha256sum prints them. Or take "
+        "zoo:NAME, hf-hub:USER/REPO (verified by their index), or a file that you have downloaded and checked."
     )
 
 
@@ -479,7 +479,8 @@ def find(text: str) -> tuple[Index, Record]:
     if not name:
         if len(index) != 1:
             raise HypvisionError(
-                f"'{without_password(address)}' has {len(index)} records: {', '.join(index.records)}. Add #NAME."
+                f"'{without_password(address)}' has {len(index)} records: {', '.join(index.records)}. Choose one: add "
+                "#NAME to the address."
             )
         name = next(iter(index.records))
     return index, index.get(name)

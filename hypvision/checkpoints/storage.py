@@ -53,7 +53,10 @@ def pack(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
             out[name] = value.clone()
             continue
         if not value.isfinite().all():
-            raise HypvisionError(f"The weight '{name}' is not finite: the training that gave it has diverged.")
+            raise HypvisionError(
+                f"The weight '{name}' has NaN or infinite values: its training has diverged. Take an earlier "
+                "checkpoint."
+            )
         if storage == "int8" and value.dim() >= 2 and value.numel() >= _SMALL:
             rows = value.float().flatten(1)
             # At least the smallest normal number: rows may be all zero, and division by a subnormal scale gives
@@ -85,13 +88,14 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             continue
         if name.endswith(_SCALE):
             if name.removesuffix(_SCALE) not in tensors:
-                raise HypvisionError(f"The file has scales '{name}' but not the weight that they are for.")
+                raise HypvisionError(f"The file has scales '{name}' but not their weight. Download or copy it again.")
             continue
         scale = tensors.get(name + _SCALE)
         if scale is not None:
             if value.dtype != torch.int8 or value.dim() < 2 or scale.shape != value.shape[:1]:
                 raise HypvisionError(
-                    f"The scales of '{name}' do not fit it: {tuple(scale.shape)}, {tuple(value.shape)}."
+                    f"The scales of '{name}' have the shape {tuple(scale.shape)}, which does not fit its shape "
+                    f"{tuple(value.shape)}. Download or copy the file again."
                 )
             value = value.float().mul_(scale.reshape(-1, *[1] * (value.dim() - 1)))
         elif value.dtype in (torch.float16, torch.bfloat16):
@@ -211,7 +215,7 @@ def read_metadata(path: str | Path, entry: str) -> dict[str, Any]:
     except (AttributeError, TypeError, ValueError):  # the header is no mapping, no text or no JSON
         found = None
     if not isinstance(metadata, dict) or not isinstance(found, dict):
-        raise HypvisionError(f"The header of '{path}' is not one of hypvision's. Download the file again.")
+        raise HypvisionError(f"The header of '{path}' was not written by hypvision. Download the file again.")
     return found
 
 
@@ -227,7 +231,7 @@ def read_header(path: str | Path) -> dict[str, Any]:
     if (foreign := foreign_setting(header.get("model"))) is not None:
         raise HypvisionError(
             f"'{path}' was refused: the config of the model in its header contains {foreign}, where only numbers and "
-            "words may stand. Take the file from a source that you trust, or publish it again."
+            "texts are allowed. Take the file from a source that you trust, or publish it again."
         )
     return header
 

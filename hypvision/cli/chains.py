@@ -40,17 +40,24 @@ def run_clip_chains(args: Namespace) -> None:
     from hypvision.viz.chains import draw_levels
 
     if bool(args.tree) != bool(args.tree_images):
-        raise HypvisionError("--tree and --tree-images go together: the tree of labels and its class folders.")
+        raise HypvisionError(
+            "--tree (the tree of labels) and --tree-images (the folders of its classes) need each other. Give both or "
+            "none."
+        )
     if args.template.count("{}") != 1 or set(args.template.replace("{}", "")) & set("{}"):
         raise HypvisionError(f"--template '{args.template}' must have one {{}}, where the name goes.")
     if args.candidates and not args.show:
-        raise HypvisionError("--candidates are what --show IMAGE chooses from: give both.")
+        raise HypvisionError(
+            "--candidates has an effect only with --show IMAGE, which chooses among them. Add --show, or leave it out."
+        )
     chains = read_chains(args.chains)
     texts, images = [chain.texts for chain in chains], [chain.image for chain in chains]
     out, found = Path(args.out), {}
     if args.embeddings:
         if given := [name for name in ("tuned", "images", "candidates", "hyperlex", "tree") if getattr(args, name)]:
-            raise HypvisionError(f"--{given[0]} needs a CLIP, which --embeddings stands in for. Leave one out.")
+            raise HypvisionError(
+                f"--{given[0]} needs a CLIP, but --embeddings replaces the model. Leave out one of the two."
+            )
         embedded, embedded_images, space = read_embeddings(args.embeddings)
         try:
             found["embeddings"] = measure_chains(texts, images, embedded, embedded_images, space, args.steps)

@@ -46,9 +46,9 @@ def _add_model_arguments(parser: Parser, timm: bool = True) -> None:
 def _texts_of(args: Namespace) -> list[str]:
     """The texts in the place of images, if they are given."""
     if bool(args.images) == bool(args.texts):
-        raise HypvisionError("Give either images or --texts, not both and not neither.")
+        raise HypvisionError("Give either images or --texts, not both.")
     if args.texts and args.clip is None:
-        raise HypvisionError("--texts need a model that reads: give --clip NAME.")
+        raise HypvisionError("--texts needs a model with a text encoder. Give --clip NAME.")
     return texts_of(args)
 
 
@@ -57,7 +57,7 @@ def _embedder(args: Namespace, device: str):
 
     if args.clip is not None:
         if args.config or args.weights or args.model:
-            raise HypvisionError("--clip stands alone: leave out --config, --weights and --model.")
+            raise HypvisionError("--clip names the whole model: leave out --config, --weights and --model.")
         return clip_embedder(clip_of(args), args.clip)
     if args.config is not None:
         import hypvision.openmmlab  # noqa: F401 - lets mmengine load weights by the addresses of the zoo

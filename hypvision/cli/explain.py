@@ -142,8 +142,8 @@ def _explain_clip(args: Namespace) -> None:
     words = texts_of(args)
     if not words and not args.gallery:
         raise HypvisionError(
-            "A way passes texts or images: give --texts, such as a .txt file of captions, or --gallery, a folder of "
-            "images."
+            "The way from an image to its end passes texts or images. Give --texts, such as a .txt file of captions, "
+            "or --gallery, a folder of images."
         )
     files, pictures = find_images(args.images), find_pictures(args.gallery)
     clip = clip_of(args, "cpu")

@@ -81,7 +81,7 @@ def run_fewshot(args: Namespace) -> None:
             print(f"Drawn in {path}")
         return
     if args.results is not None:
-        raise HypvisionError(f"'{args.results}': the results of {args.what} go to --out.")
+        raise HypvisionError(f"hypvision fewshot {args.what} writes its results to --out. Leave out '{args.results}'.")
     _run(args)
 
 

@@ -80,7 +80,7 @@ def run_predict(args: Namespace) -> None:
     from hypvision.zoo.loading import parse_arguments
 
     if args.score is not None and not 0 <= args.score <= 1:
-        raise HypvisionError(f"--score is a probability from 0 to 1, got {args.score:g}.")
+        raise HypvisionError(f"--score must be a probability from 0 to 1, got {args.score:g}.")
     classes, things = (None if text is None else parse_classes(text) for text in (args.classes, args.things))
     sources = find_sources(args.images, args.every)
     arguments = parse_arguments(args.model_args)

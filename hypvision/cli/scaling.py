@@ -141,7 +141,7 @@ def _run_figure(args: Namespace, name: str, chosen: Any) -> None:
             point = Point(**{field: row[field] for field in asdict(chosen.points[0])})
             try:
                 return weights_of(folder, point, settings)[0]
-            except HypvisionError as error:  # the other panels are drawn nevertheless
+            except HypvisionError as error:  # a panel without data does not stop the other panels
                 print(f"{name}: a panel is empty. {error}", file=sys.stderr)
 
         figures = draw(name, rows, folder, weights, losses=losses, fit=fit, scan=chosen.scan)

@@ -56,8 +56,8 @@ class Outcome(NamedTuple):
             others = [other for other in self.failures if other != key][:5]
             more = f" Also: {', '.join(others)}{', ...' if len(self.failures) > 6 else ''}." if others else ""
             raise HypvisionError(
-                f"{len(self.failures)} of {total} cells failed. {key}: {reason.rstrip('.')}.{more} Put it right and "
-                "run the command again: finished cells are kept."
+                f"{len(self.failures)} of {total} cells failed. {key}: {reason.rstrip('.')}.{more} Correct the cause "
+                "and run the command again: finished cells are not repeated."
             )
 
 

@@ -41,7 +41,7 @@ def run_zoo_list(args: Namespace) -> None:
         return
     if not records:
         there = ", ".join(index.records) or "none (this installation has no index)"
-        raise HypvisionError(f"No weights match. There are: {there}.")
+        raise HypvisionError(f"No weights of the zoo match the name and the task. Available: {there}.")
     print(listing(records, [whereabouts(index, record) for record in records]))
 
 

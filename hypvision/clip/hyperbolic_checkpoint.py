@@ -143,7 +143,10 @@ def root_of(content: Mapping[str, Any], width: int, source: Any) -> Tensor | Non
         return None
     length = float(torch.linalg.vector_norm(root.float())) if isinstance(root, Tensor) else 0.0
     if length == 0 or not math.isfinite(length) or root.shape != (width,):
-        raise HypvisionError(f"'{source}': 'root' is no vector of {width} numbers. Take an intact copy.")
+        raise HypvisionError(
+            f"The entry 'root' of '{source}' must be a vector of {width} numbers, not all 0. Download or copy the file "
+            "again."
+        )
     return root.float() / length
 
 

@@ -328,8 +328,8 @@ def _errors_explained(name: str) -> Iterator[None]:
         except (OSError, RuntimeError, ImportError, TypeError, ValueError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             raise HypvisionError(
-                f"The CLIP model '{name}' or its tokenizer cannot be made: {reason}. If a file was to be fetched: with "
-                "a network it is downloaded once and kept."
+                f"The CLIP model '{name}' or its tokenizer cannot be made: {reason}. If a file had to be downloaded, "
+                "connect to the network once: it is kept."
             ) from error
 
 
@@ -465,8 +465,8 @@ def expand_tokens(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     fits = rows.dim() == 2 and index.shape == rows.shape[:1] and 0 < count <= _MOST_WORDS
     if not fits or ((index < 0) | (index >= count)).any():
         raise HypvisionError(
-            "The table of words in these CLIP weights is damaged: its rows, their numbers and its size do not belong "
-            "together. Download or copy the file again."
+            "The token embedding in these CLIP weights is damaged: its rows, their ids and its size contradict each "
+            "other. Download or copy the file again."
         )
     expanded["token_embedding.weight"] = rows.new_zeros(count, rows.shape[1]).index_copy(0, index.long(), rows)
     return expanded

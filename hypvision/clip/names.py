@@ -82,8 +82,8 @@ def _network_of(path: Path) -> str:
         if found is not None and _expected(architecture(name)) == found:
             return name
     raise HypvisionError(
-        f"'{path}' does not tell which CLIP model it belongs to: its sizes are those of none of ours and of no plain "
-        "ViT of open_clip. Name it: --clip NAME:FILE."
+        f"'{path}' does not tell which CLIP model it belongs to: its sizes fit neither a CLIP of hypvision nor a plain "
+        "ViT of open_clip. Name the model: --clip NAME:FILE."
     )
 
 

@@ -92,7 +92,10 @@ def repository_config(folder: Path) -> dict[str, Any]:
     for key in ("vision_cfg", "text_cfg"):
         parse(dict[str, Any], inner.get(key), f"{where}: {key}")
     if "trust_remote_code" in str(found):  # this option would run Python code from the repository
-        raise HypvisionError(f"'{path}' was refused: a config of open_clip has dicts of plain settings.")
+        raise HypvisionError(
+            f"'{path}' was refused: it contains trust_remote_code, which would run code of the repository. Remove this "
+            "setting, or take another model."
+        )
     return found
 
 
@@ -105,8 +108,8 @@ def repository_weights(name: str, folder: Path) -> Path:
     known = [folder / file for file in _FOLDER_WEIGHTS if folder / file in there]
     if not known and len(there) != 1:
         raise HypvisionError(
-            f"'{folder}' has {len(there)} files of weights, none of them named {_WEIGHTS[0]}. Name the one to take so, "
-            "or give it as the weights."
+            f"'{folder}' has {len(there)} files of weights, none of them named {_WEIGHTS[0]}. Rename the one to use to "
+            "this, or give its path as the weights."
         )
     return (known or there)[0]
 

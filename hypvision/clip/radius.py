@@ -42,7 +42,10 @@ def hyperbolic_radius(z: Tensor, c: float = 0.01, convention: str = "metric2", i
     if input == "tangent":
         return factor * length  # artanh(sqrt(c) |exp0(z)|) = sqrt(c) |z|
     if (math.sqrt(c) * length >= 1).any():
-        raise HypvisionError(f"A point of norm {float(length.max()):.4g} is not inside the ball of c = {c}.")
+        raise HypvisionError(
+            f"A point of norm {float(length.max()):.4g} is not inside the ball of c = {c}, where norms are below "
+            "1/sqrt(c)."
+        )
     return factor / 2 * poincare.dist0(z.to(length.dtype), c)
 
 
@@ -94,7 +97,9 @@ def scale_sweep(clip: CLIPBundle, classes: Sequence[str], factors: Sequence[floa
         p for name, p in clip.model.named_parameters() if ".hyperclip." in name and not name.startswith("visual.")
     ]
     if not blocks:
-        raise HypvisionError("The sweep scales HyperCLIP's blocks, but the text tower carries none. Use inject first.")
+        raise HypvisionError(
+            "The sweep scales HyperCLIP's blocks, but the text tower has none. Call adapters.inject first."
+        )
     kept, result = [parameter.clone() for parameter in blocks], {}
     try:
         for factor in factors:

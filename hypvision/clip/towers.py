@@ -203,7 +203,9 @@ class _Sequence:
         count = tokens.shape[-2]
         replaced = count if self.overwrite and not self.present else self.present
         if replaced > x.shape[1] - 1:
-            raise HypvisionError(f"{replaced} prompt tokens cannot overwrite those of sequences of {x.shape[1]}.")
+            raise HypvisionError(
+                f"{replaced} prompt tokens cannot replace tokens in sequences of {x.shape[1]}. Use fewer prompt tokens."
+            )
         start = 1 if self.text else x.shape[1] - replaced
         tokens = tokens.to(x.dtype).expand(len(x), -1, -1)
         self.present, self.grown = count, self.grown + count - replaced
@@ -565,7 +567,9 @@ def _embed_patches(visual: Any, images: Tensor, grid: tuple[int, int]) -> Tensor
 def _embed_timm_patches(trunk: Any, images: Tensor, grid: tuple[int, int]) -> Tensor:
     """Register tokens, if there are any, and patches of timm's ViT with positions, (B, prefix + h w, width)."""
     if trunk.cls_token is not None or trunk.pos_embed is None:
-        raise HypvisionError("The dense mode of timm's image towers is for those without a class token (SigLIP).")
+        raise HypvisionError(
+            "The dense mode needs a timm tower without class token and with position embeddings (SigLIP)."
+        )
     x = trunk.patch_embed.proj(images.to(trunk.patch_embed.proj.weight.dtype)).flatten(2).transpose(1, 2)
     table, old = trunk.pos_embed[0], tuple(trunk.patch_embed.grid_size)
     extra = len(table) - old[0] * old[1]  # the table has entries for register tokens before the grid

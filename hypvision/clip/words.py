@@ -37,7 +37,7 @@ def check_words(model: OpenVocabularyCLIP, names: Sequence[str]) -> None:
         pair = f"'{names[pairs[0][0]]}' from '{names[pairs[0][1]]}'"
         more = f" (and {len(pairs) - 1} more such pairs)" if len(pairs) > 1 else ""
         why = f"It was never taught {listed}. {_ADVICE}" if foreign else "Leave one out, or give it another name."
-        raise HypvisionError(f"This CLIP cannot tell {pair}{more}: their texts have the same embedding. {why}")
+        raise HypvisionError(f"This CLIP cannot distinguish {pair}{more}: their texts have the same embedding. {why}")
     if foreign:
         warnings.warn(f"This CLIP was never taught {listed}: what it finds there means little. {_ADVICE}", stacklevel=3)
 

@@ -86,7 +86,10 @@ def read_terms(path: str | Path) -> Terms:
         names, meaning = _nouns(path / "nouns.tsv")
         for line, (child, parent) in _rows(path / "edges.tsv", ("child", "parent"), "\t"):
             if child not in names or parent not in names:
-                raise HypvisionError(f"Line {line} of '{path / 'edges.tsv'}' names a node that nouns.tsv has not.")
+                raise HypvisionError(
+                    f"Line {line} of '{path / 'edges.tsv'}' names a node that nouns.tsv does not have. Take intact "
+                    "copies of both."
+                )
             broader.setdefault(child, parent)
         return Terms(names, broader, meaning, top=4)  # the four most general: entity, physical entity, object, whole
     for line, (word, above) in _rows(path, ("word", "broader"), ","):

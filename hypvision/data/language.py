@@ -252,7 +252,7 @@ class PackedText(Dataset):
         if more := len(rows) - len(self.rows):
             self.usage.leave_out("rows", f"limit={limit}", "the last", more)
         if not self.rows:
-            raise HypvisionError(f"The text at '{source}' has no two tokens. Give more.")
+            raise HypvisionError(f"The text at '{source}' has fewer than two tokens. Give more text.")
         self.metainfo = dict(tokens_per_byte=float((sum(sizes) - len(sizes)) / max(self.bytes, 1)))
 
     def __len__(self) -> int:
@@ -313,7 +313,9 @@ def _stored(flat: Path, facts: Path, dtype: type) -> _Facts | None:
     try:
         found = read_record(_Facts, facts, "")
         if not found.sizes or flat.stat().st_size != sum(found.sizes) * np.dtype(dtype).itemsize:
-            raise HypvisionError(f"'{flat}' has not as many tokens as '{facts}' says.")
+            raise HypvisionError(
+                f"'{flat}' does not have as many tokens as '{facts}' says. Remove both files; they are made again."
+            )
         return found
     except (HypvisionError, OSError) as error:
         _logger.warning("Stored tokens are damaged, so the text is read again: %s", error)

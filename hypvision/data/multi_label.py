@@ -100,7 +100,9 @@ def read_table(path: str | Path) -> tuple[dict[str, list[str]], list[str]]:
     rows: dict[str, list[str]] = {}
     for number, (image, labels) in lines:
         if image in rows:
-            raise HypvisionError(f"'{path}', line {number}: the image '{image}' was there before. Remove one of both.")
+            raise HypvisionError(
+                f"'{path}', line {number}: the image '{image}' is listed twice. Remove one of the two lines."
+            )
         rows[image] = labels
     names = names or sorted({name for found in rows.values() for name in found})
     if not rows or not names:

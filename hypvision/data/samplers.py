@@ -164,9 +164,9 @@ def class_numbers(dataset: Any) -> np.ndarray:
     labels = np.asarray(getattr(dataset, "labels", ()))
     if labels.ndim != 1 or not len(labels):
         raise HypvisionError(
-            f"Classes are counted and balanced by the labels of the training data, one an image, which "
-            f"{type(dataset).__name__} has not. Leave out class_weights='balanced' and the sampler, or use a data set "
-            "such as ImageFolderDataset."
+            "Classes are counted and balanced by the labels of the training data, one per image, which "
+            f"{type(dataset).__name__} does not have. Leave out class_weights='balanced' and the sampler, or use a "
+            "data set such as ImageFolderDataset."
         )
     return labels
 

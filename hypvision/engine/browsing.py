@@ -123,7 +123,7 @@ def browse(
         if not parts:
             raise HypvisionError(f"The config '{config.filename}' has no data for {' or '.join(phases)}.")
         if model is None:
-            raise HypvisionError(f"{report.notes[0]} Without the model it is not known what it is fed.")
+            raise HypvisionError(f"{report.notes[0]} The model is needed to show its input.")
         return [_part(config, model, dataset, phase, count, seed) for phase, dataset in parts.items()]
 
 

@@ -148,9 +148,9 @@ class UnusedParametersHook(Hook):
         if unused:
             names = ", ".join(unused[:5]) + (", ..." if len(unused) > 5 else "")
             raise HypvisionError(
-                f"{len(unused)} parameters get no gradient, which several processes must not train: {names}. Freeze "
-                "them, leave their part out of the model, or set --cfg-options find_unused_parameters=True (which "
-                "takes time in each step)."
+                f"{len(unused)} parameters get no gradient ({names}), but training in several processes needs one for "
+                "each. Freeze them, leave their part out of the model, or set --cfg-options "
+                "find_unused_parameters=True (which takes time in each step)."
             )
 
 

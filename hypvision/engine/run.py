@@ -230,7 +230,7 @@ def _check_weights(
 ) -> None:
     """Raise an error for a checkpoint of another architecture before the Runner loads it."""
     if "://" in path and not path.startswith(("http://", "https://")) and not is_address(path):
-        return  # only mmengine's own loaders can read this name
+        return  # a model name that only mmengine's own loaders can read
     checkpoint = load(path)
     if resume and "optimizer" not in checkpoint:
         raise HypvisionError(

@@ -530,9 +530,9 @@ class Lorentz(Hyperbolic):
         error = ((widen(x[..., :1]) - time) / time).abs().max().item() if x.numel() else 0.0
         if not error <= tolerance:
             raise ValueError(
-                f"{name} is not on the hyperboloid of curvature c = {self._value():g}: its time coordinate "
-                f"(the first) is off by {error:.1e} of what its space part asks for. Points come from "
-                f"expmap0, from_space or projx."
+                f"{name} is not on the hyperboloid of curvature c = {self._value():g}: its time coordinate (the first) "
+                f"differs by {error:.1e} from what its space part requires. Points come from expmap0, from_space or "
+                "projx."
             )
 
 

@@ -361,8 +361,8 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
         return Architecture(**found)
     except (KeyError, ValueError) as error:
         raise HypvisionError(
-            f"These are no weights of a HELM model (what fails: {error}). Expected are those of hypvision.helm.Helm "
-            "with geometry='lorentz'."
+            f"These are not the weights of a HELM model ({error}). Expected: weights of hypvision.helm.Helm with "
+            "geometry='lorentz'."
         ) from error
 
 

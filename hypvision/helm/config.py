@@ -140,8 +140,8 @@ class Architecture:
             at_least(1, integer=True, qk_nope_head_dim=self.qk_nope_head_dim)
             if self.v_head_dim > self.qk_nope_head_dim + self.qk_rope_head_dim - 1:
                 raise HypvisionError(
-                    "Values lie in the rows of keys: v_head_dim must be at most qk_nope_head_dim + qk_rope_head_dim - 1"
-                    f" = {self.qk_nope_head_dim + self.qk_rope_head_dim - 1}, got {self.v_head_dim}."
+                    "Values and keys share rows, so v_head_dim must be at most qk_nope_head_dim + qk_rope_head_dim - "
+                    f"1 = {self.qk_nope_head_dim + self.qk_rope_head_dim - 1}, got {self.v_head_dim}."
                 )
         if size < 3 or size % 2 == 0:
             raise HypvisionError(

@@ -210,7 +210,7 @@ class Helm(nn.Module):
             )
         if sequence_id is not None and (start or sequence_id.shape != input_ids.shape):
             raise HypvisionError(
-                "sequence_id must have the shape of the tokens, and goes without a filled cache; got "
+                "sequence_id must have the shape of the tokens, and cannot be combined with tokens in the cache; got "
                 f"{tuple(sequence_id.shape)} for {tuple(input_ids.shape)} and {start} tokens in the cache."
             )
         if position_ids is not None:

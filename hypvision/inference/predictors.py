@@ -190,7 +190,7 @@ def _clip(request: Request, options: Mapping[str, Any]) -> Predictor:
     from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 
     if unused := [name for name in ("weights", "arguments", "options", "things") if getattr(request, name)]:
-        raise HypvisionError(f"A CLIP has its weights and its settings by its name: leave out the {unused[0]}.")
+        raise HypvisionError(f"The name of a CLIP determines its weights and settings: leave out the {unused[0]}.")
     model = OpenVocabularyCLIP()
     model.build_clip(dict(options), tune="frozen", classes=request.classes, dense=False)
     return zero_shot(model.to(request.device).eval(), request)

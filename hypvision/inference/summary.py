@@ -105,7 +105,9 @@ def subject_of(name: str, arguments: Mapping[str, Any], size: int | None = None)
     """
     if not timm.is_model(name) and is_config(name):
         if arguments:
-            raise HypvisionError("A config says what its model is given: leave out --model-args, or change the config.")
+            raise HypvisionError(
+                "A config contains the arguments of its model: leave out --model-args, or change the config."
+            )
         return _plugin("a config")(name, size)
     if is_address(name) or name in builtin_index().records:
         record = find(name)[1]

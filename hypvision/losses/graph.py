@@ -43,7 +43,9 @@ def tree_distances(parents: Sequence[int]) -> Tensor:
         parents: the parent of every node; parents come before their children, the root first with -1.
     """
     if not len(parents) or parents[0] != -1 or any(not 0 <= p < i for i, p in enumerate(parents) if i):
-        raise ArgumentError("parents must begin with the root, -1, and name for every other node an earlier one.")
+        raise ArgumentError(
+            "parents must begin with -1, for the root, and give for every other node the index of an earlier one."
+        )
     hops = torch.zeros(len(parents), len(parents), dtype=torch.long)
     for node, parent in enumerate(parents):  # the root has no earlier node
         hops[node, :node] = hops[:node, node] = hops[parent, :node] + 1

@@ -400,7 +400,7 @@ def _check_stages(curvature: float, **arguments: Any) -> None:
     more_than(0, **{"curvature, minus the sectional curvature,": curvature})
     for name, values in arguments.items():
         if not isinstance(values, (tuple, list)) or not values:
-            raise ArgumentError(f"{name} must be a tuple with one entry a stage, got {values!r}.")
+            raise ArgumentError(f"{name} must be a tuple with one entry per stage, got {values!r}.")
         for stage, value in enumerate(values):
             if name == "mlp_ratios":
                 more_than(0, **{f"{name}[{stage}]": value})
@@ -409,7 +409,7 @@ def _check_stages(curvature: float, **arguments: Any) -> None:
     depths(layers=arguments["layers"])
     if len({len(values) for values in arguments.values()}) != 1:
         lengths = ", ".join(f"{name}: {len(values)}" for name, values in arguments.items())
-        raise ArgumentError(f"The per-stage arguments must have one entry a stage, got {lengths}.")
+        raise ArgumentError(f"The per-stage arguments must have one entry per stage, got {lengths}.")
 
 
 def _nominal_side(img_size: int | tuple[int, int], patch_size: int) -> int:

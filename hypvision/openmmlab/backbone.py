@@ -276,7 +276,7 @@ def _create(model_name: str, out_indices: tuple[int, ...], pretrained: bool, tim
         except RuntimeError as error:
             if "features_only" not in str(error) and "No pretrained weights" not in str(error):
                 raise
-            raise HypvisionError(f"'{model_name}' cannot be such a backbone: {error}") from error
+            raise HypvisionError(f"'{model_name}' cannot be a TimmBackbone: {error}") from error
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -78,7 +78,9 @@ def clip_grad_norm_(
         The norm before.
     """
     if math.isnan(max_norm) or max_norm < 0:
-        raise ArgumentError(f"max_norm must be a number of at least 0, got {max_norm}: a negative one turns gradients.")
+        raise ArgumentError(
+            f"max_norm must be a number of at least 0, got {max_norm}: a negative one would reverse the gradients."
+        )
     parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     total = get_total_norm(parameters, norm_type)
     if error_if_nonfinite and not torch.isfinite(total):

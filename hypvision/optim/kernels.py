@@ -332,8 +332,8 @@ class MethodKernel(Kernel):
     def _require(self, who: str, *names: str) -> None:
         if lacking := self._lacking(*names):
             raise TypeError(
-                f"{who} {', '.join(lacking)} of the manifold {whose(self.methods)}. Methods are as those of "
-                "hypvision.geometry.Lorentz."
+                f"{who} {', '.join(lacking)} of the manifold {whose(self.methods)}. Define them with the arguments "
+                "that hypvision.geometry.Lorentz has."
             )
 
     def size(self, width: int) -> int:

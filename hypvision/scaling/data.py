@@ -56,16 +56,20 @@ def density_scan(p: Tensor, s: float) -> Tensor:
     first, and ``s`` from 0 to 1, so that ``p_1`` goes from itself to 1."""
     check_frequencies(p, density=1.0)
     if not 0 <= s <= 1:
-        raise HypvisionError(f"The density goes from 0 to 1, got {s}.")
+        raise HypvisionError(
+            f"s, the position between the least and the largest density, must be from 0 to 1, got {s}."
+        )
     return (p * (1 + s * (1 / p.max() - 1))).clamp_max(1)  # p_1 may be rounded to more than 1
 
 
 def check_frequencies(p: Tensor, density: float | None = None) -> None:
     """Refuse what cannot be frequencies: not in [0, 1], or of another sum than ``density``."""
     if p.dim() != 1 or not p.numel():
-        raise HypvisionError(f"Frequencies are a vector with one number a feature, got the shape {tuple(p.shape)}.")
+        raise HypvisionError(
+            f"Frequencies must be a vector with one number per feature, got the shape {tuple(p.shape)}."
+        )
     if not bool(((p >= 0) & (p <= 1)).all()):
-        raise HypvisionError("Frequencies lie between 0 and 1. These do not, or are not numbers.")
+        raise HypvisionError("Frequencies must be numbers from 0 to 1; these are not.")
     total = float(p.double().sum())
     if density is not None and abs(total - density) > 1e-4 * density:
         raise HypvisionError(f"The frequencies sum to {total:.6g} instead of {density:g}. Divide them by their sum.")

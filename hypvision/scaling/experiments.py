@@ -92,7 +92,7 @@ def experiment(name: str, gpu: bool = False, tiny: bool = False, widths: Sequenc
         raise HypvisionError(f"There is no figure '{name}'.{hint} There are: {', '.join(EXPERIMENTS)}.")
     if name == "fig1":
         if tiny:
-            raise HypvisionError("fig1 has no tiny form. Choose some of its points with --widths and --decays.")
+            raise HypvisionError("fig1 has no --tiny version. Choose some of its points with --widths and --decays.")
         own = tuple(m for m in _LARGE_WIDTHS if gpu or m <= 128)
         points = _large(sorted(set(widths)) if widths else own)
         return Experiment(_LARGE if gpu else _LARGE_ON_CPU, points, EXPERIMENTS[name], own)

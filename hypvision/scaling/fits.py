@@ -89,10 +89,15 @@ def joint_fit(
         iterations: at most so many steps.
     """
     if not len(widths) == len(losses) == len(groups):
-        raise HypvisionError(f"There are {len(widths)} widths, {len(losses)} losses and {len(groups)} groups.")
+        raise HypvisionError(
+            f"widths, losses and groups must have equal lengths, got {len(widths)}, {len(losses)} and {len(groups)}."
+        )
     names = list(dict.fromkeys(groups))
     if len(losses) <= len(names) + 2:
-        raise HypvisionError(f"{len(losses)} losses do not determine {len(names)} offsets, a factor and an exponent.")
+        raise HypvisionError(
+            f"The fit has {len(names) + 2} unknowns (an offset for each group, a factor, an exponent), so "
+            f"{len(losses)} losses are too few. Give more."
+        )
     if len(set(widths)) < 2 or not all(math.isfinite(value) and value > 0 for value in (*widths, *losses)):
         raise HypvisionError("The fit needs positive, finite widths and losses, and more than one width.")
     x = torch.tensor(widths, dtype=torch.float64).log()
@@ -102,8 +107,8 @@ def joint_fit(
     # Two widths in one group give one difference of losses; groups that share widths can be chained to give more.
     if int(torch.linalg.matrix_rank(torch.cat([sizes, member], dim=1))) - len(names) < 2:
         raise HypvisionError(
-            "The widths determine no exponent: within groups there are too few different ones. Give losses of one "
-            "family and data set at three widths or more."
+            "The widths determine no exponent: groups have too few different ones. Give losses of one family and data "
+            "set at three widths or more."
         )
     alone = y - member @ ((member.T @ y) / member.sum(0))
     if alone.abs().max() <= 1e-9 * y.abs().max():
@@ -114,13 +119,14 @@ def joint_fit(
     chance = share ** ((len(losses) - len(names) - 2) / 2)
     if not chance <= 0.05:
         raise HypvisionError(
-            f"The losses have no power of the width: it explains {1 - share:.0%} of their differences within groups, "
-            f"and chance would explain as much in {chance:.0%} of all cases. Check the columns, or give more losses."
+            f"The losses follow no power of the width: the fit explains {1 - share:.0%} of their differences within "
+            f"groups, and chance would explain as much in {chance:.0%} of all cases. Check the columns, or give more "
+            "losses."
         )
     if step > 1e-6:
         raise HypvisionError(
-            f"The fit did not settle in {iterations} steps: the exponent is {unknown[1].item():.3g} and still moves, "
-            "as it does if losses go as the logarithm of the width. Give losses at more widths."
+            f"The fit did not converge in {iterations} steps: the exponent is {unknown[1].item():.3g} and still moves, "
+            "as it does for losses that are linear in the logarithm of the width. Give losses at more widths."
         )
     factor, exponent = (unknown[0] + unknown[1] * x.mean()).exp(), unknown[1]
     above = y - member @ unknown[2:]

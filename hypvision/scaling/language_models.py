@@ -117,10 +117,12 @@ def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:
     """Overlaps and norms of the rows of a head ``(vocabulary, m)``, in float32 also if it is half precision. It is read
     ``block`` rows at a time: one that is mapped from a file needs no memory of its size."""
     if head.dim() != 2 or len(head) < 2 or not head.is_floating_point():
-        raise HypvisionError(f"A head is a matrix of two rows or more, got {head.dtype} {tuple(head.shape)}.")
+        raise HypvisionError(
+            f"A head must be a floating point matrix of two rows or more, got {head.dtype} {tuple(head.shape)}."
+        )
     lengths = norms(head, block)
     if not math.isfinite(lengths.largest):  # the maximum is NaN if any value is
-        raise HypvisionError("The head has NaN or infinity among its numbers, so its overlaps mean nothing.")
+        raise HypvisionError("The head has NaN or infinite values, so it has no overlaps. Take an intact checkpoint.")
     found, m = overlaps(head, block), head.shape[1]
     spread = frame(found, m)
     return dict(
@@ -153,7 +155,7 @@ def frequency_exponent(counts: Tensor, ranks: int = 1000) -> float:
     """The exponent of frequencies in their rank: a line through ``ranks`` of them, uniform in the logarithm."""
     found = torch.sort(counts[counts > 0].double(), descending=True).values
     if len(found) < 10:
-        raise HypvisionError(f"{len(found)} different tokens have no exponent. Give a longer text.")
+        raise HypvisionError(f"{len(found)} different tokens are too few to fit an exponent. Give a longer text.")
     logs = torch.linspace(0, math.log(len(found)), ranks, dtype=torch.float64)
     rank = logs.exp().round().long().clamp(1, len(found))
     x, y = rank.double().log(), found[rank - 1].log()

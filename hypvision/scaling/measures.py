@@ -84,7 +84,7 @@ def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
     so that a mapped file is never in memory as a whole.
     """
     if block < 1:
-        raise HypvisionError(f"A block has one row or more, got block={block}.")
+        raise HypvisionError(f"block, a number of rows, must be at least 1, got block={block}.")
     n = len(weight)
     if not (pairs := n * (n - 1) // 2):
         return Overlaps(n, *[math.nan] * 5)
@@ -167,9 +167,9 @@ def unlearned_loss(p: Tensor, learned: float | Tensor) -> tuple[float, float]:
 def unlearned_share(share: float, n: int, alpha: float) -> float:
     """The sum of the frequencies of power ``alpha`` beyond the first ``share`` of ``n``: the paper's Eq. 14."""
     if n < 2:
-        raise HypvisionError(f"A share is of two features or more, got n={n}.")
+        raise HypvisionError(f"n, the number of features, must be at least 2, got n={n}.")
     if not 0 < share <= 1:
-        raise HypvisionError(f"A share lies between 0 and 1, got {share}.")
+        raise HypvisionError(f"share must be between 0 and 1, got {share}.")
     if alpha == 1:
         return -math.log(share) / math.log(n)
     return (share ** (1 - alpha) - 1) * n ** (1 - alpha) / (1 - n ** (1 - alpha))

@@ -30,7 +30,7 @@ _CACHE_BYTES = 2**19  # size of the outputs y computed at a time on a CPU: half 
 def check_width(m: int, n: int) -> None:
     """Raises HypvisionError unless ``1 <= m <= n``."""
     if not 1 <= m <= n:
-        raise HypvisionError(f"The width is {m}, with {n} features. It must be at least 1 and no more than they are.")
+        raise HypvisionError(f"The width must be from 1 to the number of features, {n}, got {m}.")
 
 
 def initial(n: int, m: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:

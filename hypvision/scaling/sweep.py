@@ -176,8 +176,8 @@ def open_results(folder: str | Path, settings: Settings) -> Path:
         return folder
     if not path.exists():
         raise HypvisionError(
-            f"'{folder}' has results, but '{path}' is not there, which says of which grid they are. Choose another "
-            "folder, or restore the file."
+            f"'{folder}' has results, but lacks '{path}' with the settings of their grid. Choose another folder, or "
+            "restore the file."
         )
     before = read_record(dict[str, Any], path, "Restore it, or choose another folder.")
     # The words name widths too, which belong to the points; folders without a seed have seed 0.
@@ -207,7 +207,7 @@ def read_rows(folder: str | Path, points: Iterable[Point]) -> list[dict[str, Any
             row = read_record(Row, path, "Remove it and run the command again.", extra=True)
             if other := [name for name, value in asdict(point).items() if getattr(row, name) != value]:
                 raise HypvisionError(
-                    f"'{path}' is of another point ({', '.join(other)}). Remove it and run the command again."
+                    f"'{path}' belongs to another point ({', '.join(other)}). Remove it and run the command again."
                 )
             rows.append(asdict(row))
     return rows

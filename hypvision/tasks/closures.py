@@ -91,8 +91,8 @@ def graph_of(closure: Closure) -> Tensor:
     count = len(closure.names)
     if count > LARGEST:
         raise HypvisionError(
-            f"The hierarchy has {count:,} names; all pairs of them are compared, which {LARGEST:,} allow. Give a part "
-            "of it, such as all names below one."
+            f"The hierarchy has {count:,} names, but at most {LARGEST:,} are allowed, because all pairs are compared. "
+            "Give a part of it, such as all names below one."
         )
     hops = torch.full((count, count), 2, dtype=torch.int8).fill_diagonal_(0)
     hops[tuple(torch.from_numpy(closure.pairs).T)] = 1

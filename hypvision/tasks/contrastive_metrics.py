@@ -38,7 +38,9 @@ class ZeroShotAccuracy(Metric):
         """Keep whether each image was named rightly."""
         for sample in data_samples:
             if sample["label"] < 0:
-                raise HypvisionError("ZeroShotAccuracy needs single objects: set scenes=False in its data set.")
+                raise HypvisionError(
+                    "ZeroShotAccuracy needs images of single objects. Set scenes=False in its data set."
+                )
         scores = torch.stack([sample["scores"] for sample in data_samples])
         if self.check(scores, "A similarity", data_samples):
             labels = torch.tensor([sample["label"] for sample in data_samples])

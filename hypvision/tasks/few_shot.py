@@ -195,7 +195,9 @@ class FewShotCLIP(BaseModel):
         raw = self.hierarchy is not None and self.hierarchy.config.raw
         found = (out.raw_image, out.raw_text) if raw else (out.image, out.text)
         if found[0] is None or found[1] is None:
-            raise HypvisionError("LatHAdapter refines class features, which a linear probe does not have.")
+            raise HypvisionError(
+                "LatHAdapter refines class features, which a linear probe does not have. Leave out the adapter."
+            )
         return found[0], found[1]
 
 

@@ -180,7 +180,7 @@ def plan(
         name, _ = split_method(method)
         if name in _SEEN_ONLY and protocol != "shots":
             raise HypvisionError(
-                f"{method} recognises only the classes that it was trained on, so it has no cells in '{protocol}'. Run "
+                f"{method} recognises only the classes that it was trained on, so '{protocol}' cannot test it. Run "
                 "hypvision fewshot shots."
             )
         for seed in dict.fromkeys(seeds):

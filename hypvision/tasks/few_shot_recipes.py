@@ -94,7 +94,7 @@ def split_method(method: str) -> tuple[str, bool]:
             "each also with +lath."
         )
     if plus and name == "linear-probe":
-        raise HypvisionError("LatHAdapter refines class features, which a linear probe does not have.")
+        raise HypvisionError("LatHAdapter refines class features, which a linear probe does not have. Leave out +lath.")
     return name, bool(plus)
 
 
@@ -117,7 +117,7 @@ def check_options(
         )
     if adapter and not any(split_method(method)[1] for method in methods):
         raise HypvisionError(
-            f"The options of LatHAdapter ({', '.join(adapter)}) have no use here: no method is with it. Write the "
+            f"The options of LatHAdapter ({', '.join(adapter)}) have no effect, because no method uses it. Write the "
             f"method {next(iter(taken))}+lath, or leave them out."
         )
 

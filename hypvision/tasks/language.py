@@ -176,7 +176,7 @@ def released_decay(name: str, mixed: bool) -> bool:
     last = name.rpartition(".")[2]
     if last == "bias":
         return False
-    if last == "scale":  # of HELM-D's attention, or of the connection with shared experts
+    if last == "scale":  # a scale of HELM-D's attention, or of the connection with shared experts
         return mixed and ".attn." in name
     return "norm" not in name if mixed else not name.endswith("kv_norm.weight")
 

@@ -78,7 +78,10 @@ def describe_config(config: Any) -> dict[str, Any]:
     if "model_name" not in backbone:
         raise HypvisionError("Only models with a timm backbone (model.backbone.model_name) can be published.")
     if config.get("test_dataloader") is None:
-        raise HypvisionError(f"The config '{config.filename}' has no test_dataloader, which the input is described by.")
+        raise HypvisionError(
+            f"The config '{config.filename}' has no test_dataloader, from which the record takes the description of "
+            "the input. Add it."
+        )
     found: dict[str, Any] = {"task": task, "model": backbone["model_name"].partition(".")[0]}
     arguments = {key: value for key, value in backbone.items() if key not in _TRAINING_ONLY}
     if task == "classification" and arguments:
@@ -205,7 +208,9 @@ def publish(
     if settings.get("test_dataloader", {}).get("dataset", {}).get("classes") == "imagenet":
         meta = {**meta, "classes": imagenet_classes()}
     if not meta.get("classes"):
-        raise HypvisionError(f"The checkpoint '{checkpoint}' does not say what its classes are (meta.dataset_meta).")
+        raise HypvisionError(
+            f"The checkpoint '{checkpoint}' has no class names (meta.dataset_meta). Save it with `hypvision train`."
+        )
     weights = stripped(loaded, task)
     header = {"name": name, "classes": list(meta["classes"])}
     if "model_config" in known:
@@ -308,7 +313,7 @@ def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
         texts["test_data"] = old["metrics"][0]["data"]
     texts |= about
     if missing := [key for key in keys if key not in texts and key not in ("licence", "parent")]:
-        raise HypvisionError(f"--about must give {', '.join(missing)}: a weight file without them helps nobody.")
+        raise HypvisionError(f"--about must give {', '.join(missing)}, which every record of the zoo needs.")
     return texts
 
 

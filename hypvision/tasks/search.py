@@ -81,7 +81,9 @@ def search(
     own = torch.tensor([-1 if texts else places.get(_identity(query), -1) for query in asked])
     exclude = own if (own >= 0).any() else None
     if exclude is not None and len(frames) == 1:
-        raise HypvisionError(f"Beside '{frames[0].file}' there is no other image than the one to look for.")
+        raise HypvisionError(
+            f"The only image to search is '{frames[0].file}', the example itself. Give a folder with more images."
+        )
     blocks = nearest(points, vectors, k, embedder.space, exclude)
     neighbours = torch.cat([numbers for _, numbers in blocks]).tolist()
     shown = _small_copies(gallery, {number for row in neighbours for number in row})

@@ -39,7 +39,7 @@ def sharpness(assignment: Tensor) -> Sharpness:
     """
     count = assignment.shape[2]
     if count < 2:
-        raise ValueError(f"With {count} centre there is nothing to assign: sharpness needs M >= 2.")
+        raise ValueError(f"Sharpness needs at least two centres (M >= 2), got {count}.")
     assignment = assignment.double()
     largest = assignment.amax(2).mean().item()
     logits = assignment.clamp(min=1e-30).log()
@@ -58,10 +58,10 @@ def purity(labels: np.ndarray, classes: np.ndarray, ignore: int = 255) -> float:
         ValueError: the shapes differ, or every pixel is ignored.
     """
     if labels.shape != classes.shape:
-        raise ValueError(f"Labels and classes need one shape, got {labels.shape} and {classes.shape}.")
+        raise ValueError(f"labels and classes must have the same shape, got {labels.shape} and {classes.shape}.")
     keep = classes != ignore
     if not keep.any():
-        raise ValueError("Every pixel is ignored: there is no class to compare the clusters with.")
+        raise ValueError("All pixels have the ignored label, so there is no class to compare the clusters with.")
     labels, classes = labels[keep].astype(np.int64), classes[keep].astype(np.int64)
     width = int(classes.max()) + 1
     votes = np.bincount(labels * width + classes, minlength=(int(labels.max()) + 1) * width)

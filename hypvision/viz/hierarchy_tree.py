@@ -121,7 +121,9 @@ def containment(maps: Sequence[Tensor], mass: float = 0.5) -> Containment:
         ValueError: fewer than two levels, or a single node in the coarsest, which has no others to compare with.
     """
     if len(maps) < 2 or maps[-1].shape[-3] < 2:
-        raise ValueError("Containment needs two levels or more, and two nodes or more in the coarsest.")
+        raise ValueError(
+            "Containment (of a node's map in its ancestor's) needs at least two levels, and two nodes in the coarsest."
+        )
     scores, chances = [], []
     for children, parents in zip(maps, maps[1:]):
         flat, region = (

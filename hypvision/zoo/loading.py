@@ -93,7 +93,9 @@ def _from_file(path: str | Path, model: str, arguments: Mapping[str, Any]) -> nn
     if not timm.is_model(str(model).partition(".")[0]):
         if is_config(model):
             if arguments:
-                raise HypvisionError(f"The config '{model}' says what its model is given: leave out {dict(arguments)}.")
+                raise HypvisionError(
+                    f"The config '{model}' contains the arguments of its model: leave out {dict(arguments)}."
+                )
             require("mmengine", "mm")
             return plugin("model of a config")(model, path)
         if is_clip(model):

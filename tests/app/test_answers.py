@@ -126,14 +126,14 @@ def test_a_hierarchy_in_the_disk(answers, tmp_path):
 @pytest.mark.parametrize(
     ("ask", "sentence"),
     [
-        (lambda a: a.classify(None, "hcformer_nano.shapes"), "There is no photo"),
+        (lambda a: a.classify(None, "hcformer_nano.shapes"), "No photo is given"),
         (lambda a: a.find("", None, "shapes-s8.captions"), "either words or an example"),
         (lambda a: a.find("disk", "x.png", "shapes-s8.captions"), "either words or an example"),
         (lambda a: a.find("disk", None, "hcformer_nano.cifar10"), "embeds no texts"),
         (lambda a: a.find("disk", None, "shapes-s8.captions", 1, "no_such"), "There is no folder"),
         (lambda a: Answers().find("disk", None, "shapes-s8.captions"), "--gallery DIR"),
         (lambda a: Answers("/no/such"), "There is no folder"),
-        (lambda a: a.segment("x.png", " , ", "shapes-s8.captions"), "There are no words"),
+        (lambda a: a.segment("x.png", " , ", "shapes-s8.captions"), "No words are given"),
         (lambda a: a.walk("x.png", "one\n\n", "shapes-s8.captions"), "two or more"),
         (lambda a: a.disk("a\nb", None), "no name below another"),
         (lambda a: a.disk("a > b\nb > a", None), "in a circle"),

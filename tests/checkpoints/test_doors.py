@@ -393,7 +393,7 @@ def test_load_takes_the_name_of_a_clip_model(tmp_path):
     assert model.tokenizer(["a"]).shape == (1, 77)
     with pytest.raises(HypvisionError, match="There is no model 'doors-s9'"):
         hypvision.load(tmp_path / "clip.pth", model="doors-s9")
-    with pytest.raises(HypvisionError, match="says what its model is given: leave out"):
+    with pytest.raises(HypvisionError, match="contains the arguments of its model: leave out"):
         hypvision.load(tmp_path / "clip.pth", model="hcformer-nano_cifar10", num_classes=3)
 
 

@@ -164,7 +164,7 @@ def test_names_are_unique_and_parents_exist(item):
     def text(*items):
         return yaml.safe_dump({"version": 1, "records": list(items)})
 
-    with pytest.raises(HypvisionError, match="stands twice"):
+    with pytest.raises(HypvisionError, match="is listed twice"):
         parse_index(text(item, copy.deepcopy(item)))
     with pytest.raises(HypvisionError, match="parent"):
         parse_index(text({**item, "parent": "no.such"}))

@@ -96,9 +96,9 @@ def test_what_cannot_be_stored_is_refused(tmp_path, value, storage, message):
 
 def test_scales_that_do_not_fit_are_refused():
     packed = pack({"w": torch.randn(32, 64)}, "int8")
-    with pytest.raises(HypvisionError, match="do not fit"):
+    with pytest.raises(HypvisionError, match="does not fit"):
         unpack({**packed, "w.int8_scale": torch.ones(3)})
-    with pytest.raises(HypvisionError, match="not the weight"):
+    with pytest.raises(HypvisionError, match="but not their weight"):
         unpack({"w.int8_scale": torch.ones(3)})
 
 

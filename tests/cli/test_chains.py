@@ -146,11 +146,11 @@ def test_mistakes_are_told(folder, tmp_path, capsys):
     for words, message in (
         ([str(tmp_path / "none.csv"), *clip], "There are no chains"),
         ([str(tmp_path / "bare.csv"), *clip, "--images", str(folder)], "name no images"),
-        ([str(folder / "chains.csv"), *clip, "--tree", "x.json"], "--tree and --tree-images go together"),
+        ([str(folder / "chains.csv"), *clip, "--tree", "x.json"], "need each other"),
         ([str(folder / "chains.csv"), *clip, "--images", str(tmp_path)], "images of the chains have no image"),
         ([str(folder / "chains.csv"), *clip, "--tuned", str(tmp_path / "none.pth")], "There is no checkpoint"),
         ([str(folder / "chains.csv"), *clip, "--steps", "0"], "at least 1"),
-        ([str(folder / "chains.csv"), *clip, "--candidates", "x.csv"], "give both"),
+        ([str(folder / "chains.csv"), *clip, "--candidates", "x.csv"], "Add --show"),
         ([str(folder / "chains.csv"), *clip, "--template", "a photo"], "must have one {}"),
         ([str(folder / "chains.csv"), *clip, "--template", "{0} {}"], "must have one {}"),
         (

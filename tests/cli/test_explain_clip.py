@@ -131,7 +131,7 @@ def test_distances_of_captions_and_boxes(meru):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--clip", "emoji-s16:none"], "give --texts, such as a .txt file of captions, or --gallery"),
+        (["--clip", "emoji-s16:none"], "Give --texts, such as a .txt file of captions, or --gallery"),
         (["--model", "hcformer_nano", "--to", "a.png"], "--to is for a CLIP"),
         (["--model", "hcformer_nano", "--texts", "a dog"], "name it with --clip"),
         ([], "one of the arguments --model --clip is required"),

@@ -128,7 +128,7 @@ def test_widths_features_and_seeds_of_ones_own(tmp_path, capsys):
     status, out, err = call(capsys, *words, "--widths", 1, 2, "--seed", 3)  # in one dimension all overlaps are 1
     assert status == 0 and "2 of 2 points" in out, err
     status, _, err = call(capsys, *words, "--widths", 91, "--seed", 3)
-    assert status == 2 and "The width is 91, with 90 features" in err
+    assert status == 2 and "features, 90, got 91" in err
 
 
 @pytest.mark.drawn
@@ -162,14 +162,14 @@ def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, m
         (["run", "fig44"], "There is no figure 'fig44'. Did you mean fig4"),
         (["run", "fig2"], "it is a drawing"),
         (["rnu", "fig4"], "no ACTION 'rnu'. Did you mean run?"),
-        (["run", "fig1", "--tiny"], "fig1 has no tiny form"),
+        (["run", "fig1", "--tiny"], "fig1 has no --tiny version"),
         (["run", "fig4", "--decays", "0.4"], "No point of this figure has decay 0.4"),
         (["run", "quick", "--submit-options", "timeout_min=3"], "are for submitit"),
         (["heads", "no_such"], "There is no checkpoint 'no_such'"),
         (["tokens", "a.txt"], "Add --tokenizer tokenizer.json"),
         (["tokens", "a.npy"], "is no array of NumPy"),
         (["tokens", "real.npy"], "float64 numbers; ids of tokens are whole numbers"),
-        (["tokens", "few.npy"], "3 different tokens have no exponent"),
+        (["tokens", "few.npy"], "3 different tokens are too few"),
         (["fit", "a.txt"], "missing family, dataset, m, loss"),
         (["fit", "latin.csv"], "cannot be read as CSV"),
         (["fit", "no_such.csv"], "no_such.csv' cannot be read as CSV: No such file"),

@@ -227,7 +227,7 @@ def test_the_root_of_a_baseline(meru, tmp_path):
     assert torch.allclose(create_clip("clip-tiny", path).space.root, root / root.norm())
     for wrong in (torch.zeros(24), torch.ones(23), torch.full((24,), math.nan), "root"):
         torch.save({"model": weights, "root": wrong}, path)
-        with pytest.raises(HypvisionError, match="'root' is no vector of 24 numbers"):
+        with pytest.raises(HypvisionError, match="must be a vector of 24 numbers"):
             create_clip("clip-tiny", path)
 
 

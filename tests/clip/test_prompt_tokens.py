@@ -212,7 +212,7 @@ def test_mistakes_are_explained():
     fails(r"shape \(32,\) instead of", encode_text, ids, {0: torch.zeros(32)})
     fails("Texts of 11 tokens and 10 prompt tokens do not fit into the 20 positions", encode_text,
           clip_models.prompts(4), {0: torch.zeros(10, 32)})  # fmt: skip
-    fails("12 prompt tokens cannot overwrite", encode_text, ids, {0: torch.zeros(12, 32)}, overwrite=True)
+    fails("12 prompt tokens cannot replace", encode_text, ids, {0: torch.zeros(12, 32)}, overwrite=True)
     model.visual = torch.nn.Identity()
     fails("is not a ViT", encode_image, images, {0: torch.zeros(1, 64)})
     model.cls_emb = torch.nn.Parameter(torch.zeros(32))

@@ -47,10 +47,10 @@ def test_words_of_one_embedding_are_refused(model):
         warnings.simplefilter("ignore")
         assert equal_pairs(model.encode_classes(["disk", "road", "ring", "sky"])) == [(1, 3)]
     with pytest.raises(
-        HypvisionError, match="cannot tell 'road' from 'sky': .*never taught 'road', 'sky'.*ViT-B-16:openai"
+        HypvisionError, match="cannot distinguish 'road' from 'sky': .*never taught 'road', 'sky'.*ViT-B-16:openai"
     ):
         check_words(model, ["car", "road", "sky"])
-    with pytest.raises(HypvisionError, match="cannot tell 'disk' from 'Disk': .*Leave one out"):
+    with pytest.raises(HypvisionError, match="cannot distinguish 'disk' from 'Disk': .*Leave one out"):
         check_words(model, ["disk", "ring", "Disk"])
     with pytest.raises(
         HypvisionError, match=r"never taught any of the words 'road', 'traffic light'\. Two small CLIPs"
@@ -72,9 +72,9 @@ def test_a_word_among_others_that_is_not_known_gives_a_warning(model):
     with pytest.warns(UserWarning, match="never taught 'road': what it finds there means little") as caught:
         segment(image, ["car", "road"], model)
     assert len(caught) == 1
-    with pytest.raises(HypvisionError, match="cannot tell"):
+    with pytest.raises(HypvisionError, match="cannot distinguish"):
         segment(image, ["car", "road", "sky"], model)
-    with pytest.raises(HypvisionError, match="cannot tell"):  # the model has not kept them
+    with pytest.raises(HypvisionError, match="cannot distinguish"):  # the model has not kept them
         segment(image, ["car", "road", "sky"], model)
 
 
@@ -85,7 +85,7 @@ def test_the_command_says_it_once_and_paints_nothing_wrong(tmp_path, capsys):
         Image.new("RGB", (96, 96)).save(tmp_path / f"{name}.png")
     words = ["clip", "segment", str(tmp_path), "--clip", "shapes-s8", "--out", str(tmp_path / "out"), "--classes"]
     assert main([*words, "car, road, sky"]) == 2
-    assert "cannot tell 'road' from 'sky'" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert "cannot distinguish 'road' from 'sky'" in capsys.readouterr().err and not (tmp_path / "out").exists()
     assert main([*words, "car, road"]) == 0
     said = capsys.readouterr()
     assert said.err.startswith("warning: This CLIP was never taught 'road'") and said.err.count("warning") == 1

@@ -191,7 +191,7 @@ def test_a_metric_learner_is_exported_by_its_config(tmp_path, capsys, trained):
     x = torch.randn(5, 3, 32, 32)
     torch.testing.assert_close(torch.export.load(tmp_path / "m.pt2").module()(x), model(x), rtol=1e-4, atol=1e-4)
     assert main([*command, "--model-args", "img_size=32"]) == 2
-    assert "A config says what its model is given" in capsys.readouterr().err
+    assert "A config contains the arguments of its model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "kind"), [("segmenter", "_Segmenter"), ("retinanet", "DetectorNetwork")])

@@ -64,7 +64,7 @@ def test_another_part_has_the_classes_of_the_training(folder):
         ("image,cat\na.png,\n", "line 2: '' is neither 1 nor 0"),
         ("image,cat\na.png,1\nc.png\n", "line 3: the number of cells is 1, not 2"),
         ("image,cat\n,1\n", "line 2: no image is named"),
-        ("image,cat\na.png,1\na.png,1\n", "line 3: the image 'a.png' was there before"),
+        ("image,cat\na.png,1\na.png,1\n", "line 3: the image 'a.png' is listed twice"),
         ("image,cat\nz.png,1\na.png,1\n", r"1 of the 2 images of .* do not exist, such as .*z\.png"),
     ],
 )

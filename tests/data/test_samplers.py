@@ -106,5 +106,5 @@ def test_classes_are_drawn_by_their_shares(monkeypatch, ranks, options, expected
 def test_samplers_of_classes_need_one_label_an_image(labels):
     data = SimpleNamespace(labels=labels) if labels is not None else range(4)
     for build in (BalancedSampler, lambda data: MPerClassBatchSampler(SimpleNamespace(dataset=data), 2)):
-        with pytest.raises(HypvisionError, match="labels of the training data, one an image"):
+        with pytest.raises(HypvisionError, match="labels of the training data, one per image"):
             build(data)

@@ -69,7 +69,7 @@ def test_mistakes_are_sentences():
         helm_from_official(state | {"layers.0.extra": torch.zeros(2)})
     with pytest.raises(HypvisionError, match="no entry 'layers.2.ffn.experts.1.w2"):
         helm_from_official({n: v for n, v in state.items() if n != "layers.2.ffn.experts.1.w2.linear.weight"})
-    with pytest.raises(HypvisionError, match="no weights of a HELM model"):
+    with pytest.raises(HypvisionError, match="not the weights of a HELM model"):
         helm_to_official(Helm(preset("helm_d_tiny", geometry="euclidean")).state_dict())
 
 

@@ -87,7 +87,7 @@ def test_distances_in_a_tree_are_those_of_a_search(parents):
 
 @pytest.mark.parametrize("parents", [[], [0], [-1, -1], [-1, 2, 0], [-1, 1]])
 def test_what_is_no_tree_is_refused(parents):
-    with pytest.raises(ValueError, match="parents must begin with the root"):
+    with pytest.raises(ValueError, match="parents must begin with -1"):
         tree_distances(parents)
 
 

@@ -59,10 +59,10 @@ def test_random_heads_are_in_strong_superposition():
     mean, std = found["overlap_mean_absolute"], found["overlap_std_absolute"]
     assert mean**2 + std**2 == pytest.approx(found["overlap_mean"])
     for wrong in (torch.ones(3), torch.ones(1, 3), torch.ones(3, 3, dtype=torch.int64)):
-        with pytest.raises(HypvisionError, match="A head is a matrix"):
+        with pytest.raises(HypvisionError, match="A head must be a floating point matrix"):
             head_statistics(wrong)
     head[3, 3] = float("nan")
-    with pytest.raises(HypvisionError, match="NaN or infinity"):
+    with pytest.raises(HypvisionError, match="NaN or infinite"):
         head_statistics(head)
 
 

@@ -166,8 +166,8 @@ def test_norms_keep_double_precision():
 
 def test_blocks_and_numbers_of_features_that_are_none_are_named():
     for block in (0, -1):
-        with pytest.raises(HypvisionError, match=f"one row or more, got block={block}"):
+        with pytest.raises(HypvisionError, match=f"at least 1, got block={block}"):
             measures.overlaps(torch.ones(3, 2), block)
     for n in (0, 1):
-        with pytest.raises(HypvisionError, match=f"two features or more, got n={n}"):
+        with pytest.raises(HypvisionError, match=f"at least 2, got n={n}"):
             measures.unlearned_share(0.5, n, 1.0)

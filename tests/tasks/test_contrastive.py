@@ -81,7 +81,7 @@ def test_metric():
     metric = ZeroShotAccuracy()
     metric.process({}, [dict(scores=torch.tensor([0.1, 0.9]), label=1), dict(scores=torch.tensor([0.9, 0.1]), label=1)])
     assert metric.evaluate(2) == dict(top1=50.0)
-    with pytest.raises(HypvisionError, match="needs single objects"):
+    with pytest.raises(HypvisionError, match="needs images of single objects"):
         metric.process({}, [dict(scores=torch.ones(2), label=-1)])
 
 

@@ -87,7 +87,7 @@ def test_promptkd_learns_without_labels():
         sum(found.values()).backward()
         assert not any(name.startswith("host.teacher") for name in model.state_dict())
         assert "host.learner.projector.1.running_mean" in model.state_dict()
-        with pytest.raises(HypvisionError, match="at least two images at a time.*Set --batch 2 or more"):
+        with pytest.raises(HypvisionError, match="at least two images in a batch.*Set --batch 2 or more"):
             model(IMAGES[:1], None, mode="loss")
         assert model.eval()(IMAGES[:1]).shape == (1, 4)
 

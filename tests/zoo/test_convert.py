@@ -271,5 +271,5 @@ def test_sources_of_every_kind(tmp_path, server, official, micro, zoo, monkeypat
     for source in (f"file://{zoo}#{NAME}", f"zoo:{NAME}"):
         convert_file("hcformer", source, tmp_path / "official.pth", to_official=True)
         assert read_file(tmp_path / "official.pth").keys() == expected.keys()
-    with pytest.raises(HypvisionError, match="nothing says what the file must be"):
+    with pytest.raises(HypvisionError, match="no checksum"):
         convert_file("hcformer", f"{server.url}/good/net.pth", tmp_path / "ours.pth")

@@ -97,8 +97,8 @@ class Adapter(ABC):
     def merge(self) -> None:
         """Write the learned change into the base weights, if plain weights can express it; :meth:`detach` follows."""
         raise HypvisionError(
-            f"An adapter '{self.name}' cannot be merged: plain CLIP weights cannot express it. Keep it on the model, "
-            "and save it by adapters.save."
+            f"An adapter '{self.name}' cannot be merged, because weights of a plain CLIP cannot express it. Keep it in "
+            "the model, and save it with adapters.save."
         )
 
     def parameters(self) -> list[nn.Parameter]:
@@ -170,8 +170,8 @@ def adapter_of(model: nn.Module, name: str | None = None) -> Adapter:
     if name in carried:
         return carried[name]
     if not carried:
-        raise HypvisionError("The model carries no adapter. Call adapters.inject(model) or adapters.load(model, path).")
-    raise HypvisionError(f"The model carries {', '.join(carried)}; say which is meant, not {name!r}.")
+        raise HypvisionError("The model has no adapter. Call adapters.inject(model) or adapters.load(model, path).")
+    raise HypvisionError(f"The model has {', '.join(carried)}; give one of these names, not {name!r}.")
 
 
 def inject(
@@ -198,7 +198,7 @@ def inject(
         settings = method.Config.from_options(options)
     if is_injected(model, method.name):
         raise HypvisionError(
-            f"The model carries an adapter '{method.name}' already. Call adapters.remove(model) or merge(model) first."
+            f"The model has an adapter '{method.name}' already. Call adapters.remove(model) or merge(model) first."
         )
     adapter = method(model, settings)
     if freeze:
@@ -314,7 +314,7 @@ def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, _Base], dict[str, Ten
         config = _method(about.type).Config.from_options(about.config)
     except (KeyError, ValueError, HypvisionError) as error:
         raise HypvisionError(
-            f"'{path}' is not an adapter of adapters.save: its header has no or another configuration ({error})."
+            f"'{path}' was not written by adapters.save: its header has no valid configuration ({error})."
         ) from error
     return config, about.base, read_weights(path)
 

@@ -382,7 +382,7 @@ def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
         able = ", ".join(sorted(method for method, host in HOSTS.items() if host.on_hyperboloid))
         raise HypvisionError(
             f"The few-shot method '{name}' compares unit vectors on a sphere, but this CLIP embeds on a hyperboloid. "
-            f"Methods that work there: {able}."
+            f"Methods for such models: {able}."
         )
     known = inspect.signature(HOSTS[name]).parameters
     if unknown := [key for key in options if key not in known or key == "clip"]:

@@ -178,7 +178,9 @@ def read_cache(path: Path) -> Mapping[str, Any]:
         return content
     name, keys = _CACHE.fullmatch(path.name), content["keys"]
     if name is None:
-        raise HypvisionError(f"'{path}' holds one tensor, and its name does not say of what. {_CACHE_NAMES}")
+        raise HypvisionError(
+            f"'{path}' holds one tensor, and the name of the file does not say which one. {_CACHE_NAMES}"
+        )
     beside = path.with_name(f"values_{name[2]}.pt")
     values = read_file(beside, lone="values").get("values")
     keys = keys.T if name[1] == "best_F" else keys
@@ -194,7 +196,9 @@ def read_cache(path: Path) -> Mapping[str, Any]:
 def cache_files(weights: Mapping[str, Tensor], target: Path) -> dict[Path, Tensor]:
     """The official files of a Tip-Adapter's cache, with their content; the inverse of :func:`read_cache`."""
     if (name := _CACHE.fullmatch(target.name)) is None:
-        raise HypvisionError(f"The output '{target}' would not be found. {_CACHE_NAMES}")
+        raise HypvisionError(
+            f"A cache written to '{target}' could not be read again, because of its name. {_CACHE_NAMES}"
+        )
     keys = weights["keys"].T if name[1] == "best_F" else weights["keys"]
     return {target: keys.contiguous(), target.with_name(f"values_{name[2]}.pt"): weights["values"]}
 

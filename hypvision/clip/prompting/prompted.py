@@ -68,7 +68,7 @@ class CoOp(PromptedHost):
         super().__init__(clip, text_chunk)
         one_of(("end", "middle", "front"), position=position)
         if per_class and classes < 1:
-            raise HypvisionError("CoOp with a context for each class needs their number: classes=N.")
+            raise HypvisionError("CoOp with per_class=True needs the number of classes. Give classes=N.")
         self.position = position
         self.learner = PromptLearner(clip, text=tokens_for(clip.model, tokens, 16), words=words)
         if per_class:

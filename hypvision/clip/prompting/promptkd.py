@@ -89,8 +89,9 @@ class PromptKD(Host):
     def features(self, images: Tensor) -> Tensor:
         if self.training and len(images) < 2:
             raise HypvisionError(
-                "PromptKD trains on at least two images at a time, over which its projector normalises; this batch has "
-                "one. Set --batch 2 or more (train_dataloader.batch_size of a config), and drop_last for a rest of one."
+                "PromptKD needs at least two images in a batch, because its projector has batch norm; this batch has "
+                "one. Set --batch 2 or more (train_dataloader.batch_size of a config), and drop_last if the last "
+                "batch has one image."
             )
         prompts: Any = self.learner["prompts"]
         tokens = PromptTokens(prompts.vision())

@@ -20,5 +20,5 @@ def imagenet_templates(count: int = 60) -> tuple[str, ...]:
     """The first of CLIP's 80 templates; PromptSRC takes 60."""
     known = require("open_clip", "clip").OPENAI_IMAGENET_TEMPLATES
     if not 1 <= count <= len(known):
-        raise HypvisionError(f"CLIP has 1 to {len(known)} templates; got {count}.")
+        raise HypvisionError(f"The number of templates must be from 1 to {len(known)}, got {count}.")
     return tuple(template("{}") for template in known[:count])

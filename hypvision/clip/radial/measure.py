@@ -40,7 +40,7 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
     """Find the chains' images in a folder, by the last part of the address or by an id with any suffix."""
     folder = Path(folder).expanduser()
     if not folder.is_dir():
-        raise HypvisionError(f"There is no folder of images '{folder}'.")
+        raise HypvisionError(f"There is no folder of images '{folder}'. Correct its path.")
     files = {path.name: path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES}
     stems = {path.stem: path for path in files.values()}
     found, missing = {}, []
@@ -97,7 +97,8 @@ def measure_chains(
     depth = len(chains[0])
     if texts.shape[:2] != (len(chains), depth):
         raise HypvisionError(
-            f"The embeddings are of {texts.shape[0]} chains of {texts.shape[1]} texts, not of {len(chains)} of {depth}."
+            f"The embeddings have {texts.shape[0]} chains of {texts.shape[1]} texts, but the file of chains has "
+            f"{len(chains)} of {depth}. Give files that belong together."
         )
     require_finite(
         texts.flatten(0, 1),
@@ -197,9 +198,11 @@ def measure_tree(clip: CLIPBundle, folder: str | Path, tree: LabelTree, template
     paths = [(path, label) for label, name in enumerate(classes) for path in sorted((folder / name).rglob("*"))
              if path.suffix.lower() in SUFFIXES]  # fmt: skip
     if not paths:
-        raise HypvisionError(f"There are no images in class folders below '{folder}'.")
+        raise HypvisionError(
+            f"There are no images in class folders below '{folder}'. Expected: one folder per class with its images."
+        )
     if missing := [name for name in classes if name not in tree.ancestors]:
-        raise HypvisionError(f"The tree has no ancestors of the class '{missing[0]}'.")
+        raise HypvisionError(f"The tree lacks the class '{missing[0]}'. Add its ancestors, or leave out its folder.")
     lineages = [[tree.names.get(node, node) for node in (label, *tree.ancestors[label])] for label in classes]
     number = {name: i for i, name in enumerate(dict.fromkeys(name for line in lineages for name in line))}
     lineage = [sorted({number[name] for name in line}) for line in lineages]

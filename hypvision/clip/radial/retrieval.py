@@ -41,7 +41,7 @@ def read_hyperlex(path: str | Path) -> list[HyperLexPair]:
             f"'{path}' is not a file of HyperLex ({error}). Expected: a header, then WORD1 WORD2 POS TYPE AVG_SCORE ..."
         ) from error
     if not pairs:
-        raise HypvisionError(f"'{path}' has no pairs.")
+        raise HypvisionError(f"'{path}' has no pairs of words. Take an intact copy.")
     return pairs
 
 

@@ -66,7 +66,9 @@ def save_tower(
     if base is not None:
         before = tower_weights(base, images)
         if {k: v.shape for k, v in before.items()} != {k: v.shape for k, v in weights.items()}:
-            raise HypvisionError("The base model is of another architecture than the tuned one.")
+            raise HypvisionError(
+                "The base model has another architecture than the tuned one. Give the model that it was tuned from."
+            )
         about = dict(kind="delta", base=content_hash(before), images=images)
         weights = {
             name: value.detach().float() - before[name].float()

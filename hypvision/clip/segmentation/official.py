@@ -99,7 +99,7 @@ def catseg_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """As :func:`hyperclip_to_official`, in CAT-Seg's layout: q, k and v apart. Adapters have to be merged before."""
     if any(_ADAPTER in name for name in state_dict):
         raise HypvisionError(
-            "The checkpoint carries HyperCLIP's adapters, for which CAT-Seg has no place. Load it, call "
+            "The checkpoint contains HyperCLIP's adapters, which CAT-Seg does not have. Load it, call "
             "adapters.merge(model.clip), and save it again."
         )
     out: dict[str, Tensor] = {}

@@ -79,7 +79,9 @@ def load_segmenter(
         variant = segmenter_variant(found)[0]
         family, _, size = variant.partition("-")
         if size not in _OFFICIAL:
-            raise HypvisionError(f"'{weights}' is of another size ({variant}). Give its config with --config.")
+            raise HypvisionError(
+                f"'{weights}' belongs to a model of another size ({variant}). Give its config with --config."
+            )
         options = dict(_OFFICIAL[size], tune="adapter" if family == "hyperclip" else "frozen")
     options["clip"] = {**options.get("clip", {}), "load_weights": False}  # the checkpoint has them
     model = OpenVocabSegmenter(**options)
@@ -91,7 +93,9 @@ def load_segmenter(
 def _options_of(config: Mapping[str, Any]) -> dict[str, Any]:
     model = dict(config)
     if model.pop("type", None) != "HyperCLIPSegmentor":
-        raise HypvisionError("The config is not one of a HyperCLIPSegmentor, which open-vocabulary segmentation needs.")
+        raise HypvisionError(
+            "The model of the config is not a HyperCLIPSegmentor, which open-vocabulary segmentation needs."
+        )
     for name in ("train_classes", "test_classes", "background_from", "ignore_index", "data_preprocessor", "init_cfg"):
         model.pop(name, None)
     return model

@@ -245,7 +245,7 @@ def _proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     vector = v[..., 1:]
     amount = saturate(dot(space, vector) - time * v[..., :1])
     out = saturate(vector + space * amount)
-    # not the product with the tangent vector, which may overflow
+    # without the product with the tangent vector, which may overflow
     return _join(saturate(dot(space, vector) / time + amount * (q / time)), out)
 
 

@@ -329,7 +329,7 @@ def test_adapters_of_other_models_are_refused(tmp_path):
     fails("cannot be read.*Copy it again", make(), tmp_path / "broken.safetensors")
     torch.save({}, tmp_path / "training.pth")
     fails("cannot be read.*load_segmenter", make(), tmp_path / "training.pth")
-    fails("carries an adapter 'hyperclip' already", model)
+    fails("has an adapter 'hyperclip' already", model)
     for content in (
         None,
         "{}",
@@ -338,7 +338,7 @@ def test_adapters_of_other_models_are_refused(tmp_path):
         "[1]",
     ):
         save_file({"a": torch.ones(1)}, tmp_path / "plain.safetensors", metadata=content and {"adapter": content})
-        fails("is not an adapter", make(), tmp_path / "plain.safetensors")
+        fails("was not written by adapters.save", make(), tmp_path / "plain.safetensors")
     with safe_open(path, framework="pt") as file:
         header = file.metadata()
     save_file({"hyperclip.q": torch.ones(1)}, tmp_path / "plain.safetensors", metadata=header)
@@ -382,7 +382,7 @@ def test_mistakes_are_explained(tmp_path):
 
     model = clip_models.openai_clip()
     for function in (adapters.trainable_parameters, adapters.merge, adapters.remove, adapters.summary):
-        fails("carries no adapter", function, model)
+        fails("has no adapter", function, model)
     fails("There is no adapter 'lora'. Known: hyperclip", adapters.inject, model, "lora")
     fails("no option blocks. Did you mean block", adapters.inject, model, blocks=16)
     fails("does not divide the width 32", adapters.inject, model, block=64)
@@ -397,7 +397,7 @@ def test_mistakes_are_explained(tmp_path):
     assert not adapters.is_injected(model) and all(p.requires_grad for p in model.parameters())
     adapters.inject(model, block=16)
     fails("written as .safetensors", adapters.save, model, tmp_path / "a.pth")
-    fails("carries hyperclip; say which is meant, not 'prompts'", adapters.merge, model, "prompts")
+    fails("has hyperclip; give one of these names, not 'prompts'", adapters.merge, model, "prompts")
 
 
 # Two methods on one model
@@ -430,9 +430,9 @@ def test_two_methods_on_one_model(monkeypatch, tmp_path):
     both, own = adapters.trainable_parameters(model), adapters.trainable_parameters(model, "scale")
     assert len(own) == 2 and len(both) == len(own) + len(adapters.trainable_parameters(model, "hyperclip"))
     assert all(parameter.requires_grad for parameter in both)
-    with pytest.raises(HypvisionError, match="carries hyperclip, scale; say which is meant"):
+    with pytest.raises(HypvisionError, match="has hyperclip, scale; give one of these names"):
         adapters.save(model, tmp_path / "a.safetensors")
-    with pytest.raises(HypvisionError, match="'scale' cannot be merged: plain CLIP weights cannot"):
+    with pytest.raises(HypvisionError, match="'scale' cannot be merged, because weights of a plain CLIP cannot"):
         adapters.merge(model, "scale")
     path = adapters.save(model, tmp_path / "a.safetensors", "scale")
     other = adapters.load(make(), path)

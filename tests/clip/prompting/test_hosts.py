@@ -533,7 +533,7 @@ def test_mistakes_are_explained():
     fails("depth of 4; the tower allows 1 to 3", build_host, bundle(), "maple", depth=4)
     fails("6 text tokens cannot start from the 4 words", build_host, bundle(), "ivlp", text=6, depth=1)
     fails("position must be one of 'end', 'middle', 'front', got 'back'", build_host, bundle(), "coop", position="back")
-    fails("needs their number", build_host, bundle(), "coop", per_class=True)
+    fails("needs the number of classes", build_host, bundle(), "coop", per_class=True)
     fails("text_chunk must be a whole number of at least 1", build_host, bundle(), "coop", text_chunk=0)
     for name, options, match in [
         ("maple", dict(tokens=0), "tokens must be a whole number of at least 1, got 0 .*method 'maple'"),
@@ -545,7 +545,7 @@ def test_mistakes_are_explained():
     ]:
         fails(match, build_host, bundle(), name, **options)
     host = make("promptsrc", templates=100)
-    fails("1 to 80 templates; got 100", host.frozen_texts)
+    fails("from 1 to 80, got 100", host.frozen_texts)
     for name in ("zeroshot", "maple"):
         fails(r"have 40x64 pixels, and this CLIP takes 64x64. .*--size 64", make(name), torch.zeros(1, 3, 40, 64))
     host = build_host(bundle(), "zeroshot")

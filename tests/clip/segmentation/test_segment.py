@@ -40,7 +40,7 @@ def test_function_takes_any_image_and_any_classes(photos):
     assert draw_segmentation(found.image, found.labels, found.classes, legend=False).size == (50, 40)
     assert found.label_image().mode == "L"
     things = tuple(f"thing {i}" for i in range(300))
-    with pytest.raises(HypvisionError, match="cannot tell 'thing 0'"):  # to this tokenizer some are the same
+    with pytest.raises(HypvisionError, match="cannot distinguish 'thing 0'"):  # to this tokenizer some are the same
         segment(Image.fromarray(array), things, model)
     model.set_classes(things)  # the caller answers for these
     many = segment(Image.fromarray(array), things, model)
@@ -187,7 +187,7 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
     again.set_classes(names)
     own = text_radii(base, names, convention="half")
     assert torch.allclose(own, text_radii(base._replace(model=again.clip), names, convention="half"))
-    with pytest.raises(HypvisionError, match="of another size .hyperclip-width128-patch8.. Give its config"):
+    with pytest.raises(HypvisionError, match="a model of another size .hyperclip-width128-patch8.. Give its config"):
         load_segmenter(tmp_path / "weights.safetensors")
     with pytest.raises(HypvisionError, match="Leave out one"):
         load_segmenter(tmp_path / "weights.safetensors", clip="shapes-s8")
@@ -261,7 +261,7 @@ def test_radius_is_twice_the_norm_whatever_the_curvature():
 
 def test_sweep_and_penalty():
     bundle = create_clip("shapes-s8", SHIPPED)
-    with pytest.raises(HypvisionError, match="carries none"):
+    with pytest.raises(HypvisionError, match="tower has none"):
         scale_sweep(bundle, ["disk"], [1.0])
     adapters.inject(bundle.model, block=32)
     before = text_radii(bundle, ["disk", "ring"])

@@ -291,7 +291,9 @@ class BlockMaps(nn.Module):
         """Forward pre-hook of :class:`torch.nn.MultiheadAttention` in the feature form."""
         query, key, value = args[:3]
         if key is not query or value is not query:
-            raise HypvisionError("HyperCLIP's feature form adapts self-attention only: query, key and value differ.")
+            raise HypvisionError(
+                "HyperCLIP's feature form adapts self-attention only, but query, key and value differ."
+            )
         return (*(self.rows(letter, query) for letter in "qkv"), *args[3:]), kwargs
 
     def map_linear_output(self, owner: nn.Linear, args: Any, output: Tensor) -> Tensor:

@@ -101,8 +101,8 @@ class HyperCLIP(Adapter):
     def merge(self) -> None:
         if self.config.form == "feature":
             raise HypvisionError(
-                "The feature form cannot be merged: away from the clip it equals the weight form with transposed "
-                "blocks. Train with form='weight' for a mergeable adapter."
+                "The feature form cannot be merged: away from the radial clip it equals the weight form with "
+                "transposed blocks. Train with form='weight' for a mergeable adapter."
             )
         if any(site.maps.dense_only for site in self.sites):
             raise HypvisionError(
