@@ -132,6 +132,7 @@ COCO_LIKE = sorted(
     for name, kind in DATASETS.module_dict.items()
     if issubclass(kind, detection.CocoDataset)
     and not issubclass(kind, (detection.CocoPanopticDataset, detection.ShapesCocoDataset))
+    and "open_vocabulary" not in kind.__module__  # it has the classes of its vocabulary
 )
 
 
