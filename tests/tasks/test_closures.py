@@ -71,5 +71,5 @@ def test_command(tree, tmp_path, capsys):
 
 def test_too_many_names(monkeypatch):
     monkeypatch.setattr(closures, "LARGEST", 2)
-    with pytest.raises(HypvisionError, match="3 names.* 2 allow"):
+    with pytest.raises(HypvisionError, match="3 names, but at most 2 are allow"):
         embed_closure(Closure(["a", "b", "c"], np.array([[0, 1], [2, 1]])))

@@ -41,7 +41,7 @@ def test_purity_counts_the_majority_of_each_cluster():
     assert purity(classes, classes) == 1
     with pytest.raises(ValueError, match="ignored"):
         purity(labels, np.full_like(labels, 255))
-    with pytest.raises(ValueError, match="one shape"):
+    with pytest.raises(ValueError, match="the same shape"):
         purity(labels, classes[:1])
 
 
