@@ -34,11 +34,13 @@ class Euclidean(GeooptNames, Manifold):
 
     def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
         """Euclidean distance ``(...)``."""
-        return torch.linalg.vector_norm(x - y, dim=-1, keepdim=keepdim)
+        out: Tensor = torch.linalg.vector_norm(x - y, dim=-1, keepdim=keepdim)
+        return out
 
     def dist0(self, x: Tensor, *, keepdim: bool = False) -> Tensor:
         """Euclidean norm ``(...)``."""
-        return torch.linalg.vector_norm(x, dim=-1, keepdim=keepdim)
+        out: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=keepdim)
+        return out
 
     def cdist(self, x: Tensor, y: Tensor) -> Tensor:
         """Pairwise distances ``(..., N, M)``."""
@@ -84,7 +86,8 @@ class Euclidean(GeooptNames, Manifold):
 
     def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
         """``|u|``, shape ``(...)``."""
-        return torch.linalg.vector_norm(u, dim=-1, keepdim=keepdim)
+        out: Tensor = torch.linalg.vector_norm(u, dim=-1, keepdim=keepdim)
+        return out
 
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
         """``x + t (y - x)``."""

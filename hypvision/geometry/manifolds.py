@@ -47,7 +47,8 @@ class CurvatureParameter(nn.Parameter):
     def __deepcopy__(self, memo: dict[int, Any]) -> CurvatureParameter:
         if id(self) not in memo:
             memo[id(self)] = type(self)(self.data.clone(), self.log_bounds, self.requires_grad)
-        return memo[id(self)]
+        out: CurvatureParameter = memo[id(self)]
+        return out
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         return CurvatureParameter, (self.data, self.log_bounds, self.requires_grad)
@@ -182,7 +183,8 @@ class Manifold(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Manifold:
         if not self.learnable:
-            return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+            out: Manifold = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+            return out
         before = self.log_c.detach()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._restore(before)
@@ -396,7 +398,8 @@ class Hyperbolic(Common):
         if self.check:
             self._check(**{point: arguments.get(point) for point in ("x", "y", "mean")})
             check_numbers(arguments.get("weights"), arguments.get("std"))
-        return getattr(self._functions, self._names.get(name, name))(**arguments, c=self.c)
+        out: Tensor = getattr(self._functions, self._names.get(name, name))(**arguments, c=self.c)
+        return out
 
     def matvec(self, matrix: Tensor, x: Tensor) -> Tensor:
         """Moebius matrix-vector product; ``matrix`` ``(m, n)``."""

@@ -330,7 +330,8 @@ def square_norm(x: Tensor) -> Tensor:
         return length.square_()
     if plain(x) or x.numel() <= _FEW:
         return (x * x).sum(-1, keepdim=True)
-    return _SquareNorm.apply(x)
+    out: Tensor = _SquareNorm.apply(x)
+    return out
 
 
 class _WideSquareNorm(Function):
@@ -467,7 +468,8 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
     """Euclidean inner product ``(..., 1)`` of ``x`` and ``y`` ``(..., n)``, which broadcast."""
     if plain(x) or x.numel() <= _FEW or not needs_grad(x, y):
         return (x * y).sum(-1, keepdim=True)
-    return _Dot.apply(x, y)
+    out: Tensor = _Dot.apply(x, y)
+    return out
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -523,7 +525,8 @@ def saturate_gradient(x: Tensor, last: bool = False, dtype: torch.dtype | None =
     if not (plain(x) or needs_grad(x)):
         return x
     forward = torch._C._are_functorch_transforms_active() and not torch.compiler.is_compiling()
-    return (_SaturateGradientForward if forward else _SaturateGradient).apply(x, largest)
+    out: Tensor = (_SaturateGradientForward if forward else _SaturateGradient).apply(x, largest)
+    return out
 
 
 class _Scalar(Function):

@@ -72,7 +72,8 @@ class ManifoldParameter(nn.Parameter):
         if id(self) not in memo:
             data = self.data.clone(memory_format=torch.preserve_format)
             memo[id(self)] = type(self)(data, copy.deepcopy(self.manifold, memo), self.requires_grad)
-        return memo[id(self)]
+        out: ManifoldParameter = memo[id(self)]
+        return out
 
     def module_load(self, other: Tensor, assign: bool = False) -> ManifoldParameter:
         """What takes this parameter's place when weights are loaded by swapping tensors."""

@@ -80,7 +80,8 @@ def blocked(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
             or plain(first)
         ):
             return function(*rows, c)
-        return _Blocked.apply(function, c, *rows)
+        out: Tensor = _Blocked.apply(function, c, *rows)
+        return out
 
     return wrapper
 
@@ -90,7 +91,8 @@ class _Blocked(Function):
     def forward(ctx: Any, function: Callable[..., Tensor], c: Curvature, *rows: Tensor) -> Tensor:
         ctx.function, ctx.c = function, None if isinstance(c, Tensor) else c
         ctx.save_for_backward(*rows, *([c] if isinstance(c, Tensor) else []))
-        return in_blocks(lambda *part: (function(*part, c),), rows)[0]
+        out: Tensor = in_blocks(lambda *part: (function(*part, c),), rows)[0]
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

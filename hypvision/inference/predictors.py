@@ -119,7 +119,8 @@ def load_predictor(request: Request) -> Predictor:
 
 
 def _plugin(role: str) -> Callable[..., Predictor]:
-    return plugin(f"predictor of {role}")
+    out: Callable[..., Predictor] = plugin(f"predictor of {role}")
+    return out
 
 
 def _refuse_new_head(network: TimmModel, request: Request) -> None:

@@ -134,7 +134,8 @@ def subject_of(name: str, arguments: Mapping[str, Any], size: int | None = None)
 
 
 def _plugin(role: str) -> Callable[..., Subject]:
-    return plugin(f"subject of {role}")
+    out: Callable[..., Subject] = plugin(f"subject of {role}")
+    return out
 
 
 def _with_size(name: str, arguments: Mapping[str, Any], size: int | None) -> dict[str, Any]:

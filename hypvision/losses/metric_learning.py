@@ -192,4 +192,5 @@ class MetricLoss(nn.Module):
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         with exact(x.device):
-            return self.loss(self.vectors(x.to(torch.promote_types(x.dtype, torch.float32))), labels)
+            out: Tensor = self.loss(self.vectors(x.to(torch.promote_types(x.dtype, torch.float32))), labels)
+            return out

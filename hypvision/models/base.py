@@ -121,7 +121,8 @@ class StagedModel(AnyCheckpoint):
 
     def _enter(self, x: Tensor) -> Tensor:
         """The first map of images."""
-        return self.stem(x)
+        out: Tensor = self.stem(x)
+        return out
 
     def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
         """What leaves the network as the map of a stage, with the final norm if ``norm``."""
@@ -149,7 +150,8 @@ class StagedModel(AnyCheckpoint):
         x = self._enter(x)
         for stage in self.stages:
             x = stage(x)
-        return self.norm(x)
+        out: Tensor = self.norm(x)
+        return out
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Logits ``(B, num_classes)`` of a last map, or the pooled features ``(B, C)``."""

@@ -176,7 +176,8 @@ class HCFormerBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.local(x)
         mixed: Tensor = x + self.drop_path1(self.mixer(self.norm1(x), self.layer_scale1))
-        return mixed + self.drop_path2(self.mlp(self.norm2(mixed), self.layer_scale2))
+        out: Tensor = mixed + self.drop_path2(self.mlp(self.norm2(mixed), self.layer_scale2))
+        return out
 
 
 class HCFormerStage(nn.Module):
@@ -350,7 +351,8 @@ class HCFormer(StagedModel):
         self.head.train(self.training)
 
     def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
-        return self.norm(x) if norm else self.feature_norms[stage](x)
+        out: Tensor = self.norm(x) if norm else self.feature_norms[stage](x)
+        return out
 
     def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:
         if prune_norm:

@@ -215,7 +215,8 @@ class Attention(nn.Module):
 
     def join(self, x: Tensor) -> Tensor:
         """Output of the heads ``(..., heads, T, d)`` to the projected, dropped-out ``(..., T, w)``."""
-        return self.drop(self.proj(x.transpose(-2, -3).flatten(-2)))
+        out: Tensor = self.drop(self.proj(x.transpose(-2, -3).flatten(-2)))
+        return out
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values ``(..., heads, M, d)`` of ``(..., M, w)`` by one product."""
@@ -236,11 +237,13 @@ class Attention(nn.Module):
         weights = torch.softmax(torch.matmul(query, memory.transpose(-1, -2)), -1)
         mixed = torch.matmul(weights, memory).unflatten(1, (x.shape[1], self.heads))
         out = torch.einsum("bthw,hdw->bthd", mixed, values)
-        return self.drop(self.proj(out.flatten(-2)))
+        found: Tensor = self.drop(self.proj(out.flatten(-2)))
+        return found
 
     def alone(self, x: Tensor) -> Tensor:
         """Self-attention of tokens ``(..., w)`` that see themselves only: the softmax over one token is 1."""
-        return self.drop(self.proj(self.v_proj(x)))
+        out: Tensor = self.drop(self.proj(self.v_proj(x)))
+        return out
 
 
 class DecoderLayer(nn.Module):
@@ -273,7 +276,8 @@ class DecoderLayer(nn.Module):
 
     def mlp(self, x: Tensor) -> Tensor:
         """The MLP branch of ``(..., w)``, with its norm."""
-        return self.drop(self.fc2(self.drop(F.gelu(self.fc1(self.norm3(x))))))
+        out: Tensor = self.drop(self.fc2(self.drop(F.gelu(self.fc1(self.norm3(x))))))
+        return out
 
 
 def _projection(dim_in: int, dim_out: int, factory: dict[str, Any], norm: bool = False) -> nn.Sequential:
@@ -413,7 +417,8 @@ class TreeEncoder(nn.Module):
             x = x + layer.cross_attn.cross(layer.norm1(x), level)
             x = x + layer.self_attn.alone(layer.norm2(x))
             x = x + layer.mlp(x)
-        return self.out_proj(x)
+        out: Tensor = self.out_proj(x)
+        return out
 
     def unused(self) -> list[nn.Parameter]:
         """Parameters that checkpoints hold and the result does not depend on."""
@@ -676,7 +681,8 @@ class HierarchyMapper(nn.Module):
     def fuse(self, tokens: Tensor, nodes: Tensor) -> Tensor:
         """What the nodes add to each token of a map, ``(B, M, dense_dim)``; needs ``dense_dim``."""
         assert self.dense is not None, "fuse needs dense_dim"
-        return self.dense(tokens, nodes)
+        out: Tensor = self.dense(tokens, nodes)
+        return out
 
     def forward(self, features: Tensor, pooled: Tensor) -> Tensor:
         """Enriched image features of the shape of ``pooled``.
@@ -696,7 +702,8 @@ class HierarchyMapper(nn.Module):
         if self.training and torch.is_grad_enabled():
             unused = [] if self.encoder is None else self.encoder.unused()
             rest = [p for p in (*self.lift.parameters(), *unused) if p.requires_grad]
-            return _Attach.apply(x, *rest)
+            out: Tensor = _Attach.apply(x, *rest)
+            return out
         return x
 
     def levels(self, x: Tensor, dim: int = 1) -> list[Tensor]:

@@ -244,7 +244,8 @@ class HiMapper(AnyCheckpoint):
 
     def forward_features(self, x: Tensor) -> Tensor:
         """The backbone's map of images ``(B, in_chans, H, W)``, in its own format."""
-        return self.trunk.forward_features(x)
+        out: Tensor = self.trunk.forward_features(x)
+        return out
 
     def _pool(self, features: Tensor) -> Tensor:
         """The backbone's image features ``(B, cls_dim)``, with a distillation token ``(B, 2, cls_dim)``."""

@@ -159,7 +159,8 @@ class ConvNorm(nn.Module):
         self.norm = layers.norm(outside)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.conv(x))
+        out: Tensor = self.norm(self.conv(x))
+        return out
 
 
 class BasicBlock(nn.Module):
@@ -181,7 +182,8 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.act1(self.norm1(self.conv1(x)))
         y = self.drop_path(self.norm2(self.conv2(y)))
-        return self.act2(self.add(y, self.downsample(x)))
+        out: Tensor = self.act2(self.add(y, self.downsample(x)))
+        return out
 
 
 class Bottleneck(nn.Module):
@@ -213,7 +215,8 @@ class Bottleneck(nn.Module):
         y = self.enter(self.act1(self.norm1(self.conv1(x))))
         y = self.leave(self.act2(self.norm2(self.conv2(y))))
         y = self.drop_path(self.norm3(self.conv3(y)))
-        return self.act3(self.add(y, self.downsample(x)))
+        out: Tensor = self.act3(self.add(y, self.downsample(x)))
+        return out
 
 
 class Stage(nn.Module):
@@ -452,11 +455,13 @@ class LorentzResNet(StagedModel):
             part.train(self.training)
 
     def _enter(self, x: Tensor) -> Tensor:
-        return self.maxpool(self.act(self.stem(x)))
+        out: Tensor = self.maxpool(self.act(self.stem(x)))
+        return out
 
     def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
         """The map in Euclidean form: tangent vectors at the origin of hyperbolic stages."""
-        return self.feature_maps[stage](x)
+        out: Tensor = self.feature_maps[stage](x)
+        return out
 
     def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:
         self.feature_maps = self.feature_maps[: last + 1]

@@ -50,7 +50,8 @@ def get_total_norm(parameters: Iterable[Tensor] | Tensor, norm_type: float = 2.0
             norms += [torch.linalg.vector_norm(part, norm_type) for part in _entries(parameter, parameter.grad)]
     if not norms:
         return torch.tensor(0.0)
-    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]), norm_type)
+    out: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]), norm_type)
+    return out
 
 
 @torch.no_grad()

@@ -152,7 +152,8 @@ def _perpendicular(v: Tensor, x: Tensor, where: Tensor) -> Tensor:
     a second projection, to keep its digits.
     """
     if v.dtype == torch.float32 and not plain(v):
-        return _Perpendicular.apply(v, x, where)
+        found: Tensor = _Perpendicular.apply(v, x, where)
+        return found
     in_float64 = has_float64(v)
     out, x = widen(v), widen(x)
     square = (x * x).sum(-1, keepdim=True)

@@ -148,7 +148,8 @@ class LorentzAttention(_Attention):
         heads = heads.to(x.dtype)
         if self.join == "points":
             heads = torch.cat([space_time(heads, c).to(heads.dtype), heads], -1)
-        return self.out(heads.transpose(1, 2).flatten(2))
+        out: Tensor = self.out(heads.transpose(1, 2).flatten(2))
+        return out
 
 
 class LorentzLinearAttention(_Attention):
@@ -217,4 +218,5 @@ class LorentzLinearAttention(_Attention):
             mixed = query @ (key.transpose(-1, -2) @ value.to(key.dtype))
             mixed = mixed / ((query * key.sum(-2, keepdim=True)).sum(-1, keepdim=True) + 1e-6)
         heads = mixed.to(value.dtype) + self.local(value)
-        return self.out(heads.transpose(1, 2).flatten(2).to(x.dtype))
+        out: Tensor = self.out(heads.transpose(1, 2).flatten(2).to(x.dtype))
+        return out

@@ -103,7 +103,8 @@ class FGGLinear(nn.Module):
         if out.dtype != torch.float16:  # half precision overflows before radii reach the cap of the geometry
             limit = math.sinh(40.0) / math.sqrt(self.out_features)
             out = out.clamp(-limit, limit)
-        return self.activation(out)
+        found: Tensor = self.activation(out)
+        return found
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}"
