@@ -342,7 +342,14 @@ def several(tasks: list[Task], jobs: int, options: dict[str, Any], out: Path) ->
         return
     with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
         waiting = {pool.submit(perform, task, options, out): task.key for task in tasks}
-        yield from ((waiting[done], done.result()) for done in as_completed(waiting))
+        failed = []
+        for done in as_completed(waiting):
+            if done.exception():
+                failed.append(done)
+            else:
+                yield waiting[done], done.result()
+        for done in failed:  # after all others were given
+            done.result()
 
 
 def perform(task: Task, options: dict[str, Any], out: Path) -> dict[str, Any]:

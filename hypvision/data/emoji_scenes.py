@@ -29,6 +29,7 @@ from hypvision.files import replacing
 from hypvision.images import images_in, open_image
 
 _WHITE = 235  # least value of the channels of white; white that is connected to the border is paper
+_WORDS = 400  # bytes of a caption in the cache
 
 
 class Placed(NamedTuple):
@@ -117,9 +118,7 @@ class EmojiScenes(Dataset):
         self.boxes, self.general, self.augmented = boxes, tuple(general), augmented
         self.pale = pale
         self.seed = [seed, ("train", "val", "test").index(split)]
-        words = repr(sorted((name, str(value)) for name, value in settings.items()))
-        name = f"scenes-{hashlib.sha256(words.encode()).hexdigest()[:12]}.dat"
-        self.cache = None if cache is None else Path(cache).expanduser() / name
+        self.cache = None if cache is None else Path(cache).expanduser() / self._name(settings)
 
     def __getstate__(self) -> dict[str, Any]:
         # each worker process opens the file itself
@@ -128,12 +127,22 @@ class EmojiScenes(Dataset):
     def __len__(self) -> int:
         return self.length
 
+    def _name(self, settings: dict[str, Any]) -> str:
+        """Of the file: other settings, words or images have another one."""
+        files = [*map(Path, self.photos), *(path for _, path in self.items)]
+        about = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+        words = repr((sorted((name, str(value)) for name, value in settings.items()), self.emoji, about))
+        return f"scenes-{hashlib.sha256(words.encode(errors='surrogateescape')).hexdigest()[:12]}.dat"
+
     def __getitem__(self, index: int) -> dict[str, Any]:
         if self.cache is None:
             return self._sample(index)
         row = self._rows[index]
         if not row["drawn"]:  # two processes may draw a sample at once: both write the same
-            for name, value in self._sample(index).items():
+            sample = self._sample(index)
+            if max(len(value.encode()) for value in sample.values() if isinstance(value, str)) > _WORDS:
+                return sample
+            for name, value in sample.items():
                 row[name] = value.encode() if isinstance(value, str) else value.numpy()
             row["drawn"] = True
         names = [name for name in row.dtype.names if name != "drawn"]
@@ -141,10 +150,10 @@ class EmojiScenes(Dataset):
 
     @cached_property
     def _rows(self) -> np.ndarray:
-        """All samples in a file, with captions of at most 400 bytes."""
+        """All samples in a file; those with longer words than it has room for are drawn each time."""
         picture = ("u1", (3, self.size, self.size))
-        kinds = [("drawn", "?"), ("inputs", *picture), ("caption", "S400")]
-        kinds += [("box_inputs", *picture), ("box_caption", "S400")] if self.boxes else []
+        kinds = [("drawn", "?"), ("inputs", *picture), ("caption", f"S{_WORDS}")]
+        kinds += [("box_inputs", *picture), ("box_caption", f"S{_WORDS}")] if self.boxes else []
         path = self.cache
         assert path is not None
         if not path.is_file():

@@ -1,6 +1,9 @@
 """Scenes of emoji: boxes and masks are exact, captions name what is there, boxes hold what their words say."""
 
+import dataclasses
 import pickle
+import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -65,6 +68,18 @@ def test_a_cache_gives_what_was_drawn(folders, tmp_path, boxes):
     assert cached[1]["inputs"].any() and len(pickle.dumps(cached)) < 100_000
     EmojiScenes(*folders, length=3, size=32, boxes=boxes, seed=1, cache=tmp_path / "cache")[0]
     assert len([*(tmp_path / "cache").iterdir()]) == 2  # other settings, other samples
+
+
+def test_a_cache_follows_its_images_and_keeps_long_captions_whole(folders, tmp_path):
+    photos = shutil.copytree(folders[1], tmp_path / "photos")
+    build = partial(EmojiScenes, folders[0], photos, length=2, size=32, count=(1, 1), cache=tmp_path / "cache")
+    dark = build()[0]["inputs"]
+    for path in photos.iterdir():
+        Image.new("RGB", (60, 60), "white").save(path)
+    data = build()
+    assert data[0]["inputs"].float().mean() > dark.float().mean() + 50
+    data.emoji = [dataclasses.replace(item, name="x" * 500, classname="x" * 500) for item in data.emoji]
+    assert data[1]["caption"] == data[1]["caption"] == "a " + "x" * 500
 
 
 def test_samples_repeat_and_splits_differ(folders):
