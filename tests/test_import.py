@@ -9,7 +9,10 @@ from pathlib import Path
 import hypvision
 
 FRESH = """
-import contextlib, importlib.util, os, sys
+import contextlib, importlib.util, os, pwd, sys
+
+# In a container, a user may have a number without a name.
+pwd.getpwuid = {}.__getitem__
 
 # The package is complete although a command ran first.
 import hypvision_cli
@@ -61,6 +64,8 @@ def test_a_fresh_process_without_a_network(tmp_path):
     In one process, as importing PyTorch is what takes the time.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("HYPVISION", "HF_"))}
+    for name in ("USER", "LOGNAME", "LNAME", "USERNAME"):
+        environment.pop(name, None)
     environment.update(HOME=str(tmp_path), HYPVISION_OFFLINE="1", HF_HUB_OFFLINE="1")
     subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", FRESH], cwd=tmp_path, env=environment, check=True)
 

@@ -39,7 +39,7 @@ PAIRS = {
 OTHER = PAIRS | {b: a for a, b in PAIRS.items()}
 # What changes no result: what people read, and which of two equal ways is taken, where, in blocks of what size.
 UNSEEN_FUNCTIONS = ("__repr__", "__str__", "extra_repr", "describe")
-UNSEEN_WORDS = ("TYPE_CHECKING", "is_compiling()", "device.type", "_BLOCK", "_ROWS", "_POOL")
+UNSEEN_WORDS = ("TYPE_CHECKING", "is_compiling()", "device.type", "BLOCK", "ROWS", "SMALL", "_POOL")
 
 
 def changes(node: ast.AST) -> Iterator[tuple[str, object]]:

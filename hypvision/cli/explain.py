@@ -50,7 +50,7 @@ def add_explain_arguments(parser: Parser) -> None:
     text = "checkpoint, or zoo:NAME; random weights without, unless --model has its own"
     parser.add_argument("--weights", metavar="FILE", help=text)
     add_model_args(parser)
-    text = "short side, a multiple of 32 (default: that of zoo:NAME, or else 224)"
+    text = "short side, a multiple of 32 (default: that of zoo:NAME or of the config, or else 224)"
     parser.add_argument("--size", type=whole(32, 8192), metavar="N", help=text)
     text = "normalisation; default: the model's own"
     parser.add_argument("--mean", nargs="+", type=number, metavar="X", help=text)

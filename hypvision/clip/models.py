@@ -289,6 +289,8 @@ def _check_towers(name: str, config: Mapping[str, Any]) -> None:
         if isinstance(layers, Real) and all(isinstance(size, Real) and size >= 0 for size in sizes) and sizes[-1]:
             width, *tokens, side, patch = map(float, sizes)
             numbers += width * (12 * layers * width + sum(tokens) + (side / patch) ** 2)
+    if not hasattr(os, "sysconf"):  # Windows
+        return
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if 4 * numbers > there:
         raise HypvisionError(

@@ -32,9 +32,11 @@ class ResultPainterHook(Hook):
 
     def before_test(self, runner: Runner) -> None:
         dataset: Any = runner.test_dataloader.dataset
-        infos = [dataset.get_data_info(index) for index in range(len(dataset))]
-        self.annotated = any(info.get("seg_map_path") or info.get("instances") for info in infos)
-        paths = [str(info["img_path"]) for info in infos]
+        self.annotated, paths = False, []
+        for index in range(len(dataset)):  # one at a time: they hold all boxes and polygons
+            info = dataset.get_data_info(index)
+            self.annotated |= bool(info.get("seg_map_path") or info.get("instances"))
+            paths.append(str(info["img_path"]))
         self.indices = dict(zip(paths, range(len(paths))))
         self.names = dict(zip(paths, output_names([Path(path) for path in paths])))
         self.out_dir.mkdir(parents=True, exist_ok=True)

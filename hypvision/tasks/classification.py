@@ -69,23 +69,22 @@ def create_backbone(model_name: str, **kwargs: Any) -> Any:
         raise HypvisionError(f"The model '{name}' has no weights '{model_name}'. Available: {known}.") from error
 
 
-def fetch_backbone(model_name: str, **kwargs: Any) -> Any:
-    """:func:`create_backbone` whose error says what to do if the weights cannot be fetched."""
+def fetch_backbone(remedy: str, model_name: str, **kwargs: Any) -> Any:
+    """:func:`create_backbone`; the error of weights that cannot be fetched ends with the remedy of the caller."""
     try:
         return create_backbone(model_name, **kwargs)
     except HypvisionError:
         raise
     except Exception as error:  # the hub raises its own errors, and so do the sockets below it
-        if not kwargs.get("pretrained"):
+        missing = "No pretrained weights exist" in str(error)
+        # RuntimeError: the weights are there and do not fit, or the memory does not suffice
+        if not kwargs.get("pretrained") or (isinstance(error, (RuntimeError, AssertionError)) and not missing):
             raise
         problem = f"The published weights of '{model_name}' cannot be fetched ({type(error).__name__}: {error})."
-        remedy = "Check the connection, or give"
-        if "No pretrained weights exist" in str(error):
-            problem, remedy = f"There are no published weights of the model '{model_name}'.", "Give"
-        raise HypvisionError(
-            f"{problem} {remedy} a file by --weights FILE or, in a config, model.checkpoint; or start a training from "
-            "random weights by --cfg-options model.backbone.pretrained=False."
-        ) from error
+        problem += " Check the connection."
+        if missing:
+            problem = f"There are no published weights of the model '{model_name}'."
+        raise HypvisionError(f"{problem} {remedy}.") from error
 
 
 def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
@@ -148,7 +147,11 @@ class BackboneModel(BaseModel):
         channels_last: bool = False,
     ):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
-        self.backbone = fetch_backbone(**backbone)
+        self.backbone = fetch_backbone(
+            "Give a file with --cfg-options model.backbone.pretrained_cfg_overlay.file=WEIGHTS, or start from random "
+            "weights with --cfg-options model.backbone.pretrained=False",
+            **backbone,
+        )
         if channels_last:
             self.backbone.to(memory_format=torch.channels_last)
         self.checkpoint, self.freeze_bn = checkpoint, freeze_bn

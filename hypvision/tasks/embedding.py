@@ -97,7 +97,8 @@ def load_embedder(
     else:
         from hypvision.tasks.classification import fetch_backbone
 
-        network = fetch_backbone(str(model), num_classes=0, pretrained=weights is None)
+        remedy = "Give a file with --weights FILE (random weights would find nothing)"
+        network = fetch_backbone(remedy, str(model), num_classes=0, pretrained=weights is None)
         if weights is not None:
             load_weights(network, weights)
         else:

@@ -18,6 +18,7 @@ def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Ca
         cases: the values; tuples of them if there are several names.
     """
     arguments, rows = names.replace(" ", "").split(","), list(cases)
+    assert rows
 
     def decorate(check: Callable[..., None]) -> Callable[..., None]:
         def test(**fixtures: Any) -> None:
@@ -27,7 +28,7 @@ def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Ca
                 values = dict(zip(arguments, [row] if len(arguments) == 1 else row))
                 try:
                     check(**values, **fixtures)
-                except (Exception, pytest.fail.Exception) as problem:
+                except (Exception, pytest.fail.Exception, pytest.skip.Exception) as problem:
                     failed[str(row)] = problem
             if failed:
                 said = "\n".join(f"{row}: {problem}" for row, problem in failed.items())

@@ -1,7 +1,11 @@
 """A GPU that is not there: for tests under torch's FakeTensorMode, where tensors have shapes and devices alone."""
 
+import sys
+
 import torch
 from torch import nn
+
+from hypvision.geometry.lorentz import distances
 
 
 def without_lists_of_pairs(monkeypatch):
@@ -13,7 +17,9 @@ def without_lists_of_pairs(monkeypatch):
     nonzero = torch.Tensor.nonzero
 
     def empty(self, as_tuple=False):
-        return (self.new_empty(0, dtype=torch.long),) * self.dim() if as_tuple else nonzero(self)
+        if as_tuple and sys._getframe(1).f_code.co_filename == distances.__file__:
+            return (self.new_empty(0, dtype=torch.long),) * self.dim()
+        return nonzero(self, as_tuple=True) if as_tuple else nonzero(self)
 
     monkeypatch.setattr(torch.Tensor, "nonzero", empty)
 

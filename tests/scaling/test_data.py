@@ -51,10 +51,10 @@ def test_mistakes_are_named():
         frequencies("power", 0)
     for p in (torch.tensor([0.5, math.nan]), torch.tensor([-0.1, 1.1]), torch.tensor([1.5])):
         for refuse in (check_frequencies, lambda p: sample(p, 4, stream(0)), lambda p: sample_dense(p, 4, stream(0))):
-            with pytest.raises(HypvisionError, match="0 (to|and) 1"):
+            with pytest.raises(HypvisionError, match="numbers from 0 to 1"):
                 refuse(p)
     for alpha in (math.nan, -math.inf, -200.0):
-        with pytest.raises(HypvisionError, match="0 (to|and) 1"):
+        with pytest.raises(HypvisionError, match="numbers from 0 to 1"):
             frequencies("power", 100, alpha)
     for p in (torch.zeros(0), torch.zeros(2, 2)):
         with pytest.raises(HypvisionError, match="a vector"):

@@ -312,9 +312,10 @@ def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, _Base], dict[str, Ten
     try:
         about: _About = parse(_About, read_metadata(path, "adapter"), "its header", extra=True)
         config = _method(about.type).Config.from_options(about.config)
-    except (KeyError, ValueError, HypvisionError) as error:
+    except (KeyError, TypeError, ValueError, HypvisionError) as error:
         raise HypvisionError(
-            f"'{path}' was not written by adapters.save: its header has no valid configuration ({error})."
+            f"'{path}' was not written by adapters.save: its header has no valid configuration ({error}). "
+            "Save the adapter with adapters.save, or take another file."
         ) from error
     return config, about.base, read_weights(path)
 

@@ -335,6 +335,7 @@ def test_adapters_of_other_models_are_refused(tmp_path):
         "{}",
         '{"config": {"rank": 1}, "base": {}}',
         '{"type": "lora", "config": {}, "base": {}}',
+        '{"type": "hyperclip", "config": {"text_layers": 1.5}, "base": {}}',
         "[1]",
     ):
         save_file({"a": torch.ones(1)}, tmp_path / "plain.safetensors", metadata=content and {"adapter": content})
