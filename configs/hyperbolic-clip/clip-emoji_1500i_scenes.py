@@ -7,16 +7,15 @@ custom_imports = dict(
 photos_root = "data/grocery/images"
 model = dict(clip=dict(geometry="sphere"))
 train_dataloader = dict(
-    batch_size=256,
     dataset=dict(
         type="EmojiScenes", photos=photos_root + "/train", length=60_000, size=64, count=(1, 3), side=(0.4, 0.65)
     ),
 )
 val_evaluator = dict(type="ZeroShotAccuracy", topk=(1, 5))
 test_evaluator = [val_evaluator, dict(type="HierarchicalErrors")]
-train_cfg = dict(max_iters=2000, val_interval=500)
+train_cfg = dict(max_iters=1500, val_interval=500)
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.02, begin=0, end=100, by_epoch=False),
-    dict(type="LinearLR", start_factor=1.0, end_factor=0.01, begin=1800, end=2000, by_epoch=False),
+    dict(type="LinearLR", start_factor=1.0, end_factor=0.01, begin=1350, end=1500, by_epoch=False),
 ]
 default_hooks = dict(logger=dict(log_metric_by_epoch=False))
