@@ -290,7 +290,7 @@ def _train_data(
 
 
 def _hooks(found: Recipe, steps: int, best_val: bool) -> dict[str, Any]:
-    """Of a training with ``steps`` an epoch. A checkpoint takes as long as a step to write: it is written once an epoch,
+    """Of a training with ``steps`` an epoch. To write a checkpoint takes as long as a step: one is written an epoch,
     but at most once in ten steps."""
     interval = max(1, min(max(found.epochs, 1) // 10, 10 // max(steps, 1)))
     best = dict(save_best="top1", rule="greater") if best_val else {}
