@@ -194,8 +194,8 @@ def read_label_map(path: str | Path) -> np.ndarray:
         remedy = "Save one of them, they are equal" if grey else "Save it in mode L, P or I;16"
         raise HypvisionError(
             f"The label map '{path}' is a coloured image: it has several channels (shape {labels.shape}). A label map "
-            f"has one number a pixel. {remedy}; or, if its colours stand for classes, set rgb_masks=True and their "
-            "palette in the data set (docs/own-data.md)."
+            f"has one number a pixel. {remedy}. If its colours stand for classes, a training reads it as it is, with "
+            "rgb_masks=True and their palette in the data set (docs/own-data.md)."
         )
     if labels.dtype.kind == "f":
         whole = np.nan_to_num(labels, nan=0.5, posinf=0.5, neginf=0.5)

@@ -10,6 +10,7 @@ moves it into place, so that a full disk or a killed process leaves the old chec
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import warnings
@@ -462,14 +463,18 @@ class SafeYamlHandler(YamlHandler):
 
 
 class PickleWriter(PickleHandler):
-    """mmengine's pickle handler that writes but never reads: a pickle posing as an annotation file could run any
-    command."""
+    """mmengine's pickle handler that writes but reads JSON alone: a pickle posing as an annotation file could run any
+    command. Some readers of mmdet ask for a pickle whatever the name (OpenImages), so that JSON in its place is what
+    a user can give."""
 
     def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
-        raise HypvisionError(  # mmengine passes an open file without its name
-            "A file that the data of the config name is a pickle (.pkl, .pickle), which could run any code, so it was "
-            "not read. If you trust it, convert it to JSON, and name that file in the config."
-        )
+        try:
+            return json.loads(file.read().decode())
+        except ValueError as error:  # mmengine passes an open file without its name
+            raise HypvisionError(
+                "A file that the data of the config name is a pickle (.pkl, .pickle), which could run any code, so it "
+                "was not read. If you trust it, convert it to JSON, and name that file in the config."
+            ) from error
 
 
 _format_code = mmengine_config.FormatCode

@@ -186,14 +186,16 @@ def _end_with_training(config: Config, checkpoint: dict[str, Any]) -> None:
 
 
 def _check_schedule(config: Config) -> None:
-    """Warn of a falling rate that arrives long before the end of the training."""
+    """Warn of a falling rate that arrives long before the end of the training, or not at all."""
     parts, key, length = _schedulers(config)
-    ends = [part.get("end", length) for part in parts]
-    if parts and str(parts[-1].get("type")).startswith(("Cosine", "Poly")) and max(ends) < 0.9 * length:
-        _logger.warning(
-            "The schedule ends at %s of %s=%s, and the rate stays at its last value from there on. To use the whole "
-            "training, set 'end' of the last param_scheduler in the config to %s.", max(ends), key, length, length,
-        )  # fmt: skip
+    end = max((part.get("end", length) for part in parts), default=length)
+    if not parts or not str(parts[-1].get("type")).startswith(("Cosine", "Poly")) or 0.9 * length <= end <= length:
+        return
+    rate = "stays at its last value from there on" if end < length else "has not fallen to its last value by then"
+    _logger.warning(
+        "The schedule ends at %s, the training at %s=%s: the learning rate %s. Set 'end' of the last param_scheduler "
+        "in the config to %s.", end, key, length, rate, length,
+    )  # fmt: skip
 
 
 def _train(config: Config, console: ConsoleHook | None) -> Runner:

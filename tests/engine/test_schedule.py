@@ -69,7 +69,10 @@ def test_rates_after_a_change(begun, tmp_path, change, how):
     assert ("The schedule of the config is not that of" in log) == (change != "nothing")
 
 
-def test_a_schedule_that_ends_early_is_told(begun, tmp_path, caplog):
+@pytest.mark.parametrize("epochs,told", [(5, "stays at its last value"), (2, "has not fallen"), (4, None)])
+def test_a_schedule_of_another_length_is_told(begun, tmp_path, caplog, epochs, told):
     folder, config = begun
-    train(config, tmp_path / "run", cfg_options={"train_cfg.max_epochs": 5})
-    assert "The schedule ends at 4 of max_epochs=5" in caplog.text
+    train(config, tmp_path / "run", cfg_options={"train_cfg.max_epochs": epochs})
+    wanted = f"The schedule ends at 4, the training at max_epochs={epochs}: the learning rate {told}"
+    assert (wanted in caplog.text) == (told is not None)
+    assert ("The schedule ends" in caplog.text) == (told is not None)

@@ -131,7 +131,7 @@ COCO_LIKE = sorted(
     name
     for name, kind in DATASETS.module_dict.items()
     if issubclass(kind, detection.CocoDataset)
-    and not issubclass(kind, (detection.CocoPanopticDataset, detection.ShapesCocoDataset))
+    and not issubclass(kind, (detection._PanopticDataset, detection.ShapesCocoDataset))
     and "open_vocabulary" not in kind.__module__  # it has the classes of its vocabulary
 )
 
@@ -156,6 +156,79 @@ def test_every_coco_like_data_set_counts(make, monkeypatch, name):
     usage = build(root, "COCO", **options).usage
     assert usage.used == dict(images=1, boxes=1, classes=1) and usage.left_out("images") == 1, str(usage)
     assert usage.left_out("boxes") == 1 and usage.left_out("classes") == len(classes) - 1
+
+
+def write_base(root):
+    boxes = [dict(bbox=[10, 20, 40, 60], bbox_label=0, ignore_flag=0)]
+    rows = [dict(img_path=f"{name}.png", img_id=name, height=HEIGHT, width=WIDTH, instances=boxes) for name in "01"]
+    (root / "truth.json").write_text(json.dumps(dict(metainfo=dict(classes=["cat"]), data_list=rows)))
+    return dict(ann_file="truth.json", data_prefix=dict(img_path="JPEGImages/"), metainfo=dict(classes=("cat",)))
+
+
+def write_odvg(root):
+    anno = dict(instances=[dict(bbox=[10, 20, 40, 60], label=0, category="cat")])
+    rows = [dict(filename=f"{name}.png", height=HEIGHT, width=WIDTH, detection=anno) for name in "01"]
+    (root / "truth.json").write_text("\n".join(map(json.dumps, rows)))
+    (root / "labels.json").write_text(json.dumps({"0": "cat"}))
+    return dict(ann_file="truth.json", label_map_file="labels.json", return_classes=True)
+
+
+def write_open_images(root):
+    (root / "classes.csv").write_text("/m/1,cat\n/m/2,dog\n")
+    rows = [f"{name},xclick,/m/1,1,0.1,0.4,0.2,0.8,0,0,0,0,0" for name in "01"]
+    (root / "truth.json").write_text("\n".join(["ImageID,..."] + rows))
+    (root / "tree.json").write_text(json.dumps(dict(LabelName="root", Subcategory=[])))
+    metas = [dict(filename=f"{name}.jpg", ori_shape=(HEIGHT, WIDTH, 3)) for name in "01"]
+    (root / "metas.json").write_text(json.dumps(metas))  # a pickle in mmdet, which is not read here
+    (root / "JPEGImages/0.png").rename(root / "JPEGImages/0.jpg")
+    files = {key: f"{root}/{name}" for key, name in (("label_file", "classes.csv"), ("hierarchy_file", "tree.json"))}
+    return dict(files, ann_file="truth.json", meta_file=f"{root}/metas.json")
+
+
+def write_panoptic(root, names=("person", "banner")):
+    content = dict(images=[], annotations=[], categories=[])
+    content["categories"] = [dict(id=k + 1, name=x, isthing=int(k == 0)) for k, x in enumerate(names)]
+    for name in "01":
+        content["images"].append(dict(id=int(name), file_name=f"{name}.png", height=HEIGHT, width=WIDTH))
+        segments = [dict(id=k, category_id=1, area=area, bbox=[1, 1, 9, 9], iscrowd=0) for k, area in ((1, 81), (2, 0))]
+        content["annotations"].append(dict(image_id=int(name), file_name=f"{name}.png", segments_info=segments))
+    (root / "truth.json").write_text(json.dumps(content))
+    return dict(ann_file="truth.json", data_prefix=dict(img="JPEGImages/", seg="JPEGImages/"))
+
+
+# Formats that mmdet's own code reads: how files are written, what is used, what is left out beside one image
+STOCK = {
+    "BaseDetDataset": (write_base, dict(images=1, boxes=1, classes=1), {}),
+    "ODVGDataset": (write_odvg, dict(images=1, boxes=1, classes=1), {}),
+    "OpenImagesDataset": (write_open_images, dict(images=1, boxes=1, classes=1), dict(classes=1)),
+    "CocoPanopticDataset": (write_panoptic, dict(images=1, segments=1, classes=1), dict(segments=2, classes=132)),
+}
+ELSEWHERE = {  # these need packages, or read other files by the same code
+    "ADE20KPanopticDataset", "CrowdHumanDataset", "DODDataset", "DSDLDetDataset", "Flickr30kDataset",
+    "MDETRStyleRefCocoDataset", "OpenImagesChallengeDataset", "WIDERFaceDataset",
+}  # fmt: skip
+
+
+def test_every_format_of_mmdet_is_counted():
+    kinds = {
+        name: kind for name, kind in DATASETS.module_dict.items() if issubclass(kind, detection.CountedDataset.__base__)
+    }
+    assert [name for name, kind in kinds.items() if not issubclass(kind, detection.CountedDataset)] == []
+    stock = {name for name, kind in kinds.items() if issubclass(kind, detection._StockDataset)}
+    assert stock == set(STOCK) | ELSEWHERE
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_formats_that_mmdet_reads_are_counted(make, name):
+    write, used, left_out = STOCK[name]
+    root = make("COCO", [])
+    options = dict(dict(type=name, metainfo=None, data_prefix=dict(img="JPEGImages/")), **write(root))
+    usage = build(root, "COCO", **options).usage
+    assert usage.used == used and usage.left_out("images") == 1, str(usage)
+    assert {kind: usage.left_out(kind) for kind in left_out} == left_out, str(usage)
+    (root / "truth.json").write_text('[{"nothing": 1}]')
+    with pytest.raises(HypvisionError, match="truth.json' (cannot be read as|lacks|is damaged)"):
+        build(root, "COCO", **options)
 
 
 @pytest.mark.parametrize("reader,reason", CASES)

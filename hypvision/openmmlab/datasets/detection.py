@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mmcv.transforms import LoadImageFromFile
-from mmdet.datasets import BaseDetDataset, CocoDataset, CocoPanopticDataset, XMLDataset
+from mmdet.datasets import BaseDetDataset, CocoDataset, CocoPanopticDataset, OpenImagesDataset, XMLDataset
 from mmdet.datasets import VOCDataset as PascalDataset
 from mmdet.datasets.api_wrappers import COCO
 from mmdet.evaluation.metrics import coco_metric
@@ -273,7 +273,7 @@ class CountedDataset(BaseDetDataset):
         ids, smallest = {id(item) for item in kept}, (self.filter_cfg or {}).get("min_size", 0)
         for item in found:
             if id(item) not in ids:
-                small = min(item["width"], item["height"]) < smallest
+                small = min(item.get("width", math.inf), item.get("height", math.inf)) < smallest
                 reason = f"smaller than min_size={smallest}" if small else "without objects, see filter_empty_gt"
                 self.usage.leave_out("images", reason, item["img_path"])
         labels = Counter(label for item in kept for label in self._labels(item))
@@ -281,7 +281,7 @@ class CountedDataset(BaseDetDataset):
         self.usage.use("images", len(kept))
         self.usage.use(self.OBJECTS, objects)
         self.usage.use("classes", len(labels))
-        for label, name in enumerate(self.metainfo["classes"]):
+        for label, name in enumerate(self.metainfo.get("classes") or ()):
             if label not in labels:
                 self.usage.leave_out("classes", f"without {self.OBJECTS}", name)
         if not self.test_mode and (not kept or (not objects and self.usage.left_out(self.OBJECTS))):
@@ -296,8 +296,9 @@ class CountedDataset(BaseDetDataset):
 
     @staticmethod
     def _labels(item: dict) -> list[int]:
-        """Of the objects of an image that are learned from."""
-        return [instance["bbox_label"] for instance in item["instances"] if not instance["ignore_flag"]]
+        """Of the objects of an image that are learned from; a segment of which is no box."""
+        objects = item.get("instances") or ()
+        return [item["bbox_label"] for item in objects if "bbox_label" in item and not item.get("ignore_flag")]
 
     def _on_disk(self) -> list[dict]:
         """The images that exist; those of a store elsewhere, and those that no pipeline reads, are not looked for."""
@@ -439,14 +440,62 @@ class VOCDataset(CheckedVOCDataset, PascalDataset):
     """mmdet's VOCDataset, Pascal's 20 classes, read as :class:`CheckedVOCDataset`."""
 
 
-for _stock in set(DATASETS.module_dict.values()):
-    # mmdet's further formats of boxes, each under its own names; workers find the classes in this module
-    _base = CheckedCocoDataset if issubclass(_stock, CocoDataset) else CountedDataset
-    _fits = issubclass(_stock, BaseDetDataset) and (_base is CheckedCocoDataset or _stock.METAINFO.get("classes"))
-    if _fits and not issubclass(_stock, (CountedDataset, CocoPanopticDataset)):
-        globals()[_stock.__name__] = type(_stock.__name__, (_base, _stock), {"__module__": __name__})
-        for _name in [name for name, kind in DATASETS.module_dict.items() if kind is _stock]:
-            DATASETS.register_module(_name, True, globals()[_stock.__name__])
+class _StockDataset(CountedDataset):
+    """A format of mmdet that is read by mmdet's own code."""
+
+    def load_data_list(self) -> list[dict]:
+        """As mmdet's.
+
+        Raises:
+            HypvisionError: the file is not of the format.
+        """
+        try:
+            return super().load_data_list()
+        except (AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError) as error:
+            raise HypvisionError(
+                f"The annotation file '{self.ann_file}' cannot be read as mmdet's {type(self).__name__} "
+                f"({type(error).__name__}: {error}). Compare it with the format that mmdet's documentation describes."
+            ) from error
+
+
+class _PanopticDataset(_StockDataset):
+    OBJECTS = "segments"
+
+    def parse_data_info(self, raw_data_info: dict) -> Any:
+        """An image with its segments; those that mmdet drops are counted."""
+        info = super().parse_data_info(raw_data_info)
+        own = [item for item in raw_data_info["raw_ann_info"] if item["image_id"] == info["img_id"]]
+        if dropped := len(own) - len(info["segments_info"]):
+            self.usage.leave_out("segments", "without area", info["img_path"], dropped)
+        return info
+
+    @staticmethod
+    def _labels(item: dict) -> list[int]:
+        return [segment["category"] for segment in item["segments_info"]]
+
+
+class _OpenImages(_StockDataset):
+    def load_data_list(self) -> list[dict]:
+        """As mmdet's, where the last image has the path of the one before if it has one box."""
+        rows = super().load_data_list()
+        return [dict(row, img_path=os.path.join(self.data_prefix["img"], f"{row['img_id']}.jpg")) for row in rows]
+
+
+def _checked_base(stock: type) -> type:
+    """Of mmdet's further formats: what goes before one of them."""
+    if issubclass(stock, OpenImagesDataset):
+        return _OpenImages
+    if issubclass(stock, CocoPanopticDataset):
+        return _PanopticDataset
+    return CheckedCocoDataset if issubclass(stock, CocoDataset) else _StockDataset
+
+
+_formats = {kind for kind in DATASETS.module_dict.values() if issubclass(kind, BaseDetDataset)}
+for _stock, _base in [(kind, _checked_base(kind)) for kind in _formats if not issubclass(kind, CountedDataset)]:
+    # each under its own names; workers find the classes in this module
+    globals()[_stock.__name__] = type(_stock.__name__, (_base, _stock), {"__module__": __name__})
+    for _name in [name for name, kind in DATASETS.module_dict.items() if kind is _stock]:
+        DATASETS.register_module(_name, True, globals()[_stock.__name__])
 
 
 def _number(text: str) -> float:
