@@ -19,7 +19,7 @@ import stat
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -207,6 +207,44 @@ def write_text(path: str | Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def why_no_file(path: str | Path, what: str) -> str:
+    """Why there is no file to read, as the first sentence of a message; nothing is opened, as a pipe has no end.
+
+    Args:
+        path: that is no file.
+        what: it should be, such as ``"image"``.
+
+    >>> why_no_file("none.png", "image"), why_no_file("/dev/zero", "image")
+    ("There is no image 'none.png'.", "The image '/dev/zero' is a device, not a file.")
+    """
+    try:
+        mode = os.stat(os.path.expanduser(path)).st_mode
+    except PermissionError as error:
+        return f"The {what} '{path}' cannot be read: {error.strerror}."
+    except (OSError, ValueError):  # ValueError: the path has a NUL
+        return f"The {what} '{path}' is a link to nothing." if os.path.islink(path) else f"There is no {what} '{path}'."
+    return f"The {what} '{path}' is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a file."
+
+
+def names_file(text: str, suffixes: Collection[str]) -> bool:
+    """Whether an argument that may be words is a path: it ends in one of the suffixes, or it exists.
+
+    A folder here whose name has no ``/`` counts as a word, as folders of classes are named by words.
+    """
+    if os.path.splitext(text)[1].lower() in suffixes:
+        return True
+    return os.path.lexists(text) and (os.path.basename(text) != text or not os.path.isdir(text))
+
+
 def check_regular(path: str | Path, limit: int = MAX_BYTES) -> Path:
     """The path of a file to read, if it is a regular one: a pipe waits for its writer, a device never ends.
 
@@ -217,7 +255,8 @@ def check_regular(path: str | Path, limit: int = MAX_BYTES) -> Path:
     path = Path(path).expanduser()
     found = path.stat()
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-        raise HypvisionError(f"'{path}' is a pipe or a device, but a file is read here. Save its content in a file.")
+        what = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+        raise HypvisionError(f"'{path}' is {what}, but a file is read here. Save its content in a file.")
     if found.st_size > limit:
         raise HypvisionError(f"'{path}' has {found.st_size:,} bytes, more than {limit:,}. Give a smaller file.")
     return path

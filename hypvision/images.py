@@ -22,6 +22,7 @@ from PIL import ExifTags, Image, ImageOps, features
 
 from hypvision.checks import one_of
 from hypvision.errors import HypvisionError, one_line
+from hypvision.files import why_no_file
 
 FORMATS: tuple[str, ...] = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # names of formats in Pillow
 SUFFIXES = {".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -117,9 +118,8 @@ def _named(path: Path, name: str | Path, videos: Collection[str]) -> list[Path]:
     matches = map(Path, sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [])
     files = [match for match in matches if match.is_file()]
     if not files:
-        raise HypvisionError(
-            f"There is no {'video' if path.suffix.lower() in videos else 'image'} '{name}'. Check the path."
-        )
+        what = "video" if path.suffix.lower() in videos else "image"
+        raise HypvisionError(f"{why_no_file(name, what)} Check the path.")
     return files
 
 
@@ -296,8 +296,7 @@ def image_kind(path: str | Path) -> tuple[str, str]:
 def _read(path: str | Path, what: str, use: Callable[[Image.Image], _Result], pixels: bool = True) -> _Result:
     try:
         if not os.path.isfile(path):  # reading a pipe waits for its writer, and a device has no end
-            state = "is not a file" if os.path.lexists(path) else "does not exist"
-            raise HypvisionError(f"The {what} '{path}' {state}: there is no image to read. Check the path.")
+            raise HypvisionError(f"{why_no_file(path, what)} Check the path.")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns about large images and about tags that do not matter
             with Image.open(path, formats=FORMATS) as image:

@@ -31,6 +31,7 @@ from hypvision.checkpoints.kinds import kind_of
 from hypvision.checkpoints.sources import fetch
 from hypvision.checkpoints.storage import DAMAGED, check_format, format_problem, load_unpacked, safetensors_size, unpack
 from hypvision.errors import HypvisionError
+from hypvision.files import why_no_file
 
 # Stand-ins for what trainings pickle
 
@@ -210,7 +211,7 @@ def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, lone:
     if not path.is_file():
         near = sorted(file.name for file in path.parent.glob("*") if file.suffix in (".pth", ".pt", ".safetensors"))
         hint = f" The folder has: {', '.join(near[-5:])}." if near else ""
-        raise HypvisionError(f"There is no checkpoint '{path}'.{hint} Check the path.")
+        raise HypvisionError(f"{why_no_file(path, 'checkpoint')}{hint} Check the path.")
     try:
         problem = format_problem(path)
         if problem is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
@@ -164,13 +165,16 @@ def texts_of(args: Namespace) -> list[str]:
     Raises:
         HypvisionError: a file that is not there, or without texts.
     """
-    from hypvision.files import read_lines
+    from hypvision.files import names_file, read_lines
 
-    every = [
-        text.strip()
-        for given in args.texts
-        for text in (read_lines(given, "the list of texts") if given.lower().endswith(".txt") else [given])
-    ]
+    every: list[str] = []
+    for given in args.texts:
+        if not names_file(given, [".txt"]):
+            every.append(given.strip())
+        elif given.lower().endswith(".txt") or not os.path.isfile(given):
+            every += read_lines(given, "the list of texts")
+        else:
+            raise HypvisionError(f"--texts: '{given}' is a file, but a list of texts ends in .txt. Rename it.")
     found = list(dict.fromkeys(text for text in every if text))
     if args.texts and not found:
         raise HypvisionError("--texts has no text. Give texts in quotes, or a .txt file with one a line.")

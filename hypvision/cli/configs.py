@@ -46,9 +46,11 @@ def run_exec(args: Namespace) -> None:
     import runpy
     import sys
 
+    from hypvision.files import why_no_file
+
     path = Path(args.script).expanduser()
     if not path.is_file():
-        raise HypvisionError(f"There is no script '{args.script}'. Give the path of a Python file.")
+        raise HypvisionError(f"{why_no_file(args.script, 'script')} Give the path of a Python file.")
     try:
         ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:  # ValueError: the bytes are not text

@@ -260,9 +260,11 @@ def _run_tokens(args: Namespace, source: str) -> None:
 
 
 def _tokenizer(path: str) -> Any:
+    from hypvision.files import why_no_file
+
     tokenizers = require("tokenizers", "lm")
     if not Path(path).is_file():
-        raise HypvisionError(f"There is no tokenizer '{path}'. Give the tokenizer.json of a model.")
+        raise HypvisionError(f"{why_no_file(path, 'tokenizer')} Give the tokenizer.json of a model.")
     try:
         return tokenizers.Tokenizer.from_file(path)
     except Exception as error:  # tokenizers raises bare exceptions

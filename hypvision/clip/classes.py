@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -15,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from hypvision.errors import HypvisionError, require
-from hypvision.files import parse_json, read_json, read_lines
+from hypvision.files import parse_json, read_json, read_lines, why_no_file
 
 TEMPLATES = {
     "catseg": ("A photo of a {} in the scene",),
@@ -39,6 +40,9 @@ CLASS_LISTS = (
 """Names of the class lists that come with the package, in the order of the data sets' labels. ``coco48`` and ``coco17``
 are the base and novel classes of open-vocabulary detection on COCO (Bansal et al., ECCV 2018), ``coco65`` both;
 ``coco133`` are the words for COCO's panoptic classes, things first, ``coco116`` those that are not novel."""
+
+
+SUFFIXES = (".txt", ".json")  # of files with class names
 
 
 @lru_cache(maxsize=1)
@@ -128,11 +132,11 @@ def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
 
 def _read(path: Path) -> list[tuple[Any, Any]]:
     """Labels and names of a file."""
-    if not path.is_file():
-        raise HypvisionError(
-            f"There is no class list '{path}'. Give names, a .txt or .json file, or one of imagenet, "
-            f"{', '.join(CLASS_LISTS)}."
-        )
+    advice = f"Give names, a .txt or .json file, or one of imagenet, {', '.join(CLASS_LISTS)}."
+    if not os.path.isfile(path):
+        raise HypvisionError(f"{why_no_file(path, 'class list')} {advice}")
+    if path.suffix.lower() not in SUFFIXES:
+        raise HypvisionError(f"The file '{path}' is no class list, by its suffix '{path.suffix}'. {advice}")
     if path.suffix.lower() != ".json":
         return list(enumerate(read_lines(path, "the class list")))
     try:

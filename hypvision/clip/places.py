@@ -24,6 +24,7 @@ from hypvision.checkpoints.sources import (
 )
 from hypvision.clip.hyperbolic_checkpoint import PUBLISHED
 from hypvision.errors import HypvisionError, require
+from hypvision.files import why_no_file
 from hypvision.records import parse, read_record
 
 _CONFIG = "open_clip_config.json"
@@ -59,7 +60,7 @@ def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence
         raise HypvisionError(f"'{name}' has no weights '{pretrained}'. It has {known}; or give the path of a file.")
     if needed:
         raise HypvisionError(
-            f"There are no CLIP weights '{pretrained}'. Give the path of a file, or a tag of open_clip."
+            f"{why_no_file(pretrained, 'CLIP checkpoint')} Give the path of a file, or a tag of open_clip."
         )
     return path
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from hypvision.data.chains import Chain
 from hypvision.errors import HypvisionError
-from hypvision.files import read_lines
+from hypvision.files import read_lines, why_no_file
 
 _LONGEST = 3  # longest term in words that captions are searched for
 _SHORTEST = 3  # shortest term in letters: "a" and "in" are units in WordNet
@@ -118,7 +118,7 @@ def _nouns(path: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 def _rows(path: Path, columns: tuple[str, ...], delimiter: str) -> list[tuple[int, list[str]]]:
     if not path.is_file():
-        raise HypvisionError(f"There is no table '{path}'. Its columns are {' and '.join(columns)}.")
+        raise HypvisionError(f"{why_no_file(path, 'table')} Its columns are {' and '.join(columns)}.")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             if delimiter == "\t":

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from hypvision.errors import HypvisionError
-from hypvision.files import csv_text, read_text, replacing
+from hypvision.files import csv_text, read_text, replacing, why_no_file
 
 SEPARATOR = "=>"
 _SCHEMAS = "'positive,negative[,image_url]' or 'id,captions[,image_url]'"
@@ -56,7 +56,7 @@ def read_chains(path: str | Path) -> list[Chain]:
     """
     path = Path(path).expanduser()
     if not path.is_file():
-        raise HypvisionError(f"There are no chains '{path}'. Give a csv or csv.gz file: {_SCHEMAS}.")
+        raise HypvisionError(f"{why_no_file(path, 'table of chains')} Give a csv or csv.gz file: {_SCHEMAS}.")
     try:
         reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
         names = set(reader.fieldnames or ())

@@ -25,7 +25,7 @@ from hypvision.data.annotations import some
 from hypvision.data.folders import check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean, require
-from hypvision.files import read_lines
+from hypvision.files import read_lines, why_no_file
 from hypvision.images import check_normalisation, open_channels, open_image
 
 require("mmengine", "mm")
@@ -267,7 +267,7 @@ class ImageFolderDataset(_ImageDataset):
     def _scan_list(self, path: Path, classes: Sequence[str] | None) -> tuple[list[tuple[str, int]], list[str]]:
         if not path.is_file():
             raise HypvisionError(
-                f"The list '{path}' does not exist. Expected: a text file with a line 'path label' for each image, the "
+                f"{why_no_file(path, 'list')} Expected: a text file with a line 'path label' for each image, the "
                 f"path relative to '{self.root}'. Correct 'ann_file' in the config, or leave it out to use folders."
             )
         samples = []

@@ -141,7 +141,7 @@ def _reading(what: str, field: str) -> Iterator[None]:
 def _file(path: Path, field: str, separator: str | None) -> Iterator[str]:
     with _reading(f"'{path}'", field):
         if path.suffix == ".parquet":
-            file = require("pyarrow.parquet", "eval").ParquetFile(path)
+            file = require("pyarrow.parquet", "eval").ParquetFile(check_regular(path))
             if field not in file.schema_arrow.names:
                 raise KeyError(field)
             for batch in file.iter_batches(256, columns=[field]):

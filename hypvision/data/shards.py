@@ -36,7 +36,7 @@ from hypvision.data.image_folder import build_transform
 from hypvision.data.usage import Usage
 from hypvision.data.words import split_words
 from hypvision.errors import HypvisionError, require
-from hypvision.files import read_json, read_lines, write_json
+from hypvision.files import read_json, read_lines, why_no_file, write_json
 from hypvision.images import FORMATS, MAX_PIXELS, to_rgb
 from hypvision.records import parse
 
@@ -77,7 +77,7 @@ def find_shards(shards: str | Path | Sequence[str | Path]) -> list[Path]:
     for path in found:
         if not path.is_file():
             raise HypvisionError(
-                f"The shard '{path}' does not exist. Correct 'shards': a folder, a list, or a pattern such as "
+                f"{why_no_file(path, 'shard')} Correct 'shards': a folder, a list, or a pattern such as "
                 "'shards/{000000..000099}.tar'."
             )
     if len(set(found)) < len(found):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from hypvision.engine.checks import close_configs, datasets_of
 from hypvision.engine.extensions import PREPARATIONS, RUN_HOOKS
 from hypvision.errors import HypvisionError, did_you_mean, explain_machine, one_line, require
-from hypvision.files import check_regular
+from hypvision.files import check_regular, why_no_file
 from hypvision.shipped import config_folder, find_config
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
         else:
             data = " That folder can be the `data_root` of a config (docs/own-data.md)." if path.is_dir() else ""
             raise HypvisionError(
-                f"There is no config '{source}'.{data or close_configs(source)} Give the path of a config file, or a "
+                f"{why_no_file(source, 'config')}{data or close_configs(source)} Give the path of a config file, or a "
                 "name of `hypvision configs`."
             )
         try:

@@ -36,7 +36,7 @@ from hypvision.engine.tracking import track
 from hypvision.engine.work_dir import lock_work_dir
 from hypvision.engine.workers import with_extensions
 from hypvision.errors import HypvisionError, require
-from hypvision.files import check_output, check_output_folder, protecting
+from hypvision.files import check_output, check_output_folder, protecting, why_no_file
 from hypvision.images import is_image
 from hypvision.viz.curves import choose, draw_curves, read_runs
 
@@ -147,8 +147,8 @@ def _check_training(config: Config, resume: str | Path | None) -> None:
             hand_over(*newest)
             _end_with_training(config, newest[1])
     elif resume is not None:
-        if not Path(resume).exists():
-            raise HypvisionError(f"There is no checkpoint '{resume}' to resume. Give the path of a .pth file.")
+        if not Path(resume).is_file():
+            raise HypvisionError(f"{why_no_file(resume, 'checkpoint')} Give the path of a .pth file to resume.")
         config.resume, config.load_from = True, str(resume)
         checkpoint = load(str(resume))
         if resume_problem(checkpoint) is None:
@@ -299,7 +299,7 @@ def test(
             )
         address = str(weights).startswith(("http://", "https://")) or is_address(weights)
         if not address and not Path(weights).is_file():
-            raise HypvisionError(f"There is no checkpoint '{weights}'. Give the path of a .pth file.")
+            raise HypvisionError(f"{why_no_file(weights, 'checkpoint')} Give the path of a .pth file.")
         check_data(config, ("test",))
         # The state_dict of the checkpoint already has the averaged weights.
         config.custom_hooks = [hook for hook in config.custom_hooks if hook.get("type") != "EMAHook"]

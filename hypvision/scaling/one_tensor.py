@@ -17,7 +17,7 @@ from hypvision.checkpoints.read import read_file, stored_weights
 from hypvision.checkpoints.sources import fetch_from_hub
 from hypvision.checkpoints.storage import check_format
 from hypvision.errors import HypvisionError
-from hypvision.files import below
+from hypvision.files import below, why_no_file
 from hypvision.records import ShardTable, read_record
 
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
@@ -38,7 +38,7 @@ def read_tensor(source: str | Path, choose: Callable[[Iterable[str]], str]) -> t
         return _from_parts(str(source), lambda name: _in_folder(path, name), choose)
     if _HUB_NAME.fullmatch(str(source)) and ".." not in str(source):
         return _from_parts(str(source), lambda name: fetch_from_hub(str(source), name), choose)
-    raise HypvisionError(f"There is no checkpoint '{source}'. Give a file, a folder, or USER/REPO on the hub.")
+    raise HypvisionError(f"{why_no_file(source, 'checkpoint')} Give a file, a folder, or USER/REPO on the hub.")
 
 
 def _from_parts(

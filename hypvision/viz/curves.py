@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hypvision.errors import HypvisionError, did_you_mean, require
-from hypvision.files import csv_text, parse_json, read_lines, write_text
+from hypvision.files import csv_text, parse_json, read_lines, why_no_file, write_text
 from hypvision.viz.palette import line_colours
 from hypvision.viz.sheet import save_figure
 
@@ -76,8 +76,8 @@ def _logs(place: Path) -> list[Path]:
     if place.is_file():
         return [place]
     if not (found := [place / LOG] if (place / LOG).is_file() else sorted(place.glob(f"*/{LOG}"))):
-        missing = f"'{place}' has no log of a training" if place.is_dir() else f"There is no run '{place}'"
-        raise HypvisionError(f"{missing}. Give the work dir of a training, which has TIME/{LOG}, or such a file.")
+        missing = f"'{place}' has no log of a training." if place.is_dir() else why_no_file(place, "run")
+        raise HypvisionError(f"{missing} Give the work dir of a training, which has TIME/{LOG}, or such a file.")
     return found
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from hypvision.errors import HypvisionError, require
-from hypvision.files import replacing
+from hypvision.files import replacing, why_no_file
 from hypvision.images import MAX_PIXELS
 
 VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
@@ -28,8 +28,6 @@ def _is_video(path: Path) -> bool:
 
     FFmpeg would open other files, too: playlists, which lead to any file or address.
     """
-    if not path.is_file():  # reading a pipe would wait for its writer
-        return False
     with path.open("rb") as file:
         start = file.read(12)
     matroska, avi = start[:4] == b"\x1aE\xdf\xa3", start[:4] == b"RIFF" and start[8:] == b"AVI "
@@ -50,6 +48,8 @@ def _name(path: Path) -> str:
 @contextmanager
 def _reading(path: Path) -> Iterator[Any]:
     cv2 = _opencv()
+    if not path.is_file():
+        raise HypvisionError(f"{why_no_file(path, 'video')} Check the path.")
     if not _is_video(path):
         raise HypvisionError(
             f"The video '{path}' cannot be read: it is none of {', '.join(VIDEO_SUFFIXES)}, whatever its name says. "

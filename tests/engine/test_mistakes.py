@@ -123,7 +123,7 @@ def test_detection_samples(copies):
     for index, message in enumerate(
         (
             r"image '.*000\.jpg' cannot be read",
-            r"image '.*001\.jpg' does not exist",
+            r"There is no image '.*001\.jpg'",
         )
     ):
         with pytest.raises(HypvisionError, match=message):

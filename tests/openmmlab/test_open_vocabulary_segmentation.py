@@ -103,7 +103,7 @@ def test_labels_beyond_8_bits(tmp_path):
     results = dict(seg_map_path=str(tmp_path / "d.tif"), seg_fields=[], label_map={1: 0, 2: 255})
     assert Load16BitAnnotations().transform(results)["gt_seg_map"].tolist() == [[-2, 0]]
     Image.new("RGB", (4, 4)).save(tmp_path / "c.png")
-    for name, match in (("c.png", "is a coloured image"), ("d.png", "The label map .* does not exist")):
+    for name, match in (("c.png", "is a coloured image"), ("d.png", "There is no label map")):
         with pytest.raises(HypvisionError, match=match):
             Load16BitAnnotations().transform(dict(seg_map_path=str(tmp_path / name), seg_fields=[]))
 

@@ -29,6 +29,7 @@ from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.storage import format_problem, read_metadata, write_tensors
 from hypvision.clip.towers import Tower, find_towers
 from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.files import why_no_file
 from hypvision.records import parse
 
 
@@ -304,7 +305,7 @@ class _About(NamedTuple):
 def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, _Base], dict[str, Tensor]]:
     """Config, fingerprint of the base model, and weights of a file."""
     if not path.is_file():
-        raise HypvisionError(f"There is no adapter '{path}'. Check the path.")
+        raise HypvisionError(f"{why_no_file(path, 'adapter')} Check the path.")
     if (wrong := format_problem(path)) is not None:
         of_training = "To take it out of a training: clip.load_segmenter, and save the adapter of its clip."
         advice = of_training if path.suffix in (".pth", ".pt") else "Copy it again."

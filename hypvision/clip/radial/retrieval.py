@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hypvision.clip.spaces import Space
 from hypvision.errors import HypvisionError, require, require_finite
-from hypvision.files import read_lines
+from hypvision.files import read_lines, why_no_file
 from hypvision.records import read_record
 
 
@@ -31,7 +31,7 @@ def read_hyperlex(path: str | Path) -> list[HyperLexPair]:
     """HyperLex's own file, ``hyperlex-all.txt`` (Vulic et al., 2017): WORD1 WORD2 POS TYPE AVG_SCORE ..."""
     path = Path(path).expanduser()
     if not path.is_file():
-        raise HypvisionError(f"There is no '{path}'. Give hyperlex-all.txt of HyperLex.")
+        raise HypvisionError(f"{why_no_file(path, 'list of word pairs')} Give hyperlex-all.txt of HyperLex.")
     lines = read_lines(path, "HyperLex's file")
     try:
         rows = [line.split() for line in lines[1:]]

@@ -18,7 +18,7 @@ from PIL import Image
 
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
-from hypvision.clip.classes import CLASS_LISTS, load_classes
+from hypvision.clip.classes import CLASS_LISTS, SUFFIXES, load_classes
 from hypvision.clip.models import create_clip
 from hypvision.clip.names import clip_options
 from hypvision.clip.segmentation.official import segmenter_names, segmenter_variant
@@ -26,6 +26,7 @@ from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 from hypvision.clip.towers import patch_size
 from hypvision.clip.words import check_words
 from hypvision.errors import HypvisionError
+from hypvision.files import names_file
 from hypvision.images import open_image
 
 _OFFICIAL: dict[str, dict[str, Any]] = {
@@ -139,7 +140,10 @@ def segment(
 
 
 def parse_classes(text: str) -> str | list[str]:
-    """``"cat, dog"`` as a list; the name of a known list or a file as it is."""
-    if text in CLASS_LISTS or Path(text).suffix.lower() in (".txt", ".json"):
+    """``"cat, dog"`` as a list; the name of a known list or a path (:func:`~hypvision.files.names_file`) as it is.
+
+    ``"cat,"`` is a word even where there is a file ``cat``.
+    """
+    if text in ("imagenet", *CLASS_LISTS) or names_file(text, SUFFIXES):
         return text
     return [name.strip() for name in text.split(",") if name.strip()]

@@ -48,7 +48,7 @@ def test_function_takes_any_image_and_any_classes(photos):
     assert segment(photos / "0.png", ["cat"], model).labels.shape == (96, 96)
     for match, arguments in (
         ("must be uint8", (array.astype(float), ["cat"])),
-        ("There is no image|does not exist", ("none.png", ["cat"])),
+        ("There is no image", ("none.png", ["cat"])),
         ("is empty", (array, [])),
         ("got Tensor", (torch.zeros(3, 40, 50), ["cat"])),
         ("must be uint8", (array[:0], ["cat"])),
@@ -220,7 +220,7 @@ def test_models_by_name(tmp_path):
 
     fails("no CLIP model 'ViT-B-17'. Did you mean", "ViT-B-17")
     fails("'ViT-B-16' has no weights 'mine'", "ViT-B-16", "mine")
-    fails("There are no CLIP weights", "shapes-s8", "none.pt")
+    fails("There is no CLIP checkpoint", "shapes-s8", "none.pt")
     fails("'shapes-s8' has no weights 'openai'", "shapes-s8", "openai")
     fails("weights of 'hcformer_nano' .classification., not of", "shapes-s8", "zoo:hcformer_nano.shapes")
     fails("weights of 'shapes-s8' .zero-shot., not of the CLIP model 'ViT-B-16'", "ViT-B-16", SHIPPED)
