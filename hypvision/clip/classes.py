@@ -43,6 +43,7 @@ are the base and novel classes of open-vocabulary detection on COCO (Bansal et a
 
 
 SUFFIXES = (".txt", ".json")  # of files with class names
+MAX_CLASSES = 100_000  # all nouns of WordNet are 82,115; each name is a text that a CLIP embeds
 
 
 @lru_cache(maxsize=1)
@@ -111,6 +112,10 @@ def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
         source: names; the name of one of :data:`CLASS_LISTS`; ``"imagenet"``, the 1,000 names that open_clip has in the
             order of the labels, of which two pairs are equal; a ``.txt`` file with a name a line; or a ``.json`` file
             with a list of names or a dict from names (or numbers) to numbers (or names).
+
+    Raises:
+        HypvisionError: there is no such file or list, it has no names or more than :data:`MAX_CLASSES`, or two
+            labels share a name.
     """
     where = "The class list"
     if isinstance(source, (str, Path)):
@@ -125,6 +130,10 @@ def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
         raise HypvisionError(f"A class list is a list of names or a file, got {type(source).__name__}.")
     if not pairs:
         raise HypvisionError(f"{where} is empty. Give at least one class name.")
+    if len(pairs) > MAX_CLASSES:
+        raise HypvisionError(
+            f"{where} has {len(pairs):,} names, more than {MAX_CLASSES:,}. Give those that the images may show."
+        )
     stripped = ((label, name.strip() if isinstance(name, str) else name) for label, name in pairs)
     names = check_classes(stripped, where, "Remove duplicates, and give every class a name of its own.")
     return tuple(names[label] for label in sorted(names))

@@ -202,9 +202,15 @@ class OpenVocabularyCLIP(nn.Module):
 
 
 def equal_pairs(text: Tensor) -> list[tuple[int, int]]:
-    """Pairs of classes whose embeddings (T, P, E), averaged over P, are the same to round-off of float32."""
+    """Pairs of classes whose embeddings (T, P, E), averaged over P, are the same to round-off of float32: the first of
+    those that are the same, with each of the others."""
     mean = F.normalize(text.float().mean(1), dim=-1)
-    return [(first, second) for first, second in torch.nonzero((mean @ mean.T > 1 - 1e-6).triu(1)).tolist()]
+    pairs: list[tuple[int, int]] = []
+    for start in range(0, len(mean), 1024):  # all at once would need 40 GB for 100,000 classes
+        same = (mean[start : start + 1024] @ mean[: start + 1024].T > 1 - 1e-6).tril(start - 1)
+        rows = same.any(1).nonzero().flatten()
+        pairs += zip(same[rows].int().argmax(1).tolist(), (rows + start).tolist())
+    return pairs
 
 
 def _warn_of_equal(names: Sequence[str], text: Tensor) -> None:

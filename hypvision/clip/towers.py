@@ -8,7 +8,7 @@ supply them in every call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
+from tqdm import tqdm
 
 from hypvision.clip.spaces import space_of
 from hypvision.errors import HypvisionError
+
+MANY_TEXTS = 4096  # a CPU needs about a minute for so many in a CLIP of the usual size
 
 
 @dataclass(frozen=True)
@@ -391,7 +394,16 @@ def encode_by_length(
     text."""
     order = token_lengths(tokens).argsort(stable=True)
     chunks = tokens[order].chunk(parts) if size is None else tokens[order].split(size)
-    return torch.cat([encode_text(model, chunk, normalize) for chunk in chunks])[order.argsort()]
+    found = [encode_text(model, chunk, normalize) for chunk in counted(chunks, len(tokens))]
+    return torch.cat(found)[order.argsort()]
+
+
+def counted(chunks: Iterable[Tensor], total: int) -> Iterator[Tensor]:
+    """Parts of ``total`` texts, with a progress bar on a terminal if they are thousands."""
+    with tqdm(total=total, desc="texts", disable=None if total > MANY_TEXTS else True, leave=False) as bar:
+        for chunk in chunks:
+            yield chunk
+            bar.update(len(chunk))
 
 
 # Images ---------------------------------------------------------------------------------------------------------------

@@ -1,15 +1,18 @@
 """Words that a CLIP cannot tell apart are refused, words that it was never taught are told."""
 
+import io
 import warnings
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from hypvision.cli import main
 from hypvision.clip import segment
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP, equal_pairs
 from hypvision.clip.segmentation.segment import load_segmenter
+from hypvision.clip.towers import MANY_TEXTS, counted
 from hypvision.clip.words import check_words, unknown_words
 from hypvision.data.captions import NOUNS
 from hypvision.data.shapes import TAXONOMY
@@ -90,3 +93,23 @@ def test_the_command_says_it_once_and_paints_nothing_wrong(tmp_path, capsys):
     said = capsys.readouterr()
     assert said.err.startswith("warning: This CLIP was never taught 'road'") and said.err.count("warning") == 1
     assert "warning" not in said.out
+
+
+def test_equal_pairs_of_long_lists_are_found_in_parts():
+    text = F.normalize(torch.randn(3000, 1, 8, generator=torch.Generator().manual_seed(0)), dim=-1)
+    text[2500], text[1023], text[1024], text[2999] = text[3], text[3], text[1022], text[2047]
+    assert equal_pairs(text) == [(3, 1023), (1022, 1024), (3, 2500), (2047, 2999)]
+    assert len(equal_pairs(text[:1].expand(2000, 1, 8))) == 1999  # not two million
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("count", [MANY_TEXTS, MANY_TEXTS + 1])
+def test_thousands_of_texts_show_how_far_they_are(monkeypatch, count):
+    monkeypatch.setattr("sys.stderr", screen := Terminal())
+    chunks = torch.zeros(count, 1).split(1000)
+    assert sum(map(len, counted(chunks, count))) == count
+    assert ("texts: " in screen.getvalue()) == (count > MANY_TEXTS)

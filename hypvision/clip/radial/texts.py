@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from hypvision.clip.spaces import space_of
-from hypvision.clip.towers import encode_text, find_towers, token_lengths
+from hypvision.clip.towers import MANY_TEXTS, encode_text, find_towers, token_lengths
 from hypvision.errors import HypvisionError, require_finite
 
 _TOKENS = 4096  # tokens per batch without gradients
@@ -46,7 +46,8 @@ def embed_texts(
     lengths = token_lengths(tokens)
     order = lengths.argsort(stable=True)
     parts = []
-    with tqdm(total=len(once), desc="texts", disable=None if progress else True, leave=False) as bar:
+    shown = progress or len(once) > MANY_TEXTS
+    with tqdm(total=len(once), desc="texts", disable=None if shown else True, leave=False) as bar:
         rest = order
         while len(rest):
             # Add texts to the batch while their number times the longest length is at most _TOKENS.

@@ -294,6 +294,7 @@ def test_mistakes_are_explained(tmp_path):
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "bad.json").write_text("{")
     fails("is empty", load_classes, [])
+    fails("has 100,001 names, more than 100,000", load_classes, list(map(str, range(100_001))))
     fails("is empty", load_classes, tmp_path / "empty.txt")
     fails("has 'cat' more than once", load_classes, ["cat", "dog", "cat "])
     fails("entry 3, which is not a name", load_classes, ["cat", 3])
