@@ -7,7 +7,6 @@ the config by its keyword arguments.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -208,10 +207,9 @@ class ImageFolderDataset(_ImageDataset):
             return in_order
         if names != in_order and all(map(str.isdecimal, names)):
             label = next(i for i, name in enumerate(names) if name != in_order[i])
-            warnings.warn(
+            self.usage.notes.append(
                 f"The class folders are numbers in the order of text, as timm sorts them: label {label} is the folder "
-                f"'{names[label]}'. With sort='natural' in the data sets of the config it is '{in_order[label]}'.",
-                stacklevel=4,
+                f"'{names[label]}'. With sort='natural' in the data sets of the config it is '{in_order[label]}'."
             )
         return names
 

@@ -363,16 +363,18 @@ def _difference(names: tuple[str, ...], place: str, known: KnownClasses) -> str:
 
 @HOOKS.register_module()
 class DataUsageHook(DatasetHook):
-    """Logs once what each data set uses of its files, and why it leaves out the rest."""
+    """Logs once what each data set uses of its files, why it leaves out the rest, and what else there is to know."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
 
     def check(self, runner: Runner, dataset: Any) -> None:
         for usage in usages(dataset):
-            if (sentence := str(usage)) not in self._told:
-                self._told.add(sentence)
-                runner.logger.log(logging.WARNING if usage.left_out() else logging.INFO, f"Data {sentence}")
+            level = logging.WARNING if usage.left_out() else logging.INFO
+            for rank, sentence in ((level, f"Data {usage}"), *((logging.WARNING, note) for note in usage.notes)):
+                if sentence not in self._told:
+                    self._told.add(sentence)
+                    runner.logger.log(rank, sentence)
 
 
 @HOOKS.register_module()
