@@ -129,6 +129,14 @@ class _ImageDataset(Dataset):
         self.labels = order[self.labels]
         self.metainfo["classes"] = tuple(names)
 
+    def count_classes(self) -> None:
+        """Count the classes that images show: ``labels`` are numbers (N,), or 1 and 0 for each class (N, C)."""
+        several = self.labels.ndim == 2
+        shown = np.flatnonzero(self.labels.any(axis=0)) if several else np.unique(self.labels)
+        self.usage.use("classes", len(shown))
+        for label in sorted({*range(len(self.metainfo["classes"]))}.difference(shown.tolist())):
+            self.usage.leave_out("classes", "without images", self.metainfo["classes"][label])
+
     def __len__(self) -> int:
         return len(self.labels)
 
