@@ -138,7 +138,9 @@ def test_folders_and_files_that_were_not_asked_for(folder):
     data = RetrievalFolder(folder.parent / "test", EVAL, gallery=folder, classes=["cat"])
     assert "used 6 of 7 files" in said(data)
     (folder.parent / "list.txt").write_text("cat/0.png 0\n")
-    assert said(ImageFolderDataset(folder, EVAL, ann_file=folder.parent / "list.txt")).endswith("used 1 of 1 files.")
+    assert said(ImageFolderDataset(folder, EVAL, ann_file=folder.parent / "list.txt")).endswith(
+        "used 1 of 1 files, 1 of 1 classes."
+    )
 
 
 def test_folders_of_images_without_classes(folder):
