@@ -80,8 +80,13 @@ def _images_below(root: Path, name: str, seen: set[str], usage: Usage) -> list[s
     return [path for _, files in sorted(found) for path in files]
 
 
-def check_depth(root: Path, classes: Sequence[str]) -> None:
-    """Refuse a root that lies one folder above or below that of the classes.
+def check_depth(
+    root: Path,
+    classes: Sequence[str],
+    remedy: str = "Give '{}' as root, or correct data_root; if they really are the classes, name them: classes=(...).",
+) -> None:
+    """Refuse a root that lies one folder above or below that of the classes; in the ``remedy``, ``{}`` stands for the
+    folder one deeper.
 
     Raises:
         HypvisionError: the only class holds folders alone, or all classes are called as parts of a data set are.
@@ -97,6 +102,5 @@ def check_depth(root: Path, classes: Sequence[str]) -> None:
     raise HypvisionError(
         f"The data folder '{root}' has {'one class' if len(classes) == 1 else 'the classes'} "
         f"{' and '.join(repr(name) for name in classes)}, which {'holds' if len(classes) == 1 else 'hold'} folders "
-        f"and no images: the classes seem to lie one folder deeper. Give '{root / classes[0]}' as root, "
-        "or correct data_root; if they really are the classes, name them: classes=(...)."
+        f"and no images: the classes seem to lie one folder deeper. {remedy.format(root / classes[0])}"
     )
