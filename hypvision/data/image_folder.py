@@ -25,7 +25,7 @@ from hypvision.data.annotations import some
 from hypvision.data.folders import check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean, require
-from hypvision.files import read_lines
+from hypvision.files import on_disk, read_lines
 from hypvision.images import check_normalisation, open_channels, open_image
 
 require("mmengine", "mm")
@@ -290,7 +290,7 @@ class ImageFolderDataset(_ImageDataset):
                 raise HypvisionError(
                     f"'{path}', line {number}: '{line}' is not 'path label' with a whole number{limit}. Correct it."
                 )
-            before, other = first.setdefault(str(self.root / name), (number, int(label)))
+            before, other = first.setdefault(str(self.root / on_disk(name)), (number, int(label)))
             if other != int(label):
                 raise HypvisionError(
                     f"'{path}' gives '{name}' the label {other} in line {before} and {label} in line {number}. An "
