@@ -68,6 +68,8 @@ class BoxCheck:
         self.usage, self.expected = usage, expected
         self._shares: list[str] = []  # boxes between 0 and 1, as the file has them
         self._others = 0
+        self._beyond = ""  # a box that reaches beyond its image by more than a tenth
+        self._corners = True  # whether all boxes could be corners
 
     def numbers(self, where: str, values: Any, height: Any, width: Any) -> None:
         """Refuse a box that is not four finite numbers: ``values`` of the object ``where``, in an image of this size.
@@ -83,6 +85,10 @@ class BoxCheck:
             self._shares.append(f"{where} has the box {values}")
         else:
             self._others += 1
+        a, b, c, d = values
+        self._corners &= a < c <= width + 1 and b < d <= height + 1
+        if a + c > 1.1 * width or b + d > 1.1 * height:
+            self._beyond = self._beyond or f"{where} has the box {values} in an image of {width} x {height}"
 
     def fault(self, name: str, box: Box) -> Fault | None:
         """Why a box is left out, which is counted under the ``name`` of the object; None if it is not."""
@@ -95,8 +101,13 @@ class BoxCheck:
         """After the last box.
 
         Raises:
-            HypvisionError: all of them lie between 0 and 1.
+            HypvisionError: all of them lie between 0 and 1, or are corners where a width and a height are expected.
         """
+        if self._beyond and self._corners and "width" in self.expected:
+            raise HypvisionError(
+                f"{self._beyond}, and all boxes of '{self.usage.place}' lie inside as [left, top, right, bottom]. "
+                f"Expected: {self.expected}. Subtract left and top from the last two numbers."
+            )
         if self._shares and not self._others:
             raise HypvisionError(
                 f"{self._shares[0]}, and all boxes of '{self.usage.place}' lie between 0 and 1: they are shares of the "

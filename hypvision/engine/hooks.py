@@ -402,6 +402,15 @@ class InterruptHook(Hook):
         if self._received is not None and get_world_size() == 1:
             raise TrainingInterrupted(self._advice(runner))
 
+    def explain(self, runner: Runner) -> None:
+        """After an error: where a signal came before it, it was to the workers as well, and they ended first.
+
+        Raises:
+            TrainingInterrupted: there was a signal.
+        """
+        if self._received is not None:
+            raise TrainingInterrupted(self._advice(runner))
+
     def _stop(self, runner: Runner) -> None:
         if not isinstance(runner.train_loop, EpochBasedTrainLoop):
             name = f"iter_{runner.iter + 1}.pth"
