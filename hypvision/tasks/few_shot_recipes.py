@@ -255,19 +255,8 @@ def few_shot_config(
     found, length = with_steps(published, steps, epochs)
     data = dict(type="FewShotDataset", root=root, name=dataset, seed=seed, size=size, skip_broken=skip_broken)
     tested = "base" if protocol == "base2new" else "all"
-    train_data = dict(data, part="train", subset=subset or ("all" if found.unlabelled else tested))
-    train_data |= dict(shots=None if found.unlabelled else shots, pickles=pickles)
-    if found.search is not None:
-        train_data |= dict(scale=TIP_ADAPTER_SCALE, repeat=True)
+    train_data = _train_data(dict(data, pickles=pickles), found, subset, tested, shots)
     loader = dict(num_workers=workers, collate_fn=dict(type="default_collate"))
-    own = dict(cache=cache) if name == "promptsrc" and cache is not None else {}
-    # Writing a checkpoint takes as long as a step: write one an epoch, but at most one in ten steps.
-    steps_of_epoch = max(1, (length or images) // found.batch)
-    saving: dict[str, Any] = dict(
-        interval=max(1, min(max(found.epochs, 1) // 10, 10 // steps_of_epoch)), max_keep_ckpts=2
-    )
-    if best_val:
-        saving |= dict(save_best="top1", rule="greater")
     return dict(
         _test_loops(dict(data, part="test", subset=tested), loader, ("test", "val") if best_val else ("test",)),
         custom_imports=dict(imports=["hypvision.tasks", "hypvision.tasks.few_shot", "hypvision.data.fewshot"]),
@@ -276,21 +265,37 @@ def few_shot_config(
         model=dict(
             type="FewShotCLIP",
             clip=clip or dict(name="ViT-B-16", pretrained="openai"),
-            host={**found.host, **own, **(host or {})},
+            host={**found.host, **(dict(cache=cache) if name == "promptsrc" and cache else {}), **(host or {})},
             class_weights=class_weights,
             adapter=dict(type="lathadapter", classes=total_classes or classes, **(adapter or {})) if lath else None,
         ),
         train_dataloader=dict(_train_loader(found, length, images, balanced), dataset=train_data, **loader),
         train_cfg=dict(by_epoch=True, max_epochs=max(found.epochs, 1)),
         **_training(found, amp, views, cache),
-        default_hooks=dict(
-            logger=dict(type="LoggerHook", interval=50), checkpoint=dict(type="CheckpointHook", **saving)
-        ),
+        default_hooks=_hooks(found, (length or images) // found.batch, best_val),
         randomness=dict(seed=seed),
         experiment_name=f"{protocol}-{method}-{dataset}-{shots}-{seed}",
         log_level="WARNING",
         env_cfg=dict(dist_cfg=dict(backend="nccl")),
     )
+
+
+def _train_data(
+    data: dict[str, Any], found: Recipe, subset: str | None, tested: str, shots: int | None
+) -> dict[str, Any]:
+    """The training part; all of it where a method needs no labels."""
+    part: dict[str, Any] = dict(scale=TIP_ADAPTER_SCALE, repeat=True) if found.search is not None else {}
+    part |= dict(subset=subset or ("all" if found.unlabelled else tested), shots=None if found.unlabelled else shots)
+    return dict(data, part="train", **part)
+
+
+def _hooks(found: Recipe, steps: int, best_val: bool) -> dict[str, Any]:
+    """Of a training with ``steps`` an epoch. To write a checkpoint takes as long as a step: one is written an epoch,
+    but at most once in ten steps."""
+    interval = max(1, min(max(found.epochs, 1) // 10, 10 // max(steps, 1)))
+    best = dict(save_best="top1", rule="greater") if best_val else {}
+    checkpoint = dict(type="CheckpointHook", interval=interval, max_keep_ckpts=2, **best)
+    return dict(logger=dict(type="LoggerHook", interval=50), checkpoint=checkpoint)
 
 
 def _train_loader(found: Recipe, length: int | None, images: int, balanced: bool) -> dict[str, Any]:

@@ -204,13 +204,7 @@ def publish(
     settings = load_config(config)
     known = describe_config(settings)
     task = known["task"]
-    meta = (loaded.get("meta") or {}).get("dataset_meta") or {}
-    if settings.get("test_dataloader", {}).get("dataset", {}).get("classes") == "imagenet":
-        meta = {**meta, "classes": imagenet_classes()}
-    if not meta.get("classes"):
-        raise HypvisionError(
-            f"The checkpoint '{checkpoint}' has no class names (meta.dataset_meta). Save it with `hypvision train`."
-        )
+    meta = _dataset_meta(loaded, settings, checkpoint)
     weights = stripped(loaded, task)
     header = {"name": name, "classes": list(meta["classes"])}
     if "model_config" in known:
@@ -256,6 +250,18 @@ def publish(
     if replaced is not None and replaced.file.path not in (None, final.file.path):
         (folder / replaced.file.path).unlink(missing_ok=True)
     return final
+
+
+def _dataset_meta(loaded: dict[str, Any], settings: Mapping[str, Any], checkpoint: str | Path) -> dict[str, Any]:
+    """What the checkpoint knows of its data, with the names of ImageNet's classes where the config asks for them."""
+    meta: dict[str, Any] = (loaded.get("meta") or {}).get("dataset_meta") or {}
+    if settings.get("test_dataloader", {}).get("dataset", {}).get("classes") == "imagenet":
+        meta = {**meta, "classes": imagenet_classes()}
+    if not meta.get("classes"):
+        raise HypvisionError(
+            f"The checkpoint '{checkpoint}' has no class names (meta.dataset_meta). Save it with `hypvision train`."
+        )
+    return meta
 
 
 def _stored(weights: dict[str, Tensor], header: dict[str, Any], stage: Path, name: str, storage: str) -> dict[str, Any]:
