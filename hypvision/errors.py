@@ -154,6 +154,8 @@ def explain_machine(error: BaseException) -> str | None:
         return "The name of a file has a NUL character, which no file system takes. Correct it."
     if isinstance(error, UnicodeEncodeError) and "surrogates" in text:
         return f"A name or a text is not UTF-8, which is needed here: {text}. Rename the file or folder."
+    if "is killed by signal: Terminated" in text:
+        return "A worker process was told to end (SIGTERM). Complete results are kept: repeat the command."
     killed = re.search(r"DataLoader worker .*(exited unexpectedly|is killed by signal: [\w ]+)", text)
     if killed or isinstance(error, (BrokenPipeError, ConnectionResetError, BrokenExecutor)):
         how = f" ({killed[1]})" if killed else ""

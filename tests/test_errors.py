@@ -34,6 +34,11 @@ def failing(error):
         (failing(MemoryError()), 2, "The memory is full"),
         (failing(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you")), 2, "memory is full"),
         (failing(RuntimeError("DataLoader worker (pid 3) is killed by signal: Killed. ")), 2, "signal: Killed"),
+        (
+            failing(RuntimeError("DataLoader worker (pid 3) is killed by signal: Terminated. ")),
+            2,
+            "told to end (SIGTERM)",
+        ),
         (failing(RuntimeError("DataLoader worker (pid(s) 3, 4) exited unexpectedly")), 2, "worker process ended"),
         (failing(BrokenProcessPool("abruptly")), 2, "worker process ended"),
         (deep, 2, "nested too deeply"),

@@ -1,4 +1,4 @@
-# A small CLIP from scratch on scenes of one to three emoji on crops of photos (Grocery): the baseline that MERU and
+# A small CLIP from scratch on scenes of one or two emoji on pale crops of photos (Grocery): the baseline that MERU and
 # HyCoCLIP are compared with. It is tested on emoji that it has never seen, alone, by their 86 classes.
 _base_ = ["../hierarcaps/clip-emoji_1400i.py"]
 custom_imports = dict(
@@ -8,7 +8,13 @@ photos_root = "data/grocery/images"
 model = dict(clip=dict(geometry="sphere"))
 train_dataloader = dict(
     dataset=dict(
-        type="EmojiScenes", photos=photos_root + "/train", length=60_000, size=64, count=(1, 3), side=(0.4, 0.65)
+        type="EmojiScenes",
+        photos=photos_root + "/train",
+        length=60_000,
+        size=64,
+        count=(1, 2),
+        side=(0.5, 0.9),
+        pale=0.5,
     ),
 )
 val_evaluator = dict(type="ZeroShotAccuracy", topk=(1, 5))

@@ -5,6 +5,7 @@ An object that cannot be used is left out and counted; what leaves no doubt that
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -67,6 +68,8 @@ class BoxCheck:
         self.usage, self.expected = usage, expected
         self._shares: list[str] = []  # boxes between 0 and 1, as the file has them
         self._others = 0
+        self._beyond = ""  # a box that reaches beyond its image by more than a tenth
+        self._corners = True  # whether all boxes could be corners
 
     def numbers(self, where: str, values: Any, height: Any, width: Any) -> None:
         """Refuse a box that is not four finite numbers: ``values`` of the object ``where``, in an image of this size.
@@ -82,6 +85,10 @@ class BoxCheck:
             self._shares.append(f"{where} has the box {values}")
         else:
             self._others += 1
+        a, b, c, d = values
+        self._corners &= a < c <= width + 1 and b < d <= height + 1
+        if a + c > 1.1 * width or b + d > 1.1 * height:
+            self._beyond = self._beyond or f"{where} has the box {values} in an image of {width} x {height}"
 
     def fault(self, name: str, box: Box) -> Fault | None:
         """Why a box is left out, which is counted under the ``name`` of the object; None if it is not."""
@@ -94,8 +101,13 @@ class BoxCheck:
         """After the last box.
 
         Raises:
-            HypvisionError: all of them lie between 0 and 1.
+            HypvisionError: all of them lie between 0 and 1, or are corners where a width and a height are expected.
         """
+        if self._beyond and self._corners and "width" in self.expected:
+            raise HypvisionError(
+                f"{self._beyond}, and all boxes of '{self.usage.place}' lie inside as [left, top, right, bottom]. "
+                f"Expected: {self.expected}. Subtract left and top from the last two numbers."
+            )
         if self._shares and not self._others:
             raise HypvisionError(
                 f"{self._shares[0]}, and all boxes of '{self.usage.place}' lie between 0 and 1: they are shares of the "
@@ -228,6 +240,26 @@ def compare_names(own: Sequence[str], classes: Sequence[str], where: str, ignore
             "the names of the file, in any order, as metainfo=dict(classes=(...)) of the data set in the config, or "
             'what shall not count as ignored=(...), or ignored="others".'
         )
+
+
+def name_difference(names: Sequence[str], place: str, others: Sequence[str], source: str) -> str:
+    """Which class names one side has alone, and what may be meant: ``names`` that differ from the ``others``; ``place``
+    and ``source`` say where the two are from."""
+    mine, theirs = ([n for n in one if n not in set(other)] for one, other in ((names, others), (others, names)))
+    if not mine and not theirs:
+        label = next(i for i, name in enumerate(names) if name != others[i])
+        return (
+            f"{place} has the classes of {source} in another order: label {label} is '{names[label]}' here and "
+            f"'{others[label]}' there."
+        )
+    said = f"The class names differ. {place}: {len(names)} classes"
+    said += f", of which {some(mine, 20)} only here. " if mine else ". "
+    said += f"{source[0].upper()}{source[1:]}: {len(others)} classes"
+    said += f", of which {some(theirs, 20)} only there." if theirs else "."
+    plain = {re.sub(r"[\W_]+", "", name).casefold(): name for name in theirs}
+    close = [(name, plain.get(re.sub(r"[\W_]+", "", name).casefold())) for name in mine]
+    similar = [f"'{name}' is called '{other}' there" for name, other in close if other]
+    return f"{said} {'; '.join(similar)}." if similar else said
 
 
 def some(names: Sequence[str], limit: int = 8) -> str:

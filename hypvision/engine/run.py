@@ -206,6 +206,11 @@ def _train(config: Config, console: ConsoleHook | None) -> Runner:
     try:
         with readable_resume(runner) if resume else nullcontext():
             runner.train()
+    except RuntimeError:
+        for hook in runner.hooks:
+            if isinstance(hook, InterruptHook):
+                hook.explain(runner)
+        raise
     finally:
         for hook in runner.hooks:
             if isinstance(hook, InterruptHook):

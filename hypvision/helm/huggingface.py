@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from hypvision.checkpoints.match import load_into, nonfinite_names
@@ -45,6 +46,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast  # noqa: E402
 
 # What transformers calls the cache in arguments and outputs: "past_key_values" before 5.24.
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
+_REAL = ("F64", "F32", "F16", "BF16")  # kinds of weights in safetensors
 _FIELDS = {field.name: field.default for field in dataclasses.fields(Architecture)}
 
 
@@ -233,6 +235,13 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
                 f"{len(model.state_dict())} are missing or of another shape ({', '.join(lost[:5])}"
                 f"{', ...' if len(lost) > 5 else ''}). Copy the whole folder again."
             )
+        for path in Path(str(source)).glob("*.safetensors"):  # transformers makes real numbers of any others
+            with safe_open(path, "pt") as file:
+                if wrong := [name for name in tuple(file.keys()) if file.get_slice(name).get_dtype() not in _REAL]:
+                    raise HypvisionError(
+                        f"The weights in '{path}' are no real numbers ({file.get_slice(wrong[0]).get_dtype()}: "
+                        f"{', '.join(wrong[:5])}{', ...' if len(wrong) > 5 else ''}). Copy the whole folder again."
+                    )
         if wrong := nonfinite_names({name: value for name, value in model.state_dict().items() if not value.is_meta}):
             raise HypvisionError(
                 f"The weights in '{source}' have NaN or infinite values in {len(wrong)} tensors "

@@ -126,8 +126,10 @@ class Mlp(nn.Module):
         # a compiler recomputes activations by itself
         if torch.is_grad_enabled() and not dropping and not torch.compiler.is_compiling():
             out = _GeluLinear.apply(x, weight, bias)
-        else:
+        elif dropping:
             out = self.drop(F.linear(self.drop(F.gelu(x)), weight, bias))
+        else:
+            out = F.linear(F.gelu(x), weight, bias)
         return out
 
 

@@ -455,7 +455,7 @@ def _apply_head(head: nn.Module, feature: Tensor) -> Tensor:
 
 
 def _no_backbone(name: str) -> str:
-    hint = did_you_mean(name.partition(".")[0], timm.list_models())
+    hint = did_you_mean(name.partition(".")[0], [known for known in timm.list_models() if known != name])
     return f"There is no backbone '{name}'.{hint} timm.list_models() lists all (after import hypvision)."
 
 

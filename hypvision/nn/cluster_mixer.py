@@ -27,7 +27,7 @@ from hypvision.geometry import lorentz
 from hypvision.geometry.numerics import clip_norm, exact, has_float64, safe_sqrt, sinhc
 
 from .checks import check_sizes
-from .functional import precise
+from .functional import precise, space_time
 from .linear import SharedLinear
 
 
@@ -44,14 +44,26 @@ class ClusterAssignment(NamedTuple):
     window: Tensor | None
 
 
+def as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x.to(dtype)``; a compiler or exporter sees nothing where the dtype is that already."""
+    return x if x.dtype == dtype else x.to(dtype)
+
+
 def _pool_matrix(size: int, bins: int, like: Tensor) -> Tensor:
     """Matrix ``(bins, size)`` of adaptive average pooling: bin i averages [floor(i s / b), ceil((i + 1) s / b))."""
-    cell = torch.arange(size, device=like.device)
-    index = torch.arange(bins, device=like.device).unsqueeze(1)
-    start = (index * size) // bins
-    end = ((index + 1) * size + bins - 1) // bins
-    inside = ((cell >= start) & (cell < end)).to(like.dtype)
-    return inside / (end - start).to(like.dtype)
+    # How far cell j begins behind bin i, times b: they overlap from -b to s, without both ends.
+    behind = torch.arange(size, device=like.device) * bins - torch.arange(bins, device=like.device).unsqueeze(1) * size
+    inside = torch.logical_and(behind > -bins, behind < size).to(like.dtype)
+    return inside / inside.sum(1, keepdim=True)
+
+
+def _surely_zero(size: int) -> bool:
+    """Whether a size is 0; of the free sizes of an exported file only those that no input can make another number."""
+    if isinstance(size, int):
+        return size == 0
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # imports sympy
+
+    return statically_known_true(size == 0)
 
 
 def _squared_distances(rows: int, columns: int, bins: int, like: Tensor) -> Tensor:
@@ -59,7 +71,7 @@ def _squared_distances(rows: int, columns: int, bins: int, like: Tensor) -> Tens
 
     def along(size: int) -> Tensor:
         cells, pixels = (torch.arange(n, device=like.device, dtype=like.dtype) + 0.5 for n in (bins, size))
-        return (pixels * (bins / size) - cells.unsqueeze(1)).square()
+        return (pixels * (bins / size) - cells.unsqueeze(1)).pow(2)
 
     squared = along(rows).reshape(bins, 1, rows, 1) + along(columns).reshape(1, bins, 1, columns)
     return squared.reshape(bins * bins, rows, columns)
@@ -178,7 +190,9 @@ class ClusterMixer(nn.Module):
             # The norm couples all pixels and both levels, so concatenate them as in the paper.
             window = window.reshape(-1, 1, inner).expand(-1, patch.shape[1], inner)
             patch = torch.cat([patch, window], 2)
-        out = self._to_map(patch, padded)[:, top : top + height, left : left + width]
+        out = self._to_map(patch, padded)
+        if padded is not x:
+            out = out[:, top : top + height, left : left + width]
         if self.norm is None:
             return out
         return F.linear(self.norm(out.permute(0, 3, 1, 2)).permute(0, 2, 3, 1), weight, bias)
@@ -211,6 +225,8 @@ class ClusterMixer(nn.Module):
 
     def _padding(self, size: int) -> tuple[int, int]:
         """Pixels to add before and after an axis of ``size``."""
+        if not self.pad_always and _surely_zero(size % self.fold):
+            return 0, 0
         # Derived from the side of a window, so that torch.export knows that fold divides the padded size.
         side = size // self.fold + 1 if self.pad_always else (size + self.fold - 1) // self.fold
         pad = side * self.fold - size
@@ -221,10 +237,11 @@ class ClusterMixer(nn.Module):
         batch, height, width, dim = x.shape
         top, bottom = self._padding(height)
         left, right = self._padding(width)
-        padded = x.permute(0, 3, 1, 2)
-        enough = max(top, bottom) < height and max(left, right) < width  # reflection needs more pixels than the padding
-        padded = F.pad(padded, (left, right, top, bottom), mode="reflect" if enough else "replicate")
-        padded = padded.permute(0, 2, 3, 1)
+        padded = x
+        if not _surely_zero(top + bottom + left + right):
+            enough = max(top, bottom) < height and max(left, right) < width  # reflection needs more than the padding
+            mode = "reflect" if enough else "replicate"
+            padded = F.pad(x.permute(0, 3, 1, 2), (left, right, top, bottom), mode=mode).permute(0, 2, 3, 1)
         fold, (rows, columns) = self.fold, self._sides(padded)
         windows = padded.reshape(batch, fold, rows, fold, columns, dim).transpose(2, 3)
         return windows.reshape(batch * fold * fold, rows * columns, dim), padded, top, left
@@ -262,10 +279,10 @@ class ClusterMixer(nn.Module):
         similarity = torch.bmm((centers_unit * self.alpha).transpose(1, 2), unit)
         logits = similarity.reshape(-1, fold * fold * self.heads, centers, pixels) + bias
         assignment = logits.softmax(2)
-        weights = assignment.reshape(-1, centers, pixels).to(value.dtype)
+        weights = as_dtype(assignment.reshape(-1, centers, pixels), value.dtype)
         total = weights.sum(2).unsqueeze(1)
         updated = (torch.bmm(value, weights.transpose(1, 2)) + value_centers) / (total + 1)
-        mixed = torch.bmm(updated.to(value.dtype), weights)
+        mixed = torch.bmm(as_dtype(updated, value.dtype), weights)
         return mixed.reshape(count, self.heads * self.head_dim, pixels), assignment
 
     def _window_level(self, windows: Tensor, padded: Tensor) -> tuple[Tensor, Tensor]:
@@ -275,22 +292,27 @@ class ClusterMixer(nn.Module):
         count, points = self.fold * self.fold, self.win * self.win
         # Means commute with the (affine) projections, so average the input first and project only fold^2 + K tokens.
         means = windows.mean(1).reshape(batch, count, dim)
-        rows, columns = _pool_matrix(height, self.win, padded), _pool_matrix(width, self.win, padded)
-        pooled = torch.matmul(rows, padded.reshape(batch, height, width * dim)).reshape(batch, self.win, width, dim)
-        pooled = torch.matmul(columns, pooled).reshape(batch, points, dim)
-        tokens = torch.cat([means, pooled.to(means.dtype)], 1)
+        if self.fold % self.win == 0:  # a cell consists of whole windows, all of one size
+            part = self.fold // self.win
+            pooled = means.reshape(batch, self.win, part, self.win, part, dim).mean((2, 4)).reshape(batch, points, dim)
+        else:
+            rows, columns = _pool_matrix(height, self.win, padded), _pool_matrix(width, self.win, padded)
+            pooled = torch.matmul(rows, padded.reshape(batch, height, width * dim)).reshape(batch, self.win, width, dim)
+            pooled = torch.matmul(columns, pooled).reshape(batch, points, dim)
+        tokens = torch.cat([means, as_dtype(pooled, means.dtype)], 1)
         feature = self._split_heads(F.linear(tokens, self.feature.weight, self.feature.bias))
         value = self._split_heads(F.linear(tokens, self.value.weight, self.value.bias))
         if self.center:
-            feature = feature - feature[:, :, :count].mean(2, keepdim=True)
+            feature = feature - feature.narrow(2, 0, count).mean(2, keepdim=True)
 
         distance = self._distance(feature, count)
         logits = self.window_bias.flatten(2) - self.window_alpha * distance
         assignment = logits.softmax(2)
-        weights = assignment.to(value.dtype)
-        total = weights.sum(3).unsqueeze(3)
-        updated = (torch.matmul(weights, value[:, :, :count]) + value[:, :, count:]) / (total + 1)
-        mixed = torch.matmul(weights.transpose(2, 3), updated.to(value.dtype))
+        weights = as_dtype(assignment, value.dtype)
+        total = weights.sum(3, keepdim=True)
+        own, centers = value.split([count, points], 2)
+        updated = (torch.matmul(weights, own) + centers) / (total + 1)
+        mixed = torch.matmul(weights.transpose(2, 3), as_dtype(updated, value.dtype))
         return mixed.transpose(1, 2).reshape(batch, count, self.heads * self.head_dim), assignment
 
     def _split_heads(self, tokens: Tensor) -> Tensor:
@@ -307,16 +329,16 @@ class ClusterMixer(nn.Module):
         widen = torch.Tensor.double if has_float64(feature) and not torch.compiler.is_compiling() else precise
         with exact(feature.device):
             wide = widen(feature)
-            c = torch.full([1], self.curvature, device=wide.device, dtype=wide.dtype)
-            points = self._lift(wide, c)
-            return lorentz.cdist(points[:, :, count:], points[:, :, :count], c).to(feature.dtype)
+            own, centers = self._lift(wide).split([count, feature.shape[2] - count], 2)
+            return as_dtype(lorentz.cdist(centers, own, self.curvature), feature.dtype)
 
-    def _lift(self, u: Tensor, c: Tensor) -> Tensor:
+    def _lift(self, u: Tensor) -> Tensor:
         """Points of the hyperboloid for features ``(..., d)`` clipped to the unit ball."""
-        u = clip_norm(u)
+        u, c = clip_norm(u), self.curvature
         if not self.ambient_lift:
             return lorentz.expmap0(u, c)
-        time, space = u[..., :1], u[..., 1:]
+        time, space = u.split([1, u.shape[-1] - 1], -1)
         squared = (space * space).sum(-1, keepdim=True) - time * time
         norm = torch.sqrt(squared.clamp(min=1e-8))  # the official code's clamp; active for norms below 1e-4
-        return lorentz.from_space(sinhc(norm * c**0.5) * space, c)
+        space = sinhc(norm * c**0.5) * space
+        return torch.cat([space_time(space, c), space], -1)

@@ -50,6 +50,12 @@ def read_results(folder: str | Path) -> list[dict[str, Any]]:
     if not (paths := sorted(Path(folder).glob("**/result.json"))):
         raise HypvisionError(f"There are no results (result.json) in '{folder}'. Give the --out of a few-shot run.")
     results = {str(path): read_result(path.parent) for path in paths}
+    for path, result in results.items():
+        if Path(path).parent.parts[-4:] != tuple(result.cell.key.split("/")):
+            raise HypvisionError(
+                f"'{path}' says that it is the result of {result.cell.key}, but lies elsewhere. Move it to a folder of "
+                "this name, or remove it."
+            )
     return [dict(r.cell._asdict(), accuracy=r.accuracy, about=asdict(r), path=path) for path, r in results.items()]
 
 

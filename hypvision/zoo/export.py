@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from hypvision.checkpoints.sources import find
 from hypvision.errors import HypvisionError, one_line, require
 from hypvision.files import replacing
+from hypvision.zoo.decompositions import decompose
 from hypvision.zoo.export_clip import ImageTower, TextTower
 from hypvision.zoo.export_detector import DetectorNetwork
 from hypvision.zoo.loading import images_of, load, load_trained
@@ -368,6 +369,7 @@ def _program(
         if dynamic_size:  # the tracer's cache takes longer to compare results of free sizes than to compute them anew
             quicker.enter_context(torch._dynamo.config.patch(fake_tensor_cache_enabled=False))
             quicker.enter_context(_even_padding())
+        quicker.enter_context(_out_of_place(model))
         return torch.export.export(model, (example((2, *size)),), dynamic_shapes=(dynamic,))
 
 
@@ -387,6 +389,19 @@ def _even_padding() -> Iterator[None]:
         yield
     finally:
         padding.get_same_padding = before
+
+
+@contextmanager
+def _out_of_place(model: nn.Module) -> Iterator[None]:
+    """Activations leave their input as it is: a program without writes needs no second tracing for ONNX."""
+    layers: list[Any] = [layer for layer in model.modules() if getattr(layer, "inplace", False) is True]
+    try:
+        for layer in layers:
+            layer.inplace = False
+        yield
+    finally:
+        for layer in layers:
+            layer.inplace = True
 
 
 def _write_torchexport(
@@ -410,6 +425,8 @@ def _write_onnx(
     else:
         names = [output] if count == 1 else [f"{output}{i}" for i in range(count)]
     example: Any = exported.example_inputs
+    # The exporter tells the program what ONNX lacks.
+    vars(exported)["run_decompositions"] = lambda table=None: decompose(exported, table)
     kind = "images" if example[0][0].is_floating_point() else "tokens"
     program = torch.onnx.export(
         exported, input_names=[kind], output_names=names, dynamo=True, verbose=False, optimize=False

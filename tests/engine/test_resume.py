@@ -119,6 +119,23 @@ class KillHook(Hook):
             raise Killed
 
 
+@HOOKS.register_module()
+class GroupSignalHook(Hook):
+    """SIGTERM to the whole group, of which the workers end first."""
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if runner.iter == 2:
+            signal.raise_signal(signal.SIGTERM)
+            raise RuntimeError("DataLoader worker (pid 3) is killed by signal: Terminated. ")
+
+
+def test_a_signal_that_workers_get_too_is_an_interruption(tmp_path, capsys):
+    options = dict(RANDOM, batch=6, hooks=[dict(type="GroupSignalHook")])
+    config = write_config(tmp_path / "stopped.py", make_images(tmp_path / "data"), **options)
+    assert main(["train", str(config), "--work-dir", str(tmp_path / "run")]) == 130
+    assert "Interrupted" in capsys.readouterr().err
+
+
 def test_resume_after_a_break(tmp_path):
     """The quick form of the test above, without a process and workers: three iterations, the last one repeated."""
     options = dict(epochs=1, batch=4, drop=0.2, mixup=dict(mixup_alpha=0.8), hooks=[])

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 from xml.etree.ElementTree import Element, ElementTree, SubElement
 
@@ -260,6 +261,26 @@ def test_shares_of_the_image(make, reader):
     for test_mode in (True, False):
         with pytest.raises(HypvisionError, match=r"lie between 0 and 1: they are shares of the image.*Multiply"):
             build(root, reader, test_mode=test_mode)
+
+
+def test_corners_instead_of_width_and_height(make):
+    root = make("COCO", [GOOD])
+    content = json.loads((root / "train.json").read_text())
+    (item,) = content["annotations"]
+    for box, wrong in (([60, 50, 90, 70], True), ([60, 50, 40, 70], False), ([6, 5, 30, 50], False)):
+        content["annotations"] = [dict(item, bbox=box)]
+        (root / "train.json").write_text(json.dumps(content))
+        with pytest.raises(HypvisionError, match="Subtract left and top") if wrong else nullcontext():
+            build(root, "COCO")
+
+
+def test_an_image_of_several_ids_is_told(make, caplog):
+    root = make("COCO", [GOOD], [GOOD])
+    content = json.loads((root / "train.json").read_text())
+    content["images"][1]["file_name"] = "0.png"
+    (root / "train.json").write_text(json.dumps(content))
+    assert len(build(root, "COCO")) == 2
+    assert "lists 1 images under several ids, which count several times" in caplog.text
 
 
 @pytest.mark.parametrize("reader", READERS)

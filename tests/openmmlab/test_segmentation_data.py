@@ -272,6 +272,7 @@ BINARY = np.array([[0, 0, 0, 255]] * 3)
     ("labels", "options", "message"),
     [
         (BINARY, {}, r"no other numbers than 0, which is 'ground', and 255.*rgb_masks=True"),
+        (LABELS * 0, {}, r"no other numbers than 0, which is 'ground': a network.*rgb_masks=True"),
         (LABELS * 0 + 255, {}, r"no label that counts: nothing can be learned"),
         (LABELS * 0, dict(reduce_zero_label=True), r"no label that counts with reduce_zero.* from 1: ground"),
         (BINARY * 0 + [0, 1, 1, 0], dict(metainfo=dict(classes=("cat",)), reduce_zero_label=True), r"one class, 'cat'"),

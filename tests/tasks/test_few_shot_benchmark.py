@@ -289,7 +289,12 @@ def test_cells_go_to_slurm(tmp_path, monkeypatch):
     command = ["base2new", "--method", "zeroshot", "--datasets", "caltech101", "--seeds", 1, "--root", tmp_path]
     command += ["--out", tmp_path / "out", "--submit", "slurm", "--submit-options", "slurm_partition=gpu", *SMALL]
     assert run(*command) == 0
-    assert read_results(tmp_path / "out")[0]["method"] == "zeroshot"
+    (cell,) = read_results(tmp_path / "out")
+    assert cell["method"] == "zeroshot"
+    elsewhere = Path(cell["path"]).parent
+    elsewhere.rename(elsewhere.with_name("16shots-seed9"))
+    with pytest.raises(HypvisionError, match="result of .*/zeroshot/.*, but lies elsewhere. Move it"):
+        read_results(tmp_path / "out")
 
 
 # The pages ------------------------------------------------------------------------------------------------------------

@@ -234,6 +234,12 @@ def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, 
             )
         usage.leave_out("images", "listed twice", name)
     content["images"] = list(found.values())
+    names = Counter(item["file_name"] for item in content["images"])
+    if twice := [name for name, count in names.items() if count > 1]:
+        _logger.warning(
+            "'%s' lists %d images under several ids, which count several times, each with the objects of its id alone: "
+            "%s. Give each image one entry.", path, len(twice), some(twice),
+        )  # fmt: skip
     return found
 
 
