@@ -21,12 +21,8 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     The gradient is 0 where the points coincide.
     """
-    return _dist(x, y, c).squeeze(-1)
-
-
-def _dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    q = squared_chord(x, y, c)
-    return _times(distance_from_square(q), 1 / _root(c)).to(torch.promote_types(x.dtype, y.dtype))
+    out = _times(distance_from_square(squared_chord(x, y, c)), 1 / _root(c))
+    return out.to(torch.promote_types(x.dtype, y.dtype)).squeeze(-1)
 
 
 @stable("x", "y")
@@ -35,14 +31,10 @@ def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     Not the square of :func:`dist`: the squared chord (Law et al., ICML 2019).
     """
-    return _sqdist(x, y, c).squeeze(-1)
-
-
-def _sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     dtype = torch.promote_types(x.dtype, y.dtype)
     c = widen(c)  # promoted once before both uses: otherwise the sum of the two gradients could overflow
     q = squared_chord(x, y, c)
-    return saturate((saturate_gradient(q) if isinstance(c, Tensor) else q) / c, dtype).to(dtype)
+    return saturate((saturate_gradient(q) if isinstance(c, Tensor) else q) / c, dtype).to(dtype).squeeze(-1)
 
 
 @stable("x", "y", sets=("x", "y"))

@@ -1,14 +1,13 @@
 r"""What two points of the hyperboloid are to each other: one plain form, and one careful form for points far out.
 
 Both give the squared chord :math:`q = \langle x - y, x - y\rangle_L`, in units of the radius of curvature, without the
-difference of time coordinates that cancels. :class:`Chord` solves a quadratic equation in plain float64 operations,
-:class:`Pair` takes half-angle forms with sums of positive terms.
+difference of time coordinates that cancels. :class:`NearPair` takes plain formulas in float64, :class:`Pair` half-angle
+forms with sums of positive terms.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from .._typing import Curvature
 from ..numerics import (
     Function,
     backward_of,
-    distance_from_square,
     dot,
     has_float64,
     needs_grad,
@@ -62,12 +60,9 @@ def space_of(x: Tensor) -> Tensor:
     return wide
 
 
-def _plainly(x: Tensor, y: Tensor) -> bool:
-    """Whether to look if points are near.
-
-    That is not for compilers and ``torch.func``, which know no numbers, and not for GPUs, where the host would wait.
-    """
-    return x.dtype == y.dtype == torch.float32 and x.device.type == "cpu" and not plain(x)
+def _float32_on_cpu(x: Tensor, y: Tensor) -> bool:
+    """Whether to look how far out points are: compilers know no numbers, and for a GPU the host would wait."""
+    return x.dtype == y.dtype == torch.float32 and x.device.type == "cpu" and has_float64(x) and not plain(x)
 
 
 def _within_reach(size: Tensor) -> bool:
@@ -76,7 +71,7 @@ def _within_reach(size: Tensor) -> bool:
 
 def near_pair(x: Tensor, y: Tensor, c: Curvature) -> NearPair | None:
     """The pair of points ``(..., n + 1)``; None where :func:`far_pair` must be taken."""
-    if not _plainly(x, y):
+    if not _float32_on_cpu(x, y):
         return None
     pair = NearPair(x, y, widen(c))
     return pair if _within_reach(pair.qx + pair.qy) else None
@@ -84,10 +79,10 @@ def near_pair(x: Tensor, y: Tensor, c: Curvature) -> NearPair | None:
 
 def squared_chord(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """The squared chord ``(..., 1)`` of points ``(..., n + 1)``, in units of the radius of curvature."""
-    if _plainly(x, y):
+    if _float32_on_cpu(x, y):
         c = widen(c)
         q: Tensor
-        q, size = _SquaredChord.apply(x, y, c) if needs_grad(x, y, c) else _by_blocks(_near_chord, (x, y), c)[:2]
+        q, size = _SquaredChord.apply(x, y, c) if needs_grad(x, y, c) else in_blocks(_near_chord, (x, y), c)[:2]
         if _within_reach(size):
             return q
     return _far_chord(x, y, c)
@@ -96,13 +91,6 @@ def squared_chord(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 @blocked
 def _far_chord(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return far_pair(x, y, c).q
-
-
-def _by_blocks(function: Callable[..., tuple[Tensor | None, ...]], rows: Sequence[Tensor], *rest: object) -> Any:
-    """:func:`in_blocks` where the rows are of one shape and have one curvature, which is the first of ``rest``."""
-    c = rest[0]
-    alike = all(r.shape[:-1] == rows[0].shape[:-1] for r in rows) and not (isinstance(c, Tensor) and c.dim())
-    return in_blocks(function, rows, *rest) if alike else function(*rows, *rest)
 
 
 def _near_chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -116,7 +104,7 @@ def _near_chord_back(x: Tensor, y: Tensor, ax: Tensor, ay: Tensor, grad: Tensor,
     x, y = space_of(x), space_of(y)
     twice = 2 * c * grad
     delta = (y - x).mul_(twice)
-    gx = x.mul_(twice * ax).sub_(delta)
+    gx = (x * (twice * ax)).sub_(delta)
     return gx.float(), delta.addcmul_(y, twice * ay, value=-1).float()
 
 
@@ -126,7 +114,7 @@ class _SquaredChord(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
         ctx.c = None if isinstance(c, Tensor) else c
-        q, size, ax, ay = _by_blocks(_near_chord, (x, y), c)
+        q, size, ax, ay = in_blocks(_near_chord, (x, y), c)
         ctx.mark_non_differentiable(size)
         ctx.save_for_backward(x, y, q, ax, ay, *([c] if isinstance(c, Tensor) else []))
         return q, size
@@ -137,7 +125,7 @@ class _SquaredChord(Function):
         c = learned[0] if learned else ctx.c
         if torch.is_grad_enabled():
             return tuple(backward_of(lambda *args: NearPair(*args).q, [x, y, c], ctx.needs_input_grad, grad))
-        gx, gy = _by_blocks(_near_chord_back, (x, y, ax, ay, grad), c)
+        gx, gy = in_blocks(_near_chord_back, (x, y, ax, ay, grad), c)
         by_c = (grad * (q - ax * ay) / c).sum_to_size(c.shape) if ctx.needs_input_grad[2] else None
         return gx.sum_to_size(x.shape), gy.sum_to_size(y.shape), by_c
 
@@ -189,10 +177,6 @@ class Pair:
         same = (self.delta == 0).all(-1, keepdim=True)
         self.b2 = saturate_gradient(torch.where(acute, share * across, (product - inner) / 2).masked_fill(same, 0))
         self.q = 4 * (self.a * self.a + self.b2)
-
-    def distance(self) -> Tensor:
-        """Unit-curvature distance ``(..., 1)``."""
-        return distance_from_square(self.q)
 
     def radial(self) -> Tensor:
         """Radial part ``(..., 1)`` of ``y`` as seen from ``x``, times sinh(distance); ``x`` is not the origin."""
