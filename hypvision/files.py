@@ -105,6 +105,16 @@ def check_new_folder(path: str | Path) -> Path:
     return path
 
 
+def name_of(entry: str) -> str:
+    """A name from the disk as text: in UTF-8, which it is written in, where the locale has another encoding too."""
+    return os.fsencode(entry).decode("utf-8", "surrogateescape")
+
+
+def on_disk(name: str) -> str:
+    """A name or path as this process opens it: the reverse of :func:`name_of`."""
+    return os.fsdecode(name.encode("utf-8", "surrogateescape"))
+
+
 def below(folder: str | Path, name: str) -> Path:
     """The path ``folder/name``, for a name that comes from data.
 

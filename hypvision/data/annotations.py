@@ -5,6 +5,7 @@ An object that cannot be used is left out and counted; what leaves no doubt that
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -239,6 +240,26 @@ def compare_names(own: Sequence[str], classes: Sequence[str], where: str, ignore
             "the names of the file, in any order, as metainfo=dict(classes=(...)) of the data set in the config, or "
             'what shall not count as ignored=(...), or ignored="others".'
         )
+
+
+def name_difference(names: Sequence[str], place: str, others: Sequence[str], source: str) -> str:
+    """Which class names one side has alone, and what may be meant: ``names`` that differ from the ``others``; ``place``
+    and ``source`` say where the two are from."""
+    mine, theirs = ([n for n in one if n not in set(other)] for one, other in ((names, others), (others, names)))
+    if not mine and not theirs:
+        label = next(i for i, name in enumerate(names) if name != others[i])
+        return (
+            f"{place} has the classes of {source} in another order: label {label} is '{names[label]}' here and "
+            f"'{others[label]}' there."
+        )
+    said = f"The class names differ. {place}: {len(names)} classes"
+    said += f", of which {some(mine, 20)} only here. " if mine else ". "
+    said += f"{source[0].upper()}{source[1:]}: {len(others)} classes"
+    said += f", of which {some(theirs, 20)} only there." if theirs else "."
+    plain = {re.sub(r"[\W_]+", "", name).casefold(): name for name in theirs}
+    close = [(name, plain.get(re.sub(r"[\W_]+", "", name).casefold())) for name in mine]
+    similar = [f"'{name}' is called '{other}' there" for name, other in close if other]
+    return f"{said} {'; '.join(similar)}." if similar else said
 
 
 def some(names: Sequence[str], limit: int = 8) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
+from hypvision.files import name_of, on_disk
 from hypvision.images import is_hidden, why_no_image
 
 _PARTS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
@@ -23,17 +24,17 @@ def class_names(root: Path, usage: Usage, wanted: Collection[str] | None = None)
     """The folders in ``root``, sorted, without hidden ones and, as far as the ``wanted`` classes are known, others;
     ``usage`` counts those that are left out."""
     found = []
-    for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
-        if wanted is not None and entry.name in wanted:
+    for name, entry in sorted((name_of(entry.name), entry) for entry in os.scandir(root)):
+        if wanted is not None and name in wanted:
             reason = None
         elif entry.is_dir():
-            reason = "hidden" if is_hidden(entry.name) else None if wanted is None else "none of the classes"
+            reason = "hidden" if is_hidden(name) else None if wanted is None else "none of the classes"
         else:
-            reason = None if why_no_image(entry.name) else "an image beside the class folders"
+            reason = None if why_no_image(name) else "an image beside the class folders"
         if reason is not None:
-            usage.leave_out("folders" if entry.is_dir() else "files", reason, entry.name)
+            usage.leave_out("folders" if entry.is_dir() else "files", reason, name)
         elif entry.is_dir():
-            found.append(entry.name)
+            found.append(name)
     return found
 
 
@@ -45,7 +46,7 @@ def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, 
     """
     places: dict[str, str] = {os.path.realpath(root): ""}
     for name in classes:
-        if (other := places.setdefault(os.path.realpath(root / name), name)) != name:
+        if (other := places.setdefault(os.path.realpath(root / on_disk(name)), name)) != name:
             raise HypvisionError(
                 f"'{root / name}' is a link to '{root / other}': its images would have two labels. Remove the link."
             )
@@ -55,7 +56,7 @@ def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, 
 
 def _images_below(root: Path, name: str, seen: set[str], usage: Usage) -> list[str]:
     found: list[tuple[str, list[str]]] = []
-    for folder, inner, files in os.walk(root / name, followlinks=True):
+    for folder, inner, files in os.walk(root / on_disk(name), followlinks=True):
         kept, below = [], []
         for file in sorted(files):
             path = os.path.join(folder, file)
@@ -80,8 +81,13 @@ def _images_below(root: Path, name: str, seen: set[str], usage: Usage) -> list[s
     return [path for _, files in sorted(found) for path in files]
 
 
-def check_depth(root: Path, classes: Sequence[str]) -> None:
-    """Refuse a root that lies one folder above or below that of the classes.
+def check_depth(
+    root: Path,
+    classes: Sequence[str],
+    remedy: str = "Give '{}' as root, or correct data_root; if they really are the classes, name them: classes=(...).",
+) -> None:
+    """Refuse a root that lies one folder above or below that of the classes; in the ``remedy``, ``{}`` stands for the
+    folder one deeper.
 
     Raises:
         HypvisionError: the only class holds folders alone, or all classes are called as parts of a data set are.
@@ -89,7 +95,7 @@ def check_depth(root: Path, classes: Sequence[str]) -> None:
     if len(classes) > 1 and not {name.lower() for name in classes} <= _PARTS:
         return
     for name in classes:
-        entries = [entry for entry in os.scandir(root / name) if not is_hidden(entry.name)]
+        entries = [entry for entry in os.scandir(root / on_disk(name)) if not is_hidden(entry.name)]
         if not any(entry.is_dir() for entry in entries) or any(
             entry.is_file() and why_no_image(entry.name) is None for entry in entries
         ):
@@ -97,6 +103,5 @@ def check_depth(root: Path, classes: Sequence[str]) -> None:
     raise HypvisionError(
         f"The data folder '{root}' has {'one class' if len(classes) == 1 else 'the classes'} "
         f"{' and '.join(repr(name) for name in classes)}, which {'holds' if len(classes) == 1 else 'hold'} folders "
-        f"and no images: the classes seem to lie one folder deeper. Give '{root / classes[0]}' as root, "
-        "or correct data_root; if they really are the classes, name them: classes=(...)."
+        f"and no images: the classes seem to lie one folder deeper. {remedy.format(root / classes[0])}"
     )

@@ -7,7 +7,7 @@ the config by its keyword arguments.
 
 from __future__ import annotations
 
-import warnings
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from hypvision.data.annotations import some
 from hypvision.data.folders import check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean, require
-from hypvision.files import read_lines, why_no_file
+from hypvision.files import on_disk, read_lines, why_no_file
 from hypvision.images import check_normalisation, open_channels, open_image
 
 require("mmengine", "mm")
@@ -130,6 +130,14 @@ class _ImageDataset(Dataset):
         self.labels = order[self.labels]
         self.metainfo["classes"] = tuple(names)
 
+    def count_classes(self) -> None:
+        """Count the classes that images show: ``labels`` are numbers (N,), or 1 and 0 for each class (N, C)."""
+        several = self.labels.ndim == 2
+        shown = np.flatnonzero(self.labels.any(axis=0)) if several else np.unique(self.labels)
+        self.usage.use("classes", len(shown))
+        for label in sorted({*range(len(self.metainfo["classes"]))}.difference(shown.tolist())):
+            self.usage.leave_out("classes", "without images", self.metainfo["classes"][label])
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -144,7 +152,8 @@ class ImageFolderDataset(_ImageDataset):
     Args:
         root: folder with one sub-folder a class; with ``ann_file``, the folder that its paths start from.
         transform: arguments of :func:`build_transform`.
-        ann_file: text file with a line ``path label`` for each image, the label a number from 0.
+        ann_file: text file with a line ``path label`` for each image, the label a number from 0. Files that are
+            missing or listed twice, and classes without images, are counted in ``usage``.
         classes: class names in the order of the labels. Default: the sub-folders, sorted. A path stands for the
             sub-folders of that folder, e.g. the training images', of which ``root`` may lack some; ``"imagenet"`` for
             ImageNet's 1,000 classes as timm names them.
@@ -200,6 +209,8 @@ class ImageFolderDataset(_ImageDataset):
         self.labels = np.array([label for _, label in samples], dtype=np.int64)
         self.metainfo = dict(classes=tuple(found))
         self.usage.use("files", len(samples))
+        if ann_file is not None:
+            self.count_classes()
         self._cache = [self._decode(i) for i in range(len(self.paths))] if cache else None
 
     def _sorted(self, names: list[str]) -> list[str]:
@@ -208,10 +219,9 @@ class ImageFolderDataset(_ImageDataset):
             return in_order
         if names != in_order and all(map(str.isdecimal, names)):
             label = next(i for i, name in enumerate(names) if name != in_order[i])
-            warnings.warn(
+            self.usage.notes.append(
                 f"The class folders are numbers in the order of text, as timm sorts them: label {label} is the folder "
-                f"'{names[label]}'. With sort='natural' in the data sets of the config it is '{in_order[label]}'.",
-                stacklevel=4,
+                f"'{names[label]}'. With sort='natural' in the data sets of the config it is '{in_order[label]}'."
             )
         return names
 
@@ -270,7 +280,7 @@ class ImageFolderDataset(_ImageDataset):
                 f"{why_no_file(path, 'list')} Expected: a text file with a line 'path label' for each image, the "
                 f"path relative to '{self.root}'. Correct 'ann_file' in the config, or leave it out to use folders."
             )
-        samples = []
+        first: dict[str, tuple[int, int]] = {}  # line and label of each image
         for number, line in enumerate(read_lines(path, "the list of images", blank=True), start=1):
             if not line:
                 continue
@@ -280,11 +290,38 @@ class ImageFolderDataset(_ImageDataset):
                 raise HypvisionError(
                     f"'{path}', line {number}: '{line}' is not 'path label' with a whole number{limit}. Correct it."
                 )
-            samples.append((str(self.root / name), int(label)))
-        if not samples:
+            before, other = first.setdefault(str(self.root / on_disk(name)), (number, int(label)))
+            if other != int(label):
+                raise HypvisionError(
+                    f"'{path}' gives '{name}' the label {other} in line {before} and {label} in line {number}. An "
+                    "image has one label: remove one of the two lines."
+                )
+            if before != number:
+                self.usage.leave_out("files", "listed twice", f"{name}, lines {before} and {number}")
+        if not first:
             raise HypvisionError(f"The list '{path}' names no images. Expected: a line 'path label' for each.")
-        top = max(label for _, label in samples)
-        return samples, list(classes) if classes is not None else [str(i) for i in range(top + 1)]
+        top = max(label for _, label in first.values())
+        return self._on_disk(path, first), list(classes) if classes is not None else [str(i) for i in range(top + 1)]
+
+    def _on_disk(self, path: Path, listed: Mapping[str, tuple[int, int]]) -> list[tuple[str, int]]:
+        """The images of a list that exist. Folders are listed once, since each look for a file takes long on a network
+        disk."""
+        found: list[tuple[str, int]] = []
+        folders: dict[str, set[str]] = {}
+        for place, (number, label) in listed.items():
+            folder, file = os.path.split(place)
+            if folder not in folders:
+                folders[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
+            if file in folders[folder] or os.path.exists(place):
+                found.append((place, label))
+            else:
+                self.usage.leave_out("files", "missing on disk", f"{place}, line {number}")
+        if not found:
+            raise HypvisionError(
+                f"None of the {len(listed)} images of the list '{path}' exists; the first is '{next(iter(listed))}'. "
+                "The paths start from 'root' of the data set: correct them, or 'root'."
+            )
+        return found
 
     def _decode(self, index: int) -> Image.Image:
         return open_channels(self.paths[index], self.channels)

@@ -12,7 +12,9 @@ import torch
 from mmengine.registry import DATASETS
 
 from hypvision.clip.classes import check_classes
+from hypvision.data.annotations import name_difference
 from hypvision.data.image_folder import _ImageDataset
+from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import read_lines
 from hypvision.records import read_json_lines
@@ -45,8 +47,8 @@ class MultiLabelDataset(_ImageDataset):
             names count. Default: the names of the table itself.
 
     Raises:
-        HypvisionError: no such table, a line that is not as expected, a label that is no class, or images that are
-            missing.
+        HypvisionError: no such table, a line that is not as expected, a label that is no class, a class without a
+            column in a table of columns, or images that are missing.
     """
 
     def __init__(
@@ -58,11 +60,18 @@ class MultiLabelDataset(_ImageDataset):
     ):
         super().__init__(transform)
         self.root = Path(root).expanduser()
-        rows, names = read_table(ann_file)
+        rows, names, columns = read_table(ann_file)
+        own, source = names, ""
         if isinstance(classes, str | Path):
-            names = read_table(classes)[1]
+            names, source = read_table(classes).names, f"the table '{classes}'"
         elif classes is not None:
-            names = list(check_classes(enumerate(classes), "'classes' of the data set", "Correct them.").values())
+            source = "'classes' of the data set"
+            names = list(check_classes(enumerate(classes), source, "Correct them.").values())
+        if columns and not set(names) <= set(own):  # the labels of a class without a column would all be 0
+            difference = name_difference(own, f"The table '{ann_file}'", names, source)
+            raise HypvisionError(
+                f"{difference} Give the table a column for each class, of the same name, with 1 or 0 for each image."
+            )
         self.paths = [str(self.root / image) for image in rows]
         if missing := [path for path in self.paths if not Path(path).is_file()]:
             raise HypvisionError(
@@ -81,13 +90,25 @@ class MultiLabelDataset(_ImageDataset):
                     )
                 self.labels[row, places[name]] = 1.0
         self.metainfo = dict(classes=tuple(names))
+        self.usage = Usage(ann_file)
+        self.usage.use("images", len(rows))
+        self.usage.use("labels", int(self.labels.sum()))
+        self.count_classes()
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return dict(inputs=self.transform(self.read(index)), label=torch.from_numpy(self.labels[index]), index=index)
 
 
-def read_table(path: str | Path) -> tuple[dict[str, list[str]], list[str]]:
-    """The labels of each image, and all class names: the columns in their order, or the names that occur, sorted.
+class Table(NamedTuple):
+    """The labels of each image, and all class names: those of the columns, or, sorted, those that occur."""
+
+    rows: dict[str, list[str]]
+    names: list[str]
+    columns: bool
+
+
+def read_table(path: str | Path) -> Table:
+    """A table of images and their labels.
 
     ``path`` is a ``.csv`` with a column ``image`` and either a column for each class, with 1 or 0, or a column
     ``labels`` with names between semicolons; or a ``.jsonl`` with a line ``{"image": PATH, "labels": [NAME, ...]}`` for
@@ -104,11 +125,12 @@ def read_table(path: str | Path) -> tuple[dict[str, list[str]], list[str]]:
                 f"'{path}', line {number}: the image '{image}' is listed twice. Remove one of the two lines."
             )
         rows[image] = labels
+    columns = bool(names)
     names = names or sorted({name for found in rows.values() for name in found})
     if not rows or not names:
         raise HypvisionError(f"The table '{path}' has no {'labels' if rows else 'images'}. {_FORMS}.")
     check_classes(enumerate(names), f"The table '{path}'", "Give every class a name of its own.")
-    return rows, names
+    return Table(rows, names, columns)
 
 
 def _of_csv(path: str | Path) -> tuple[list[tuple[int, _Labelled]], list[str]]:

@@ -1,7 +1,7 @@
 """What a data set uses of the files that it finds, and why it leaves out the rest.
 
-Every data set counts in its attribute ``usage``; a run logs the sentence before the first batch, and
-``hypvision check`` prints the table.
+Every data set counts in its attribute ``usage``; a run logs the sentence and the notes before the first batch, and
+``hypvision check`` prints both.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any
 
 
 class Usage:
-    """Counts of what a data set uses and of what it leaves out of the folder or file that it reads, the ``place``."""
+    """Counts of what a data set uses and of what it leaves out of the folder or file that it reads, the ``place``;
+    ``notes`` are sentences on what else a user should know of it."""
 
     EXAMPLES = 3  # examples that are named for each reason
 
     def __init__(self, place: str | Path):
         self.place = str(place)
         self.used: Counter[str] = Counter()
+        self.notes: list[str] = []
         self._left_out: Counter[tuple[str, str]] = Counter()
         self._examples: dict[tuple[str, str], list[str]] = {}
 
@@ -37,6 +39,7 @@ class Usage:
     def add(self, other: Usage) -> None:
         """Count also what another place has."""
         self.used.update(other.used)
+        self.notes += other.notes
         self._left_out.update(other._left_out)
         for key, names in other._examples.items():
             self._examples[key] = (self._examples.get(key, []) + names)[: self.EXAMPLES]

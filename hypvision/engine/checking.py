@@ -127,7 +127,7 @@ def check(
                 report.faults.extend(f"{phase}: {fault}" for fault in _read_all(dataset, phase, workers))
             if dataset is not None and out is not None:
                 _draw(dataset, phase, Path(out), report)
-    return report._replace(faults=list(dict.fromkeys(report.faults)))
+    return report._replace(notes=list(dict.fromkeys(report.notes)), faults=list(dict.fromkeys(report.faults)))
 
 
 def read_config(config: str | Path | Config, options: dict[str, Any] | None, out: str | Path | None) -> Config:
@@ -200,6 +200,7 @@ def _open(config: Config, phase: str, run: Any, hooks: list[DatasetHook], report
     if fault is None:
         counts = [row for usage in usages(found[0]) for row in usage.rows()]
         report.rows.extend((phase, *row) for row in counts or [("samples", len(found[0]), "used", "")])
+        report.notes.extend(note for usage in usages(found[0]) for note in usage.notes)
         for hook in hooks:
             fault = fault or _fault(lambda hook=hook: hook.check(run, found[0]))
     if fault is not None:

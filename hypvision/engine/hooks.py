@@ -13,7 +13,7 @@ import re
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from mmengine.registry import FUNCTIONS, HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
 from hypvision.checks import at_least, one_of
+from hypvision.data.annotations import name_difference, some
 from hypvision.data.usage import usages
 from hypvision.engine.checkpoint import diverged_weights, find_resume_checkpoint
 from hypvision.engine.metrics import worst
@@ -303,20 +304,23 @@ class CheckClassesHook(DatasetHook):
                     f"{place} and {known.source} are compared by the numbers of their labels, since one of them has no "
                     "class names."
                 )
-        elif set(names) <= set(known.names) and hasattr(dataset, "use_classes") and "ancestors" not in dataset.metainfo:
+            return
+        if set(names) <= set(known.names) and hasattr(dataset, "use_classes") and "ancestors" not in dataset.metainfo:
             lacking = [name for name in known.names if name not in names]
             dataset.use_classes(known.names)
-            about = f"; it has no images of {_quoted(lacking)}" if lacking else ""
+            about = f"; it has no images of {some(lacking, 20)}" if lacking else ""
             runner.logger.warning(f"{place}: its labels follow the names of {known.source}{about}.")
-        elif starting and set(names) != set(known.names):
-            runner.logger.warning(f"{_difference(names, place, known)} The training takes the classes of its data.")
-            self.known = KnownClasses(names, place, getattr(dataset, "numbered", False))
-        else:
-            raise HypvisionError(
-                f"{_difference(names, place, known)} Give the same classes the same names (the order of class folders "
-                "does not matter, and some may be missing). If only the names differ, custom_hooks=["
-                "dict(type='CheckClassesHook', by_name=False)] in the config compares the numbers alone."
-            )
+            return
+        difference = name_difference(names, place, known.names, known.source)
+        if starting and set(names) != set(known.names):
+            runner.logger.warning(f"{difference} The training takes the classes of its data.")
+            self.known = KnownClasses(names, place, numbered)
+            return
+        raise HypvisionError(
+            f"{difference} Give the same classes the same names (the order of class folders does not matter, and some "
+            "may be missing). If only the names differ, custom_hooks=[dict(type='CheckClassesHook', by_name=False)] in "
+            "the config compares the numbers alone."
+        )
 
     @staticmethod
     def _count(runner: Runner, classes: tuple[str, ...], where: str, known: int) -> None:
@@ -336,43 +340,20 @@ def _place(dataset: Any) -> str:
     return next(filter(None, found), type(dataset).__name__)
 
 
-def _quoted(names: Sequence[str], limit: int = 20) -> str:
-    return ", ".join(f"'{name}'" for name in names[:limit]) + (", ..." if len(names) > limit else "")
-
-
-def _difference(names: tuple[str, ...], place: str, known: KnownClasses) -> str:
-    """Which class names one side has alone, and what may be meant."""
-    mine, others = (
-        [n for n in one if n not in set(other)] for one, other in ((names, known.names), (known.names, names))
-    )
-    if not mine and not others:
-        label = next(i for i, name in enumerate(names) if name != known.names[i])
-        return (
-            f"{place} has the classes of {known.source} in another order: label {label} is '{names[label]}' here and "
-            f"'{known.names[label]}' there."
-        )
-    said = f"The class names differ. {place}: {len(names)} classes"
-    said += f", of which {_quoted(mine)} only here. " if mine else ". "
-    said += f"{known.source[0].upper()}{known.source[1:]}: {len(known.names)} classes"
-    said += f", of which {_quoted(others)} only there." if others else "."
-    plain = {re.sub(r"[\W_]+", "", name).casefold(): name for name in others}
-    close = [(name, plain.get(re.sub(r"[\W_]+", "", name).casefold())) for name in mine]
-    similar = [f"'{name}' is called '{other}' there" for name, other in close if other]
-    return f"{said} {'; '.join(similar)}." if similar else said
-
-
 @HOOKS.register_module()
 class DataUsageHook(DatasetHook):
-    """Logs once what each data set uses of its files, and why it leaves out the rest."""
+    """Logs once what each data set uses of its files, why it leaves out the rest, and what else there is to know."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
 
     def check(self, runner: Runner, dataset: Any) -> None:
         for usage in usages(dataset):
-            if (sentence := str(usage)) not in self._told:
-                self._told.add(sentence)
-                runner.logger.log(logging.WARNING if usage.left_out() else logging.INFO, f"Data {sentence}")
+            level = logging.WARNING if usage.left_out() else logging.INFO
+            for rank, sentence in ((level, f"Data {usage}"), *((logging.WARNING, note) for note in usage.notes)):
+                if sentence not in self._told:
+                    self._told.add(sentence)
+                    runner.logger.log(rank, sentence)
 
 
 @HOOKS.register_module()

@@ -90,6 +90,20 @@ def test_names_and_missing_parts(case, capsys):
     assert status == 1 and f"Give '{data / 'train/train'}' as root" in said
 
 
+def test_the_order_of_numbered_folders_is_told_once(tmp_path, capsys, monkeypatch):
+    """By the check and on the console of a training, which both hide the warnings of libraries."""
+    monkeypatch.chdir(tmp_path)
+    config = write_config(tmp_path / "a.py", make_images(tmp_path / "data", 2, classes=("1", "2", "10")))
+    status, said, _ = check(capsys, config)
+    hint = "label 1 is the folder '10'. With sort='natural' in the data sets of the config it is '2'."
+    assert status == 0 and said.count(hint) == 1 and "note: The class folders are numbers" in said
+    assert main(["train", str(config), "--work-dir", "run"]) == 0
+    assert capsys.readouterr().err.count(hint) == 1
+    both = [f"{part}_dataloader.dataset.sort=natural" for part in ("train", "val", "test")]
+    status, said, _ = check(capsys, config, "--cfg-options", *both)
+    assert status == 0 and "natural" not in said
+
+
 @pytest.mark.parametrize("task", LAYOUTS)
 def test_faults_of_other_tasks(case, capsys, task):
     data, config = case(task)

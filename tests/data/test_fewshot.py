@@ -3,6 +3,7 @@
 import json
 import pickle
 import random
+import shutil
 import sys
 import types
 from collections import Counter, defaultdict
@@ -340,6 +341,43 @@ def test_broken_images_are_named_and_left_out_on_request(tmp_path):
     assert len(data) == 9 and [data[i]["label"] for i in range(9)].count(1) == 1
 
 
+def _as_folders(root, train, test):
+    for part, names in (("train", train), ("test", test)):
+        folders(root, f"mine/{part}", names, 1)
+
+
+def _as_split_file(root, train, test):
+    names = list(dict.fromkeys([*train, *test]))
+    rows = {
+        part: [[f"{name}.png", names.index(name), name] for name in own]
+        for part, own in (("train", train), ("test", test))
+    }
+    (root / "mine").mkdir()
+    (root / "mine/split.json").write_text(json.dumps(rows))
+
+
+@pytest.mark.parametrize("write", [_as_folders, _as_split_file])
+def test_a_class_that_is_called_otherwise_in_the_test(tmp_path, write):
+    """Both lists are shown, and which two names may mean the same."""
+    write(tmp_path, ["apple", "banana", "cherry"], ["apple", "Banana", "cherry"])
+    said = "'Banana' only here.*: 3 classes, of which 'banana' only there. 'Banana' is called 'banana' there"
+    with pytest.raises(HypvisionError, match=f"test.*: 3 classes, of which {said}.*call it the same in all"):
+        load_split("mine", tmp_path)
+
+
+@pytest.mark.parametrize("part", ["train", "test", "val"])
+def test_class_folders_one_folder_too_deep(tmp_path, part):
+    _as_folders(tmp_path, NAMES[:3], NAMES[:3])
+    place = tmp_path / "mine" / part
+    shutil.copytree(tmp_path / "mine/train", tmp_path / "copy")
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(tmp_path / "copy", place / "data")
+    with pytest.raises(
+        HypvisionError, match=rf"one class 'data'.*one folder deeper. Move what is in '{place}/data' up"
+    ):
+        load_split("mine", tmp_path)
+
+
 def test_mistakes_are_explained(tmp_path):
     def fails(match, function, *args, **options):
         with pytest.raises(HypvisionError, match=match) as caught:
@@ -357,7 +395,9 @@ def test_mistakes_are_explained(tmp_path):
     file.write_text('{"train": [["a", 0, "b"]], "val": [], "test": []}')
     fails("lists no images for 'test'", load_split, "sun397", tmp_path)
     file.write_text('{"train": [["a", 0, "b"]], "val": [["c", 2, "d"]], "test": [["b", 0, "b"], ["e", 1, "f"]]}')
-    fails("no training images of 'f'", load_split, "sun397", tmp_path)
+    fails("'test' of the split file.*'f' only here.*training images of 'f'", load_split, "sun397", tmp_path)
+    file.write_text('{"train": [["a", 0, "b"]], "val": [], "test": [["b", 0, "b"], ["e", 1, "b"]]}')
+    fails("no training images of 'b', the class of '.*/e'", load_split, "sun397", tmp_path)
     file.write_text('{"train": [["a", 0, "b"]], "val": [], "test": [["b", 0, "b"]]}')
     (image,) = FewShotDataset(str(tmp_path), "sun397", part="test").paths
     fails(f"'{image}' .*--skip-broken", FewShotDataset(str(tmp_path), "sun397", part="test").__getitem__, 0)
@@ -365,7 +405,12 @@ def test_mistakes_are_explained(tmp_path):
     fails("is no few-shot data set: expected there a split.json", load_split, "mine", tmp_path)
     folders(tmp_path, "mine/train", ["a"], 1)
     folders(tmp_path, "mine/test", ["a", "b"], 1)
-    fails("'b' of '.*' has no training images", load_split, "mine", tmp_path)
+    fails(
+        "test': 2 classes, of which 'b' only here.*train': 1 classes.*training images of 'b'",
+        load_split,
+        "mine",
+        tmp_path,
+    )
     (tmp_path / "mine/train/b").mkdir()
     fails("class folder '.*/b' has no images", load_split, "mine", tmp_path)
     fails("part must be one of 'train', 'val', 'test'", FewShotDataset, str(tmp_path), "mine", part="training")

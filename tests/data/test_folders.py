@@ -1,6 +1,7 @@
 """Class folders: every file is used or counted with its reason, whatever lies there, by every reader of them."""
 
 import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -116,6 +117,45 @@ def test_what_this_pillow_cannot_read_says_what_to_install(folder):
         ImageFolderDataset(folder, EVAL)[3]
 
 
+SCRIPT = """
+import sys
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+from test_folders import EVAL, READERS, ImageFolderDataset, open_image
+
+assert sys.getfilesystemencoding() == "ascii"
+folder = Path(sys.argv[2])
+for name, reader in READERS.items():
+    data = reader(folder)
+    for path in data.paths:
+        open_image(path)
+    print(name, len(data.paths), ascii(data.metainfo["classes"]))
+data = ImageFolderDataset(folder, EVAL, ann_file=folder.parent / "list.txt", classes=["\\xe4pple", "cat"])
+print("list", data[0]["label"], len(data))
+assert len(ImageFolderDataset(folder, EVAL, classes=["\\xe4pple"])) == 3
+"""
+
+
+def test_names_are_utf_8_whatever_the_locale(folder):
+    """A name that is stored with a model is the same where the process takes the names of files for ASCII."""
+    for part in ("train", "test"):
+        (folder.parent / part / "dog").rename(folder.parent / part / "äpple")
+    (folder.parent / "list.txt").write_text("äpple/0.png 0\ncat/0.png 1\n", encoding="utf-8")
+    environment = dict(os.environ, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    command = [sys.executable, "-c", SCRIPT, os.path.dirname(__file__), str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected = [f"{name} 6 ('cat', '\\xe4pple')" for name in READERS]
+    assert done.stdout.splitlines() == [*expected, "list 0 2"]
+
+
+def test_names_in_other_encodings_still_lead_to_their_folder(folder):
+    (folder / "dog").rename(folder / "\udce9")
+    data = ImageFolderDataset(folder, EVAL)
+    assert data.metainfo["classes"] == ("cat", "\udce9") and data[3]["label"] == 1
+
+
 def test_a_root_that_lies_too_high(folder):
     for root, right in ((folder.parent.parent, "mine"), (folder.parent, "test")):
         with pytest.raises(HypvisionError, match=f"one folder deeper. Give '{root / right}' as root"):
@@ -138,7 +178,9 @@ def test_folders_and_files_that_were_not_asked_for(folder):
     data = RetrievalFolder(folder.parent / "test", EVAL, gallery=folder, classes=["cat"])
     assert "used 6 of 7 files" in said(data)
     (folder.parent / "list.txt").write_text("cat/0.png 0\n")
-    assert said(ImageFolderDataset(folder, EVAL, ann_file=folder.parent / "list.txt")).endswith("used 1 of 1 files.")
+    assert said(ImageFolderDataset(folder, EVAL, ann_file=folder.parent / "list.txt")).endswith(
+        "used 1 of 1 files, 1 of 1 classes."
+    )
 
 
 def test_folders_of_images_without_classes(folder):

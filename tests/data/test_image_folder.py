@@ -62,6 +62,24 @@ def test_bad_list_file(folder):
             ImageFolderDataset(folder, EVAL, ann_file=folder / "list.txt", classes=["cat", "dog"])
 
 
+def test_what_a_list_file_names_is_looked_for_before_the_training(folder):
+    """Missing files, files listed twice and classes without images are counted, as in class folders."""
+    listing = folder / "train.txt"
+    listing.write_text("dog/2.png 3\ncat/0.png 0\nnope/0.png 2\n./cat/0.png 0\ncat/9.png 0\n")
+    data = ImageFolderDataset(folder, EVAL, ann_file=listing)
+    assert data.labels.tolist() == [3, 0] and data.paths == [str(folder / "dog/2.png"), str(folder / "cat/0.png")]
+    said = str(data.usage)
+    assert f"'{listing}': used 2 of 5 files, 2 of 4 classes" in said and "2 classes (without images: 1, 2)" in said
+    assert f"2 files (missing on disk: {folder}/nope/0.png, line 3, {folder}/cat/9.png, line 5)" in said
+    assert "1 files (listed twice: ./cat/0.png, lines 2 and 4)" in said
+    listing.write_text("cat/0.png 0\n\ndog/0.png 1\ncat/0.png 1\n")
+    with pytest.raises(HypvisionError, match=r"train.txt' gives 'cat/0.png' the label 0 in line 1 and 1 in line 4"):
+        ImageFolderDataset(folder, EVAL, ann_file=listing)
+    listing.write_text("a/cat/0.png 0\n")
+    with pytest.raises(HypvisionError, match=r"None of the 1 images of the list '.*train.txt' exists.*'root'"):
+        ImageFolderDataset(folder, EVAL, ann_file=listing)
+
+
 def test_wrong_layout(folder):
     with pytest.raises(HypvisionError, match=r"nowhere' does not exist.*cat/0001.jpg.*data_root"):
         ImageFolderDataset(folder / "nowhere", EVAL)

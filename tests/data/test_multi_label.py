@@ -6,6 +6,7 @@ from PIL import Image
 
 pytest.importorskip("mmengine")
 from hypvision.data.multi_label import MultiLabelDataset
+from hypvision.data.usage import usages
 from hypvision.errors import HypvisionError
 
 TABLES = {
@@ -43,10 +44,31 @@ def test_another_part_has_the_classes_of_the_training(folder):
     (folder / "train.csv").write_text(TABLES["columns.csv"])
     data = dataset(folder, "image,labels\na.png,owl\n", classes=str(folder / "train.csv"))
     assert data.labels.tolist() == [[0, 0, 1]] and data.metainfo["classes"] == ("cat", "dog", "owl")
-    data = dataset(folder, "image,owl,cat\na.png,1,0\n", classes=["cat", "dog", "owl"])
+    data = dataset(folder, "image,owl,cat,eel,dog\na.png,1,0,0,0\n", classes=["cat", "dog", "owl"])
     np.testing.assert_array_equal(data.labels, [[0, 0, 1]])
     with pytest.raises(HypvisionError, match=r"'a.png' the label 'Owl', which is none of the 3 classes.*mean owl"):
         dataset(folder, "image,labels\na.png,Owl\n", classes=str(folder / "train.csv"))
+
+
+@pytest.mark.parametrize("train", TABLES)
+def test_a_class_without_a_column_is_no_row_of_zeros(folder, train):
+    (folder / train).write_text(TABLES[train], encoding="utf-8")
+    for classes, source in ((str(folder / train), f"The table '.*{train}'"), (["cat", "dog", "owl"], "'classes' of")):
+        said = f"'Dog' only here. {source}.*'dog', 'owl' only there. 'Dog' is called 'dog' there"
+        with pytest.raises(
+            HypvisionError, match=f"table.csv': 2 classes, of which {said}.*Give the table a column for each class"
+        ):
+            dataset(folder, "image,cat,Dog\na.png,1,0\n", classes=classes)
+
+
+def test_images_labels_and_classes_are_counted(folder):
+    (usage,) = usages(dataset(folder, TABLES["columns.csv"]))
+    assert str(usage).endswith("table.csv': used 3 of 3 images, 3 of 3 labels, 3 of 3 classes.")
+    (folder / "train.csv").write_text(TABLES["columns.csv"])
+    (usage,) = usages(dataset(folder, "image,labels\na.png,owl\n", classes=str(folder / "train.csv")))
+    assert "used 1 of 1 images, 1 of 1 labels, 1 of 3 classes. Left out: 2 classes (without images: cat, dog)" in str(
+        usage
+    )
 
 
 @pytest.mark.parametrize(

@@ -154,11 +154,13 @@ def test_numbered_folders(tmp_path):
     for name in ("0", "1", "2", "10", "11"):
         (tmp_path / name).mkdir()
         Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / name / "a.png")
-    with pytest.warns(UserWarning, match="label 2 is the folder '10'. With sort='natural' .* it is '2'"):
-        by_name = ImageFolderDataset(tmp_path, dict(input_size=4))
+    by_name = ImageFolderDataset(tmp_path, dict(input_size=4))
     natural = ImageFolderDataset(tmp_path, dict(input_size=4), sort="natural")
     assert by_name.metainfo["classes"] == ("0", "1", "10", "11", "2")
     assert natural.metainfo["classes"] == ("0", "1", "2", "10", "11")
+    (note,) = by_name.usage.notes
+    assert "label 2 is the folder '10'. With sort='natural'" in note and note.endswith("it is '2'.")
+    assert not natural.usage.notes
     for data in (by_name, natural):
         for label, path in zip(data.labels, data.paths):
             assert path.split("/")[-2] == data.metainfo["classes"][label]

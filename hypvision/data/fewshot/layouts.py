@@ -23,6 +23,7 @@ from hypvision.data.fewshot.splits import (
     Item,
     Split,
     check_split,
+    check_trained,
     class_folders,
     folder_names,
     read_split,
@@ -238,10 +239,8 @@ def _own(layout: Layout, folder: Path) -> Split:
         )
     order = [name for name in names if name in parts["train"]]
     label = {name: i for i, name in enumerate([*order, *(name for name in parts["train"] if name not in names)])}
-    if extra := sorted(set(there) - set(label)):
-        raise HypvisionError(
-            f"The class '{extra[0]}' of '{folder}' has no training images. Add some to train/{extra[0]}."
-        )
+    for part, found in parts.items():
+        check_trained([*found], f"'{folder / part}'", [*parts["train"]], f"'{folder / 'train'}'")
     split = Split([], [], [])
     for part, found in parts.items():
         for name, paths in found.items():

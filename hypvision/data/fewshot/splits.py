@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from hypvision.clip.classes import check_classes, whole_label
 from hypvision.data import folders
+from hypvision.data.annotations import name_difference
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
 from hypvision.files import read_json, read_lines, write_json
@@ -55,6 +56,15 @@ def check_split(split: Split, where: str, remedy: str, twins: bool = False) -> S
     return split
 
 
+def check_trained(names: Sequence[str], place: str, trained: Sequence[str], source: str) -> None:
+    """Refuse class names of one part, from ``place``, that the training images, from ``source``, lack."""
+    if lost := [name for name in names if name not in set(trained)]:
+        raise HypvisionError(
+            f"{name_difference(names, place, trained, source)} Without training images of '{lost[0]}' it cannot be "
+            "learned: add some, take the class out of the other parts, or call it the same in all."
+        )
+
+
 def _item(row: Sequence[Any], images: str | Path) -> Item:
     path, label, name = row[0], whole_label(row[1]), row[2]
     if label is None:
@@ -87,6 +97,8 @@ def read_split(path: str | Path, images: str | Path, twins: bool = False) -> Spl
             raise HypvisionError(f"The split file '{path}' lists no images for '{part}'. Replace it by an intact copy.")
     known = {item.label for item in parts["train"]}
     if lost := next((item for item in parts["test"] if item.label not in known), None):
+        trained = class_names(parts["train"])
+        check_trained(class_names(parts["test"]), f"'test' of the split file '{path}'", trained, "its 'train'")
         raise HypvisionError(
             f"The split file '{path}' has no training images of '{lost.name}', the class of '{lost.path}'. Add "
             "some, or take the class out of the test."
@@ -142,4 +154,5 @@ def class_folders(folder: Path, ignored: Sequence[str] = (), usage: Usage | None
         raise HypvisionError(f"The class folder '{folder / empty[0]}' has no images. Add some, or remove the folder.")
     if not found:
         raise HypvisionError(f"The folder '{folder}' has no class folders. Expected: one folder a class.")
+    folders.check_depth(folder, names, "Move what is in '{}' up by one folder.")
     return found
