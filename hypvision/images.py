@@ -14,6 +14,7 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -103,6 +104,31 @@ def find_images(names: Iterable[str | Path], videos: Collection[str] = ()) -> li
     return list(found)
 
 
+def not_taken(folder: Path, videos: Collection[str] = (), below: bool = False) -> Iterator[tuple[str, str]]:
+    """Reason and name of each file of a folder that :func:`find_images` leaves out; hidden ones do not count.
+
+    Args:
+        folder: of images.
+        videos: endings of videos, which are found too.
+        below: of :func:`images_in` instead, which takes the images of sub-folders, too.
+    """
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not is_hidden(name))
+        deeper = Path(place) != folder
+        for name in sorted(files):
+            path, reason = Path(place, name), why_no_image(name)
+            if reason is not None and path.suffix.lower() in videos:
+                reason = None
+            if is_hidden(name) or (deeper and not below and reason is not None):
+                continue
+            if deeper and not below:
+                reason = "in a sub-folder"
+            elif reason is None and not path.is_file():
+                reason = "a pipe, a device or a link to nothing"
+            if reason is not None:
+                yield reason, path.relative_to(folder).as_posix()
+
+
 def _named(path: Path, name: str | Path, videos: Collection[str]) -> list[Path]:
     if path.is_dir():
         inside = sorted(path.iterdir())
@@ -110,13 +136,15 @@ def _named(path: Path, name: str | Path, videos: Collection[str]) -> list[Path]:
         if not files:
             deeper = next((file for file in path.rglob("*") if is_image(file)), None)
             advice = f"Those below it: '{path}/**/*{deeper.suffix}'" if deeper else "Give another folder or a file"
-            raise HypvisionError(f"The folder '{name}' has no images ({' '.join(sorted(SUFFIXES))}). {advice}.")
+            others = "; ".join(f"{file}: {reason}" for reason, file in islice(not_taken(path, videos), 3))
+            found = f" It has {others}." if others else ""
+            raise HypvisionError(f"The folder '{name}' has no images ({' '.join(sorted(SUFFIXES))}).{found} {advice}.")
         return files
     if path.is_file():
         return [path]
     pattern = str(path)
     matches = map(Path, sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [])
-    files = [match for match in matches if match.is_file()]
+    files = [match for match in matches if not match.is_dir()]  # opening a pipe says that it is one
     if not files:
         what = "video" if path.suffix.lower() in videos else "image"
         raise HypvisionError(f"{why_no_file(name, what)} Check the path.")

@@ -139,9 +139,10 @@ def _explain_clip(args: Namespace) -> None:
     from hypvision.clip.radial.texts import embed_texts
     from hypvision.clip.radial.traversal import meru_traversal
     from hypvision.files import protecting
-    from hypvision.images import find_images, open_image, output_names, require_all
+    from hypvision.images import open_image, output_names, require_all
     from hypvision.inference.caption_radii import caption_radii
     from hypvision.inference.pictures import embed_pictures, find_pictures
+    from hypvision.inference.sources import find_files
     from hypvision.viz.radii import draw_radii
     from hypvision.viz.traversal import Found, draw_traversal
 
@@ -151,7 +152,7 @@ def _explain_clip(args: Namespace) -> None:
             "The way from an image to its end passes texts or images. Give --texts, such as a .txt file of captions, "
             "or --gallery, a folder of images."
         )
-    files, pictures = find_images(args.images), find_pictures(args.gallery)
+    files, pictures = find_files(args.images), find_pictures(args.gallery)
     clip = clip_of(args, "cpu")
     space = rooted(clip)
     failed: list[str] = []

@@ -30,7 +30,7 @@ WRITES = ("json", "csv", "overlay", "labels")
 
 def add_sources_arguments(parser: Parser, metavar: str = "SOURCE", needed: bool = True) -> None:
     """What is looked at, shared by the commands that look at images."""
-    text = "image, folder of images, glob pattern, list of paths (.txt), or video"
+    text = "image, folder of images (without its sub-folders), glob pattern, list of paths (.txt), or video"
     parser.add_argument("images", nargs="+" if needed else "*", metavar=metavar, help=text)
     text = "take every N-th frame of a video (default 1)"
     parser.add_argument("--every", type=whole(1), default=1, metavar="N", help=text)

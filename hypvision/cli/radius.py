@@ -30,12 +30,13 @@ def run_clip_radius(args: Namespace) -> None:
     from hypvision.clip.segmentation.segment import parse_classes
     from hypvision.clip.towers import find_towers
     from hypvision.files import protecting, write_json
-    from hypvision.images import find_images, require_all
+    from hypvision.images import require_all
+    from hypvision.inference.sources import find_files
     from hypvision.viz.radii import draw_radii
 
     clip = clip_of(args)
     lists = {str(source): load_classes(parse_classes(source)) for source in args.classes}
-    images = find_images(args.images)
+    images = find_files(args.images)
     how = dict(convention=args.convention)
     failed: list[str] = []
     before = measure_radii(clip, lists, images, failed, **how)

@@ -13,7 +13,8 @@ from torch import Tensor
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.radial.measure import embed_readable
 from hypvision.data.caption_folder import Box, Captioned, cut_box, find_captions, read_captions
-from hypvision.images import find_images, open_image
+from hypvision.images import open_image
+from hypvision.inference.sources import find_files
 
 
 class Picture(NamedTuple):
@@ -51,7 +52,7 @@ def find_pictures(names: Iterable[str | Path]) -> list[Picture]:
     found: list[Picture] = []
     for name in names:
         captioned = find_captions(Path(name).expanduser()) is not None
-        found += pictures_of(name, read_captions(name)) if captioned else map(Picture, find_images([name]))
+        found += pictures_of(name, read_captions(name)) if captioned else map(Picture, find_files([name]))
     return found
 
 

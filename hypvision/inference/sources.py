@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from PIL import Image
 
+from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
 from hypvision.files import read_lines
-from hypvision.images import find_images, leaving_out, open_channels, output_names, require_all
+from hypvision.images import find_images, leaving_out, not_taken, open_channels, output_names, require_all
 from hypvision.viz.video import VIDEO_SUFFIXES, frame_count, read_frames
 
 Source: TypeAlias = str | Path | Image.Image | np.ndarray
@@ -97,6 +99,29 @@ class Sources:
                     yield Frame(str(video), name, number, pixels)
 
 
+def find_files(names: Sequence[str | Path], videos: Collection[str] = ()) -> list[Path]:
+    """What :func:`~hypvision.images.find_images` finds; a warning says what each folder has that is left out.
+
+    Raises:
+        HypvisionError: one of the names means nothing.
+    """
+    found = find_images(names, videos)
+    for folder in (Path(name).expanduser() for name in names):
+        if folder.is_dir():
+            tell_left_out(folder, sum(file.parent == folder for file in found), videos)
+    return found
+
+
+def tell_left_out(folder: Path, used: int, videos: Collection[str] = (), below: bool = False) -> None:
+    """Warn of what a folder has that is left out (:func:`~hypvision.images.not_taken`); ``used`` files are not."""
+    usage = Usage(folder)
+    usage.use("files", used)
+    for reason, name in not_taken(folder, videos, below):
+        usage.leave_out("files", reason, name)
+    if usage.left_out():
+        warnings.warn(str(usage), stacklevel=2)
+
+
 def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
     """The images and videos that names mean.
 
@@ -118,7 +143,7 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
             in_memory.append(item)
         else:
             listed = Path(item).suffix.lower() == ".txt"
-            files |= dict.fromkeys(_listed(item) if listed else find_images([item], VIDEO_SUFFIXES))
+            files |= dict.fromkeys(_listed(item) if listed else find_files([item], VIDEO_SUFFIXES))
     images = [file for file in files if file.suffix.lower() not in VIDEO_SUFFIXES]
     videos = [file for file in files if file.suffix.lower() in VIDEO_SUFFIXES]
     if not (images or videos or in_memory):
@@ -139,7 +164,7 @@ def _listed(name: str | Path) -> list[Path]:
     failed: list[str] = []
     for path in (Path(name).expanduser().parent / line for line in lines):
         try:
-            found += find_images([path], VIDEO_SUFFIXES)
+            found += find_files([path], VIDEO_SUFFIXES)
         except HypvisionError as error:
             found.append(path)  # opening it fails, but does not cost the others
             failed.append(str(error))

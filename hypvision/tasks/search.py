@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hypvision.errors import HypvisionError
 from hypvision.images import images_in
-from hypvision.inference.sources import Frame, Sources, find_sources
+from hypvision.inference.sources import Frame, Sources, find_sources, tell_left_out
 from hypvision.tasks.embedding import Embedder, distances, embed_sources
 from hypvision.tasks.metric_learning_metrics import nearest
 from hypvision.viz.sheet import text_tile
@@ -43,7 +43,12 @@ def find_gallery(gallery: str | Path, every: int = 1) -> Sources:
     Raises:
         HypvisionError: there are none.
     """
-    return find_sources(images_in(gallery) if Path(gallery).expanduser().is_dir() else gallery, every)
+    folder = Path(gallery).expanduser()
+    if not folder.is_dir():
+        return find_sources(gallery, every)
+    found = images_in(folder)
+    tell_left_out(folder, len(found), below=True)
+    return find_sources(found, every)
 
 
 def search(

@@ -1,10 +1,13 @@
 """One odd image among those that a command is given is named, with the exit status 2, and does not cost the others."""
 
+import os
+
 import pytest
 from PIL import Image
 
 pytest.importorskip("open_clip")
 pytest.importorskip("matplotlib")
+from hypvision import images
 from hypvision.cli import main
 
 MODEL, CLIP = ["--model", "hcformer_nano.cifar10"], ["--clip", "shapes-s8.captions"]
@@ -63,3 +66,29 @@ def test_a_damaged_video_does_not_cost_the_others(folder, monkeypatch, capsys):
     assert main(["predict", "b.mp4", "images/a.png", "images/c.png", *MODEL, "--out", "out"]) == 2
     assert "1 of 3 images are left out. The video 'b.mp4' cannot be read" in capsys.readouterr().err
     assert {"a_overlay.png", "c_overlay.png"} <= {path.name for path in (folder / "out").iterdir()}
+
+
+def test_what_a_folder_has_besides_is_told(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    monkeypatch.setitem(images._MISSING, ".heic", "install pillow-heif to read HEIC")
+    monkeypatch.setattr(images, "SUFFIXES", images.SUFFIXES - {".heic"})
+    (folder / "images/b.png").unlink()
+    (folder / "images/sub/.hidden").mkdir(parents=True)
+    for name in ("d.heic", "sub/e.png", "sub/notes.txt", "sub/.hidden/f.png", ".g.png"):
+        (folder / "images" / name).write_bytes((folder / "images/a.png").read_bytes())
+    os.mkfifo("images/h.png")
+    here = (
+        "'images': used 2 of 5 files. Left out: 1 files (suffix .heic: install pillow-heif to read HEIC: d.heic); "
+        "1 files (a pipe, a device or a link to nothing: h.png); 1 files (in a sub-folder: sub/e.png)."
+    )
+    below = here.replace("2 of 5", "3 of 6").replace("in a sub-folder: sub/e.png", "suffix .txt: sub/notes.txt")
+    for words, _ in COMMANDS.values():
+        given = [word.replace("IMAGES", "images").replace("FOLDER", "images") for word in words]
+        assert main(given) == 0
+        told = capsys.readouterr().err
+        assert told.count("warning: " + (below if "--gallery" in words and words[0] == "metric" else here)) == 1
+    assert main(["predict", "images/*.png", *MODEL, "--out", "out"]) == 2
+    assert "1 of 3 images are left out. The image 'images/h.png' is a pipe" in capsys.readouterr().err
+    os.mkdir("none")
+    os.rename("images/d.heic", "none/d.heic")
+    assert main(["predict", "none", *MODEL]) == 2 and "install pillow-heif" in capsys.readouterr().err
