@@ -12,7 +12,8 @@ import importlib.util
 import io
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -137,6 +138,31 @@ def output_names(paths: Sequence[Path]) -> list[str]:
             name = f"{stem}-{number}"
         names[name] = None
     return list(names)
+
+
+# Images that cannot be used
+
+
+@contextmanager
+def leaving_out(file: str | Path, failed: list[str] | None) -> Iterator[None]:
+    """Context that leaves an image out after an error of it, whose message is added to ``failed``; None: it raises."""
+    try:
+        yield
+    except HypvisionError as error:
+        if failed is None:
+            raise
+        failed.append(str(error) if str(file) in str(error) else f"'{file}': {error}")
+
+
+def require_all(failed: Sequence[str], done: int) -> None:
+    """How a command ends that has left images out (:func:`leaving_out`), when it has written what it could.
+
+    Raises:
+        HypvisionError: there are messages of images left out; ``done`` of the others were used.
+    """
+    if failed:
+        how_many = f"{len(failed)} of {len(failed) + done} images are left out. " if done else ""
+        raise HypvisionError(how_many + " ".join(failed[:3]))
 
 
 # What is in them

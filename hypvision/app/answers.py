@@ -6,12 +6,14 @@ open_clip alone, and folders lie below the one that the app was started with.
 
 from __future__ import annotations
 
+import warnings
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import timm
 from PIL import Image
+from torch import Tensor
 
 from hypvision.checkpoints.index import builtin_index
 from hypvision.clip.models import create_clip, pretrained_tags
@@ -26,7 +28,7 @@ from hypvision.geometry import Lorentz
 from hypvision.images import open_image
 from hypvision.inference import Classes, predict
 from hypvision.inference.predictors import Request, load_predictor
-from hypvision.inference.sources import Sources, find_sources
+from hypvision.inference.sources import Frame, Sources, find_sources
 from hypvision.tasks.closures import closure_ranks, embed_closure
 from hypvision.tasks.embedding import embed_sources, gives_features, named_embedder
 from hypvision.tasks.search import find_gallery, search
@@ -82,12 +84,20 @@ class Answers:
         self._embedder = keep(lambda name: named_embedder(name, device))
         self._segmenter = keep(lambda name: load_segmenter(clip=name).to(device))
         self._clip = keep(self._load_clip)
-        self._embedded = keep(lambda name, sources, times: embed_sources(self._embedder(name), sources, device=device))
+        self._embedded = keep(self._embed)
 
     def _load_clip(self, name: str) -> Any:
         clip = create_clip(**clip_options(name))
         clip.model.to(self.device)
         return clip
+
+    def _embed(self, name: str, gallery: Sources, times: tuple[int, ...]) -> tuple[list[Frame], Tensor]:
+        """The gallery for a model; ``times`` of the files tell its versions apart."""
+        failed: list[str] = []
+        embedded = embed_sources(self._embedder(name), gallery, device=self.device, failed=failed)
+        for message in failed:
+            warnings.warn(f"Left out of the gallery: {message}", stacklevel=2)
+        return embedded
 
     def classify(self, photo: str | None, model: str, words: str = "") -> tuple[dict[str, float], list[Captioned]]:
         """The scores of the best classes in the file ``photo``, and what the model, a name of timm or of the zoo,

@@ -78,6 +78,7 @@ def run_metric_embed(args: Namespace) -> None:
     import numpy as np
 
     from hypvision.files import check_output, protecting, replacing
+    from hypvision.images import require_all
     from hypvision.inference.sources import find_sources
     from hypvision.tasks.embedding import embed_sources
 
@@ -87,12 +88,13 @@ def run_metric_embed(args: Namespace) -> None:
     texts, embedder = _texts_of(args), _embedder(args, device)
     about: dict[str, Any] = dict(space=embedder.space, c=embedder.c, weights=embedder.weights)
     files: list[Path] = []
+    failed: list[str] = []
     if texts:
         vectors, about["texts"] = embedder.embed_texts(texts).float().cpu(), np.array(texts)
     else:
         sources = find_sources(args.images, args.every)
         files = sources.files
-        frames, vectors = embed_sources(embedder, sources, args.batch, device)
+        frames, vectors = embed_sources(embedder, sources, args.batch, device, failed)
         about["paths"] = np.array([frame.file for frame in frames])
         about["frames"] = np.array([-1 if frame.number is None else frame.number for frame in frames])
     with protecting(*files), replacing(out) as temporary:
@@ -101,6 +103,7 @@ def run_metric_embed(args: Namespace) -> None:
         f"{len(vectors)} embeddings of {vectors.shape[1]} numbers ({embedder.space}) in {out}; weights "
         f"{embedder.weights}"
     )
+    require_all(failed, len(vectors))
 
 
 def add_metric_search_arguments(parser: Parser) -> None:
@@ -120,6 +123,7 @@ def add_metric_search_arguments(parser: Parser) -> None:
 def run_metric_search(args: Namespace) -> None:
     """``metric search`` from parsed arguments: prints the nearest images, draws and lists them."""
     from hypvision.files import check_output, protecting, write_json, write_table
+    from hypvision.images import require_all
     from hypvision.inference.sources import find_sources
     from hypvision.tasks.search import find_gallery, search
     from hypvision.viz.sheet import image_format, save_image, search_sheet
@@ -133,7 +137,9 @@ def run_metric_search(args: Namespace) -> None:
         for ending in (out.suffix, ".json", ".csv"):
             check_output(out.with_suffix(ending))
         embedder = _embedder(args, device)
-        found = search(embedder, texts if sources is None else sources, gallery, args.k, args.batch, device)
+        asked = texts if sources is None else sources
+        failed: list[str] = []
+        found = search(embedder, asked, gallery, args.k, args.batch, device, failed=failed)
         content, rows = [], []
         for query, image, neighbours in found:
             if len(found) > 1:
@@ -152,6 +158,7 @@ def run_metric_search(args: Namespace) -> None:
         write_json(out.with_suffix(".json"), dict(info=info, queries=content))
         write_table(out.with_suffix(".csv"), rows)
     print(f"Drawn in {path}; weights {embedder.weights}")
+    require_all(list(dict.fromkeys(failed)), len(gallery) + len(sources or ()) - len(failed))
 
 
 def _entry(frame: Frame) -> dict[str, str | int]:

@@ -74,6 +74,7 @@ def run_explain(args: Namespace) -> None:
     import timm
 
     from hypvision.files import below, protecting
+    from hypvision.images import leaving_out, require_all
     from hypvision.inference.progress import progress
     from hypvision.inference.sources import find_sources
     from hypvision.shipped import is_config
@@ -100,12 +101,17 @@ def run_explain(args: Namespace) -> None:
     if weights is None:
         print("No --weights given: the weights are random, and so is what they cluster.")
     clusters = {name: getattr(args, name) for name in ("regions", "stage", "block", "head", "level")}
+    done = 0
+    failed: list[str] = []
     with protecting(*sources.files):
-        for frame in progress(sources, len(sources), "image"):
-            image, name = frame.open(), frame.name if frame.number is None else f"{frame.name}_{frame.number:06d}"
-            drawings = explain(model, image, size, args.mean, args.std, **clusters)
-            for kind, drawing in drawings.items():
-                print(save_image(drawing, below(args.out, f"{name}_{kind}.png")))
+        for frame in progress(sources.frames(failed), len(sources), "image"):
+            with leaving_out(frame.file, failed):
+                image, name = frame.open(), frame.name if frame.number is None else f"{frame.name}_{frame.number:06d}"
+                drawings = explain(model, image, size, args.mean, args.std, **clusters)
+                for kind, drawing in drawings.items():
+                    print(save_image(drawing, below(args.out, f"{name}_{kind}.png")))
+                done += 1
+    require_all(failed, done)
 
 
 def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
@@ -129,11 +135,11 @@ def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
 
 
 def _explain_clip(args: Namespace) -> None:
-    from hypvision.clip.radial.measure import embed_images, rooted
+    from hypvision.clip.radial.measure import embed_images, embed_readable, rooted
     from hypvision.clip.radial.texts import embed_texts
     from hypvision.clip.radial.traversal import meru_traversal
     from hypvision.files import protecting
-    from hypvision.images import find_images, open_image, output_names
+    from hypvision.images import find_images, open_image, output_names, require_all
     from hypvision.inference.caption_radii import caption_radii
     from hypvision.inference.pictures import embed_pictures, find_pictures
     from hypvision.viz.radii import draw_radii
@@ -148,13 +154,14 @@ def _explain_clip(args: Namespace) -> None:
     files, pictures = find_images(args.images), find_pictures(args.gallery)
     clip = clip_of(args, "cpu")
     space = rooted(clip)
-    images = embed_images(clip, files)
+    failed: list[str] = []
+    files, images = embed_readable(clip, files, failed)
     end = None if args.to is None else embed_images(clip, [args.to])[0]
     points = {"images": images}
     if words:
         points["texts"] = embed_texts(clip.model, clip.tokenizer, words, progress=True)
     if pictures:
-        points["gallery"] = embed_pictures(clip, pictures)
+        pictures, points["gallery"] = embed_pictures(clip, pictures, failed=failed)
     places = [picture.path.resolve() for picture in pictures]
     last = None if args.to is None else open_image(args.to)
     radii = {name: space.radius(value) for name, value in points.items()}
@@ -189,3 +196,4 @@ def _explain_clip(args: Namespace) -> None:
             print(out)
     draw_radii(radii, {}, Path(args.out, "radii.png"), "distance from the root")
     print(Path(args.out, "radii.png"))
+    require_all(failed, len(files) + len(pictures))

@@ -70,10 +70,11 @@ def run_predict(args: Namespace) -> None:
 
     from hypvision.clip.segmentation.segment import parse_classes
     from hypvision.files import protecting
+    from hypvision.images import leaving_out, require_all
     from hypvision.inference.knowledge import doubts, warnings_of
     from hypvision.inference.predictors import Request, load_predictor
     from hypvision.inference.progress import progress
-    from hypvision.inference.running import leaving_out, results
+    from hypvision.inference.running import results
     from hypvision.inference.sources import find_sources
     from hypvision.inference.writers import Writer
     from hypvision.version import __version__
@@ -108,12 +109,12 @@ def run_predict(args: Namespace) -> None:
         Writer(args.out, args.write, info, args.every) as writer,
     ):
         for frame, image, result in progress(results(predictor, sources, args.batch, failed), len(sources), "image"):
-            with leaving_out(frame, failed):
+            with leaving_out(frame.file, failed):
                 writer.add(frame, image, result)
                 doubted.append((Path(frame.file).name, doubts(result, image.size, known)))
                 count += 1
-        if failed and not count:
-            raise HypvisionError(failed[0])
+        if not count:
+            require_all(failed, count)
     seconds = time.perf_counter() - begin
     print(
         f"{count} images in {seconds:.1f} s ({count / seconds:.1f} a second): {len(writer.written)} files in {args.out}"
@@ -125,8 +126,7 @@ def run_predict(args: Namespace) -> None:
         print(f"  {path}")
     if len(shown) > 6:
         print(f"  and {len(shown) - 6} more in {args.out}")
-    if failed:
-        raise HypvisionError(f"{len(failed)} of {len(failed) + count} images are left out. {' '.join(failed[:3])}")
+    require_all(failed, count)
 
 
 @contextmanager

@@ -30,17 +30,19 @@ def run_clip_radius(args: Namespace) -> None:
     from hypvision.clip.segmentation.segment import parse_classes
     from hypvision.clip.towers import find_towers
     from hypvision.files import protecting, write_json
-    from hypvision.images import find_images
+    from hypvision.images import find_images, require_all
     from hypvision.viz.radii import draw_radii
 
     clip = clip_of(args)
     lists = {str(source): load_classes(parse_classes(source)) for source in args.classes}
     images = find_images(args.images)
     how = dict(convention=args.convention)
-    radii = {f"{name} before": value for name, value in measure_radii(clip, lists, images, **how).items()}
+    failed: list[str] = []
+    before = measure_radii(clip, lists, images, failed, **how)
+    radii = {f"{name} before": value for name, value in before.items()}
     if args.adapter:
         adapters.load(clip.model, args.adapter)
-        radii |= {f"{name} after": value for name, value in measure_radii(clip, lists, images, **how).items()}
+        radii |= {f"{name} after": value for name, value in measure_radii(clip, lists, images, [], **how).items()}
     sweep: dict[float, float] = {}
     if args.sweep:
         if not args.adapter:
@@ -58,3 +60,4 @@ def run_clip_radius(args: Namespace) -> None:
         draw_radii(radii, sweep, out / "radius.png")
     print(out / "radius.json")
     print(out / "radius.png")
+    require_all(failed, len(images) - len(failed))

@@ -10,7 +10,6 @@ from argparse import Namespace
 
 from hypvision.cli.arguments import Parser, add_clip_argument, add_device_argument, device_of
 from hypvision.cli.predict import add_sources_arguments
-from hypvision.errors import HypvisionError
 
 # Copied from hypvision.clip.classes, because importing it imports PyTorch.
 CLASS_LISTS = (
@@ -37,9 +36,9 @@ def run_clip_segment(args: Namespace) -> None:
     from hypvision.clip.segmentation.segment import load_segmenter, parse_classes, segment
     from hypvision.clip.words import check_words
     from hypvision.files import protecting
+    from hypvision.images import leaving_out, require_all
     from hypvision.inference.progress import progress
     from hypvision.inference.results import Labels
-    from hypvision.inference.running import leaving_out
     from hypvision.inference.sources import find_sources
     from hypvision.inference.writers import Writer
 
@@ -54,13 +53,14 @@ def run_clip_segment(args: Namespace) -> None:
     model = load_segmenter(args.weights, config, args.clip).to(device)
     check_words(model, classes)
     model.set_classes(classes)
+    count = 0
     failed: list[str] = []
     with protecting(*sources.files), Writer(args.out, ("overlay", "labels"), every=args.every) as writer:
-        for frame in progress(sources, len(sources), "image"):
-            with leaving_out(frame, failed):
+        for frame in progress(sources.frames(failed), len(sources), "image"):
+            with leaving_out(frame.file, failed):
                 found = segment(frame.source, classes, model)
                 writer.add(frame, found.image, Labels(found.labels, classes))
+                count += 1
     for path in writer.written:
         print(path)
-    if failed:
-        raise HypvisionError(f"{len(failed)} of {len(sources)} images are left out. {' '.join(failed[:3])}")
+    require_all(failed, count)

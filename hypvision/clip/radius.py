@@ -24,7 +24,7 @@ from hypvision.clip.towers import encode_dense, encode_image, encode_text
 from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry import poincare
-from hypvision.images import open_image
+from hypvision.images import leaving_out, open_image, require_all
 
 
 def hyperbolic_radius(z: Tensor, c: float = 0.01, convention: str = "metric2", input: str = "tangent") -> Tensor:
@@ -118,14 +118,25 @@ def radius_penalty(text: Tensor, target: float, weight: float = 1.0, **how) -> T
 
 
 def measure_radii(
-    clip: CLIPBundle, class_lists: Mapping[str, Sequence[str]], images: Sequence[str | Path] = (), **how
+    clip: CLIPBundle,
+    class_lists: Mapping[str, Sequence[str]],
+    images: Sequence[str | Path] = (),
+    failed: list[str] | None = None,
+    **how,
 ) -> dict[str, Tensor]:
     """Radii of the texts of named class lists (``"text NAME"``) and, if there are image files, of these (``"images"``)
-    and their ``"patches"``, resized and cut as the model sees them; ``how`` goes to :func:`hyperbolic_radius`."""
+    and their ``"patches"``, resized and cut as the model sees them; the messages of those that cannot be read are added
+    to ``failed`` (None: they raise), and ``how`` goes to :func:`hyperbolic_radius`."""
     radii = {f"text {name}": text_radii(clip, names, **how) for name, names in class_lists.items()}
     if images:
         view = view_of(clip.model)
-        batch = torch.stack([view(open_image(path)) for path in images])
+        seen = []
+        for path in images:
+            with leaving_out(path, failed):
+                seen.append(view(open_image(path)))
+        if not seen:
+            require_all(failed or [], done=0)
+        batch = torch.stack(seen)
         radii["images"] = image_radii(clip, batch, **how)
         if isinstance(clip.space, Sphere):  # patches have no points on the hyperboloid
             radii["patches"] = image_radii(clip, batch, patches=True, **how)

@@ -29,35 +29,37 @@ def blocks(rows: int, columns: int, device: torch.device, size: int = BLOCK) -> 
 def in_blocks(
     function: Callable[..., tuple[Tensor | None, ...]], rows: Sequence[Tensor], *rest: object
 ) -> tuple[Any, ...]:
-    """``function(*rows, *rest)`` block by block.
+    """``function(*rows, *rest)`` block by block; at once where that is no faster, or where the rows broadcast.
 
     Args:
-        function: takes tensors ``(N, ...)`` and gives a tuple of results ``(N, ...)``; those without dimensions are
+        function: takes tensors ``(..., k)`` and gives a tuple of results ``(..., m)``; those without dimensions are
             added up, and None stays None.
-        rows: tensors ``(..., k)`` with the same leading dimensions.
-        rest: further arguments.
+        rows: tensors ``(..., k)``.
+        rest: further arguments; a tensor with dimensions, such as one curvature per row, forbids blocks.
 
     Returns:
-        The results, ``(..., ...)``.
+        The results.
     """
     lead = rows[0].shape[:-1]
-    flat = [r.reshape(-1, r.shape[-1]) for r in rows] if rows[0].dim() != 2 else rows
-    count = flat[0].shape[0]
+    if (
+        torch.compiler.is_compiling()
+        or rows[0].device.type != "cpu"
+        or rows[0].numel() <= BLOCK
+        or any(r.shape[:-1] != lead for r in rows)
+        or any(isinstance(r, Tensor) and r.dim() for r in rest)
+    ):
+        return function(*rows, *rest)
+    flat = [r.reshape(-1, r.shape[-1]) for r in rows]
     found: list[Tensor | None] = []
-    if torch.compiler.is_compiling() or rows[0].device.type != "cpu" or rows[0].numel() <= BLOCK:
-        found = list(function(*flat, *rest))
-    else:
-        for part in blocks(count, flat[0].shape[-1], rows[0].device, BLOCK):
-            results = function(*(r[part] for r in flat), *rest)
-            if not found:
-                found = [r if r is None or not r.dim() else r.new_empty(count, *r.shape[1:]) for r in results]
-            else:
-                found = [f if f is None or r is None or r.dim() else f + r for f, r in zip(found, results)]
-            for whole, r in zip(found, results):
-                if whole is not None and r is not None and r.dim():
-                    whole[part] = r
-    if len(lead) == 1:
-        return tuple(found)
+    for part in blocks(len(flat[0]), flat[0].shape[1], rows[0].device, BLOCK):
+        results = function(*(r[part] for r in flat), *rest)
+        if not found:
+            found = [r if r is None or not r.dim() else r.new_empty(len(flat[0]), *r.shape[1:]) for r in results]
+        else:
+            found = [f if f is None or r is None or r.dim() else f + r for f, r in zip(found, results)]
+        for whole, r in zip(found, results):
+            if whole is not None and r is not None and r.dim():
+                whole[part] = r
     return tuple(f if f is None or not f.dim() else f.reshape(*lead, *f.shape[1:]) for f in found)
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.radial.measure import embed_images
+from hypvision.clip.radial.measure import embed_readable
 from hypvision.data.caption_folder import Box, Captioned, cut_box, find_captions, read_captions
 from hypvision.images import find_images, open_image
 
@@ -55,7 +55,19 @@ def find_pictures(names: Iterable[str | Path]) -> list[Picture]:
     return found
 
 
-def embed_pictures(clip: CLIPBundle, pictures: Sequence[Picture], batch: int = 64) -> Tensor:
-    """Points ``(m, d)`` in the model's space."""
+def embed_pictures(
+    clip: CLIPBundle, pictures: Sequence[Picture], batch: int = 64, failed: list[str] | None = None
+) -> tuple[list[Picture], Tensor]:
+    """The pictures that can be read, and their points ``(m, d)`` in the model's space.
+
+    Args:
+        clip: the model.
+        pictures: images and boxes.
+        batch: pictures at a time.
+        failed: a list to which the message of each is added that cannot be read; it is left out. None: it raises.
+
+    Raises:
+        HypvisionError: one cannot be read, or none of them can.
+    """
     read = lru_cache(maxsize=1)(open_image)  # the boxes of an image follow it in the list, so keep the last image open
-    return embed_images(clip, pictures, batch, lambda picture: picture.open(read))
+    return embed_readable(clip, pictures, failed, batch, lambda picture: picture.open(read))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +12,7 @@ from PIL import Image
 from typing_extensions import TypeVar
 
 from hypvision.errors import HypvisionError
+from hypvision.images import leaving_out
 from hypvision.inference.knowledge import doubts, warnings_of
 from hypvision.inference.predictors import Predictor, Request, load_predictor
 from hypvision.inference.results import Result
@@ -20,17 +20,6 @@ from hypvision.inference.sources import Frame, Source, Sources, find_sources, in
 from hypvision.inference.writers import Prediction
 
 _R = TypeVar("_R", bound=Result, default=Result)
-
-
-@contextmanager
-def leaving_out(frame: Frame, failed: list[str] | None) -> Iterator[None]:
-    """Context that leaves an image out after an error of it, whose message is added to ``failed``; None: it raises."""
-    try:
-        yield
-    except HypvisionError as error:
-        if failed is None:
-            raise
-        failed.append(str(error) if frame.file in str(error) else f"'{frame.file}': {error}")
 
 
 def results(
@@ -41,8 +30,8 @@ def results(
     Args:
         predictor, sources: the model and its images.
         batch: images at a time.
-        failed: a list to which the message of each image is added that cannot be read or that the model refuses; the
-            image is left out. None: such an image raises.
+        failed: a list to which the message of each image or video is added that cannot be read or that the model
+            refuses; it is left out. None: it raises.
 
     Raises:
         HypvisionError: an image or a video that cannot be read.
@@ -50,7 +39,7 @@ def results(
     count = batch if predictor.batch else 1
 
     def read(frame: Frame) -> tuple[Image.Image, Any] | None:
-        with leaving_out(frame, failed):
+        with leaving_out(frame.file, failed):
             image = frame.open()
             seen = image if predictor.channels == 3 else frame.open(predictor.channels)
             return image, predictor.prepare(seen)
@@ -60,7 +49,7 @@ def results(
         found: Sequence[Result] = ()
         alone = failed if len(waiting) == 1 else None
         try:
-            with torch.inference_mode(), leaving_out(waiting[0][0], alone):
+            with torch.inference_mode(), leaving_out(waiting[0][0].file, alone):
                 found = predictor.find([prepared for _, _, prepared in waiting])
         except HypvisionError:
             if failed is None or len(waiting) == 1:
@@ -71,7 +60,7 @@ def results(
             yield frame, image, result
 
     waiting: list[tuple[Frame, Image.Image, Any]] = []
-    for frame, ready in in_advance(read, sources, ahead=2 * count):
+    for frame, ready in in_advance(read, sources.frames(failed), ahead=2 * count):
         if ready is not None:
             waiting.append((frame, *ready))
         if len(waiting) == count:

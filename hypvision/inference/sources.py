@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -14,7 +15,7 @@ from PIL import Image
 
 from hypvision.errors import HypvisionError
 from hypvision.files import read_lines
-from hypvision.images import find_images, open_channels, output_names
+from hypvision.images import find_images, leaving_out, open_channels, output_names, require_all
 from hypvision.viz.video import VIDEO_SUFFIXES, frame_count, read_frames
 
 Source: TypeAlias = str | Path | Image.Image | np.ndarray
@@ -69,10 +70,20 @@ class Sources:
 
     def __len__(self) -> int:
         """How many frames there are, as far as the headers of videos say."""
-        return len(self.images) + sum(-(-frame_count(video) // self.every) for video in self.videos)
+        count = len(self.images)
+        for video in self.videos:
+            with suppress(HypvisionError):  # reading its frames says why
+                count += -(-frame_count(video) // self.every)
+        return count
 
     def __iter__(self) -> Iterator[Frame]:
+        return self.frames()
+
+    def frames(self, failed: list[str] | None = None) -> Iterator[Frame]:
         """The images, then the frames of the videos.
+
+        Args:
+            failed: a list to which the message of each video is added that cannot be read; None: it raises.
 
         Raises:
             HypvisionError: a video that cannot be read.
@@ -81,8 +92,9 @@ class Sources:
         for image, path, name in zip(self.images, paths, output_names(paths)):
             yield Frame(str(path), name, None, image)
         for video, name in zip(self.videos, output_names(self.videos)):
-            for number, pixels in read_frames(video, self.every):
-                yield Frame(str(video), name, number, pixels)
+            with leaving_out(video, failed):
+                for number, pixels in read_frames(video, self.every):
+                    yield Frame(str(video), name, number, pixels)
 
 
 def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
@@ -91,7 +103,7 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
     Args:
         given: the path of an image, folder, video or list, or a glob pattern; an image itself (PIL, or RGB uint8
             (H, W, 3)); or several of these. A list is a ``.txt`` file with a path a line, relative to the list; lines
-            that begin with ``#`` do not count.
+            that begin with ``#`` do not count. A path in it that names nothing is an image that cannot be opened.
         every: take every so-many-th frame of a video.
 
     Raises:
@@ -99,14 +111,14 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
     """
     if isinstance(given, (str, Path, Image.Image, np.ndarray)):
         given = [given]
-    names: list[str | Path] = []
+    files: dict[Path, None] = {}  # each once
     in_memory: list[Image.Image | np.ndarray] = []
     for item in given:
-        if isinstance(item, (str, Path)):
-            names += _listed(item) if Path(item).suffix.lower() == ".txt" else [item]
-        else:
+        if not isinstance(item, (str, Path)):
             in_memory.append(item)
-    files = find_images(names, VIDEO_SUFFIXES)
+        else:
+            listed = Path(item).suffix.lower() == ".txt"
+            files |= dict.fromkeys(_listed(item) if listed else find_images([item], VIDEO_SUFFIXES))
     images = [file for file in files if file.suffix.lower() not in VIDEO_SUFFIXES]
     videos = [file for file in files if file.suffix.lower() in VIDEO_SUFFIXES]
     if not (images or videos or in_memory):
@@ -115,11 +127,25 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
 
 
 def _listed(name: str | Path) -> list[Path]:
-    """The paths in a list."""
+    """What the paths in a list name; those that name nothing stay as they are, unless all do.
+
+    Raises:
+        HypvisionError: there is no such list, or it names nothing.
+    """
     lines = [line for line in read_lines(name, "the list of images") if not line.startswith("#")]
     if not lines:
         raise HypvisionError(f"The list '{name}' names no images. Write the path of an image in each line.")
-    return [Path(name).expanduser().parent / line for line in lines]
+    found: list[Path] = []
+    failed: list[str] = []
+    for path in (Path(name).expanduser().parent / line for line in lines):
+        try:
+            found += find_images([path], VIDEO_SUFFIXES)
+        except HypvisionError as error:
+            found.append(path)  # opening it fails, but does not cost the others
+            failed.append(str(error))
+    if len(failed) == len(lines):
+        require_all(failed, done=0)
+    return found
 
 
 def in_advance(

@@ -71,7 +71,7 @@ def _squared_distances(rows: int, columns: int, bins: int, like: Tensor) -> Tens
 
     def along(size: int) -> Tensor:
         cells, pixels = (torch.arange(n, device=like.device, dtype=like.dtype) + 0.5 for n in (bins, size))
-        return (pixels * (bins / size) - cells.unsqueeze(1)).square()
+        return (pixels * (bins / size) - cells.unsqueeze(1)).pow(2)
 
     squared = along(rows).reshape(bins, 1, rows, 1) + along(columns).reshape(1, bins, 1, columns)
     return squared.reshape(bins * bins, rows, columns)
@@ -225,6 +225,8 @@ class ClusterMixer(nn.Module):
 
     def _padding(self, size: int) -> tuple[int, int]:
         """Pixels to add before and after an axis of ``size``."""
+        if not self.pad_always and _surely_zero(size % self.fold):
+            return 0, 0
         # Derived from the side of a window, so that torch.export knows that fold divides the padded size.
         side = size // self.fold + 1 if self.pad_always else (size + self.fold - 1) // self.fold
         pad = side * self.fold - size
@@ -290,9 +292,13 @@ class ClusterMixer(nn.Module):
         count, points = self.fold * self.fold, self.win * self.win
         # Means commute with the (affine) projections, so average the input first and project only fold^2 + K tokens.
         means = windows.mean(1).reshape(batch, count, dim)
-        rows, columns = _pool_matrix(height, self.win, padded), _pool_matrix(width, self.win, padded)
-        pooled = torch.matmul(rows, padded.reshape(batch, height, width * dim)).reshape(batch, self.win, width, dim)
-        pooled = torch.matmul(columns, pooled).reshape(batch, points, dim)
+        if self.fold % self.win == 0:  # a cell consists of whole windows, all of one size
+            part = self.fold // self.win
+            pooled = means.reshape(batch, self.win, part, self.win, part, dim).mean((2, 4)).reshape(batch, points, dim)
+        else:
+            rows, columns = _pool_matrix(height, self.win, padded), _pool_matrix(width, self.win, padded)
+            pooled = torch.matmul(rows, padded.reshape(batch, height, width * dim)).reshape(batch, self.win, width, dim)
+            pooled = torch.matmul(columns, pooled).reshape(batch, points, dim)
         tokens = torch.cat([means, as_dtype(pooled, means.dtype)], 1)
         feature = self._split_heads(F.linear(tokens, self.feature.weight, self.feature.bias))
         value = self._split_heads(F.linear(tokens, self.value.weight, self.value.bias))

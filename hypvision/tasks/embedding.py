@@ -16,6 +16,7 @@ from torch import Tensor
 import hypvision.models  # noqa: F401 - registers the models
 from hypvision.checkpoints.index import builtin_index
 from hypvision.errors import HypvisionError, require, require_finite
+from hypvision.images import leaving_out, require_all
 from hypvision.inference.predictors import Predictor
 from hypvision.inference.progress import progress
 from hypvision.inference.results import Embedding
@@ -156,20 +157,35 @@ def _of_the_zoo(name: str) -> Any:
 
 
 def embed_sources(
-    embedder: Embedder, sources: Sources, batch_size: int = 32, device: str = "cpu"
+    embedder: Embedder, sources: Sources, batch_size: int = 32, device: str = "cpu", failed: list[str] | None = None
 ) -> tuple[list[Frame], Tensor]:
-    """The frames of images and videos, without the pixels of videos, and their embeddings ``(N, d)``, float32."""
+    """The frames of images and videos, without the pixels of videos, and their embeddings ``(N, d)``, float32.
+
+    Args:
+        embedder: the model, on ``device``.
+        sources: the images and videos.
+        batch_size: images at a time.
+        device: where to compute.
+        failed: a list to which the message of each is added that has no embedding; it is left out. None: it raises.
+
+    Raises:
+        HypvisionError: one has no embedding, or none of them has.
+    """
 
     def find(images: list[Tensor]) -> list[Embedding]:
         return [Embedding(vector) for vector in embedder.embed(torch.stack(images).to(device)).float().cpu().numpy()]
 
     frames, vectors = [], []
     predictor = Predictor(embedder.transform, find)
-    for frame, _, found in progress(results(predictor, sources, batch_size), len(sources), "image"):
-        frames.append(frame._replace(source=Path(frame.file)))
+    for frame, _, found in progress(results(predictor, sources, batch_size, failed), len(sources), "image"):
         assert isinstance(found, Embedding)
-        vectors.append(torch.as_tensor(found.vector))
-        require_finite(vectors[-1], f"The embedding of '{frame.file}'")
+        vector = torch.as_tensor(found.vector)
+        with leaving_out(frame.file, failed):
+            require_finite(vector, f"The embedding of '{frame.file}'")
+            frames.append(frame._replace(source=Path(frame.file)))
+            vectors.append(vector)
+    if not vectors:
+        require_all(failed or [], done=0)
     return frames, torch.stack(vectors)
 
 

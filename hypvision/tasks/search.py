@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,6 +54,7 @@ def search(
     batch: int = 32,
     device: str = "cpu",
     embedded: tuple[list[Frame], Tensor] | None = None,
+    failed: list[str] | None = None,
 ) -> list[Found]:
     """The ``k`` nearest images of each query, which is not one of its own neighbours.
 
@@ -65,17 +66,19 @@ def search(
         batch: images at a time.
         device: where to compute.
         embedded: what :func:`~hypvision.tasks.embedding.embed_sources` gives for the gallery; None: it is embedded now.
+        failed: a list to which the message of each image is added that has no embedding; it is left out. None: it
+            raises.
 
     Raises:
         HypvisionError: an image that cannot be read, texts for a model that reads none, or no image but the query.
     """
     if isinstance(queries, Sources):
-        asked, points = embed_sources(embedder, queries, batch, device)
+        asked, points = embed_sources(embedder, queries, batch, device, failed)
     else:  # draws each text as an image
         points = embedder.embed_texts(queries).float().cpu()
         slugs = [re.sub(r"[^0-9A-Za-z]+", "-", text)[:40].strip("-") for text in queries]
         asked = [Frame(t, f"{n:02d}_{slug}", None, text_tile(t)) for n, (t, slug) in enumerate(zip(queries, slugs))]
-    frames, vectors = embedded or embed_sources(embedder, gallery, batch, device)
+    frames, vectors = embedded or embed_sources(embedder, gallery, batch, device, failed)
     places = {_identity(frame): number for number, frame in enumerate(frames)}
     texts = not isinstance(queries, Sources)
     own = torch.tensor([-1 if texts else places.get(_identity(query), -1) for query in asked])
@@ -86,13 +89,15 @@ def search(
         )
     blocks = nearest(points, vectors, k, embedder.space, exclude)
     neighbours = torch.cat([numbers for _, numbers in blocks]).tolist()
-    shown = _small_copies(gallery, {number for row in neighbours for number in row})
-    own_copies = _small_copies(queries if isinstance(queries, Sources) else asked, range(len(asked)))
+    shown = _small_copies(gallery, [frames[number] for number in {number for row in neighbours for number in row}])
+    own_copies = _small_copies(queries if isinstance(queries, Sources) else asked, asked)
     found = []
     for place, (query, numbers) in enumerate(zip(asked, neighbours)):
         far = distances(points[place], vectors[numbers], embedder.space, embedder.c).tolist()
-        near = [Neighbour(frames[number], distance, shown[number]) for number, distance in zip(numbers, far)]
-        found.append(Found(query, own_copies[place], near))
+        near = [
+            Neighbour(frames[number], distance, shown[_key(frames[number])]) for number, distance in zip(numbers, far)
+        ]
+        found.append(Found(query, own_copies[_key(query)], near))
     return found
 
 
@@ -100,10 +105,16 @@ def _identity(frame: Frame) -> tuple[Path, int | None]:
     return Path(frame.file).resolve(), frame.number
 
 
-def _small_copies(sources: Iterable[Frame], numbers: Collection[int]) -> dict[int, Image.Image]:
-    found = {}
-    for number, frame in enumerate(sources):
-        if number in numbers:
-            found[number] = frame.open()
-            found[number].thumbnail((_SIDE, _SIDE))
+def _key(frame: Frame) -> tuple[str, int | None]:
+    """What tells a frame from the others of the same sources."""
+    return frame.name, frame.number
+
+
+def _small_copies(sources: Sources | Iterable[Frame], frames: Iterable[Frame]) -> dict[tuple, Image.Image]:
+    """Copies of those images of the sources that are among the frames, which have no pixels of videos."""
+    wanted, found = set(map(_key, frames)), {}
+    for frame in sources.frames(failed=[]) if isinstance(sources, Sources) else sources:
+        if (key := _key(frame)) in wanted:
+            found[key] = frame.open()
+            found[key].thumbnail((_SIDE, _SIDE))
     return found

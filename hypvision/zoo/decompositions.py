@@ -11,7 +11,6 @@ from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
-from torch._dispatch.python import enable_python_dispatcher
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -27,7 +26,8 @@ _CHECKS = ("aten::_assert_tensor_metadata", "aten::_assert_scalar", "aten::_asse
 def decompose(program: ExportedProgram, table: Mapping[Any, Any]) -> ExportedProgram:
     """``program.run_decompositions(table)`` in place, operation by operation where the program allows it.
 
-    It does not where an operation writes into a tensor, or holds a program of its own, as loops do.
+    It does not where an operation writes into a tensor, or holds a program of its own, as loops do, or where this
+    version of PyTorch works differently.
     """
     graph = program.graph_module.graph
     if _writes(graph) or any(node.op == "get_attr" for node in graph.nodes):
@@ -37,9 +37,12 @@ def decompose(program: ExportedProgram, table: Mapping[Any, Any]) -> ExportedPro
             graph.erase_node(node)
     graph.eliminate_dead_code()
     kept = _KEPT | set(torch.export.default_decompositions()) - set(table)
-    for node in _calls(graph):
-        if node.target in table or (node.target not in kept and _composite(node.target)):
-            _replace(program, node, table)
+    try:
+        for node in _calls(graph):
+            if node.target in table or (node.target not in kept and _composite(node.target)):
+                _replace(program, node, table)
+    except Exception:  # this rests on parts of PyTorch that other versions may change; the program is whole at any time
+        return ExportedProgram.run_decompositions(program, dict(table))
     graph.eliminate_dead_code()
     program.graph_module.recompile()
     return program
@@ -64,6 +67,9 @@ def _composite(operation: Any) -> bool:
 
 def _replace(program: ExportedProgram, node: Node, table: Mapping[Any, Any]) -> None:
     """Replace an operation by those that it consists of."""
+    # Not public, but without it free sizes become the numbers of the example.
+    from torch._dispatch.python import enable_python_dispatcher
+
     inputs, operation = node.all_input_nodes, cast("Any", node.target)
 
     def call(*values: Any) -> Any:

@@ -1,5 +1,7 @@
 """What the tabs of the app ask of the library, without a page: what the commands find, and no other file."""
 
+import shutil
+
 import pytest
 from helpers.bad_images import BAD_IMAGES
 
@@ -53,6 +55,14 @@ def test_search_finds_what_the_command_finds(answers, pictures, tmp_path, capsys
         tuple(caption.split("  ")) for _, caption in found
     ]
     assert len(found) == 4
+
+
+def test_a_damaged_image_of_the_gallery_does_not_cost_the_others(pictures, tmp_path):
+    shutil.copy(pictures / "object.png", tmp_path / "good.png")
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    with pytest.warns(UserWarning, match="Left out of the gallery: .*bad.png"):
+        found = Answers(tmp_path).find("a house", None, "shapes-s8.captions", 9)
+    assert [caption.split("  ")[1] for _, caption in found] == ["good.png"]
 
 
 def test_search_by_words_in_a_part_of_the_gallery(answers):

@@ -94,7 +94,7 @@ def test_the_way_to_another_image_passes_images_and_boxes(meru, capsys, drawn):
     assert np.array_equal(np.asarray(last), np.asarray(Image.open(end)))
     # Its ends are no news, but their boxes are: each step has the nearest of image 1, its box, and the box of image 2.
     others = {
-        str(picture): embed_pictures(clip, [picture])[0]
+        str(picture): embed_pictures(clip, [picture])[1][0]
         for picture in find_pictures([meru / "data"])
         if picture.box or picture.path.stem == "1"
     }

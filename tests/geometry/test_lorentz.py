@@ -102,6 +102,20 @@ def test_leading_dimensions_and_curvatures_broadcast():
     torch.testing.assert_close(both[0], lorentz.cdist(alone, alone, 0.1))
 
 
+@pytest.mark.parametrize("shapes", [((5, 1, 4), (1, 7, 4)), ((4,), (6, 4)), ((6, 4), (4,))])
+@pytest.mark.parametrize("name", ["dist", "sqdist", "logmap"])
+def test_gradients_of_points_that_broadcast(name, shapes):
+    """Those of near float32 points, which have a form of their own, are those of the same points in float64."""
+    found = []
+    points = [lorentz.expmap0(torch.randn(shape), 0.7) for shape in shapes]
+    for dtype in (torch.float32, torch.float64):
+        leaves = [point.to(dtype).requires_grad_() for point in points]
+        out = getattr(lorentz, name)(*leaves, 0.7)
+        found.append([out, *torch.autograd.grad(out.sum(), leaves)])
+    for single, double in zip(*found, strict=True):
+        torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=1e-5)
+
+
 def test_distances_do_not_depend_on_the_choice_of_unit():
     """Scaling space by s divides the curvature by s^2 and multiplies distances by s."""
     u = torch.randn(5, 4, dtype=torch.float64)

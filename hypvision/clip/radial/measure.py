@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,9 @@ from hypvision.clip.spaces import Hyperboloid, Space, Sphere
 from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError, require_finite
 from hypvision.files import name_of, on_disk
-from hypvision.images import SUFFIXES, open_image
+from hypvision.images import SUFFIXES, leaving_out, open_image, require_all
+
+_Path = TypeVar("_Path")  # of a file, or what else can be opened
 
 
 @dataclass
@@ -66,14 +68,38 @@ def embed_images(
 ) -> Tensor:
     """Points ``(m, d)`` of images in the model's space, resized and cropped for the model (:func:`.views.view_of`),
     ``batch`` of them at a time; ``paths`` are files, or what else ``read`` opens."""
+    return embed_readable(clip, paths, None, batch, read)[1]
+
+
+@torch.no_grad()
+def embed_readable(
+    clip: CLIPBundle,
+    paths: Sequence[_Path],
+    failed: list[str] | None,
+    batch: int = 64,
+    read: Callable[[Any], Image.Image] = open_image,
+) -> tuple[list[_Path], Tensor]:
+    """:func:`embed_images` of those that can be read, and these; the messages of the others are added to ``failed``.
+
+    Raises:
+        HypvisionError: none can be read; or, without a list ``failed``, one cannot.
+    """
     view = view_of(clip.model)
+    kept: list[_Path] = []
     parts, hidden = [], True if len(paths) <= batch else None  # None: tqdm shows a progress bar on a terminal only
     for start in tqdm(range(0, len(paths), batch), desc="images", leave=False, disable=hidden):
-        inputs = torch.stack([view(read(path)) for path in paths[start : start + batch]])
-        parts.append(clip.embed_images(inputs))
+        inputs = []
+        for path in paths[start : start + batch]:
+            with leaving_out(str(path), failed):
+                inputs.append(view(read(path)))
+                kept.append(path)
+        if inputs:
+            parts.append(clip.embed_images(torch.stack(inputs)))
+    if not parts:
+        require_all(failed or [], done=0)
     found = torch.cat(parts)
-    require_finite(found, lambda row: f"The embedding of the image '{paths[row]}'")
-    return found
+    require_finite(found, lambda row: f"The embedding of the image '{kept[row]}'")
+    return kept, found
 
 
 def measure_chains(

@@ -11,9 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from .._typing import Curvature
 from ..numerics import arcosh1p, distance_from_square, plain, saturate, saturate_gradient, stable, widen
-from ..rows import blocked
 from .frame import _root, _scaled, _times
-from .pairs import far_pair, near_chord
+from .pairs import squared_chord
 
 
 @stable("x", "y")
@@ -22,12 +21,8 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     The gradient is 0 where the points coincide.
     """
-    return _dist(x, y, c).squeeze(-1)
-
-
-def _dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    q = _chord(x, y, c)
-    return _times(distance_from_square(q), 1 / _root(c)).to(torch.promote_types(x.dtype, y.dtype))
+    out = _times(distance_from_square(squared_chord(x, y, c)), 1 / _root(c))
+    return out.to(torch.promote_types(x.dtype, y.dtype)).squeeze(-1)
 
 
 @stable("x", "y")
@@ -36,25 +31,10 @@ def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     Not the square of :func:`dist`: the squared chord (Law et al., ICML 2019).
     """
-    return _sqdist(x, y, c).squeeze(-1)
-
-
-def _chord(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    """The squared chord ``(..., 1)`` in units of the radius of curvature."""
-    pair = near_chord(x, y, c)
-    return _far_chord(x, y, c) if pair is None else pair.q
-
-
-@blocked
-def _far_chord(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    return far_pair(x, y, c).q
-
-
-def _sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     dtype = torch.promote_types(x.dtype, y.dtype)
     c = widen(c)  # promoted once before both uses: otherwise the sum of the two gradients could overflow
-    q = _chord(x, y, c)
-    return saturate((saturate_gradient(q) if isinstance(c, Tensor) else q) / c, dtype).to(dtype)
+    q = squared_chord(x, y, c)
+    return saturate((saturate_gradient(q) if isinstance(c, Tensor) else q) / c, dtype).to(dtype).squeeze(-1)
 
 
 @stable("x", "y", sets=("x", "y"))

@@ -1,15 +1,14 @@
 r"""What two points of the hyperboloid are to each other: one plain form, and one careful form for points far out.
 
 Both give the squared chord :math:`q = \langle x - y, x - y\rangle_L`, in units of the radius of curvature, without the
-difference of time coordinates that cancels. :class:`Chord` solves a quadratic equation in plain float64 operations,
-:class:`Pair` takes half-angle forms with sums of positive terms.
+difference of time coordinates that cancels. :class:`NearPair` takes plain formulas in float64, :class:`Pair` half-angle
+forms with sums of positive terms.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,6 @@ from .._typing import Curvature
 from ..numerics import (
     Function,
     backward_of,
-    distance_from_square,
     dot,
     has_float64,
     needs_grad,
@@ -28,92 +26,108 @@ from ..numerics import (
     square_norm,
     widen,
 )
-from ..rows import in_blocks
+from ..rows import blocked, in_blocks
 from .frame import _FAR, _capped, _root, _times
 
 # Largest c (|x_s|^2 + |y_s|^2) for which float64 keeps all digits of float32 points, reached by two points of radius 8
 _REACH = 2 * math.sinh(8.0) ** 2
 
 
-class Chord(NamedTuple):
-    """Space parts of float32 points, and their squared chord ``(..., 1)`` in float64 and units of the radius."""
+class NearPair:
+    """Two broadcasting float32 points within that reach, and what they are to each other, in float64.
 
-    x: Tensor
-    y: Tensor
-    q: Tensor
-
-
-def near_chord(x: Tensor, y: Tensor, c: Curvature) -> Chord | None:
-    """The chord of points ``(..., n + 1)``; None where :func:`far_pair` must be taken.
-
-    That is for points too far out, which their largest number tells, and where reading that number is impossible or
-    makes the host wait (compilers, ``torch.func``, GPUs).
+    Vectors have all ``n + 1`` coordinates, the first of which is 0: rows without gaps are read faster. They keep the
+    unit of the arguments; numbers ``(..., 1)`` are in units of the radius of curvature.
     """
-    if not x.dtype == y.dtype == torch.float32 or x.device.type != "cpu" or plain(x):
+
+    def __init__(self, x: Tensor, y: Tensor, c: Curvature):
+        self.x = space_of(x)
+        self.delta = space_of(y)
+        self.delta = self.delta.sub_(self.x) if x.shape == y.shape else self.delta - self.x
+        self.qx, across = _times(square_norm(self.x), c), _times(square_norm(self.delta), c)
+        self.along = _times(dot(self.x, self.delta), c)
+        gap = across + 2 * self.along  # |y|^2 - |x|^2
+        self.qy = self.qx + gap
+        self.tx, self.ty = torch.sqrt(1 + self.qx), torch.sqrt(1 + self.qy)
+        self.ahead = gap / (self.tx + self.ty)  # the difference of times
+        self.q = across - self.ahead * self.ahead
+
+
+def space_of(x: Tensor) -> Tensor:
+    """Points in float64, with 0 for their time."""
+    wide = x.double()
+    wide[..., :1] = 0
+    return wide
+
+
+def _float32_on_cpu(x: Tensor, y: Tensor) -> bool:
+    """Whether to look how far out points are: compilers know no numbers, and for a GPU the host would wait."""
+    return x.dtype == y.dtype == torch.float32 and x.device.type == "cpu" and has_float64(x) and not plain(x)
+
+
+def _within_reach(size: Tensor) -> bool:
+    return not size.numel() or size.amax().item() <= _REACH
+
+
+def near_pair(x: Tensor, y: Tensor, c: Curvature) -> NearPair | None:
+    """The pair of points ``(..., n + 1)``; None where :func:`far_pair` must be taken."""
+    if not _float32_on_cpu(x, y):
         return None
-    x, y, c = x[..., 1:], y[..., 1:], widen(c)
-    q, size = _SquaredChord.apply(x, y, c) if needs_grad(x, y, c) else _by_blocks(_squared_chord, (x, y), c)
-    return Chord(x, y, q) if not q.numel() or size.amax().item() <= 2 * _REACH else None
+    pair = NearPair(x, y, widen(c))
+    return pair if _within_reach(pair.qx + pair.qy) else None
 
 
-def _by_blocks(function: Callable[..., tuple[Tensor | None, ...]], rows: Sequence[Tensor], *rest: object) -> Any:
-    """:func:`in_blocks` where the rows are of one shape and have one curvature, which is the first of ``rest``."""
-    c = rest[0]
-    alike = all(r.shape[:-1] == rows[0].shape[:-1] for r in rows) and not (isinstance(c, Tensor) and c.dim())
-    return in_blocks(function, rows, *rest) if alike else function(*rows, *rest)
+def squared_chord(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    """The squared chord ``(..., 1)`` of points ``(..., n + 1)``, in units of the radius of curvature."""
+    if _float32_on_cpu(x, y):
+        c = widen(c)
+        q: Tensor
+        q, size = _SquaredChord.apply(x, y, c) if needs_grad(x, y, c) else in_blocks(_near_chord, (x, y), c)[:2]
+        if _within_reach(size):
+            return q
+    return _far_chord(x, y, c)
 
 
-def _squared_chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
-    """``q`` and ``2 c (|x|^2 + |y|^2)``, both ``(..., 1)`` in float64.
-
-    With ``s = x + y`` and ``d = y - x`` the chord solves ``q^2 + 2 b q = C`` where ``2 b = |s|^2 + 4 - |d|^2`` and
-    ``C = |d|^2 (|s|^2 + 4) - (d.s)^2``.
-    """
-    x, y = widen(x), widen(y)
-    delta, total = y - x, x + y
-    ss, ds, dd = (_times(q, c) for q in (square_norm(total), dot(delta, total), square_norm(delta)))
-    product, b = dd * (ss + 4) - ds * ds, (ss - dd) / 2 + 2
-    bottom = b.abs() + torch.sqrt(product + b * b)
-    return torch.where(b > 0, product / bottom, bottom), ss + dd
+@blocked
+def _far_chord(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    return far_pair(x, y, c).q
 
 
-def _squared_chord_back(
-    x: Tensor, y: Tensor, grad: Tensor, c: Curvature, by_curvature: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Gradients of ``q = c |d|^2 - (t_y - t_x)^2`` with respect to ``x``, ``y`` and, by row, to ``c``."""
-    wide_x, wide_y = widen(x), widen(y)
-    delta = wide_y - wide_x
-    tx, ty = torch.sqrt(1 + square_norm(wide_x) * c), torch.sqrt(1 + square_norm(wide_y) * c)
-    ahead = dot(delta, wide_x + wide_y) * c / (tx + ty)
+def _near_chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The squared chord, the squared norms of both points, and two numbers that its gradient needs."""
+    pair = NearPair(x, y, c)
+    return pair.q, pair.qx + pair.qy, pair.ahead / pair.tx, pair.ahead / pair.ty
+
+
+def _near_chord_back(x: Tensor, y: Tensor, ax: Tensor, ay: Tensor, grad: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
+    """Gradients of ``q = c |d|^2 - (t_y - t_x)^2`` with respect to ``x`` and ``y``."""
+    x, y = space_of(x), space_of(y)
     twice = 2 * c * grad
-    by_c = None
-    if by_curvature:
-        by_c = grad * (square_norm(delta) - ahead * ahead * (1 + 1 / (tx * ty)) / c)
-    along = delta.mul_(twice)
-    gx = wide_x.mul(twice * ahead / tx).sub_(along)
-    gy = along.addcmul_(wide_y, twice * ahead / ty, value=-1)
-    return gx.to(x.dtype), gy.to(y.dtype), by_c
+    delta = (y - x).mul_(twice)
+    gx = (x * (twice * ax)).sub_(delta)
+    return gx.float(), delta.addcmul_(y, twice * ay, value=-1).float()
 
 
 class _SquaredChord(Function):
-    """:func:`_squared_chord` with its own gradient: autograd stores several times as much."""
+    """:func:`_near_chord` with its own gradient: autograd stores several times as much."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
         ctx.c = None if isinstance(c, Tensor) else c
-        q, size = _by_blocks(_squared_chord, (x, y), c)
+        q, size, ax, ay = in_blocks(_near_chord, (x, y), c)
         ctx.mark_non_differentiable(size)
-        ctx.save_for_backward(x, y, *([c] if isinstance(c, Tensor) else []))
+        ctx.save_for_backward(x, y, q, ax, ay, *([c] if isinstance(c, Tensor) else []))
         return q, size
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        x, y, *learned = ctx.saved_tensors
+        x, y, q, ax, ay, *learned = ctx.saved_tensors
         c = learned[0] if learned else ctx.c
         if torch.is_grad_enabled():
-            return tuple(backward_of(lambda *args: _squared_chord(*args)[0], [x, y, c], ctx.needs_input_grad, grad))
-        gx, gy, by_c = _by_blocks(_squared_chord_back, (x, y, grad), c, ctx.needs_input_grad[2])
-        return gx.sum_to_size(x.shape), gy.sum_to_size(y.shape), None if by_c is None else by_c.sum_to_size(c.shape)
+            return tuple(backward_of(lambda *args: NearPair(*args).q, [x, y, c], ctx.needs_input_grad, grad))
+        gx, gy = in_blocks(_near_chord_back, (x, y, ax, ay, grad), c)
+        by_c = (grad * (q - ax * ay) / c).sum_to_size(c.shape) if ctx.needs_input_grad[2] else None
+        return gx.sum_to_size(x.shape), gy.sum_to_size(y.shape), by_c
 
 
 def far_pair(x: Tensor, y: Tensor, c: Curvature) -> Pair:
@@ -163,10 +177,6 @@ class Pair:
         same = (self.delta == 0).all(-1, keepdim=True)
         self.b2 = saturate_gradient(torch.where(acute, share * across, (product - inner) / 2).masked_fill(same, 0))
         self.q = 4 * (self.a * self.a + self.b2)
-
-    def distance(self) -> Tensor:
-        """Unit-curvature distance ``(..., 1)``."""
-        return distance_from_square(self.q)
 
     def radial(self) -> Tensor:
         """Radial part ``(..., 1)`` of ``y`` as seen from ``x``, times sinh(distance); ``x`` is not the origin."""

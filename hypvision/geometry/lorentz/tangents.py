@@ -39,7 +39,7 @@ from .frame import (
     _scaled_tangent,
     _times,
 )
-from .pairs import far_pair, near_chord
+from .pairs import far_pair, near_pair, space_of
 from .points import _from_space
 
 
@@ -144,20 +144,14 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 @blocked
 def _logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    pair = near_chord(x, y, c)
+    pair = near_pair(x, y, c)
     if pair is None:
         return _logmap_far(x, y, c)
-    x, y = widen(pair.x), widen(pair.y)
-    quarter = pair.q / 4
-    factor = asinhc_sqrt(quarter) * torch.rsqrt(1 + quarter)  # distance / sinh(distance)
-    space = torch.addcmul(y * factor, x, factor * (1 + pair.q / 2), value=-1)
-    time = _times(dot(x, space), _root(c)) / _time(x, c)
-    return _join(time.float(), space.float())
-
-
-def _time(space: Tensor, c: Curvature) -> Tensor:
-    """Time, in units of the radius of curvature, of points given by space parts for which nothing overflows."""
-    return torch.sqrt(1 + _times(square_norm(space), c))
+    half = pair.q / 2
+    factor = asinhc_sqrt(half / 2) * torch.rsqrt(1 + half / 2)  # distance / sinh(distance)
+    out = torch.addcmul(pair.delta, pair.x, half, value=-1) * factor
+    out[..., :1] = _times((pair.along - half * pair.qx) * factor / pair.tx, 1 / _root(c))
+    return out.float()
 
 
 def _logmap_far(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
@@ -292,15 +286,15 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 
 @blocked
 def _transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    pair = near_chord(x, y, c) if v.dtype == torch.float32 else None
+    pair = near_pair(x, y, c) if v.dtype == torch.float32 else None
     if pair is None or torch.linalg.vector_norm(v.detach()).item() > _SHORT:
         return _transp_far(x, y, v, c)
-    x, y, v = widen(pair.x), widen(pair.y), widen(v[..., 1:])
-    time, other = _time(x, c), _time(y, c)
-    along = dot(x, v) * (other / time)
-    share = _times(dot(y, v) - along, c) / (2 + pair.q / 2)
-    out = torch.addcmul(v, x + y, share)
-    return _join(_times(dot(y, out), _root(c)) / other, out).float()
+    v, root = space_of(v), _root(c)
+    radial, beyond = _times(dot(pair.x, v), root), _times(dot(pair.delta, v), root)
+    share = (beyond - radial * pair.ahead / pair.tx) / (2 + pair.q / 2)
+    out = torch.addcmul(v, torch.add(pair.delta, pair.x, alpha=2), _times(share, root))
+    out[..., :1] = (radial + beyond + share * (pair.qx + pair.qy + pair.along)) / pair.ty
+    return out.float()
 
 
 def _transp_far(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
