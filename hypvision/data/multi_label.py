@@ -67,11 +67,8 @@ class MultiLabelDataset(_ImageDataset):
         elif classes is not None:
             source = "'classes' of the data set"
             names = list(check_classes(enumerate(classes), source, "Correct them.").values())
-        if columns and not set(names) <= set(own):  # the labels of a class without a column would all be 0
-            difference = name_difference(own, f"The table '{ann_file}'", names, source)
-            raise HypvisionError(
-                f"{difference} Give the table a column for each class, of the same name, with 1 or 0 for each image."
-            )
+        self.table, self._columns = str(ann_file), own if columns else None
+        self._check_columns(names, source)
         self.paths = [str(self.root / image) for image in rows]
         if missing := [path for path in self.paths if not Path(path).is_file()]:
             raise HypvisionError(
@@ -94,6 +91,20 @@ class MultiLabelDataset(_ImageDataset):
         self.usage.use("images", len(rows))
         self.usage.use("labels", int(self.labels.sum()))
         self.count_classes()
+
+    def use_classes(self, names: Sequence[str]) -> None:
+        """Give the labels columns (N, C) in the order of another list of class names, which has all of their own."""
+        self._check_columns(names, "the model and the training data")
+        labels = np.zeros((len(self.labels), len(names)), dtype=np.float32)
+        labels[:, [list(names).index(name) for name in self.metainfo["classes"]]] = self.labels
+        self.labels, self.metainfo["classes"] = labels, tuple(names)
+
+    def _check_columns(self, names: Sequence[str], source: str) -> None:
+        if self._columns is not None and not set(names) <= set(self._columns):  # labels of the others would all be 0
+            difference = name_difference(self._columns, f"The table '{self.table}'", names, source)
+            raise HypvisionError(
+                f"{difference} Give the table a column for each class, of the same name, with 1 or 0 for each image."
+            )
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return dict(inputs=self.transform(self.read(index)), label=torch.from_numpy(self.labels[index]), index=index)

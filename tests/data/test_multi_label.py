@@ -61,6 +61,19 @@ def test_a_class_without_a_column_is_no_row_of_zeros(folder, train):
             dataset(folder, "image,cat,Dog\na.png,1,0\n", classes=classes)
 
 
+def test_tables_that_are_not_given_the_classes_follow_them_later(folder):
+    """As the engine does it where the data set of a part has no ``classes``."""
+    data = dataset(folder, TABLES["columns.csv"])
+    data.use_classes(["owl", "dog", "cat"])
+    assert data.labels.tolist() == [[1, 0, 1], [0] * 3, [0, 1, 0]] and data.metainfo["classes"] == ("owl", "dog", "cat")
+    data = dataset(folder, "image,labels\nc.png,dog\n")
+    data.use_classes(["cat", "dog"])
+    assert data[0]["label"].tolist() == [0.0, 1.0]
+    data = dataset(folder, "image,dog\nc.png,1\n")
+    with pytest.raises(HypvisionError, match="table.csv': 1 classes. The model .*'cat' only there"):
+        data.use_classes(["cat", "dog"])
+
+
 def test_images_labels_and_classes_are_counted(folder):
     (usage,) = usages(dataset(folder, TABLES["columns.csv"]))
     assert str(usage).endswith("table.csv': used 3 of 3 images, 3 of 3 labels, 3 of 3 classes.")

@@ -69,6 +69,7 @@ def shrink(config, name, data):
     config.train_cfg = dict(type="IterBasedTrainLoop", max_iters=1, val_interval=10)
     if name not in WHOLE:
         config.param_scheduler = []
+        config.optim_wrapper.optimizer.lr *= 1e-3  # as a warm-up begins: one step at the whole rate may diverge
     config.default_hooks.checkpoint = dict(type="CheckpointHook", by_epoch=False, interval=10, save_last=False)
     config.auto_scale_lr = None
     for loader in (config.train_dataloader, config.val_dataloader):

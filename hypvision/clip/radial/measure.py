@@ -22,6 +22,7 @@ from hypvision.clip.radial.traversal import Step, traverse
 from hypvision.clip.spaces import Hyperboloid, Space, Sphere
 from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError, require_finite
+from hypvision.files import name_of, on_disk
 from hypvision.images import SUFFIXES, leaving_out, open_image, require_all
 
 _Path = TypeVar("_Path")  # of a file, or what else can be opened
@@ -220,8 +221,8 @@ def measure_tree(clip: CLIPBundle, folder: str | Path, tree: LabelTree, template
     """:func:`~hypvision.clip.radial.retrieval.tree_recall` of the images in one folder a class, which are classes of
     the ``tree``, whose nodes of equal names are one; names are put into the ``template``."""
     folder = Path(folder).expanduser()
-    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
-    paths = [(path, label) for label, name in enumerate(classes) for path in sorted((folder / name).rglob("*"))
+    classes = sorted(name_of(entry.name) for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+    paths = [(path, label) for label, name in enumerate(classes) for path in sorted((folder / on_disk(name)).rglob("*"))
              if path.suffix.lower() in SUFFIXES]  # fmt: skip
     if not paths:
         raise HypvisionError(
