@@ -105,7 +105,7 @@ def read_emoji(root: str | Path, split: str) -> tuple[list[Emoji], tuple[str, ..
 def _read(kind: Any, path: Path) -> Any:
     if not path.is_file():
         raise HypvisionError(
-            f"{why_no_file(path, 'table')} A folder of emoji has emoji.json, images/STYLE/ID.png, splits/classes.json "
+            f"{why_no_file(path, 'file')} A folder of emoji has emoji.json, images/STYLE/ID.png, splits/classes.json "
             "and splits/emoji_split.json; give its place with --cfg-options data_root=FOLDER."
         )
     return read_record(kind, path, "Replace it by an intact copy.", extra=True)

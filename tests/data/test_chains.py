@@ -61,7 +61,7 @@ def test_mistakes_are_told_with_their_line(tmp_path, text, message):
 
 
 def test_files_that_are_none(tmp_path):
-    with pytest.raises(HypvisionError, match="no chains"):
+    with pytest.raises(HypvisionError, match="no table of chains"):
         read_chains(tmp_path / "nowhere.csv")
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"id,captions\n1,a => b\n" * 50)[:-12])
     (tmp_path / "b.csv").write_bytes(b"id,captions\n1,\xff => b\n")

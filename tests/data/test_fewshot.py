@@ -400,7 +400,7 @@ def test_mistakes_are_explained(tmp_path):
     fails("no training images of 'b', the class of '.*/e'", load_split, "sun397", tmp_path)
     file.write_text('{"train": [["a", 0, "b"]], "val": [], "test": [["b", 0, "b"]]}')
     (image,) = FewShotDataset(str(tmp_path), "sun397", part="test").paths
-    fails(f"'{image}' .*--skip-broken", FewShotDataset(str(tmp_path), "sun397", part="test").__getitem__, 0)
+    fails(f"'{image}'.*--skip-broken", FewShotDataset(str(tmp_path), "sun397", part="test").__getitem__, 0)
     (tmp_path / "mine").mkdir()
     fails("is no few-shot data set: expected there a split.json", load_split, "mine", tmp_path)
     folders(tmp_path, "mine/train", ["a"], 1)

@@ -211,9 +211,9 @@ ELSEWHERE = {  # these need packages, or read other files by the same code
 
 
 def test_every_format_of_mmdet_is_counted():
-    kinds = {
-        name: kind for name, kind in DATASETS.module_dict.items() if issubclass(kind, detection.CountedDataset.__base__)
-    }
+    base = detection.CountedDataset.__base__
+    kinds = {name: kind for name, kind in DATASETS.module_dict.items() if issubclass(kind, base)}
+    kinds = {name: kind for name, kind in kinds.items() if "open_vocabulary" not in kind.__module__}  # has no files
     assert [name for name, kind in kinds.items() if not issubclass(kind, detection.CountedDataset)] == []
     stock = {name for name, kind in kinds.items() if issubclass(kind, detection._StockDataset)}
     assert stock == set(STOCK) | ELSEWHERE
