@@ -39,7 +39,7 @@ class Group(NamedTuple):
     examples: tuple[str, str]
 
 
-# : Groups of commands by name, each with a title and two examples.
+#: Groups of commands by name, each with a title and two examples.
 GROUPS = {
     "": Group(
         "models and images",
@@ -74,7 +74,7 @@ GROUPS = {
     "data": Group("data sets", ("hypvision data make shapes --layout coco", "hypvision data prepare voc20 SOURCE OUT")),
 }
 
-# : Commands by name; ``"GROUP NAME"`` for a command of a group.
+#: Commands by name; ``"GROUP NAME"`` for a command of a group.
 COMMANDS = {
     "train": Command("train", "train a classifier, segmenter, detector or language model"),
     "test": Command("train", "measure a checkpoint on test data"),
