@@ -580,8 +580,6 @@ def root_slope(q: Tensor, out: Tensor, end: Tensor, series: Sequence[float], gra
 
 
 def _safe_sqrt(x: Tensor) -> Tensor:
-    if not torch.is_grad_enabled():
-        return x.clamp(min=0).sqrt()
     none = x <= 0  # not x > 0, so that NaN stays NaN
     root = torch.sqrt(torch.where(none, torch.ones_like(x), x))
     return torch.where(none, torch.zeros_like(x), root)

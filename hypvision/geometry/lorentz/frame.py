@@ -65,10 +65,6 @@ def _bound(v: Tensor, c: Curvature, limit: float) -> tuple[float | Tensor, Tenso
         return 1.0, q
     over = torch.isinf(q)  # in these rows the norm overflows: use the largest coordinate
     largest = _overflowing(v, over)
-    if not torch.is_grad_enabled():  # the same in fewer operations, for exporters
-        q = torch.where(over, largest * math.inf, q)
-        factor = math.sqrt(limit / v.shape[-1]) / _root(c) / largest
-        return torch.where(over, factor, torch.sqrt(limit / q.clamp(min=limit))), q.clamp(max=limit)
     # 0 instead of the infinite square: otherwise the gradient of the curvature would be infinity times 0
     q = torch.where(over, largest * math.inf, torch.where(over, 0.0, square) * c)
     with torch.no_grad():
