@@ -106,7 +106,7 @@ def held_out(config: str) -> dict[str, Any]:
 LITE, MAPPER = "himapper/efficientnet-lite0_10e_grocery.py", "himapper/himapper-efficientnet-lite0_10e_grocery.py"
 RETRIEVAL, CHARACTERS = "lhier/{}_efficientnet-lite0_20e_grocery.py", "lhier/{}_resnet10t_40e_omniglot.py"
 METHODS = {"Proxy-Anchor": "euclid", "HIER": "hier", "LHIER": "lhier"}
-SCENES = "hyperbolic-clip/{}_1500i_scenes.py"
+SCENES = "hyperbolic-clip/{}_500i_scenes.py"
 CLIPS = {"CLIP": "clip-emoji", "MERU": "meru-emoji", "HyCoCLIP": "hycoclip-emoji"}
 MODULES = {"a third of the rate": 0.3, "the rate": 1.0, "three times the rate": 3.0}
 
@@ -152,8 +152,8 @@ CHOICES: dict[str, dict[str, Choice]] = {
     "clip": {
         name: Choice(
             SCENES.format(key),
-            rates(2e-3, 4e-3, 8e-3),
-            {"train_cfg.max_iters": 500, "train_cfg.val_interval": 250, "param_scheduler": SHORT},
+            rates(2e-3, 4e-3),
+            {"train_cfg.max_iters": 250, "train_cfg.val_interval": 250, "param_scheduler": SHORT},
         )
         for name, key in CLIPS.items()
     },

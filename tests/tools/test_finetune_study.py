@@ -55,7 +55,7 @@ def test_trials_change_what_they_are_called_by(tool):
             for change in candidates.values():
                 loaded = load_config(tool["CONFIGS"] / config, {**change, **trial})
                 if study == "clip":
-                    assert loaded.train_cfg.max_iters == 500 and len(loaded.param_scheduler) == 1
+                    assert loaded.train_cfg.max_iters == 250 and len(loaded.param_scheduler) == 1
                 else:
                     assert loaded.train_cfg.max_epochs == loaded.param_scheduler[1].end < 20
                 for part in ("train_dataloader", "val_dataloader", "train_cfg", "param_scheduler"):

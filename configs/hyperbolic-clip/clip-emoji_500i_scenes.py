@@ -19,9 +19,9 @@ train_dataloader = dict(
 )
 val_evaluator = dict(type="ZeroShotAccuracy", topk=(1, 5))
 test_evaluator = [val_evaluator, dict(type="HierarchicalErrors")]
-train_cfg = dict(max_iters=1500, val_interval=500)
+train_cfg = dict(max_iters=500, val_interval=250)
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.02, begin=0, end=100, by_epoch=False),
-    dict(type="LinearLR", start_factor=1.0, end_factor=0.01, begin=1350, end=1500, by_epoch=False),
+    dict(type="LinearLR", start_factor=1.0, end_factor=0.01, begin=400, end=500, by_epoch=False),
 ]
 default_hooks = dict(logger=dict(log_metric_by_epoch=False))

@@ -1,3 +1,3 @@
 # MERU: the same network and data on a hyperboloid, with entailment of images by their texts.
-_base_ = ["./clip-emoji_1500i_scenes.py"]
+_base_ = ["./clip-emoji_500i_scenes.py"]
 model = dict(clip=dict(geometry="lorentz"))
