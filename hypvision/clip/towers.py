@@ -103,11 +103,7 @@ def embedding_size(model: nn.Module) -> int:
 
 
 def vision_tower(model: nn.Module) -> Tower:
-    """The image tower.
-
-    Raises:
-        HypvisionError: it is not a ViT.
-    """
+    """The image tower, if it is a ViT; an error says if it is not."""
     for tower in find_towers(model):
         if tower.modality == "vision":
             return tower
