@@ -41,9 +41,6 @@ def draw_traversal(
         found: what the way passes.
         path: of the file.
         end: the photo where the way ends; None: it ends at the root.
-
-    Raises:
-        HypvisionError: matplotlib is missing, or the place is not writable.
     """
     texts = [each for each in found if each.image is None]
     pictures = [each for each in found if each.image is not None]

@@ -177,9 +177,6 @@ def walk_images(
     """The walk of each image, or of the image in a file, through texts (``words``), from general to specific; ``space``
     with a root, by default that of :func:`rooted`; ``steps`` and ``walk`` of
     :func:`~hypvision.clip.radial.traversal.traverse`.
-
-    Raises:
-        HypvisionError: no texts, or an image that cannot be read.
     """
     embedded, texts = embed_images(clip, images), embed_texts(clip.model, clip.tokenizer, words)
     return [traverse(image, texts, words, space or rooted(clip), steps, walk) for image in embedded]
