@@ -94,7 +94,7 @@ def find_images(names: Iterable[str | Path], videos: Collection[str] = ()) -> li
         videos: endings of videos, which are found too; none: only images are.
 
     Raises:
-        HypvisionError: one of them names nothing.
+        HypvisionError: nothing is found for one of them.
     """
     found: dict[Path, None] = {}
     for name in names:
@@ -174,7 +174,8 @@ def output_names(paths: Sequence[Path]) -> list[str]:
 
 @contextmanager
 def leaving_out(file: str | Path, failed: list[str] | None) -> Iterator[None]:
-    """Context that leaves an image out after an error of it, whose message is added to ``failed``; None: it raises."""
+    """Context that skips an image which raises an error and adds the message to ``failed``; None: the error is
+    raised."""
     try:
         yield
     except HypvisionError as error:
@@ -184,10 +185,11 @@ def leaving_out(file: str | Path, failed: list[str] | None) -> Iterator[None]:
 
 
 def require_all(failed: Sequence[str], done: int) -> None:
-    """How a command ends that has left images out (:func:`leaving_out`), when it has written what it could.
+    """Raise the final error of a command that has skipped images (:func:`leaving_out`), after it has written all other
+    results.
 
     Raises:
-        HypvisionError: there are messages of images left out; ``done`` of the others were used.
+        HypvisionError: images were skipped; the message also says that ``done`` others were used.
     """
     if failed:
         how_many = f"{len(failed)} of {len(failed) + done} images are left out. " if done else ""
@@ -213,11 +215,11 @@ def check_normalisation(transform: Mapping[str, Any] | Callable[..., Any], chann
 def open_channels(source: str | Path | Image.Image | np.ndarray, channels: int) -> Image.Image:
     """An image of 1 (grey), 3 (RGB, as :func:`open_image`) or 4 channels of 8 bits, the right way up.
 
-    Of four channels none is taken for transparency, which would blend or blacken the others: Pillow's mode is CMYK,
-    whatever they mean.
+    The mode of an image of four channels is CMYK, whatever its channels mean, because Pillow would treat the fourth
+    channel of RGBA as transparency and change the others.
 
     Raises:
-        HypvisionError: as for :func:`open_image`; or the image has not 4 channels.
+        HypvisionError: as for :func:`open_image`; or the image does not have 4 channels.
     """
     one_of((1, 3, 4), channels=channels)
     if channels == 3:

@@ -268,7 +268,7 @@ def test_nothing_detected_is_a_precision_of_zero(tmp_path, caplog):
 
 def test_objects_of_no_class_are_named(tmp_path):
     [block] = blocks("Boxes: VOC's XML")
-    with pytest.raises(HypvisionError, match=r"\.xml' has an object 'cats', which is no class.*mean cat.*ignored"):
+    with pytest.raises(HypvisionError, match=r"\.xml' has an object 'cats', which is not a class.*mean cat.*ignored"):
         run(block, voc(tmp_path / "data", other="cats"), tmp_path, **small("two"))
 
 

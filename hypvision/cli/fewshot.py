@@ -144,7 +144,7 @@ def settings_of(args: Namespace):
 
 
 def run_one(spec, settings, out) -> dict[str, float]:
-    """One cell, told in a line; a process of its own may call it."""
+    """Train and test one cell of the grid and print its result in a line; may be called in a separate process."""
     import hypvision.tasks  # noqa: F401 - registers what configs name
     from hypvision.engine.checks import readable_errors
     from hypvision.tasks.few_shot_benchmark import run_cell

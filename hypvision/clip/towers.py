@@ -230,13 +230,13 @@ def encode_text(
     prompts: PromptTokens | None = None,
     embeddings: Tensor | None = None,
 ) -> Tensor:
-    """Text embeddings (T, E) as ``model.encode_text`` gives them, for less work.
+    """Text embeddings (T, E), equal to those of ``model.encode_text`` and faster to compute.
 
     Args:
         model: an open_clip model.
         tokens: (T, L) token numbers.
         normalize: to points of :func:`hypvision.clip.spaces.space_of`; CLIP's have unit length.
-        cut: drop the padding after the longest text where a causal mask makes that exact.
+        cut: drop the padding after the longest text, if the mask is causal, so that the result is the same.
         prompts: learned tokens; default: what the model gives (:func:`set_prompts`).
         embeddings: (T, L, width) in place of those of the tokens, which still say where a text ends; for learned words
             anywhere in it.
@@ -271,7 +271,7 @@ def encode_text(
                 "positions of the text tower. Use shorter texts or fewer prompt tokens."
             )
         x = x + positions[: x.shape[1]]
-    else:  # texts always have the full context length
+    else:  # texts have the full context length
         x = sequence.enter(0, x + positions[: x.shape[1]])
 
     def pooled() -> Tensor:
@@ -335,7 +335,7 @@ def _pool(text: Any) -> str | None:
 
 
 def _can_be_cut(text: Any) -> bool:
-    """Whether what follows the end of a text cannot change its embedding."""
+    """Whether the embedding of a text is independent of the tokens after its end."""
     return _is_causal(text) and _pool(text) in ("argmax", "eos") and not getattr(text, "use_pad_mask", False)
 
 
@@ -445,8 +445,8 @@ def encode_image(model: Any, images: Tensor, normalize: bool = False, prompts: P
 
 
 def class_token_features(visual: Any, images: Tensor) -> Tensor:
-    """The output (B, E) of ``visual(images)``, with less work for timm's plain ViT that pools the class token: the last
-    block computes that token alone."""
+    """The output (B, E) of ``visual(images)``. For timm's plain ViT that pools the class token, the last block computes
+    only that token, which saves time."""
     trunk: Any = getattr(visual, "trunk", None)
     blocks: Any = getattr(trunk, "blocks", None)
     plain = blocks is not None and getattr(trunk, "global_pool", "") == "token" and _is_plain_timm(blocks[-1])
@@ -513,7 +513,8 @@ def encode_dense(
         raise HypvisionError(f"The image has {height} x {width} pixels, less than one patch of {rows} x {columns}.")
     if height % rows or width % columns:
         raise HypvisionError(
-            f"The image has {height} x {width} pixels, no multiple of the patch of {rows} x {columns}. Resize it first."
+            f"The image has {height} x {width} pixels, which is not a multiple of the patch of {rows} x {columns}. "
+            "Resize it first."
         )
     if bad := [number for number in hooks if not 0 <= number < len(tower.blocks)]:
         raise HypvisionError(f"There is no image block {bad[0]}: the tower has blocks 0 to {len(tower.blocks) - 1}.")

@@ -37,7 +37,7 @@ class Terms:
     Attributes:
         names: of the nodes, by id.
         broader: the node above each node; where there are several, the first. Top nodes have none.
-        meaning: the node that a word means, of several its best known.
+        meaning: the node of a word; for a word with several meanings the most common one.
         top: nodes at the top of every path that chains omit because they are too general.
     """
 
@@ -54,7 +54,7 @@ class Terms:
         return children
 
     def path(self, node: str) -> list[str]:
-        """The nodes from the top to ``node``; an error if they go in a circle."""
+        """The nodes from the top to ``node``; raises an error if they form a cycle."""
         path = [node]
         while (above := self.broader.get(path[-1])) is not None:
             if above in path:
@@ -65,8 +65,8 @@ class Terms:
         return path[::-1]
 
     def siblings(self, path: Sequence[str]) -> list[str]:
-        """Nodes beside the last one of a path from the top: other children of the nearest node above it that has any;
-        of a top node the other top nodes."""
+        """Siblings of the last node of a path from the top: the other children of the nearest node above it that has
+        any; for a top node the other top nodes."""
         for below, above in zip(path[::-1], path[-2::-1]):
             if others := [child for child in self._children[above] if child != below]:
                 return others
@@ -78,7 +78,7 @@ def read_terms(path: str | Path) -> Terms:
     """A table of broader terms: a csv with the columns ``word,broader``, or the folder of a WordNet export.
 
     Raises:
-        HypvisionError: no such file or folder, or columns that are missing; with the line.
+        HypvisionError: there is no such file or folder, or a column is missing; the message gives the line.
     """
     path = Path(path).expanduser()
     broader: dict[str, str] = {}
@@ -137,8 +137,8 @@ def _rows(path: Path, columns: tuple[str, ...], delimiter: str) -> list[tuple[in
 def _term_in(caption: str, terms: Terms) -> tuple[str, str, str] | None:
     """The main term of a caption: as written, its dictionary form, and its node.
 
-    The last term of the first run of terms ("blue bird" in "a blue bird on a branch"), or what a measure is of ("ramen"
-    in "a bowl of ramen").
+    The main term of a text: the last term of the first group of terms ("blue bird" in "a blue bird on a branch"), or
+    the thing that a measure refers to ("ramen" in "a bowl of ramen").
     """
     words = re.findall(r"[\w'-]+", caption)
     found, place = None, 0

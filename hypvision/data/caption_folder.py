@@ -7,7 +7,7 @@
 
 or, a line for each caption, ``{"image": "a.jpg", "caption": "a dog under a tree", "boxes": [{"box": [10, 20, 80, 90],
 "words": "a dog"}, ...]}``. Boxes are in pixels of the image as it is shown, right and bottom outside; an image may have
-several captions. :mod:`hypvision.data.shards` is for what is too large for a folder.
+several captions. :mod:`hypvision.data.shards` reads data that is too large for a folder.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def read_captions(root: str | Path) -> list[Captioned]:
     """The captions of a folder, with the boxes of each.
 
     Raises:
-        HypvisionError: no table, a line that is not as expected, an image that does not exist, a caption without words,
-            or a box outside of its image.
+        HypvisionError: the table is missing, a line has the wrong form, an image does not exist, a caption is empty, or
+            a box lies outside of its image.
     """
     root = Path(root).expanduser()
     if (table := find_captions(root)) is None:

@@ -51,8 +51,8 @@ def read_chains(path: str | Path) -> list[Chain]:
     Texts are cut at ``=>`` and stripped; spaces within them stay.
 
     Raises:
-        HypvisionError: no such file, not a csv of one of the schemas above, chains of different lengths or of fewer
-            than two texts, an empty text; with the line.
+        HypvisionError: the file is missing or not a csv of one of the schemas above, chains have different lengths or
+            fewer than two texts, or a text is empty; the message gives the line.
     """
     path = Path(path).expanduser()
     if not path.is_file():
@@ -93,7 +93,7 @@ def _split(chain: str, where: str) -> tuple[str, ...]:
         raise HypvisionError(f"{where}: level {texts.index('') + 1} of '{chain.strip():.80}' is empty.")
     if len(texts) < 2:
         raise HypvisionError(
-            f"{where}: '{chain:.80}' is no chain. At least two texts joined by '{SEPARATOR}' are needed."
+            f"{where}: '{chain:.80}' is not a chain. Expected: at least two texts joined by '{SEPARATOR}'."
         )
     return texts
 
@@ -117,8 +117,8 @@ def _join(texts: Sequence[str]) -> str:
 def with_negatives(chains: Sequence[Chain], seed: int = 0) -> list[Chain]:
     """Chains with negatives from their siblings.
 
-    The negative of a text is the text at its level of another chain, drawn from those that share as many levels above
-    it as there are. So it fits the text before, where any does, and is not the text itself.
+    The negative of a text is the text at the same level of another chain, drawn from the chains that share the most
+    levels above it. So the negative fits the text one level above, if any text does, and differs from the text itself.
     """
     rng = np.random.default_rng(seed)
     depth = len(chains[0].texts)

@@ -124,7 +124,7 @@ def export(
         layout: ``"imagefolder"`` (single objects), ``"ade"`` or ``"coco"`` (scenes).
         train, val: numbers of images.
         size: side, or (height, width), in pixels; at least 32.
-        seed: which of the many data sets.
+        seed: each seed gives another data set.
         level: what the classes are: ``"kind"`` (4), ``"shape"`` (16) or ``"instance"`` (384; 16-bit ADE masks).
         overwrite: replace another data set of ours that lies in ``out``.
 
@@ -180,7 +180,7 @@ def export_emoji(
         pale: share of white in the photos, 0 to 1: the emoji stand out more, and less training is enough.
 
     Raises:
-        HypvisionError: as :func:`export`, or a folder does not hold what it should.
+        HypvisionError: as for :func:`export`, or a folder lacks the expected files.
     """
     from .emoji_scenes import EmojiScenes  # imports mmengine
 

@@ -21,8 +21,8 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def class_names(root: Path, usage: Usage, wanted: Collection[str] | None = None) -> list[str]:
-    """The folders in ``root``, sorted, without hidden ones and, as far as the ``wanted`` classes are known, others;
-    ``usage`` counts those that are left out."""
+    """The folders in ``root``, sorted, without hidden folders and, if ``wanted`` classes are given, without other
+    classes; ``usage`` counts the folders that are left out."""
     found = []
     for name, entry in sorted((name_of(entry.name), entry) for entry in os.scandir(root)):
         if wanted is not None and name in wanted:
@@ -86,11 +86,12 @@ def check_depth(
     classes: Sequence[str],
     remedy: str = "Give '{}' as root, or correct data_root; if they really are the classes, name them: classes=(...).",
 ) -> None:
-    """Refuse a root that lies one folder above or below that of the classes; in the ``remedy``, ``{}`` stands for the
-    folder one deeper.
+    """Raise an error for a root that lies one folder above or below that of the classes; in the ``remedy``, ``{}``
+    stands for the folder one level deeper.
 
     Raises:
-        HypvisionError: the only class holds folders alone, or all classes are called as parts of a data set are.
+        HypvisionError: the only class folder contains nothing but folders, or all classes have names of parts such as
+            "train" and "val".
     """
     if len(classes) > 1 and not {name.lower() for name in classes} <= _PARTS:
         return

@@ -52,7 +52,7 @@ def voc_labels(labels: np.ndarray, background: bool) -> np.ndarray:
 
 
 def _plain(name: str) -> str:
-    """Check that an image name from a list is no path to another folder."""
+    """Check that an image name from a list does not lead to another folder."""
     if Path(name).name != name:
         raise HypvisionError(f"'{name}' is not the name of an image: it leads to another folder. Correct the list.")
     return name
@@ -161,7 +161,7 @@ def _voc(background: bool) -> Callable[[Path], Iterator[Item]]:
     return items
 
 
-# Name -> (function that lists the items of a source, suffix of the label maps, largest short side)
+# name -> (function that lists the items of a source, suffix of the label maps, largest short side)
 PREPARED: dict[str, tuple[Callable[[Path], Iterator[Item]], str, int | None]] = {
     "ade847": (_ade847, ".tif", 512),
     "pc59": (_pc59, ".png", None),
@@ -202,7 +202,7 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
 
 
 def _write(source_image: Path, labels: np.ndarray, image_path: Path, label_path: Path, limit: int | None) -> None:
-    """The image first, the label map last: what has a label map is complete."""
+    """Write the label map after the image: an item with a label map is then complete."""
     short = min(labels.shape)
     if limit is not None and short > limit:
         cv2 = require("cv2", "mm")

@@ -2,8 +2,8 @@
 
 An image shows coloured, textured shapes on a soft grey ground. A shape belongs to a kind, and some shapes (a house, a
 car) are wholes made of parts: see :data:`TAXONOMY` and :data:`PARTS`. Sample ``index`` of a split is drawn from a
-random stream of its own, seeded by (seed, split, index). It is the same whatever was drawn before it, in whichever
-process, at whatever level its label is asked for; and the splits share no stream.
+random stream of its own, seeded by (seed, split, index). A sample does therefore not depend on other samples, on the
+process or on the level of its label, and different splits never share a stream.
 
     >>> train = ShapesClassification("train", length=1000, size=64, level="shape")
     >>> image, label = train[0]                      # a PIL image and an int
@@ -56,10 +56,10 @@ def make_object(
     """Draw sample ``index`` of the classification data: one object, large, anywhere in the image.
 
     Args:
-        index: number of the sample, from 0; there is no end.
+        index: number of the sample, from 0 and without upper limit.
         split: ``train``, ``val`` or ``test``.
         size: side, or (height, width), in pixels; at least 32.
-        seed: which of the many data sets, from 0 to 2**32 - 1.
+        seed: an integer from 0 to 2**32 - 1; each seed gives another data set.
 
     Returns:
         The image, uint8 (height, width, 3), and its instance label; :meth:`Taxonomy.ancestors` leads to other levels.
@@ -145,7 +145,7 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class Scene:
-    """An image of one to five objects and all that is true of it. H, W: height and width; N: number of objects.
+    """An image of one to five objects with its complete annotation. H, W: height and width; N: number of objects.
 
     Attributes:
         image: the image, RGB.
@@ -153,7 +153,7 @@ class Scene:
         instances: uint8 (H, W), 0 on the ground, ``i + 1`` where object ``i`` is visible.
         parts: uint8 (H, W), 0 or the number of the part (``PARTS[number - 1]``) of a composite shape.
         captions: four true sentences, from general to specific.
-        contradictions: four false ones, each in the form of the caption beside it.
+        contradictions: four false captions, each in the form of the true caption at the same position.
     """
 
     image: Image.Image
@@ -255,7 +255,7 @@ class ShapesClassification(Dataset):
         split: ``train``, ``val`` or ``test``; they never share an image.
         length: number of samples; classes are balanced (see :func:`make_object`).
         size: side, or (height, width), in pixels; at least 32.
-        seed: which of the many data sets, from 0 to 2**32 - 1.
+        seed: an integer from 0 to 2**32 - 1; each seed gives another data set.
         level: ``kind`` (4 classes), ``shape`` (16) or ``instance`` (384).
         all_levels: return the labels of all levels, (kind, shape, instance), instead of the one at ``level``.
         transform: applied to the PIL image.

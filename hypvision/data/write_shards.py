@@ -28,7 +28,7 @@ _QUALITY = 95
 
 
 class Written(NamedTuple):
-    """What was written: ``kind`` is ``"captions"``, ``"captions and boxes"`` or ``"labels"``."""
+    """The result of :func:`write_shards`; ``kind`` is ``"captions"``, ``"captions and boxes"`` or ``"labels"``."""
 
     kind: str
     samples: int
@@ -45,8 +45,8 @@ def write_shards(
 ) -> Written:
     """Write the images of a folder into shards of the forms that :mod:`hypvision.data.shards` reads.
 
-    Images go in as the bytes that they are, other formats than JPEG, PNG and WebP as PNG, boxes as JPEG. The order is
-    drawn at random: a training mixes within a shard and a buffer alone.
+    JPEG, PNG and WebP files are copied unchanged, images of other formats are stored as PNG, and boxes as JPEG. The
+    order is drawn at random: a training only mixes samples within a shard and a buffer.
 
     Args:
         folder: ``images/`` with ``captions.csv`` or ``captions.jsonl`` (:mod:`hypvision.data.caption_folder`), or one

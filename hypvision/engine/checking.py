@@ -1,4 +1,5 @@
-"""Look at the data of a config before a training, for ``hypvision check``: what is used and left out, and the faults.
+"""Check the data of a config before a training, for ``hypvision check``: which items are used or left out, and which
+faults it has.
 
 The fast part is what a training does before its first batch: the data sets are built, and class names and numbers are
 compared. The slow part reads every sample.
@@ -49,9 +50,10 @@ class Report(NamedTuple):
     """What was found.
 
     Attributes:
-        rows: of each part (train, val, test): what is counted, the number, ``"used"`` or the reason why not, examples.
-        notes: what a user should know, such as labels that follow other class names.
-        faults: what a training would stop at, each with the part and the remedy.
+        rows: for each part (train, val, test): the kind of items, their number, ``"used"`` or the reason why they are
+            left out, and examples.
+        notes: further facts for the user, such as labels that follow the class names of another source.
+        faults: errors that would stop a training, each with the part of the data and the remedy.
         samples: how many were read.
         pictures: the files that were written.
     """
@@ -64,7 +66,7 @@ class Report(NamedTuple):
 
 
 class _Tried(Dataset):
-    """What is wrong with each sample of a data set; None: nothing."""
+    """The fault of each sample of a data set; None for a sample without one."""
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
@@ -77,7 +79,7 @@ class _Tried(Dataset):
 
 
 class _TriedStream(IterableDataset):
-    """What is wrong with each sample of a stream of shards (:mod:`hypvision.data.shards`)."""
+    """The fault of each sample of a stream of shards (:mod:`hypvision.data.shards`)."""
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
@@ -144,8 +146,8 @@ def read_config(config: str | Path | Config, options: dict[str, Any] | None, out
 
 
 def open_parts(config: Config, phases: Sequence[str], report: Report) -> tuple[Any, dict[str, Any]]:
-    """The model of a config without its weights, and the data sets of its parts, each once, after the fast checks; None
-    for what cannot be built. Faults and notes go into the report."""
+    """The model of a config without its weights, and the data sets of its parts, each built once, after the fast
+    checks; None for a part that cannot be built. Faults and notes go into the report."""
     model = _model(config, report.notes)
     run = SimpleNamespace(model=model, logger=_Notes(report.notes), _resume=False)
     kinds = [(HOOKS.get(hook["type"]), hook) for hook in config.custom_hooks if hook["type"] != "DataUsageHook"]

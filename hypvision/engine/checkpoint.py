@@ -47,7 +47,7 @@ def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[st
     """:func:`hypvision.checkpoints.read.read_file`, which also restores mmengine's class for the log.
 
     Raises:
-        HypvisionError: no such file, a damaged one, one that would run code, or one that holds no dict.
+        HypvisionError: the file is missing or damaged, would run code, or does not contain a dict.
     """
     checkpoint = read_file(path, map_location)
     _restore_logs(checkpoint)
@@ -130,7 +130,7 @@ class EngineNamesHook(Hook):
 
 
 def _of_a_list(read: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Wrap one of mmengine's loaders of listed names so that an unknown name gives a readable error."""
+    """Wrap one of mmengine's loaders of named weights so that an unknown name raises a readable error."""
 
     @wraps(read)
     def load_known(filename: str, map_location: Any = None) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
     if not isinstance(meta, Mapping) or not whole(meta.get("epoch")) or not whole(meta.get("iter")):
         return "its meta does not say the epoch and iteration that it was written at, whole numbers of at least 0"
     if not (meta.get("seed") is None or whole(meta["seed"])):
-        return "its seed is no whole number"
+        return "its seed is not an integer"
     optimizer = checkpoint.get("optimizer")
     if "optimizer" in checkpoint and not states(optimizer):
         return "the state of its optimizer is not one that PyTorch writes"
@@ -246,7 +246,7 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
             pair = group.get("betas", (0, 0))
             pair = pair if isinstance(pair, (list, tuple)) and len(pair) == 2 else [None]
             if not all(map(number, [*numbers, *pair])) or not isinstance(group.get("params", []), list):
-                return "a group of parameters in its optimizer has settings that are no numbers"
+                return "a parameter group of its optimizer has settings that are not numbers"
             if not all(map(whole, group.get("params", []))):
                 return "a group of parameters in its optimizer does not list them by numbers"
         for entry in one["state"].values():
@@ -267,7 +267,7 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
     if not dicts(accumulated) or not all(
         isinstance(one.get("gradients"), dict) and isinstance(one.get("whole"), dict) for one in accumulated
     ):
-        return "what it says of an accumulation of gradients is no list of dicts"
+        return "its accumulated gradients are not a list of dicts"
     if diverged := [n for one in accumulated for n in nonfinite_names({**one["gradients"], **one["whole"]})]:
         return f"the gradient of '{diverged[0]}' that it has accumulated is not finite"
     if diverged := diverged_weights(checkpoint):
@@ -330,10 +330,11 @@ def readable_resume(runner: Any) -> Iterator[None]:
 
 
 class _Schedule:
-    """The schedule of rates as the config has it, which a resumed training follows where the checkpoint has another.
+    """The learning rate schedule of the config, which a resumed training follows if that of the checkpoint differs.
 
-    mmengine goes on with the checkpoint's: with another length of epochs or of the training, or another rate, that is
-    not the config's, and may have ended already. ``runner`` is the one before it resumes.
+    mmengine continues the schedule of the checkpoint. If the length of an epoch, the length of the training or the rate
+    has changed, that is not the schedule of the config, and it may have ended already. Make this object from the
+    ``runner`` before it resumes.
     """
 
     def __init__(self, runner: Any):
@@ -351,7 +352,8 @@ class _Schedule:
         return {key: value for key, value in group.items() if key == name or key.endswith(f"_{name}")}
 
     def follow(self) -> None:
-        """Compute the rates anew at the position of the resumed runner, if they are not those of its checkpoint."""
+        """Recompute the learning rates at the position of the resumed runner if they differ from those of its
+        checkpoint."""
         loop, length = self.runner.train_loop, None
         if isinstance(loop, EpochBasedTrainLoop):
             length = len(self.runner.train_dataloader)
@@ -464,8 +466,8 @@ class SafeYamlHandler(YamlHandler):
 
 class PickleWriter(PickleHandler):
     """mmengine's pickle handler that writes but reads JSON alone: a pickle posing as an annotation file could run any
-    command. Some readers of mmdet ask for a pickle whatever the name (OpenImages), so that JSON in its place is what
-    a user can give."""
+    command. Some readers of mmdet (OpenImages) open a file as a pickle whatever its name; a user can give JSON
+    instead."""
 
     def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
         try:

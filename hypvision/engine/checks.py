@@ -65,7 +65,7 @@ def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test"))
     Raises:
         HypvisionError: something is missing.
     """
-    from hypvision.data.image_folder import check_root  # imports PyTorch, which other functions here do not need
+    from hypvision.data.image_folder import check_root  # loads PyTorch, which other functions here do not need
 
     for phase in phases:
         loader = config.get(f"{phase}_dataloader")

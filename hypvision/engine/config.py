@@ -72,7 +72,8 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
             evaluators below the config's ``data_root`` to the new place.
 
     Raises:
-        HypvisionError: no such file (close names are listed), not a valid config, or an option that does not fit.
+        HypvisionError: there is no such file (the message lists similar names), the config is not valid, or an option
+            does not fit.
     """
     require("mmengine", "mm")
     from mmengine.config import Config
@@ -251,7 +252,7 @@ def _check_keys(config: Config, options: dict[str, Any]) -> None:
 
 def _check_path(config: Config, option: str) -> None:
     """Raise an error for an option whose key is missing but resembles one in its dict, probably a misspelling. Names
-    that differ only in digits do not count as similar."""
+    that differ only in digits are not suggested."""
     node, parts = config.to_dict(), option.split(".")
     for number, part in enumerate(parts):
         if isinstance(node, (list, tuple)):
@@ -358,8 +359,8 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
 def leave_out_pretrained(model: Any, whole: bool = False) -> None:
     """Change the ``model`` of a config so that building it fetches no weights, since a checkpoint replaces them.
 
-    A class with ``checkpoint_is_partial = True`` stays as it is, since its checkpoints lack what is frozen, unless
-    weights do not matter at all (``whole``).
+    A class with ``checkpoint_is_partial = True`` still loads its weights, because its checkpoints lack the frozen ones,
+    unless no weights are needed at all (``whole``).
     """
     from mmengine.registry import MODELS
 

@@ -168,7 +168,7 @@ class StopOnNaNHook(Hook):
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
     ) -> None:
-        # item() costs no further wait: the logger that follows reads the same value from the GPU.
+        # item() does not add a wait for the GPU: the logger reads the same value right after this hook.
         loss = torch.as_tensor((outputs or {}).get("loss", 0.0)).detach().item()
         if math.isfinite(loss):
             return
@@ -218,7 +218,7 @@ class DatasetHook(Hook, ABC):
 
 
 class KnownClasses(NamedTuple):
-    """The names of the labels that a model predicts, where they come from, and whether they are numbers alone."""
+    """The class names of a model's outputs, their source, and whether they are only numbers."""
 
     names: tuple[str, ...]
     source: str
@@ -250,7 +250,7 @@ class CheckClassesHook(DatasetHook):
     """Compares the class names of training, validation and test data and of the checkpoint, before the first batch.
 
     The labels are those of the checkpoint, else those of the training data. Class folders get their labels by these
-    names; a part may lack classes. A training that starts from the weights of other classes takes those of its data.
+    names; a part may lack classes. A training that starts from weights for other classes uses the classes of its data.
 
     Args:
         by_name: False: compare the numbers of classes alone.
@@ -296,7 +296,7 @@ class CheckClassesHook(DatasetHook):
     def _match(
         self, runner: Runner, dataset: Any, names: tuple[str, ...], place: str, known: KnownClasses, starting: bool
     ) -> None:
-        """Label the data by the names that are known; a training that starts may have others."""
+        """Relabel the data by the known class names; a new training may have other classes."""
         numbered = getattr(dataset, "numbered", False)
         if numbered or (known.numbered and not all(map(str.isdecimal, names))):
             if not (numbered and known.numbered):
@@ -342,7 +342,7 @@ def _place(dataset: Any) -> str:
 
 @HOOKS.register_module()
 class DataUsageHook(DatasetHook):
-    """Logs once what each data set uses of its files, why it leaves out the rest, and what else there is to know."""
+    """Logs once, for each data set, which files it uses, which it leaves out and why, and further notes."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
@@ -358,13 +358,13 @@ class DataUsageHook(DatasetHook):
 
 @HOOKS.register_module()
 class InterruptHook(Hook):
-    """Stops a run in order between two iterations on SIGINT and SIGTERM.
+    """On SIGINT and SIGTERM, stops a run between two iterations, after writing a checkpoint.
 
     An iteration-based run writes a checkpoint there. An epoch-based run relies on that of its last epoch, because it
     resumes at the start of an epoch. A second signal ends the process at once.
 
     Raises:
-        TrainingInterrupted: after the state is safe.
+        TrainingInterrupted: after the checkpoint is written.
     """
 
     priority = "LOWEST"  # runs after CheckpointHook and EMAHook
@@ -403,7 +403,8 @@ class InterruptHook(Hook):
             raise TrainingInterrupted(self._advice(runner))
 
     def explain(self, runner: Runner) -> None:
-        """After an error: where a signal came before it, it was to the workers as well, and they ended first.
+        """After an error: if a signal arrived before it, the workers got the signal too and ended first, which caused
+        the error.
 
         Raises:
             TrainingInterrupted: there was a signal.
@@ -429,11 +430,11 @@ class InterruptHook(Hook):
 
 @HOOKS.register_module(force=True)
 class EarlyStoppingHook(Hook):
-    """Stops a training whose metric no longer gets better, and says why.
+    """Early stopping: ends a training whose metric no longer improves, and logs the reason.
 
-    It takes the place of mmengine's, which counts from the beginning again when a training is resumed. Here the count
-    is part of the checkpoints. Those are written before the validation of their epoch, so a resumed training repeats
-    that validation first.
+    It takes the place of mmengine's, which counts from the beginning again when a training is resumed. This hook stores
+    its count in the checkpoints. A checkpoint is written before the validation of its epoch, so a resumed training
+    first repeats that validation.
 
     Args:
         monitor: the metric, such as ``"top1"``; default the one that CheckpointHook keeps the best checkpoint of.
@@ -443,7 +444,8 @@ class EarlyStoppingHook(Hook):
         stopping_threshold: stop as soon as a value is better than this.
 
     Raises:
-        HypvisionError: no validation, a metric that it does not give, or nobody says what is better.
+        HypvisionError: there is no validation, it does not give this metric, or neither the config nor mmengine says
+            whether higher is better.
     """
 
     priority = "LOWEST"  # runs after CheckpointHook: the message names its best checkpoint
@@ -525,13 +527,13 @@ class EarlyStoppingHook(Hook):
 
 
 def _steps(runner: Runner) -> int:
-    """What is behind the training: epochs, or iterations where it counts these."""
+    """The present epoch, or the iteration in a training that counts iterations."""
     return runner.epoch if isinstance(runner.train_loop, EpochBasedTrainLoop) else runner.iter
 
 
 @HOOKS.register_module()
 class ClassTableHook(Hook):
-    """Logs what the metrics found of each class, the worst first."""
+    """Logs the metrics of each class, the worst class first."""
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         self._log(runner, runner.val_evaluator)

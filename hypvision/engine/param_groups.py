@@ -150,7 +150,7 @@ class TimmParamGroups(ParamGroups):
         scaled: list[dict[str, Any]] = []
         for group in groups:
             params = list(group["params"])
-            # A rate of 0 would not freeze them: schedules with ``eta_min`` raise it.
+            # A rate of 0 would not freeze them, because schedules with ``eta_min`` raise it again.
             for factor in sorted({factors.get(id(p), 1.0) for p in params} - {0.0}):
                 part = [p for p in params if factors.get(id(p), 1.0) == factor]
                 scaled.append({**group, "params": part, "lr": group.get("lr", base) * factor})

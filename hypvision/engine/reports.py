@@ -1,4 +1,5 @@
-"""The report of a test, ``hypvision test --out DIR``: collected beside the metrics, written when these are known."""
+"""The report of a test, ``hypvision test --out DIR``: collected while the metrics are computed, and written after
+them."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ _logger = logging.getLogger(__name__)
 
 
 class ReportMetric(BaseMetric):
-    """Collects what a report shows of the predictions. It measures nothing: predictions that are not finite, which the
-    metrics refuse, are left out.
+    """Collects what a report shows of the predictions. It does not compute metrics, and skips predictions that are not
+    finite, for which the metrics raise an error.
 
     Attributes:
         dataset: the test data.
@@ -111,7 +112,7 @@ _NO_CLASSES = (
 
 
 def _classes(runner: Runner) -> list[Part]:
-    """What other metrics found of each class."""
+    """The values of other metrics for each class."""
     return [
         Part(
             f"{type(metric).__name__} of each class",

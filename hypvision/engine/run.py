@@ -112,7 +112,7 @@ def train(
         amp: mixed precision.
         cfg_options: changes of the config, see :func:`load_config`.
         launcher: ``"none"``, ``"pytorch"`` (torchrun), ``"slurm"`` or ``"mpi"``.
-        verbose: mmengine's whole log on the console, which is otherwise in its file alone; see
+        verbose: show mmengine's whole log on the console; otherwise it goes to the log file only; see
             :mod:`hypvision.engine.console`.
         log: where the log goes besides its files: ``"tensorboard"``, ``"wandb"`` or ``"mlflow"``, see
             :mod:`hypvision.engine.tracking`.
@@ -121,7 +121,7 @@ def train(
         The runner at the end of its work. ``results.png`` in the work dir has the curves of the training.
 
     Raises:
-        HypvisionError: a mistake in the config, the data or the checkpoint; the loss became NaN.
+        HypvisionError: there is a mistake in the config, the data or the checkpoint; or the loss became NaN.
     """
     with quiet(verbose), reading_once():
         config = load_config(config, cfg_options)
@@ -160,7 +160,8 @@ def _check_training(config: Config, resume: str | Path | None) -> None:
 
 
 def _schedulers(config: Config) -> tuple[list[dict[str, Any]], str, int]:
-    """The parts of the schedule that count as the training does, the key of its length, and that length."""
+    """The parts of the schedule with the same unit as the training (epochs or iterations), the key of its length, and
+    that length."""
     key = "max_epochs" if "max_epochs" in config.train_cfg else "max_iters"
     found = config.get("param_scheduler") or []
     parts = [found] if isinstance(found, dict) and "type" in found else found
@@ -186,7 +187,7 @@ def _end_with_training(config: Config, checkpoint: dict[str, Any]) -> None:
 
 
 def _check_schedule(config: Config) -> None:
-    """Warn of a falling rate that arrives long before the end of the training, or not at all."""
+    """Warn if a decaying learning rate reaches its last value long before the end of the training, or not at all."""
     parts, key, length = _schedulers(config)
     end = max((part.get("end", length) for part in parts), default=length)
     if not parts or not str(parts[-1].get("type")).startswith(("Cosine", "Poly")) or 0.9 * length <= end <= length:
@@ -287,7 +288,8 @@ def test(
         The metrics by name.
 
     Raises:
-        HypvisionError: a mistake in the config, the data or the checkpoint; no test-time augmentation for the config.
+        HypvisionError: there is a mistake in the config, the data or the checkpoint; or the config has no test-time
+            augmentation.
     """
     with quiet(verbose), reading_once():
         config = load_config(config, cfg_options)

@@ -79,7 +79,8 @@ def check_numbers(weights: object = None, std: object = None) -> None:
 
 
 def whose(value: object) -> str:
-    """The class of an argument that is no manifold of this package, for messages: others have the same names."""
+    """The class of an argument that is not a manifold of this package, with its module: other packages use the same
+    names."""
     if isinstance(value, type):
         return f"the class {value.__name__} itself"
     kind = type(value)
@@ -256,7 +257,8 @@ class Common(GeooptNames, Manifold):
     """
 
     def _check(self, **points: object) -> None:
-        """With ``check=True``: refuse points that are not on the manifold; functions refuse what is no tensor."""
+        """With ``check=True``: raise an error for points that are not on the manifold. Other functions only check that
+        it is a tensor."""
         for name, value in points.items() if self.check else ():
             if isinstance(value, Tensor) and value.is_floating_point():
                 self.check_point(value, name)

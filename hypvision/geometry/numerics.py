@@ -31,8 +31,8 @@ def exact(device: torch.device) -> AbstractContextManager[object]:
 class Function(torch.autograd.Function):
     """A function that is differentiated by hand: its backward runs without autocast, wherever it is called.
 
-    PyTorch runs a backward under the autocast of whoever calls ``backward()``, not under that of the forward: products
-    would meet operands of another dtype than they were written for.
+    PyTorch runs a backward under the autocast setting at the call of ``backward()``, not under that of the forward:
+    products would meet operands of another dtype than they were written for.
     """
 
     if TYPE_CHECKING:  # PyTorch's version has no type annotations
@@ -242,7 +242,7 @@ def one_each(function: str, argument: str, value: Tensor, count: int, what: str 
     """Check that an argument is a tensor of floating point numbers that ends in one number each.
 
     Raises:
-        TypeError: it is no such tensor.
+        TypeError: the argument is not such a tensor.
         ValueError: its last dimension is not ``count``.
     """
     if not isinstance(value, Tensor) or not value.is_floating_point():

@@ -41,7 +41,7 @@ class ManifoldParameter(nn.Parameter):
         requires_grad: whether they are trained.
 
     Raises:
-        TypeError: ``manifold`` is none, or ``data`` is no tensor of floating point numbers.
+        TypeError: ``manifold`` is not a manifold, or ``data`` is not a floating point tensor.
         ValueError: ``data`` does not end in the coordinates of a point.
     """
 
@@ -51,8 +51,8 @@ class ManifoldParameter(nn.Parameter):
         if not isinstance(manifold, Manifold):
             raise TypeError(
                 "manifold must be a manifold object of hypvision.geometry such as Lorentz(1.0), got "
-                f"{whose(manifold)}. For parameters that are no points take torch.nn.Parameter, for points on geoopt's "
-                "manifolds geoopt.ManifoldParameter: the optimisers take them, too."
+                f"{whose(manifold)}. For parameters that are not points take torch.nn.Parameter, for points on "
+                "geoopt's manifolds geoopt.ManifoldParameter: the optimisers take them, too."
             )
         if not isinstance(data, Tensor) or not data.is_floating_point():
             found = data.dtype if isinstance(data, Tensor) else type(data).__name__

@@ -713,7 +713,7 @@ def hyperplane_logits(x: Tensor, v: Tensor, r: Tensor, c: Curvature, g: Tensor |
         Logits ``(..., K)``, by one matrix product.
 
     Raises:
-        ValueError: ``v`` is not a matrix, or ``r`` or ``g`` has not one number for each of its rows.
+        ValueError: ``v`` is not a matrix, or ``r`` or ``g`` does not have one number for each of its rows.
     """
     if v.dim() != 2:
         raise ValueError(f"hyperplane_logits: v must be a matrix (K, n), got the shape {tuple(v.shape)}.")

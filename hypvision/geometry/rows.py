@@ -29,7 +29,8 @@ def blocks(rows: int, columns: int, device: torch.device, size: int = BLOCK) -> 
 def in_blocks(
     function: Callable[..., tuple[Tensor | None, ...]], rows: Sequence[Tensor], *rest: object
 ) -> tuple[Any, ...]:
-    """``function(*rows, *rest)`` block by block; at once where that is no faster, or where the rows broadcast.
+    """``function(*rows, *rest)`` block by block; in a single call where blocks are not faster, or where the rows
+    broadcast.
 
     Args:
         function: takes tensors ``(..., k)`` and gives a tuple of results ``(..., m)``; those without dimensions are

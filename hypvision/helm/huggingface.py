@@ -239,7 +239,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
             with safe_open(path, "pt") as file:
                 if wrong := [name for name in tuple(file.keys()) if file.get_slice(name).get_dtype() not in _REAL]:
                     raise HypvisionError(
-                        f"The weights in '{path}' are no real numbers ({file.get_slice(wrong[0]).get_dtype()}: "
+                        f"The weights in '{path}' are not real numbers ({file.get_slice(wrong[0]).get_dtype()}: "
                         f"{', '.join(wrong[:5])}{', ...' if len(wrong) > 5 else ''}). Copy the whole folder again."
                     )
         if wrong := nonfinite_names({name: value for name, value in model.state_dict().items() if not value.is_meta}):

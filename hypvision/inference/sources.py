@@ -1,4 +1,4 @@
-"""What a command is given to look at: images, folders, patterns, lists and videos, read one after another."""
+"""The inputs of a command: images, folders, patterns, lists and videos, read one after another."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Sources:
         """The images, then the frames of the videos.
 
         Args:
-            failed: a list to which the message of each video is added that cannot be read; None: it raises.
+            failed: a list for the messages of videos that cannot be read; None: the error is raised.
 
         Raises:
             HypvisionError: a video that cannot be read.
@@ -103,7 +103,7 @@ def find_files(names: Sequence[str | Path], videos: Collection[str] = ()) -> lis
     """What :func:`~hypvision.images.find_images` finds; a warning says what each folder has that is left out.
 
     Raises:
-        HypvisionError: one of the names means nothing.
+        HypvisionError: nothing is found for one of the names.
     """
     found = find_images(names, videos)
     for folder in (Path(name).expanduser() for name in names):
@@ -128,11 +128,12 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
     Args:
         given: the path of an image, folder, video or list, or a glob pattern; an image itself (PIL, or RGB uint8
             (H, W, 3)); or several of these. A list is a ``.txt`` file with a path a line, relative to the list; lines
-            that begin with ``#`` do not count. A path in it that names nothing is an image that cannot be opened.
+            that begin with ``#`` do not count. A path in the list without a file counts as an image that cannot be
+            opened.
         every: take every so-many-th frame of a video.
 
     Raises:
-        HypvisionError: one of them names nothing.
+        HypvisionError: nothing is found for one of them.
     """
     if isinstance(given, (str, Path, Image.Image, np.ndarray)):
         given = [given]
@@ -152,10 +153,10 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
 
 
 def _listed(name: str | Path) -> list[Path]:
-    """What the paths in a list name; those that name nothing stay as they are, unless all do.
+    """The files of the paths in a list. Paths without a file stay in the result, unless no path has one.
 
     Raises:
-        HypvisionError: there is no such list, or it names nothing.
+        HypvisionError: the list is missing, or nothing is found for any of its lines.
     """
     lines = [line for line in read_lines(name, "the list of images") if not line.startswith("#")]
     if not lines:
@@ -166,7 +167,7 @@ def _listed(name: str | Path) -> list[Path]:
         try:
             found += find_files([path], VIDEO_SUFFIXES)
         except HypvisionError as error:
-            found.append(path)  # opening it fails, but does not cost the others
+            found.append(path)  # opening it fails, but the other images are still read
             failed.append(str(error))
     if len(failed) == len(lines):
         require_all(failed, done=0)

@@ -94,8 +94,8 @@ def graph_map(distances: Tensor, edges: Tensor) -> float:
 
 
 def mean_rank(distances: Tensor, edges: Tensor) -> float:
-    """Mean over all edges ``u, v`` of the rank of ``v``, from 1, by the distance from ``u`` among the nodes that are no
-    neighbours of ``u`` (Nickel and Kiela, NeurIPS 2017).
+    """Mean over all edges ``u, v`` of the rank of ``v``, from 1, by the distance from ``u`` among the nodes that are
+    not neighbours of ``u`` (Nickel and Kiela, NeurIPS 2017).
 
     Args:
         distances: ``(N, N)``; ties count against the ranking.

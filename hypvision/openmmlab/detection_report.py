@@ -238,7 +238,7 @@ def _worst_images(scenes: Sequence[_Scene], names: Sequence[str]) -> Part:
     wrong = [scene for scene in order if scene.badness() > 0]
     worst = [scene for scene in wrong if Path(scene.path).is_file()][:_WORST]  # generated images have no file
     if not worst:
-        text = "The images are no files, so none is shown." if wrong else "Every object is found, and nothing else."
+        text = "The images have no files, so none is shown." if wrong else "Every object is found, and nothing else."
         return Part("Worst images", "mistakes", text, table=table, shown=False)
     legend = [
         ("found, with the score", _COLOURS["found"]),

@@ -288,7 +288,7 @@ def modulated_deform_conv_backward(
 
 def _focal_parts(input: Tensor, target: Tensor, weight: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
     """Logits that are large where the prediction is right, their signs, and the factor of each term."""
-    # The background has the label C, which is no column: all of its targets are 0.
+    # The background has the label C. There is no column C, so all of its targets are 0.
     positive = target[:, None] == torch.arange(input.shape[1], device=target.device)
     sign = positive.to(input.dtype) * 2 - 1
     factor = torch.where(positive, alpha, 1 - alpha).to(input.dtype)

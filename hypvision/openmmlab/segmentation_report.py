@@ -120,7 +120,7 @@ def _worst_images(results: list[dict], names: list[str]) -> Part:
     title, rows = "Worst images", [("image", "mean IoU"), *((path, 100 * iou) for iou, path in table)]
     if not drawn:
         wrong = any(iou < 1 for iou, _ in table)
-        text = "The images are no files, so none is shown." if wrong else "Every image is segmented without a mistake."
+        text = "The images have no files, so none is shown." if wrong else "Every image is segmented without a mistake."
         return Part(title, "mistakes", text, table=rows, shown=False)
     tiles = [Mistake(e["pictures"], [f"mean IoU {100 * e['iou']:.1f} %   {Path(e['path']).name}"]) for e in drawn]
     labels = sorted({int(label) for entry in drawn for label in np.unique(entry["pairs"])})

@@ -76,7 +76,8 @@ def check_frequencies(p: Tensor, density: float | None = None) -> None:
 
 
 def stream(*words: object) -> torch.Generator:
-    """A generator on the CPU whose numbers depend on the words alone: a batch is the same for whoever asks for it."""
+    """A generator on the CPU whose seed depends on these words alone, so that the same words always give the same
+    batch."""
     digest = hashlib.sha256("/".join(map(str, words)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
 

@@ -247,7 +247,7 @@ class _Bank:
         self.optimizer.step(gradient, factor * self.weight_peaks, factor * self.bias_peaks)
 
     def check(self) -> None:
-        """Raises HypvisionError if a loss is no number."""
+        """Raise a HypvisionError if a loss is NaN or infinite."""
         wrong = (~self.losses.isfinite()).any(0)
         if wrong.any():
             index = int(wrong.nonzero()[0])

@@ -46,7 +46,7 @@ class ScoreMetric(Metric):
         raise NotImplementedError
 
     def labelled(self, results: list[tuple], place: int) -> list[tuple]:
-        """The results that have a value at a place, which images without a label have not."""
+        """The results of the images that have a label."""
         known = [result for result in results if result[place] is not None]
         if len(known) < len(results):
             self.without_truth = [f"{len(results) - len(known)} of {len(results)} images"]

@@ -98,7 +98,8 @@ def confusion_parts(
         unit: what was counted, in the plural.
         order: of the classes in the picture.
         distances: (C, C) between the classes in a tree.
-        extra: name of a last row, of what is no object, and of a last column, of objects that were not found.
+        extra: name of a last row for detections that match no object, and of a last column for objects that were not
+            found.
     """
     rows, columns = ([*names, extra[i]] if extra else [*names] for i in (0, 1))
     text = f"How many {unit} of each true class (rows) were given each class (columns)."

@@ -199,7 +199,7 @@ def plan(
 
 
 def is_finished(results: str | Path, spec: CellSpec) -> bool:
-    """Whether a cell has its result; one with fewer targets than asked for has not."""
+    """Whether a run has its result, with all the targets that are asked for."""
     try:
         return set(spec.targets) <= set(read_result(Path(results, spec.key)).accuracy)
     except HypvisionError:

@@ -51,7 +51,8 @@ def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, 
     folder = Path(folder)
     if not (folder / "result.json").is_file():
         raise HypvisionError(
-            f"'{folder}' is no finished few-shot cell (no result.json). Give one, RESULTS/base2new/METHOD/..."
+            f"'{folder}' is not a finished run of a few-shot benchmark (it has no result.json). Give one, "
+            "RESULTS/base2new/METHOD/..."
         )
     result = read_result(folder)
     spec, settings = result.cell, replace(result.settings, root=str(root))

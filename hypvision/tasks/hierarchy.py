@@ -46,7 +46,7 @@ class HierarchyClassifier(ImageClassifier):
         freeze: see :meth:`~hypvision.models.HiMapper.freeze`.
         distillation: ``dict(teacher=dict(model_name=..., ...), loss="hard", alpha=0.5, temperature=1.0)``: ``alpha`` is
             the teacher's share of the loss of the classes. A distilled DeiT learns it with its second head. The teacher
-            is no part of checkpoints.
+            is not stored in checkpoints.
         **kwargs: see :class:`~hypvision.tasks.ImageClassifier`; ``checkpoint`` holds the bare backbone or a whole
             Hi-Mapper.
     """

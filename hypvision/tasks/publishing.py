@@ -135,7 +135,7 @@ def _describe_clip(config: Any) -> dict[str, Any]:
 
 def _used_words(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights, CLIP's table of words reduced to the rows that the captions of the training can have changed."""
-    # Weights of the zoo have zeros for the words that their training has not seen.
+    # In weights of the zoo, the embeddings of words that were never seen in training are zero.
     seen = weights["token_embedding.weight"].abs().sum(1).nonzero().flatten()
     return trim_tokens(weights, seen if len(seen) < len(weights["token_embedding.weight"]) else vocabulary())
 

@@ -24,7 +24,7 @@ from hypvision.shipped import is_config
 
 
 class TimmModel(nn.Module):
-    """A type for checkers: what timm's models have beside what every module has.
+    """The type of timm's models for type checkers: a module with these further attributes.
 
     Attributes:
         pretrained_cfg: normalisation, input size, class names (``label_names``) and more of the weights.
@@ -69,7 +69,7 @@ def load(
         model, with ``dataset_meta``; for zero-shot an open_clip model with its ``tokenizer``.
 
     Raises:
-        HypvisionError: no such weights, they cannot be fetched, or an override does not fit.
+        HypvisionError: there are no such weights, they cannot be downloaded, or an override does not fit.
     """
     if model is not None:
         return _from_file(name, model, overrides).to(device=device, dtype=dtype).eval()
@@ -190,8 +190,8 @@ SEVERAL_LABELS = "several labels an image"  # a note in timm's pretrained_cfg
 
 
 def _training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]:
-    """What the checkpoint of a training says for timm's ``pretrained_cfg``: the number of classes and their names, the
-    size and normalisation of the images."""
+    """The entries for timm's ``pretrained_cfg`` that the checkpoint of a training contains: the number of classes and
+    their names, the size and normalisation of the images."""
     meta = checkpoint.get("meta")
     about, given = ((meta.get(key) if isinstance(meta, Mapping) else None) for key in ("dataset_meta", "input"))
     names = about.get("classes") if isinstance(about, Mapping) else None

@@ -177,7 +177,7 @@ def test_a_trained_file_converts_to_the_official_names(tmp_path, family, kind):
         torch.testing.assert_close(again.eval()(x), family.model(x), rtol=1e-4, atol=1e-5)
 
 
-# Families whose models are no timm models: CLIP with what is built on it, language models
+# Families whose models are not timm models: CLIP and everything built on it, language models
 
 
 class Whole(NamedTuple):
@@ -481,7 +481,7 @@ def test_hostile_files_get_in_by_no_door(tmp_path, good, name):
     path = write_damaged(name, good, tmp_path)
     for door, load in READERS.items():
         with pytest.raises(
-            HypvisionError, match="was refused|is damaged|is no checkpoint|cannot be read|holds a list"
+            HypvisionError, match="was refused|is damaged|is not a checkpoint|cannot be read|holds a list"
         ) as caught:
             load(NANO, path)
         assert str(path) in str(caught.value) and "\n" not in str(caught.value), door
@@ -499,7 +499,7 @@ def test_hidden_methods_do_not_matter(tmp_path, good):
 
 
 def test_what_other_code_lets_through_does_not_count(tmp_path, good):
-    """A class that somebody has registered with PyTorch is no class that our reader makes."""
+    """The reader does not make objects of a class that other code has registered with PyTorch."""
     with torch.serialization.safe_globals([np.dtype, *(type(np.dtype(kind)) for kind in ("f8", "V8"))]):
         path = write_damaged("object at an address", good, tmp_path)
         with pytest.raises(HypvisionError, match=r"contains 'numpy\.dtype'"):
@@ -510,7 +510,7 @@ def test_what_other_code_lets_through_does_not_count(tmp_path, good):
 def test_names_that_are_no_text(tmp_path, good):
     torch.save({"state_dict": {**good, 3: torch.ones(2)}}, tmp_path / "odd.pth")
     for load in (by_load, by_converter):
-        with pytest.raises(HypvisionError, match="the name 3, which is no text"):
+        with pytest.raises(HypvisionError, match="a weight named 3: names must be strings"):
             load(NANO, tmp_path / "odd.pth")
 
 
@@ -548,7 +548,7 @@ def test_a_file_is_known_by_its_content(tmp_path, good):
     save_file({name: value.contiguous() for name, value in good.items()}, tmp_path / "weights.pth")
     assert read_file(tmp_path / "weights.pth").keys() == good.keys()
     torch.save(good, tmp_path / "weights.safetensors")
-    with pytest.raises(HypvisionError, match="is no safetensors file but a zip archive.*Give it the suffix"):
+    with pytest.raises(HypvisionError, match="is not a safetensors file but a zip archive.*its suffix must be"):
         read_file(tmp_path / "weights.safetensors")
 
 

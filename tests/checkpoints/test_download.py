@@ -167,7 +167,7 @@ def test_waiting_for_a_lock_ends_and_names_who_holds_it(tmp_path, monkeypatch, c
 
 
 def evil(kind, path):
-    """A file that is no safetensors, of the kinds that PyTorch would open."""
+    """A file in a format that PyTorch would open, and that is not safetensors."""
     if kind == "zip":
         torch.save({"a": torch.zeros(3)}, path)
         assert zipfile.is_zipfile(path)

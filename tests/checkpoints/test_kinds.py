@@ -108,7 +108,7 @@ def test_intact_files_of_another_kind_are_named(tmp_path, name, suffix):
     write(path)
     path = path.rename(tmp_path / f"file{suffix}")
     if suffix == ".safetensors" and name in ("another protocol", "a tensor", "a network"):
-        says = "no safetensors file but a zip archive, as torch.save writes it. Give it the suffix"
+        says = "not a safetensors file but a zip archive, as torch.save writes it. Rename it: its suffix"
     with pytest.raises(HypvisionError, match=says) as caught:
         read_file(path)
     assert "damaged" not in str(caught.value) and str(path) in str(caught.value)

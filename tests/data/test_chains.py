@@ -47,7 +47,7 @@ def test_schemas(tmp_path):
         ("id,text\n1,a => b\n", "columns id, text.* Expected: 'positive,negative"),
         ("id,captions\n1,a => b\n2,a => b => c\n", "Line 3 .* chain of 3 texts, those before have 2"),
         ("id,captions\n1,a =>  => b\n", "Line 2 .* level 2 of 'a =>  => b' is empty"),
-        ("id,captions\n1,a\n", "Line 2 .* is no chain"),
+        ("id,captions\n1,a\n", "Line 2 .* is not a chain"),
         ("positive,negative\na => b,c\n", "Line 2 .* no chain"),
         ("positive,negative\na => b,c => d => e\n", "Line 2 .* 2 texts but 3 negatives"),
         ("id,captions\n1,a => b,c => d\n", "Line 2 .* more fields"),

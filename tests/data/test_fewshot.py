@@ -402,7 +402,7 @@ def test_mistakes_are_explained(tmp_path):
     (image,) = FewShotDataset(str(tmp_path), "sun397", part="test").paths
     fails(f"'{image}'.*--skip-broken", FewShotDataset(str(tmp_path), "sun397", part="test").__getitem__, 0)
     (tmp_path / "mine").mkdir()
-    fails("is no few-shot data set: expected there a split.json", load_split, "mine", tmp_path)
+    fails("is not a few-shot data set. Expected: a split.json", load_split, "mine", tmp_path)
     folders(tmp_path, "mine/train", ["a"], 1)
     folders(tmp_path, "mine/test", ["a", "b"], 1)
     fails(

@@ -184,7 +184,7 @@ def test_attributes_of_anything_else_are_refused(tmp_path, arguments):
     "content,reason",
     [
         (b"", "is damaged: it is empty"),
-        (b"<html>404</html>", "is no checkpoint: it is a web page, such as the error page"),
+        (b"<html>404</html>", "is not a checkpoint: it is a web page, such as the error page"),
         (b"\x80\x02garbage", "is damaged: .* not a complete"),
     ],
 )
@@ -262,7 +262,7 @@ def test_checkpoints_from_the_net_are_verified(site, monkeypatch):
     monkeypatch.delenv("HYPVISION_OFFLINE")
 
     torch.save(resumable(7), site.folder / "net.pth")
-    with pytest.raises(HypvisionError, match="is another file: its sha256 begins with .* instead of 00000000"):
+    with pytest.raises(HypvisionError, match="has the wrong content: its sha256 begins with .* instead of 00000000"):
         CheckpointLoader.load_checkpoint(f"{site.url}/net.pth#sha256={'0' * 64}")
     (site.cache / "net.pth").write_bytes(b"another file of this name")
     with pytest.raises(HypvisionError, match="begins with"):
@@ -354,7 +354,7 @@ def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch):
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(HypvisionError, match=r"epoch_1\.pth' was not written: '.*file' is no folder"):
+    with pytest.raises(HypvisionError, match=r"epoch_1\.pth' was not written: '.*file' is not a folder"):
         save_checkpoint(resumable(), str(tmp_path / "file" / "epoch_1.pth"))
 
 

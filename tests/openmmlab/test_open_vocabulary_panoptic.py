@@ -41,15 +41,15 @@ def test_counts_by_hand():
     assert panoptic_counts(found, labels, truth, segments, 2).tolist() == expected
     # The class is wrong: a false positive of b, a false negative of a.
     assert panoptic_counts(found, {5: 1, 6: 1, 7: 1}, truth, segments, 2).tolist() == [[0, 0, 0, 1], [0.75, 1, 1, 0]]
-    # An IoU of one half is no match.
+    # An IoU of exactly one half does not match.
     assert panoptic_counts(np.array([[5, 5, 0, 0, 0, 0, 0, 0, 0, 0]]), {5: 0}, truth, segments, 2).tolist() == [
         [0, 0, 1, 1], [0, 0, 0, 1]
     ]  # fmt: skip
-    # Crowds are never missed, and what lies in one of its class is no mistake.
+    # A crowd never counts as missed, and a segment of its class inside it never counts as wrong.
     segments[0]["iscrowd"] = 1
     assert panoptic_counts(found, labels, truth, segments, 2).tolist() == [[0, 0, 0, 0], [0.75, 1, 0, 0]]
     assert panoptic_counts(found, {5: 1, 6: 1, 7: 1}, truth, segments, 2)[:, 2].tolist() == [0, 1]
-    # A number that is no segment is nothing.
+    # Pixels whose number belongs to no segment are ignored.
     assert panoptic_counts(found, {}, truth, segments, 2).tolist() == [[0, 0, 0, 0], [0, 0, 0, 1]]
 
 

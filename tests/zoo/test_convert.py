@@ -153,9 +153,9 @@ def test_mistakes_are_explained(tmp_path, official):
         own = f'stem="{stem}", local_conv=True, locality, mixer_norm=True, which the official code does not have'
         fails(own, save(ours.state_dict(), tmp_path / "own.pth"), to_official=True)
     (tmp_path / "broken.pth").write_bytes(b"not a checkpoint")
-    fails("broken.pth' is no checkpoint: it is a text", tmp_path / "broken.pth")
+    fails("broken.pth' is not a checkpoint: it is a text", tmp_path / "broken.pth")
     (tmp_path / "broken.safetensors").write_bytes(b"not a checkpoint")
-    fails("broken.safetensors' is no checkpoint: it is a text", tmp_path / "broken.safetensors")
+    fails("broken.safetensors' is not a checkpoint: it is a text", tmp_path / "broken.safetensors")
 
 
 class Evil:

@@ -125,7 +125,7 @@ def _reshaped(own: str, value: Tensor) -> Tensor:
 
 
 def _is_needed(name: str, method: str) -> bool:
-    """Whether dropping an entry without a name of ours would change the model."""
+    """Whether the model would change if an entry without a counterpart among our names were dropped."""
     if _FROZEN.match(name) or (method == "promptkd" and not name.startswith("image_encoder.")):
         return False  # PromptKD takes the class features of its teacher
     if "VPT" in name.split(".")[-1]:
@@ -140,7 +140,8 @@ def learned_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def to_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-    """The inverse converter, without the frozen CLIP; entries without a place in the official form raise an error."""
+    """The inverse converter, without the frozen CLIP. It raises an error for entries that the official format cannot
+    represent."""
 
     def convert(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         pairs, found = [(own, official) for official, own in _NAMES[method]], {}
@@ -187,8 +188,8 @@ def read_cache(path: Path) -> Mapping[str, Any]:
     if values is None or keys.dim() != 2 or values.dim() != 2 or keys.shape[1] != len(values):
         shapes = [tuple(value.shape) for value in (keys, values) if isinstance(value, Tensor)]
         raise HypvisionError(
-            f"'{path}' and '{beside}' are no cache of a Tip-Adapter: the shapes are {shapes}, and (d, N) of the keys "
-            "and (N, classes) of the values were expected."
+            f"'{path}' and '{beside}' are not the cache of a Tip-Adapter: their shapes are {shapes}; expected were "
+            "(d, N) for the keys and (N, classes) for the values."
         )
     return dict(keys=keys, values=values)
 

@@ -1,8 +1,8 @@
 """Splits made of the data as its authors publish it, by the rules of CoOp's code, where the split file is missing.
 
-The published split files were drawn once, from lists in the order of a disk. Those drawn here have their sizes and
-their class names, and the official test images where there are such (Pets, Cars, SUN397, UCF101), but not their draw
-of training and validation images.
+The published split files were drawn once, from lists in the order of a disk. The splits made here have the same sizes
+and class names and, where the authors publish a test set (Pets, Cars, SUN397, UCF101), the same test images. Their
+training and validation images differ, because those were drawn at random.
 
 Each function takes the folder of a data set and that of its images.
 """

@@ -98,7 +98,7 @@ def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
         Points ``(..., M, n + 1)``.
 
     Raises:
-        ValueError: a row of weights has not one for each point.
+        ValueError: a row of weights does not have one weight for each point.
     """
     one_each("weighted_centroids", "weights", weights, x.shape[-2])
     weights, _ = _normalised(weights, -1)  # squares of the sums must not overflow

@@ -60,7 +60,7 @@ class CheckedCOCO(COCO):
 
     mmdet itself drops annotations of unknown categories without a word, and numbers the classes wrongly where a
     category is missing. Boxes without ``area`` or ``iscrowd``, which many tools leave out, get those of a plain box.
-    Boxes that are none (without size, outside the image) are no truth.
+    Invalid boxes (without size, outside the image) are left out of the ground truth.
 
     Args:
         annotation_file: path of the JSON file.
@@ -86,7 +86,9 @@ class CheckedCOCO(COCO):
     def _check_content(self, usage: Usage) -> None:
         content, images = self.dataset, images_by_id(self.dataset, str(self.place), usage)
         named = ((item["id"], item["name"]) for item in content["categories"])
-        categories = check_classes(named, f"The annotation file '{self.place}'", "Correct its categories.", twins=True)
+        categories = check_classes(
+            named, f"The annotation file '{self.place}'", "Correct its categories.", shared_names=True
+        )
         check, boxes, seen = BoxCheck(usage, "[left, top, width, height]"), [], set()
         for number, item in enumerate(content["annotations"]):
             where = f"In '{self.place}', annotation {item['id']} (annotations[{number}])"
@@ -97,9 +99,11 @@ class CheckedCOCO(COCO):
                     f"({known}{', ...' if len(categories) > 10 else ''}). Correct the number, or add the category."
                 )
             if item["image_id"] not in images:
-                raise HypvisionError(f"{where} has the image_id {item['image_id']}, which the file has not. {_ADVICE}")
+                raise HypvisionError(
+                    f"{where} has the image_id {item['image_id']}, which the file does not list. {_ADVICE}"
+                )
             if item["id"] in seen or not is_number(item["id"]):
-                wrong = "that an earlier one has too" if item["id"] in seen else "that is no number"
+                wrong = "that an earlier one has too" if item["id"] in seen else "that is not a number"
                 raise HypvisionError(f"{where} has an id {wrong}. Give each its own number.")
             seen.add(item["id"])
             image = images[item["image_id"]]
@@ -251,7 +255,7 @@ class CountedDataset(BaseDetDataset):
     """What is the same in all formats: what is left out is counted, in ``usage``.
 
     Args:
-        ignored: names of objects in the files that shall count for nothing; ``"others"``: all that are no classes.
+        ignored: names of objects in the files to ignore; ``"others"``: all that are not among the classes.
     """
 
     OBJECTS = "boxes"
@@ -302,7 +306,7 @@ class CountedDataset(BaseDetDataset):
 
     @staticmethod
     def _labels(item: dict) -> list[int]:
-        """Of the objects of an image that are learned from; a segment of which is no box."""
+        """The labels of the objects of an image that are used in training; objects without a box are skipped."""
         objects = item.get("instances") or ()
         return [item["bbox_label"] for item in objects if "bbox_label" in item and not item.get("ignore_flag")]
 
@@ -334,7 +338,7 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
     """mmdet's CocoDataset, read by :class:`CheckedCOCO`.
 
     Args:
-        ignored: names of categories in the file that shall count for nothing; ``"others"``: all that are no classes.
+        ignored: names of categories in the file to ignore; ``"others"``: all that are not among the classes.
 
     Raises:
         HypvisionError: as :class:`CheckedCOCO`; the categories of the file are not the classes of the config.
@@ -372,7 +376,7 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
     mmdet's own leaves out objects of other classes without a word, and takes every image for a ``.jpg``.
 
     Args:
-        ignored: names of objects that shall count for nothing; ``"others"``: all that are no classes.
+        ignored: names of objects to ignore; ``"others"``: all that are not among the classes.
         metainfo: ``dict(classes=(...))``; the other arguments are those of mmdet's XMLDataset.
 
     Raises:
@@ -425,9 +429,10 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
                 self.usage.leave_out("boxes", "of ignored classes", name)
                 return {}
             raise HypvisionError(
-                f"The annotation '{path}' has an object '{name}', which is no class of the data set."
-                f"{did_you_mean(name, self.cat2label)} Classes: {some(list(self.cat2label))}. Name your classes, in "
-                "any order, as metainfo=dict(classes=(...)) of the data set in the config, or what shall not count as "
+                f"The annotation '{path}' has an object '{name}', which is not a class of the data "
+                f"set.{did_you_mean(name, self.cat2label)} Classes: {some(list(self.cat2label))}. Name your classes, "
+                "in any order, as metainfo=dict(classes=(...)) of the data set in the config, or what shall not count "
+                "as "
                 'ignored=(...), or ignored="others".'
             )
         sides = [_number(item.findtext(f"bndbox/{side}", "")) for side in ("xmin", "ymin", "xmax", "ymax")]

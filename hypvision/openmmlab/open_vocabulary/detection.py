@@ -232,7 +232,7 @@ class OpenVocabCocoDataset(CheckedCocoDataset):
         kwargs: of mmdet's ``CocoDataset``.
 
     Raises:
-        HypvisionError: an empty list, a name that is there twice, or one that the file (or the list) has not.
+        HypvisionError: the list is empty, has a name twice, or has a name that the file (or the list) lacks.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class OpenVocabCocoMetric(CheckedCocoMetric):
         """``AP50``, ``AP``, ``AP50_GROUP``; with ``metric=["bbox", "segm"]`` those of masks as ``segm_...``.
 
         Raises:
-            HypvisionError: a group has a class that the data set has not.
+            HypvisionError: a group has a class that the data set lacks.
         """
         names = list(self.dataset_meta["classes"])
         groups = groups_of(names, self.groups)

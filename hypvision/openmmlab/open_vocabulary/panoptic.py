@@ -278,7 +278,8 @@ class OpenVocabPanopticDataset(CountedDataset):
         kwargs: of mmdet's ``BaseDetDataset``.
 
     Raises:
-        HypvisionError: a wrong list, or a file that is damaged or refers to categories or images that it has not.
+        HypvisionError: the list of classes is wrong, or the file is damaged or refers to categories or images that it
+            does not list.
     """
 
     OBJECTS = "segments"
@@ -303,7 +304,7 @@ class OpenVocabPanopticDataset(CountedDataset):
                 f"list has {len(names)} names. Give one for each category, in the order of the file."
             )
         given = [(item["id"], item["name"]) for item in content["categories"]]
-        check_classes(given, f"The annotation file '{self.ann_file}'", "Correct its categories.", twins=True)
+        check_classes(given, f"The annotation file '{self.ann_file}'", "Correct its categories.", shared_names=True)
         kept = held_out(names, self.out)
         things = [name for name, item in zip(names, content["categories"]) if item.get("isthing", 1) and name in kept]
         self._metainfo.update(classes=kept, thing_classes=tuple(things), palette=palette(1 + len(kept))[1:])
@@ -315,7 +316,7 @@ class OpenVocabPanopticDataset(CountedDataset):
             if item["image_id"] not in images:
                 raise HypvisionError(
                     f"In '{self.ann_file}', the segments of '{item['file_name']}' belong to the image_id "
-                    f"{item['image_id']}, which the file has not. Correct the file."
+                    f"{item['image_id']}, which is not in the file's list of images. Correct the file."
                 )
             where = f"In '{self.ann_file}', a segment of '{item['file_name']}'"
             segments = []
@@ -409,7 +410,8 @@ def panoptic_counts(
     """Matches of one image (Kirillov et al., CVPR 2019, "Panoptic Segmentation"; void and crowds as in COCO).
 
     Args:
-        predicted: numbers of predicted segments (H, W). labels: class of each; other numbers are no segment.
+        predicted: numbers of predicted segments (H, W). labels: class of each; pixels with other numbers belong to no
+            segment.
         truth: numbers of true segments (H, W), 0 for void. segments: ``id``, ``category`` and ``iscrowd`` of each.
         count: number of classes.
 
@@ -495,7 +497,7 @@ class OpenVocabPanopticMetric(Metric):
         """PQ, SQ, RQ.
 
         Raises:
-            HypvisionError: a group has a class that the data set has not.
+            HypvisionError: a group has a class that the data set lacks.
         """
         names = list(self.dataset_meta["classes"])
         groups = groups_of(names, self.groups)

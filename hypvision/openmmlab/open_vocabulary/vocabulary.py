@@ -163,7 +163,7 @@ def preprocessing(clip: CLIPBundle, options: Mapping[str, Any] | None) -> dict[s
     """Config of mmdet's ``DetDataPreprocessor`` with CLIP's normalisation, padding to whole patches, and ``options``.
 
     Raises:
-        HypvisionError: ``pad_size_divisor`` is no multiple of the patch.
+        HypvisionError: ``pad_size_divisor`` is not a multiple of the patch size.
     """
     patch = patch_size(clip.model)[0]
     found: dict[str, Any] = dict(
@@ -172,8 +172,8 @@ def preprocessing(clip: CLIPBundle, options: Mapping[str, Any] | None) -> dict[s
     found.update(options or {})
     if found["pad_size_divisor"] % patch:
         raise HypvisionError(
-            f"data_preprocessor.pad_size_divisor={found['pad_size_divisor']} is no multiple of CLIP's patch of {patch} "
-            f"pixels. Use {2 * patch}."
+            f"data_preprocessor.pad_size_divisor={found['pad_size_divisor']} is not a multiple of CLIP's patch of "
+            f"{patch} pixels. Use {2 * patch}."
         )
     return found
 
@@ -260,7 +260,7 @@ def groups_of(classes: Sequence[str], groups: Mapping[str, str | Path | Sequence
     """Numbers of the classes of each group, e.g. of ``dict(base="coco48", novel=["cat"])``.
 
     Raises:
-        HypvisionError: a group has a name that the class list has not.
+        HypvisionError: a group has a name that the class list lacks.
     """
     found = {}
     for group, wanted in (groups or {}).items():

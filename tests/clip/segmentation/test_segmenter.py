@@ -316,7 +316,7 @@ def test_mistakes_are_explained(tmp_path):
     fails("give two numbers", build, hooks=(0,))
     fails("give two numbers", build, upsample=(0, 128))
     fails("synonyms must be one of 'first', 'mean'", build, synonyms="last")
-    fails("no multiple of the patch of 16 x 16 pixels. Use 64", build, resolution=70)
+    fails("not a multiple of the patch of 16 x 16 pixels. Use 64", build, resolution=70)
     fails("tune must be one of .*, got 'lora'", build, adapter=None, tune="lora")
     fails("trains with tune='adapter'", build, tune="full")
     fails("inference must be one of 'slide', 'whole'", build, inference="both")
