@@ -68,7 +68,8 @@ _watch_modules = functools.cache(lambda: nn.modules.module.register_module_modul
 
 
 def check_numbers(weights: object = None, std: object = None) -> None:
-    """Check the values of weights and standard deviations; functions do not, for the host would wait for the device."""
+    """Check the values of weights and standard deviations. The functions do not check them, because the host would wait
+    for the device."""
     if isinstance(weights, Tensor) and weights.numel():
         if not bool((weights >= 0).all()):
             raise ValueError("weights must be numbers of at least 0.")
@@ -178,7 +179,7 @@ class Manifold(nn.Module):
 
     @torch.no_grad()
     def clamp_(self) -> None:
-        """Bring a learned curvature back into its bounds; the optimisers of :mod:`hypvision.optim` do after a step."""
+        """Clamp a learned curvature to its bounds; the optimisers of :mod:`hypvision.optim` do this after each step."""
         if self.learnable:
             self.log_c.clamp_(*self.log_bounds)
 
@@ -197,7 +198,7 @@ class Manifold(nn.Module):
             self._restore(self.log_c.detach())
 
     def _restore(self, log_c: Tensor) -> None:
-        """Undo what PyTorch may have done to the parameter: taken its class, or rounded it to half precision."""
+        """Restore the parameter if PyTorch has replaced its class or rounded it to half precision."""
         if type(self.log_c) is nn.Parameter:
             self.log_c.__class__ = CurvatureParameter
             self.log_c.log_bounds = self.log_bounds
@@ -462,7 +463,7 @@ class Lorentz(Hyperbolic):
 
     @property
     def k(self) -> Curvature:
-        """What geoopt calls the curvature of its hyperboloid: the square ``1 / c`` of its radius."""
+        """The number ``1 / c``, the squared radius of the hyperboloid, which geoopt calls its curvature."""
         return 1 / self.c
 
     def projx(self, x: Tensor) -> Tensor:

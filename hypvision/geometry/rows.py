@@ -1,7 +1,7 @@
 """Functions of rows, block by block: their temporaries stay in the cache.
 
-On a CPU new memory is handed out page by page, and that is what a formula written in whole tensors waits for. On other
-devices, and for compilers, which fuse the temporaries away, there is one block.
+On a CPU the system provides new memory page by page, and a formula on whole tensors spends most of its time on that. On
+other devices, and for compilers, which fuse the temporaries away, there is one block.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def in_blocks(
 def blocked(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A function of rows and a curvature, ``function(*rows, c)``, that works block by block where that is faster.
 
-    The backward computes each block once more: nothing but the rows is kept.
+    The backward recomputes each block, so that only the rows are stored.
     """
 
     @functools.wraps(function)

@@ -61,7 +61,7 @@ class Architecture:
         fused: whether row operations use a backward written by hand.
 
     Raises:
-        HypvisionError: sizes that do not go together.
+        HypvisionError: the sizes do not fit each other.
     """
 
     vocab_size: int = 128256
@@ -228,7 +228,7 @@ def preset(name: str, **changes: Any) -> Architecture:
     """A published or tiny architecture, with changes.
 
     Raises:
-        HypvisionError: there is no such preset or option, or the sizes do not go together.
+        HypvisionError: there is no such preset or option, or the sizes do not fit each other.
     """
     if name not in PRESETS:
         known = ", ".join(PRESETS)
@@ -252,7 +252,7 @@ def architecture(options: dict[str, Any]) -> Architecture:
     """An architecture from options by name.
 
     Raises:
-        HypvisionError: an unknown option, or sizes that do not go together.
+        HypvisionError: an option is unknown, or the sizes do not fit each other.
     """
     options = _own_names(options)
     fields = {field.name for field in dataclasses.fields(Architecture)}

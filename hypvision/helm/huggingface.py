@@ -44,7 +44,7 @@ from transformers import (  # noqa: E402
 )
 from transformers.modeling_outputs import CausalLMOutputWithPast  # noqa: E402
 
-# What transformers calls the cache in arguments and outputs: "past_key_values" before 5.24.
+# The name of the cache in arguments and outputs of transformers: "past_key_values" before 5.24.
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 _REAL = ("F64", "F32", "F16", "BF16")  # kinds of weights in safetensors
 _FIELDS = {field.name: field.default for field in dataclasses.fields(Architecture)}
@@ -54,7 +54,7 @@ class HelmConfig(PretrainedConfig):
     """The options of :class:`hypvision.helm.Architecture`, and those of every configuration of transformers.
 
     Raises:
-        HypvisionError: sizes that do not go together.
+        HypvisionError: the sizes do not fit each other.
     """
 
     model_type = "helm"
@@ -134,7 +134,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         """As in every model of transformers.
 
         Raises:
-            HypvisionError: no prompts, or what :meth:`forward` refuses.
+            HypvisionError: there are no prompts, or as for :meth:`forward`.
         """
         prompts = options.get("input_ids", inputs)
         if prompts is not None and not prompts.numel():
@@ -178,8 +178,8 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
             return_dict: False for a tuple.
 
         Raises:
-            HypvisionError: no tokens, tokens outside the vocabulary, a context too long, a cache of another batch, or
-                arguments that do not go together.
+            HypvisionError: there are no tokens, a token is outside of the vocabulary, the context is too long, the
+                cache is of another batch, or arguments contradict each other.
         """
         if input_ids is None or inputs_embeds is not None:
             raise HypvisionError(
@@ -261,10 +261,11 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
 
         Args:
             source: a file, another name of a checkpoint (:func:`hypvision.checkpoints.sources.fetch`), or a state dict.
-            options: what weights do not show, such as ``max_seq_len`` or ``n_activated_experts``.
+            options: settings that cannot be inferred from the weights, such as ``max_seq_len`` or
+                ``n_activated_experts``.
 
         Raises:
-            HypvisionError: an unreadable file, or weights of another model.
+            HypvisionError: the file cannot be read, or has weights of another model.
         """
         weights = decoder_weights(source if isinstance(source, Mapping) else network_weights(read(source), None))
         if is_official_helm(weights):

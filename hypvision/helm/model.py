@@ -187,7 +187,7 @@ class Helm(nn.Module):
         """The attention context of the tokens.
 
         Raises:
-            HypvisionError: token numbers, masks, positions or a cache that do not fit the model.
+            HypvisionError: token numbers, masks, positions or the cache do not fit the model.
         """
         b, length = input_ids.shape
         if cache is not None:
@@ -240,18 +240,18 @@ class Helm(nn.Module):
 
         Args:
             input_ids: tokens ``(B, L)``.
-            labels: ``(B, L)``, the tokens themselves: each is compared with what the one before it predicts; -100 for
-                none. With packed documents the first token of each is left out.
+            labels: ``(B, L)``, the tokens themselves: each is compared with the prediction at the position before it;
+                -100 for no label. With packed documents the first token of each is left out.
             attention_mask: ``(B, L)``, or with a cache ``(B, all)``: 0 for padding.
             sequence_id: ``(B, L)``, numbers of the documents in a row, -1 for padding: none sees another.
-            cache: keeps what later tokens need of these, with ``update`` and ``get_seq_length``.
+            cache: stores keys and values for later tokens; needs the methods ``update`` and ``get_seq_length``.
             logits_to_keep: how many of the last positions to compute logits of; 0: all; or which, ``(count,)``.
             position_ids: ``(B, L)`` or ``(1, L)``. Only differences matter, so that they must go up by one within a
                 document; without a mask, numbers or a filled cache each jump begins another document, as
                 transformers has it.
 
         Raises:
-            HypvisionError: more tokens than the context, or arguments that do not go together.
+            HypvisionError: there are more tokens than the context has, or arguments contradict each other.
         """
         context = self.context(input_ids, attention_mask, sequence_id, cache, position_ids)
         if labels is not None:
@@ -286,7 +286,7 @@ def check_tokens(ids: Tensor, vocab_size: int) -> None:
     """Raise an error for tokens outside the vocabulary, which would crash the process on a GPU.
 
     Raises:
-        HypvisionError: tokens outside of the vocabulary.
+        HypvisionError: a token is outside of the vocabulary.
     """
     lowest, highest = (int(bound) for bound in ids.aminmax()) if ids.numel() else (0, 0)
     if lowest < 0 or highest >= vocab_size:

@@ -1,4 +1,4 @@
-"""Checkpoints of HCFormers: official names to ours and back, and which model a state dict is of."""
+"""Checkpoints of HCFormers: conversion between official names and ours, and the model that a state dict belongs to."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def hcformer_to_official(state_dict: Mapping[str, Tensor], curvature: float = 1.
 
     Args:
         state_dict: that of :class:`hypvision.models.HCFormer`.
-        curvature: that of the model, which its weights do not tell; official mixers with a window level keep
-            ``k = 1 / curvature``.
+        curvature: that of the model, which its weights do not contain; official mixers with a window level keep ``k = 1
+            / curvature``.
 
     Raises:
         HypvisionError: a name is not one of HCFormer's, or is of an option that has no official counterpart; no
@@ -163,7 +163,7 @@ def hcformer_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, A
         ``num_classes``, ``in_chans``, ``img_size`` and, for weights of the dense mode, ``features_only``.
 
     Raises:
-        HypvisionError: the shapes are those of no variant.
+        HypvisionError: the shapes belong to no variant.
     """
     stem, biases = state_dict.get("stem.weight"), state_dict.get("stages.0.blocks.0.mixer.bias")
     if stem is None or biases is None:

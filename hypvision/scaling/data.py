@@ -63,7 +63,7 @@ def density_scan(p: Tensor, s: float) -> Tensor:
 
 
 def check_frequencies(p: Tensor, density: float | None = None) -> None:
-    """Refuse what cannot be frequencies: not in [0, 1], or of another sum than ``density``."""
+    """Raise an error for frequencies that are not in [0, 1] or whose sum is not ``density``."""
     if p.dim() != 1 or not p.numel():
         raise HypvisionError(
             f"Frequencies must be a vector with one number per feature, got the shape {tuple(p.shape)}."

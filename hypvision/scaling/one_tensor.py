@@ -1,4 +1,4 @@
-"""One tensor of a large checkpoint: found by the table of its shards, and read without the others.
+"""Read one tensor of a large checkpoint, found by the table of its shards, without reading the others.
 
 A checkpoint is a file, a folder as transformers writes it, or ``USER/REPO`` on the hub, of which then only the table
 and one shard are fetched. safetensors come first. Of either kind only the numbers of the one tensor are read; what
@@ -29,7 +29,7 @@ def read_tensor(source: str | Path, choose: Callable[[Iterable[str]], str]) -> t
     gives the name, of those of all its tensors.
 
     Raises:
-        HypvisionError: no checkpoint there, a damaged or unsafe one, or what ``choose`` raises.
+        HypvisionError: there is no checkpoint, it is damaged or unsafe, or ``choose`` raises an error.
     """
     path = Path(source).expanduser()
     if path.is_file():
