@@ -175,7 +175,7 @@ def test_any_name_is_written_or_refused(tmp_path_factory, name):
     assert path.read_text() == "new" and path.resolve().is_relative_to(folder.resolve())
 
 
-def test_a_folder_with_something_in_it_is_no_new_one(tmp_path):
+def test_a_folder_that_is_not_empty_is_refused(tmp_path):
     assert check_new_folder(tmp_path / "new") == tmp_path / "new" and check_new_folder(tmp_path) == tmp_path
     (tmp_path / "mine.txt").write_text("")
     with pytest.raises(HypvisionError, match="not empty"):

@@ -17,7 +17,7 @@ def named(row: str) -> list[str]:
     return [name if "/" in name or not package else f"{package}{name}" for name in names]
 
 
-def test_all_that_the_map_names_is_there_and_nothing_else():
+def test_the_table_of_packages_matches_the_tree():
     on_map = {name.rstrip("/") for row in ROWS for name in named(row)}
     assert [name for name in sorted(on_map) if not (ROOT / name).exists()] == []
     packages = {f"hypvision/{path.name}" for path in (ROOT / "hypvision").iterdir() if (path / "__init__.py").is_file()}

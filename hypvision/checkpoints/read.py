@@ -189,7 +189,7 @@ def read(source: str | Path, device: Any = "cpu") -> dict[str, Any]:
     return read_file(fetch(source), device)
 
 
-def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, lone: str | None = None) -> dict[str, Any]:
+def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, single: str | None = None) -> dict[str, Any]:
     """The content of a checkpoint file; no code in it is run.
 
     Args:
@@ -198,7 +198,7 @@ def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, lone:
         device: where the tensors go, as for :func:`torch.load`.
         mapped: map the tensors into memory, so that their numbers are read from the file when they are used; for files
             that PyTorch wrote, on the CPU.
-        lone: the name to give to the tensor of a file that contains a single tensor instead of a dict; None: such a
+        single: the name to give to the tensor of a file that contains a single tensor instead of a dict; None: such a
             file raises an error.
 
     Returns:
@@ -229,8 +229,8 @@ def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, lone:
         raise HypvisionError(f"The checkpoint '{path}' cannot be read: {error.strerror}.") from error
     except Exception as error:  # damaged bytes make the readers raise errors of any type
         raise _refusal(path, error) from error
-    if lone is not None and isinstance(content, Tensor):
-        content = {lone: content}
+    if single is not None and isinstance(content, Tensor):
+        content = {single: content}
     if not isinstance(content, dict):
         raise HypvisionError(
             f"The checkpoint '{path}' holds a {type(content).__name__}, not a dict of weights. Save "

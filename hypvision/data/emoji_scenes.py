@@ -129,7 +129,7 @@ class EmojiScenes(Dataset):
         return self.length
 
     def _name(self, settings: dict[str, Any]) -> str:
-        """Version of the cache file: other settings, words or images have another file."""
+        """Name of the cache file, with a hash of the settings, words and images."""
         files = [*map(Path, self.photos), *(path for _, path in self.items)]
         about = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         words = repr((sorted((name, str(value)) for name, value in settings.items()), self.emoji, about))

@@ -177,12 +177,12 @@ def _hub(name: str, field: str) -> Iterator[str]:
         yield from _texts(rows, field)
 
 
-def pack(lengths: Sequence[int], room: int, window: int = 1024) -> list[list[int]]:
+def pack(lengths: Sequence[int], size: int, window: int = 1024) -> list[list[int]]:
     """First-fit packing: each piece goes into the first row with space for it; ``window`` pieces are packed together,
     so that rows have pieces from nearby in the text.
 
     Args:
-        lengths: of the pieces, each at most ``room``, the length of a row.
+        lengths: of the pieces, each at most ``size``, the length of a row.
 
     Returns:
         For each row the numbers of its pieces.
@@ -194,7 +194,7 @@ def pack(lengths: Sequence[int], room: int, window: int = 1024) -> list[list[int
         for i in range(begin, min(begin + window, len(lengths))):
             place = next((k for k, left in enumerate(free) if left >= lengths[i]), len(free))
             if place == len(free):
-                free.append(room)
+                free.append(size)
                 opened.append([])
             free[place] -= lengths[i]
             opened[place].append(i)

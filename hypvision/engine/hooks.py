@@ -358,13 +358,13 @@ class DataUsageHook(DatasetHook):
 
 @HOOKS.register_module()
 class InterruptHook(Hook):
-    """On SIGINT and SIGTERM, stops a run between two iterations, after writing a checkpoint.
+    """On SIGINT and SIGTERM, stops a run cleanly between two iterations.
 
     An iteration-based run writes a checkpoint there. An epoch-based run relies on that of its last epoch, because it
     resumes at the start of an epoch. A second signal ends the process at once.
 
     Raises:
-        TrainingInterrupted: after the checkpoint is written.
+        TrainingInterrupted: when the state of the run is on disk.
     """
 
     priority = "LOWEST"  # runs after CheckpointHook and EMAHook

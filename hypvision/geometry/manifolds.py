@@ -60,7 +60,7 @@ class CurvatureParameter(nn.Parameter):
 def _adopted(module: nn.Module, name: str, child: nn.Module | None) -> None:
     """PyTorch calls this for every module that another one takes."""
     if isinstance(child, Manifold):
-        child.held = True
+        child.registered = True
 
 
 # Registered at the first learned curvature only, because the hook slows down the construction of every module.
@@ -143,7 +143,7 @@ class Manifold(nn.Module):
     wrapped_normal_log_prob: Callable[[Tensor, Tensor, Tensor | float], Tensor]
     origin: Callable[..., Tensor]
     # whether a module has registered the manifold, so that its state dict contains a learned curvature
-    held = False
+    registered = False
     log_c: CurvatureParameter
 
     def __init__(

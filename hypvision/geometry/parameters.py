@@ -139,7 +139,7 @@ def _saved(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata:
     manifold."""
     for name, parameter in module._parameters.items():
         manifold = parameter.manifold if isinstance(parameter, ManifoldParameter) else None
-        if manifold is not None and not manifold.held and any(c.requires_grad for c in manifold.parameters()):
+        if manifold is not None and not manifold.registered and any(c.requires_grad for c in manifold.parameters()):
             raise RuntimeError(loose(prefix + name, manifold))
 
 

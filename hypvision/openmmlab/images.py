@@ -1,5 +1,5 @@
-"""mmcv, by which mmseg and mmdet read images and label maps, takes what :mod:`hypvision.images` takes, and shows images
-as that does."""
+"""Make mmcv, which mmseg and mmdet use to read images and label maps, accept the same files as :mod:`hypvision.images`
+and decode them alike."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def install() -> None:
 def read_bgr(path: str | Path) -> np.ndarray:
     """:func:`hypvision.images.open_image` as uint8 (H, W, 3) in the order of OpenCV, BGR.
 
-    OpenCV itself decodes what it decodes alike, in half the time: JPEG files, but those in CMYK and those cut off.
+    OpenCV decodes JPEG files to the same pixels in half the time, so it is used for them, except for CMYK and truncated
+    files.
 
     Raises:
         HypvisionError: as :func:`hypvision.images.open_image`.
@@ -47,7 +48,7 @@ class LoadShownImage(LoadImageFromFile):
 
     The size is compared with that of the annotation, where there is one.
 
-    Where the config asks for other channels, or for files of a store, it is mmcv's own.
+    If the config asks for other channels, or for files in a remote store, mmcv's own reader is used.
     """
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any] | None:
@@ -67,7 +68,7 @@ class LoadShownImage(LoadImageFromFile):
 
 
 def check_size(results: dict[str, Any]) -> None:
-    """Compare an image, as it is shown, with the size that its annotation has: with another its boxes are elsewhere.
+    """Check that an image as displayed has the size in its annotation; otherwise its boxes would be misplaced.
 
     Raises:
         HypvisionError: they differ.

@@ -252,7 +252,7 @@ def deform_conv_backward_parameters(
 ) -> None:  # fmt: skip
     """Gradient of :func:`deform_conv_forward` to its weight, times ``scale``, added to ``grad_weight``."""
     geometry = (dH, dW, padH, padW, dilationH, dilationW, group, deformable_group)
-    # The gradient of the weight depends on the weight's shape only, so zeros will do.
+    # The gradient of the weight depends only on the weight's shape, so zeros can stand for its values.
     grads = _deform_conv(input, torch.zeros_like(grad_weight), offset, None, None, grad_output, *geometry)
     grad_weight.add_(grads[1], alpha=scale)
 
@@ -326,7 +326,7 @@ def sigmoid_focal_loss_backward(
 
 
 def get_compiler_version() -> str:
-    """What ``mmcv.ops.get_compiler_version`` prints in environment reports."""
+    """The text that ``mmcv.ops.get_compiler_version`` prints in environment reports."""
     return f"none (operators of torchvision {torchvision.__version__})"
 
 
@@ -359,7 +359,7 @@ MISSING: dict[str, tuple[str, ...]] = {
 
 
 def missing_operators(config: Any, path: str = "model") -> Iterator[tuple[str, str, str]]:
-    """Where a config needs what is :data:`MISSING`: its place in dotted keys, the type there, the operator.
+    """The place in a config that needs an operator of :data:`MISSING`: its dotted keys, the type there, the operator.
 
     >>> list(missing_operators(dict(neck=dict(type="FPN_CARAFE"))))
     [('model.neck', 'FPN_CARAFE', 'carafe')]
@@ -410,14 +410,14 @@ class _ExtensionLoader(Loader):
 
 
 def has_compiled_mmcv() -> bool:
-    """Whether mmcv is installed with its own compiled operators; imports nothing."""
+    """Whether mmcv is installed with its own compiled operators, found without importing it."""
     mmcv = importlib.util.find_spec("mmcv")
     places = mmcv.submodule_search_locations if mmcv is not None else None
     return places is not None and PathFinder.find_spec(NAME, places) is not None
 
 
 def install() -> bool:
-    """Answer ``mmcv._ext`` from torchvision, unless it is loaded already or mmcv is a compiled one.
+    """Provide ``mmcv._ext`` by torchvision, unless it is already loaded or mmcv has compiled operators.
 
     Returns:
         Whether the operators in use are those of this module.

@@ -45,7 +45,7 @@ def _registered() -> set[str]:
 
 
 def _check_types(config: Any, path: Path) -> None:
-    """Refuse a model that is not made of registered parts.
+    """Raise an error for a model that has parts which are not registered.
 
     mmengine takes a ``type`` that is in no registry for the path of a Python object, imports and calls it, and a
     ``_scope_`` for a module, which it imports: a weight file could run any command.
@@ -81,8 +81,8 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
         overrides: must be empty: the weights are those of the whole model.
 
     Raises:
-        HypvisionError: overrides, mmseg or mmdet are not installed, a file without a config, or one whose config would
-            run code or load other files.
+        HypvisionError: there are overrides, mmseg or mmdet is not installed, the file has no config, or its config
+            would run code or load other files.
     """
     if overrides:
         raise HypvisionError(

@@ -1,4 +1,4 @@
-"""What ``hypvision test --out`` reports of a segmenter: which classes it takes for which, and its worst images."""
+"""The report of a segmenter, ``hypvision test --out``: the confusion matrix and the worst images."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def mean_iou(pairs: np.ndarray, counts: np.ndarray) -> float:
 
 
 def pixel_table(counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
-    """IoU, recall and precision of each class in percent, the worst IoU first; a class that is neither there nor
-    predicted has none."""
+    """IoU, recall and precision of each class in percent, the worst IoU first; empty for a class that is neither in the
+    ground truth nor predicted."""
     right, true, found = np.diag(counts), counts.sum(1), counts.sum(0)
     with np.errstate(invalid="ignore"):
         iou, recall, precision = 100 * right / (true + found - right), 100 * right / true, 100 * right / found

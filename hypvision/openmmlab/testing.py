@@ -1,4 +1,4 @@
-"""How ``hypvision test`` serves mmseg and mmdet: views for ``--tta``, painted images, predictions, reports."""
+"""The options of ``hypvision test`` for mmseg and mmdet: views for ``--tta``, painted images, predictions, reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def mirror_pipeline(pipeline: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         pipeline: the test pipeline: loads the image first, and packs the inputs last.
 
     Raises:
-        HypvisionError: it begins or ends with something else.
+        HypvisionError: the pipeline begins or ends with another step.
     """
     steps = [dict(step) for step in pipeline]
     names = [str(step.get("type")).rpartition(".")[2] for step in steps]

@@ -30,10 +30,10 @@ class Claim(NamedTuple):
     statement: str
     paper: str
     ours: str
-    held: bool | None
+    confirmed: bool | None
 
     def __str__(self) -> str:
-        verdict = {True: "held", False: "refuted", None: "open"}[self.held]
+        verdict = {True: "confirmed", False: "refuted", None: "open"}[self.confirmed]
         return f"{verdict}: {self.statement} (paper: {self.paper}; here: {self.ours})"
 
 
@@ -158,8 +158,8 @@ def _fig1(rows: Sequence[Row]) -> list[Claim | None]:
         paper = published.LARGE_EXPONENTS.get((name, decay))
         if decay < 0:
             statement = f"strong superposition, {name} frequencies: the exponent is about 1"
-            held = value.estimate.within(*ABOUT_ONE)
-            claims.append(Claim(statement, f"{paper:.2f}", _show(value), held))
+            confirmed = value.estimate.within(*ABOUT_ONE)
+            claims.append(Claim(statement, f"{paper:.2f}", _show(value), confirmed))
         else:
             strong = found.get((name, alpha, density, -1.0))
             steeper = None if strong is None else _steeper(strong, value)

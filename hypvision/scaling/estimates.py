@@ -1,7 +1,8 @@
 """Numbers with their errors, and the verdict on a statement at the confidence :data:`LEVEL`.
 
-A statement says that a number lies within bounds. It is held if the whole confidence interval does, refuted if none of
-it does, and open otherwise: it is therefore never confirmed by data that would look the same if it were false.
+A statement says that a number lies within bounds. It is confirmed if the whole confidence interval does, refuted if
+none of the interval does, and open otherwise. Data that would look the same if the statement were false therefore never
+confirm it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 LEVEL = 0.95
-"""Of the two-sided intervals; a statement that is false at its bound is held in 2.5 % of all cases."""
+"""Of the two-sided intervals; a statement that is false at its bound is confirmed in 2.5 % of all cases."""
 
 
 class Estimate(NamedTuple):
@@ -86,6 +87,6 @@ def _root_of_squares(values: Iterable[Estimate]) -> tuple[float, float]:
 
 
 def every(verdicts: Iterable[bool | None]) -> bool | None:
-    """The verdict on several statements together: refuted if one is, held if all are."""
+    """The verdict on several statements together: refuted if one is, confirmed if all are."""
     found = list(verdicts)
     return False if False in found else None if None in found else True

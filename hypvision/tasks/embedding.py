@@ -113,7 +113,7 @@ def named_embedder(name: str, device: str = "cpu") -> Embedder:
     """A timm model, a classifier of the zoo, or a CLIP (:mod:`hypvision.clip.names`), whichever has this name.
 
     Raises:
-        HypvisionError: none has it, or its weights cannot be had.
+        HypvisionError: there is no model of this name, or its weights cannot be loaded.
     """
     if gives_features(name):
         return load_embedder(model=name, device=device)
@@ -166,10 +166,10 @@ def embed_sources(
         sources: the images and videos.
         batch_size: images at a time.
         device: where to compute.
-        failed: a list to which the message of each is added that has no embedding; it is left out. None: it raises.
+        failed: a list for the messages of images without an embedding; these images are skipped. None: it raises.
 
     Raises:
-        HypvisionError: one has no embedding, or none of them has.
+        HypvisionError: without ``failed`` an image has no embedding, or no image has one.
     """
 
     def find(images: list[Tensor]) -> list[Embedding]:

@@ -55,7 +55,7 @@ class CellSpec(NamedTuple):
         method: as on the command line, ``"promptsrc+lath"``.
         dataset: what is trained on.
         shots, seed: which images.
-        targets: for ``cross`` and ``dg``: what is tested on beside.
+        targets: further data sets to test on, for ``cross`` and ``dg``.
     """
 
     protocol: Protocol
@@ -117,7 +117,7 @@ class Settings:
 class Result:
     """The ``result.json`` of a finished cell: accuracies in percent by what was tested, and how it was trained.
 
-    ``settings`` has none of those that change no result.
+    ``settings`` contains only settings that can change the result.
     """
 
     cell: CellSpec
@@ -145,7 +145,7 @@ def read_result(folder: str | Path) -> Result:
     """The result of a finished cell.
 
     Raises:
-        HypvisionError: there is none, or it is damaged; names the key.
+        HypvisionError: there is no result, or it is damaged; the message names the key.
     """
     return read_record(Result, Path(folder, "result.json"), "Remove it: its cell will run again.", extra=True)
 
@@ -277,7 +277,7 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
 
 
 def measured_checkpoint(folder: str | Path, best_val: bool) -> Path | None:
-    """The checkpoint of a cell that its accuracies are of; None if it has gone."""
+    """The checkpoint of a cell with which its accuracies were measured; None if it was deleted."""
     best = Path(folder).glob("best_top1_epoch_*.pth") if best_val else ()
     return max(best, key=lambda path: int(path.stem.rpartition("_")[2]), default=last_checkpoint(folder))
 
@@ -313,7 +313,7 @@ def check_methods(specs: Sequence[CellSpec], settings: Settings) -> None:
     cell.
 
     Raises:
-        HypvisionError: no such CLIP or weights, or a method or its options do not fit it.
+        HypvisionError: there is no such CLIP or no such weights, or a method or its options do not fit it.
     """
     clip = create_clip(**settings.clip)
     for spec in {spec.method: spec for spec in specs}.values():

@@ -80,7 +80,7 @@ def test_a_part_left_by_another_run_is_continued_or_thrown_away(record, server, 
         ("file", "the connection broke", 1),
     ],
 )
-def test_what_does_not_recover_is_explained_and_the_next_mirror_asked(
+def test_a_source_that_fails_for_good_is_explained_and_the_next_mirror_is_tried(
     record, server, micro, monkeypatch, mode, message, requests
 ):
     if mode == "rewinding":  # http_get waits a second before each

@@ -124,7 +124,7 @@ READ = {
 
 
 @pytest.mark.parametrize("name", READ)
-def test_what_is_cut_off_or_changed_is_damaged(tmp_path, name):
+def test_truncated_or_changed_files_are_damaged(tmp_path, name):
     path = tmp_path / "file.pth"
     READ[name](WEIGHTS, path)
     assert read_file(path).keys() == WEIGHTS.keys()

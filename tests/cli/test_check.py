@@ -90,7 +90,7 @@ def test_names_and_missing_parts(case, capsys):
     assert status == 1 and f"Give '{data / 'train/train'}' as root" in said
 
 
-def test_the_order_of_numbered_folders_is_told_once(tmp_path, capsys, monkeypatch):
+def test_the_order_of_numbered_folders_is_logged_once(tmp_path, capsys, monkeypatch):
     """By the check and on the console of a training, which both hide the warnings of libraries."""
     monkeypatch.chdir(tmp_path)
     config = write_config(tmp_path / "a.py", make_images(tmp_path / "data", 2, classes=("1", "2", "10")))

@@ -122,7 +122,7 @@ def test_label_maps_have_the_size_of_their_images(tmp_path, name):
 
 
 @pytest.mark.parametrize(("value", "message"), [(21, "label 21; expected are 0 to 20"), (254, "label 254")])
-def test_numbers_that_are_none_of_vocs_are_told(tmp_path, value, message):
+def test_numbers_outside_of_vocs_labels_are_an_error(tmp_path, value, message):
     voc(tmp_path / "in", ["x"])
     Image.fromarray(np.array([[0, 1, value, 255]], dtype=np.uint8)).save(tmp_path / "in/SegmentationClassAug/x.png")
     with pytest.raises(HypvisionError, match=message):

@@ -90,7 +90,7 @@ GROUPS = [dict(lr=0.1, params=[0])]
         (dict(message_hub={"resumed_keys": {"train/loss": "x"}}), "which of its values"),
     ],
 )
-def test_states_that_no_training_can_go_on_from(changes, message):
+def test_states_that_cannot_be_resumed(changes, message):
     assert message in resume_problem(resumable(**changes))
     good = dict(state={0: dict(m=torch.ones(1))}, param_groups=GROUPS)
     assert (
@@ -100,7 +100,7 @@ def test_states_that_no_training_can_go_on_from(changes, message):
 
 
 @pytest.mark.parametrize("kind", ["AdamW", "SGD", "TimmMuon", "RiemannianAdamW", "RiemannianSGD"])
-def test_what_optimisers_remember_can_be_resumed(tmp_path, kind):
+def test_optimiser_states_can_be_resumed(tmp_path, kind):
     weight, bias = torch.nn.Parameter(torch.ones(4, 3)), torch.nn.Parameter(torch.ones(3))
     optimizer = OPTIMIZERS.get(kind)([weight, bias], lr=0.1)
     weight.grad, bias.grad = torch.ones(4, 3), torch.ones(3)
@@ -504,7 +504,7 @@ def test_a_runner_on_a_full_disk_ends_with_the_paragraph(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/net.pth", "cluster:s3://b/net.pth", "petrel://net.pth", "pavi://net"])
-def test_stores_that_verify_nothing_are_refused(address):
+def test_stores_without_verification_are_refused(address):
     with pytest.raises(HypvisionError, match="cannot be verified"):
         CheckpointLoader.load_checkpoint(address)
 

@@ -409,7 +409,7 @@ def test_misspelt_options(classifier, tmp_path, capsys, option, message):
     assert remains(tmp_path / "run") == []
 
 
-def test_a_misspelt_part_of_an_option_is_told_before_the_data():
+def test_a_misspelt_part_of_an_option_is_reported_before_the_data_is_read():
     config = Path(__file__).parents[2] / "configs/hcformer/semantic-fpn_hcformer-nano_600i_camvid.py"
     for option, message in (
         ("model.decode_head.num_clases", r"model\.decode_head of the config has no 'num_clases'.*head\.num_classes\?"),

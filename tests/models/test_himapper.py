@@ -411,7 +411,7 @@ def test_all_backbones_are_registered_under_both_names():
     assert model.pretrained_cfg["classifier"] == "trunk.fc" and model.pretrained_cfg["first_conv"] == "trunk.conv1"
 
 
-def test_the_whole_network_of_the_zoo_comes_by_its_name_in_timm():
+def test_timm_creates_the_whole_network_of_the_zoo_by_its_name():
     name = "himapper_tf_efficientnet_lite0.grocery"
     found, truth = timm.create_model(name, pretrained=True).state_dict(), hypvision.load(name).state_dict()
     assert found.keys() == truth.keys() and all(found[key].equal(truth[key]) for key in truth)

@@ -298,7 +298,7 @@ def test_words_change_at_test():
         found(["zebra"])
 
 
-def test_what_is_not_finite_is_no_image_without_objects():
+def test_features_that_are_not_finite_are_an_error_and_not_an_empty_result():
     """The filters would drop boxes and scores that are NaN."""
     model = detector()
     images = torch.randint(0, 255, (2, 3, 64, 64), dtype=torch.uint8)

@@ -272,7 +272,7 @@ def samples(count, side=64, original=80):
     return [DetDataSample(metainfo=dict(meta, img_id=i)) for i in range(count)]
 
 
-def test_what_is_not_finite_is_no_image_without_segments():
+def test_values_that_are_not_finite_are_an_error_and_not_an_empty_result():
     """The filters would drop masks and scores that are NaN."""
     model = panoptic()
     images = torch.randint(0, 255, (2, 3, 64, 64), dtype=torch.uint8)

@@ -250,7 +250,7 @@ def test_images_and_label_maps_in_one_folder(root):
     assert len(alone) == 3 and "seg_map_path" not in alone.get_data_info(0)
 
 
-def test_a_list_says_what_is_used_and_in_which_order(root):
+def test_a_list_selects_and_orders_the_images(root):
     write(root, "d", suffix=(".JPG", ".png"))
     voc = mmseg(PascalVOCDataset, ann_file="list.txt")
     (root / "list.txt").write_text("d\n\na.jpg\n")

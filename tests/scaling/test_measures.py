@@ -164,7 +164,7 @@ def test_norms_keep_double_precision():
     assert measures.norms(weight.bfloat16()).largest == 1
 
 
-def test_blocks_and_numbers_of_features_that_are_none_are_named():
+def test_invalid_blocks_and_feature_counts_are_named():
     for block in (0, -1):
         with pytest.raises(HypvisionError, match=f"at least 1, got block={block}"):
             measures.overlaps(torch.ones(3, 2), block)

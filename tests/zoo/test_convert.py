@@ -61,7 +61,7 @@ def test_converted_files_load_in_timm(tmp_path, official, wrapper, target):
     assert [path.name for path in done.path.parent.iterdir() if path.suffix == ".tmp"] == []
 
 
-def test_weights_that_diverged_are_told_once_by_the_name_of_their_file(tmp_path, official, caplog):
+def test_diverged_weights_cause_one_warning_with_the_file_name(tmp_path, official, caplog):
     name = next(name for name, value in official.items() if name.endswith("weight"))
     source = save({**official, name: official[name] * float("nan")}, tmp_path / "in.pth")
     convert_file("hcformer", source, tmp_path / "out.pth")

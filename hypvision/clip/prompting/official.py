@@ -174,7 +174,7 @@ _CACHE_NAMES = (
 def read_cache(path: Path) -> Mapping[str, Any]:
     """The content of a Tip-Adapter's checkpoint; an official file of keys (d, N) with the ``values`` (N, C) of the file
     beside it."""
-    content = read_file(path, lone="keys")
+    content = read_file(path, single="keys")
     if set(content) != {"keys"}:
         return content
     name, keys = _CACHE.fullmatch(path.name), content["keys"]
@@ -183,7 +183,7 @@ def read_cache(path: Path) -> Mapping[str, Any]:
             f"'{path}' holds one tensor, and the name of the file does not say which one. {_CACHE_NAMES}"
         )
     beside = path.with_name(f"values_{name[2]}.pt")
-    values = read_file(beside, lone="values").get("values")
+    values = read_file(beside, single="values").get("values")
     keys = keys.T if name[1] == "best_F" else keys
     if values is None or keys.dim() != 2 or values.dim() != 2 or keys.shape[1] != len(values):
         shapes = [tuple(value.shape) for value in (keys, values) if isinstance(value, Tensor)]

@@ -56,11 +56,11 @@ _ADVICE = "Expected: COCO's format (see docs/data.md). Correct the file."
 
 
 class CheckedCOCO(COCO):
-    """An annotation file of COCO's format; mistakes in it are told before they become wrong labels.
+    """An annotation file in COCO's format, which raises an error for mistakes that would lead to wrong labels.
 
-    mmdet itself drops annotations of unknown categories without a word, and numbers the classes wrongly where a
-    category is missing. Boxes without ``area`` or ``iscrowd``, which many tools leave out, get those of a plain box.
-    Invalid boxes (without size, outside the image) are left out of the ground truth.
+    mmdet itself silently drops annotations of unknown categories, and numbers the classes wrongly if a category is
+    missing. Boxes without ``area`` or ``iscrowd``, which many tools leave out, get those of a plain box. Invalid boxes
+    (without size, outside the image) are left out of the ground truth.
 
     Args:
         annotation_file: path of the JSON file.
@@ -68,8 +68,8 @@ class CheckedCOCO(COCO):
         masks: whether the masks are needed, too.
 
     Raises:
-        HypvisionError: it is damaged, not of COCO's format, or refers to images or categories that it does not have; a
-            box or a mask is none.
+        HypvisionError: the file is damaged, not in COCO's format, or refers to images or categories that it does not
+            list; or a box or a mask is invalid.
     """
 
     def __init__(self, annotation_file: str | None = None, usage: Usage | None = None, masks: bool = False):
@@ -133,7 +133,7 @@ class CheckedCOCO(COCO):
         """Check the masks of all objects.
 
         Raises:
-            HypvisionError: one is missing or is none.
+            HypvisionError: a mask is missing or invalid.
         """
         images = {item["id"]: item for item in self.dataset["images"]}
         items = self.dataset["annotations"]
@@ -151,7 +151,8 @@ class CheckedCOCO(COCO):
         refuse_masks(faults, str(self.place))
 
     def get_cat_ids(self, cat_names: Sequence[str] = (), sup_names: Sequence[str] = (), cat_ids: Any = ()) -> list[int]:
-        """As COCO's, but in the order of the names, which mmdet numbers what it finds by; the file's may be another."""
+        """The ids of the categories in the order of the names, which mmdet uses for its labels; the order in the file
+        may differ."""
         if not cat_names:
             return super().get_cat_ids(cat_names, list(sup_names), list(cat_ids))
         check_names(cat_names)
@@ -164,7 +165,7 @@ class CheckedCOCO(COCO):
         return [numbers[name] for name in cat_names]
 
     def loadRes(self, resFile: Any) -> COCO:
-        """As COCO's, but no detection at all is a result, too: of it mmdet would give no metrics."""
+        """Load results as COCO does, but accept an empty list, for which mmdet would give no metrics."""
         if not isinstance(resFile, list) or resFile:
             return super().loadRes(resFile)
         _logger.warning(
@@ -186,7 +187,7 @@ def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str
         needed: the lists that it must have, and the keys of their entries.
 
     Raises:
-        HypvisionError: it is damaged, or lacks one.
+        HypvisionError: the file is damaged, or lacks a list or a key.
     """
     try:
         content = read_json(path)
@@ -219,7 +220,7 @@ def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, 
     """The images of a file; those that are listed twice count once.
 
     Raises:
-        HypvisionError: an image has no name or no size, or two have one id.
+        HypvisionError: an image has no name or no size, or two images have the same id.
     """
     found: dict[Any, dict] = {}
     for number, item in enumerate(content["images"]):
@@ -252,7 +253,7 @@ coco_metric.COCO = CheckedCOCO
 
 
 class CountedDataset(BaseDetDataset):
-    """What is the same in all formats: what is left out is counted, in ``usage``.
+    """Common base of all formats; ``usage`` counts the items that are left out.
 
     Args:
         ignored: names of objects in the files to ignore; ``"others"``: all that are not among the classes.
@@ -268,7 +269,7 @@ class CountedDataset(BaseDetDataset):
         """As mmdet's.
 
         Raises:
-            HypvisionError: nothing is left to learn from, or images of a test are missing.
+            HypvisionError: no object is left to train on, or test images are missing.
         """
         if not self._fully_initialized:
             check_names(self.metainfo.get("classes"))
@@ -276,7 +277,7 @@ class CountedDataset(BaseDetDataset):
             super().full_init()
 
     def filter_data(self) -> list[dict]:
-        """As mmdet's, and counts what it leaves out."""
+        """The images after mmdet's filter; counts those that it leaves out."""
         found = self._on_disk()
         self.data_list = found
         kept = self._filtered()
@@ -311,7 +312,7 @@ class CountedDataset(BaseDetDataset):
         return [item["bbox_label"] for item in objects if "bbox_label" in item and not item.get("ignore_flag")]
 
     def _on_disk(self) -> list[dict]:
-        """The images that exist; those of a store elsewhere, and those that no pipeline reads, are not looked for."""
+        """The images that exist; images in a remote store, and images that no pipeline reads, are not checked."""
         read = any(isinstance(step, LoadImageFromFile) for step in self.pipeline.transforms)
         if self.backend_args or not read:
             return self.data_list
@@ -341,7 +342,7 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
         ignored: names of categories in the file to ignore; ``"others"``: all that are not among the classes.
 
     Raises:
-        HypvisionError: as :class:`CheckedCOCO`; the categories of the file are not the classes of the config.
+        HypvisionError: as for :class:`CheckedCOCO`; or the categories of the file are not the classes of the config.
     """
 
     def load_data_list(self) -> list[dict]:
@@ -373,14 +374,14 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
 class CheckedVOCDataset(CountedDataset, XMLDataset):
     """Images with boxes as VOC's XML, ``JPEGImages/NAME.*`` and ``Annotations/NAME.xml``, the names in a list.
 
-    mmdet's own leaves out objects of other classes without a word, and takes every image for a ``.jpg``.
+    mmdet's own class silently leaves out objects of other classes, and expects every image to be a ``.jpg``.
 
     Args:
         ignored: names of objects to ignore; ``"others"``: all that are not among the classes.
         metainfo: ``dict(classes=(...))``; the other arguments are those of mmdet's XMLDataset.
 
     Raises:
-        HypvisionError: an annotation that is missing or damaged, an object of another class, a box that is none.
+        HypvisionError: an annotation is missing or damaged, an object has an unknown class, or a box is invalid.
     """
 
     def load_data_list(self) -> list[dict]:
@@ -398,7 +399,7 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
         return found
 
     def parse_data_info(self, img_info: dict[str, Any]) -> dict[str, Any]:
-        """What stands in one file: ``img_path``, ``height``, ``width``, ``instances``."""
+        """The content of one file: ``img_path``, ``height``, ``width``, ``instances``."""
         path, folder = img_info["xml_path"], Path(self.sub_data_root, self.img_subdir)
         try:
             root = ElementTree.parse(path).getroot()
@@ -493,7 +494,7 @@ class _OpenImages(_StockDataset):
 
 
 def _checked_base(stock: type) -> type:
-    """Of mmdet's further formats: what goes before one of them."""
+    """A base class that goes before a class of mmdet's for one of its further formats."""
     if issubclass(stock, OpenImagesDataset):
         return _OpenImages
     if issubclass(stock, CocoPanopticDataset):

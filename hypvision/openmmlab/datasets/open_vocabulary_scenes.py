@@ -68,7 +68,7 @@ class OpenVocabScenesDataset(BaseDetDataset):
         return [dict(img_id=i, img_path=f"{self.split}_{i:06d}.png") for i in range(self.length)]
 
     def filter_data(self) -> list[dict]:
-        """All of them; whether a scene has objects is known when it is drawn."""
+        """All scenes: whether a scene has objects is known only when it is drawn."""
         return self.data_list
 
     def prepare_data(self, idx: int) -> Any:

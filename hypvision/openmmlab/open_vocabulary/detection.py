@@ -58,7 +58,7 @@ class HyperCLIPDetector(Vocabulary, TwoStageDetector):
         data_preprocessor: options of mmdet's ``DetDataPreprocessor``; the normalisation is CLIP's.
 
     Raises:
-        HypvisionError: options that do not go together.
+        HypvisionError: options contradict each other.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class OpenVocabBBoxHead(ConvFCBBoxHead):
         self.background_weight = background_weight
 
     def get_targets(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
-        """As in mmdet, regions of the background weighted."""
+        """mmdet's targets, with a weight for background regions."""
         labels, weights, *boxes = super().get_targets(*args, **kwargs)
         return (labels, torch.where(labels == self.num_classes, weights * self.background_weight, weights), *boxes)
 
@@ -167,7 +167,7 @@ class OpenVocabRoIHead(StandardRoIHead):
         return dict(cls_score=scores, bbox_pred=boxes, bbox_feats=features)
 
     def bbox_loss(self, x: OpenVocabMaps, sampling_results: list) -> dict[str, Any]:
-        """As in mmdet, and CLIP's classification of the regions with an object."""
+        """mmdet's losses, and the loss of CLIP's classification of the regions with an object."""
         results = super().bbox_loss(x, sampling_results)
         if x.trains_clip:
             rois = bbox2roi([result.pos_priors for result in sampling_results])
@@ -193,7 +193,7 @@ class OpenVocabRoIHead(StandardRoIHead):
         """Boxes with fused scores; CLIP looks at the refined boxes.
 
         Raises:
-            HypvisionError: features that are not finite; names the image.
+            HypvisionError: features are not finite; the message names the image.
         """
         x.check(batch_img_metas)
         proposals = [result.bboxes for result in rpn_results_list]

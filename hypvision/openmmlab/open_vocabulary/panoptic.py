@@ -80,7 +80,7 @@ def merge_segments(
         masks: (Q, H, W), from 0 to 1.
         is_thing: for each class, whether each mask is an object of its own; masks of stuff are joined.
         score_thr: masks below are dropped.
-        overlap_thr: so are those of which others take more than the rest of this share.
+        overlap_thr: a mask is also dropped if other masks cover so much of it that less than this share is left.
 
     Returns:
         int64 (H, W): class + 1000 * number of the object (0 for stuff); T where there is nothing.
@@ -112,8 +112,8 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
 
     With the trained head's probability p of a class given that there is one, and CLIP's w of the embeddings under the
     mask, the score is p^(1-a) w^a, made to sum to one, with ``a = alpha`` for classes seen in training and ``beta`` for
-    others. Whether there is anything is up to the head. Where CLIP trains, CLIP's classification of the true segments
-    adds ``loss_region``.
+    others. Only the head decides whether there is a segment. Where CLIP trains, CLIP's classification of the true
+    segments adds ``loss_region``.
 
     Args:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
@@ -129,7 +129,7 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         data_preprocessor: options of mmdet's ``DetDataPreprocessor``; the normalisation is CLIP's.
 
     Raises:
-        HypvisionError: options that do not go together.
+        HypvisionError: options contradict each other.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
             things: those of which every object is a segment of its own; None: all.
 
         Raises:
-            HypvisionError: an empty list, a name that is there twice, or a thing that is not in the list.
+            HypvisionError: the list is empty, has a name twice, or lacks one of the things.
         """
         names = load_classes(classes)
         found = names if things is None else load_classes(things) if things else ()
@@ -231,7 +231,7 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         """``pred_panoptic_seg.sem_seg`` (1, H, W): of :func:`merge_segments`; ``rescale`` to the original size.
 
         Raises:
-            HypvisionError: features, logits or masks that are not finite; names the image.
+            HypvisionError: features, logits or masks are not finite; the message names the image.
         """
         x = self.extract_feat(batch_inputs)
         logits, masks = self.panoptic_head.predict(x, batch_data_samples)

@@ -35,7 +35,7 @@ def load_openvocab(config: str | Path | Any, weights: str | Path, device: str | 
         device: where to put it.
 
     Raises:
-        HypvisionError: files that are missing or do not fit, or a config of another kind of model.
+        HypvisionError: a file is missing or does not fit, or the config is of another kind of model.
     """
     from mmengine.registry import DefaultScope
 
@@ -78,7 +78,7 @@ def look(
         maybe ``masks``), or ``pred_panoptic_seg.sem_seg`` (1, H, W): label + 1000 * number of the object.
 
     Raises:
-        HypvisionError: an unreadable image, or a wrong list.
+        HypvisionError: the image cannot be read, or the list of classes is wrong.
     """
     if classes is not None:
         model.set_test_classes(classes, things)

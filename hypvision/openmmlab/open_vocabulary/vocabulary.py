@@ -24,7 +24,7 @@ from hypvision.errors import HypvisionError, require_finite
 
 
 class OpenVocabMaps(tuple):
-    """The maps of a pyramid, and what the heads need beside them.
+    """The maps of a pyramid, and the other inputs of the heads.
 
     Attributes:
         dense: dense CLIP embeddings (B, E, h, w).
@@ -32,7 +32,7 @@ class OpenVocabMaps(tuple):
         seen: bool (T,): which classes training knew.
         scale: patches of ``dense`` for a pixel.
         temperature: factor of the cosines that CLIP was trained with.
-        trains_clip: whether CLIP has something to learn.
+        trains_clip: whether any parameter of CLIP is trained.
     """
 
     dense: Tensor
@@ -47,7 +47,7 @@ class OpenVocabMaps(tuple):
         and would return an image without detections.
 
         Raises:
-            HypvisionError: there is something that is not finite; names the image.
+            HypvisionError: a value is not finite; the message names the image.
         """
         for values in (self.dense, *self, *more):
             require_finite(values, lambda row: f"A feature of {_image(metas[row])}")
@@ -79,7 +79,7 @@ class Vocabulary(OpenVocabularyCLIP):
             test_classes: those of the test labels; None: as before.
 
         Raises:
-            HypvisionError: an empty list, or a name that is there twice.
+            HypvisionError: the list is empty, or has a name twice.
         """
         self.fixed = dict(train=train_classes is not None, test=test_classes is not None)
         self.train_classes = () if train_classes is None else load_classes(train_classes)
@@ -89,10 +89,11 @@ class Vocabulary(OpenVocabularyCLIP):
     def set_test_classes(
         self, classes: str | Path | Sequence[str], things: str | Path | Sequence[str] | None = None
     ) -> None:
-        """Look for other classes from now on, known in training or not; the data's no longer count.
+        """Use these classes from now on, whether known in training or not, instead of those of the data.
 
         Raises:
-            HypvisionError: an empty list, a name that is there twice, or ``things``, which panoptic models alone take.
+            HypvisionError: the list is empty or has a name twice, or ``things`` are given, which only panoptic models
+                take.
         """
         if things is not None:
             raise HypvisionError(f"A {type(self).__name__} counts nothing: leave out --things.")
@@ -120,13 +121,13 @@ class Vocabulary(OpenVocabularyCLIP):
         checkpointing: bool,
         registry: Registry,
     ) -> None:
-        """What the heads look at: a pyramid on CLIP's own blocks, or on a backbone of its own.
+        """Build the pyramid for the heads, on CLIP's own blocks or on a separate backbone.
 
         Args:
             backbone: config of a detection backbone; None: CLIP's image tower serves as one.
             neck: config of a neck; its ``in_channels`` are filled in where it stands on CLIP.
             hooks: numbers of CLIP's blocks that it is given; default: four, evenly spaced, the last one included.
-            checkpointing: less memory in training, more work.
+            checkpointing: recompute activations in the backward pass, which saves memory and costs time.
         """
         tower = vision_tower(self.clip)
         depth = len(tower.blocks)
@@ -142,7 +143,7 @@ class Vocabulary(OpenVocabularyCLIP):
         self.neck = None if neck is None else registry.build(neck)
 
     def open_maps(self, images: Tensor) -> OpenVocabMaps:
-        """What the heads need of normalised images (B, 3, H, W), for the classes of training or of testing."""
+        """The inputs of the heads for normalised images (B, 3, H, W), with the classes of training or of testing."""
         dense, hooked, _ = encode_dense(self.clip, images, self.hooks, self.checkpointing)
         found = tuple(hooked) if self.backbone is None else self.backbone(images)
         names = self.train_classes if self.training else self.test_classes

@@ -221,7 +221,7 @@ def test_whatever_trains_gets_a_gradient(options):
     assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
 
 
-def test_a_tuning_leaves_nothing_of_the_one_before():
+def test_a_second_tuning_replaces_the_first_one():
     model = clip_models.openai_clip()
     for mode in ("attention", "full"):
         set_tuning(model, mode)
