@@ -48,7 +48,7 @@ def test_schemas(tmp_path):
         ("id,captions\n1,a => b\n2,a => b => c\n", "Line 3 .* chain of 3 texts, those before have 2"),
         ("id,captions\n1,a =>  => b\n", "Line 2 .* level 2 of 'a =>  => b' is empty"),
         ("id,captions\n1,a\n", "Line 2 .* is not a chain"),
-        ("positive,negative\na => b,c\n", "Line 2 .* no chain"),
+        ("positive,negative\na => b,c\n", "Line 2 .* is not a chain"),
         ("positive,negative\na => b,c => d => e\n", "Line 2 .* 2 texts but 3 negatives"),
         ("id,captions\n1,a => b,c => d\n", "Line 2 .* more fields"),
         ("id,captions\n1\n", "Line 2 .* fewer fields"),

@@ -78,7 +78,7 @@ def test_what_is_kept(text, tmp_path):
         content = load_checkpoint_file(tmp_path / f"run/iter_{step}.pth")
         assert ("accumulated" in content) is (step % 2 == 1 and step < STEPS)
     content = load_checkpoint_file(tmp_path / "run/iter_3.pth")
-    for change, words in ({"gradients": []}, "no list of dicts"), ({"whole": None}, "no list of dicts"):
+    for change, words in ({"gradients": []}, "not a list of dicts"), ({"whole": None}, "not a list of dicts"):
         torch.save(content | dict(accumulated=[content["accumulated"][0] | change]), tmp_path / "wrong.pth")
         with pytest.raises(HypvisionError, match=words):
             train(language(text, tmp_path, 2, 1), tmp_path / "again", resume=tmp_path / "wrong.pth")
