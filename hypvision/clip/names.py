@@ -37,10 +37,6 @@ def clip_options(text: str) -> dict[str, Any]:
 
     ``NAME:none`` has random weights. A name without WEIGHTS means the weights of that repository, folder, record or
     file, or the only published weights of that network.
-
-    Raises:
-        HypvisionError: there is no such model, there are several weights and none is chosen, or the file belongs to an
-            unknown network.
     """
     if text.startswith(("zoo:", "file:")) or text in builtin_index().records:
         _, record = find(text)

@@ -51,11 +51,7 @@ _FIELDS = {field.name: field.default for field in dataclasses.fields(Architectur
 
 
 class HelmConfig(PretrainedConfig):
-    """The options of :class:`hypvision.helm.Architecture`, and those of every configuration of transformers.
-
-    Raises:
-        HypvisionError: the sizes do not fit each other.
-    """
+    """The options of :class:`hypvision.helm.Architecture`, and those of every configuration of transformers."""
 
     model_type = "helm"
     keys_to_ignore_at_inference = ["cache", "past_key_values"]
@@ -131,11 +127,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         )
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **options: Any) -> Any:
-        """As in every model of transformers.
-
-        Raises:
-            HypvisionError: there are no prompts, or as for :meth:`forward`.
-        """
+        """As every model of transformers; an error if there are no prompts."""
         prompts = options.get("input_ids", inputs)
         if prompts is not None and not prompts.numel():
             raise HypvisionError(
@@ -263,9 +255,6 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
             source: a file, another name of a checkpoint (:func:`hypvision.checkpoints.sources.fetch`), or a state dict.
             options: settings that cannot be inferred from the weights, such as ``max_seq_len`` or
                 ``n_activated_experts``.
-
-        Raises:
-            HypvisionError: the file cannot be read, or has weights of another model.
         """
         weights = decoder_weights(source if isinstance(source, Mapping) else network_weights(read(source), None))
         if is_official_helm(weights):

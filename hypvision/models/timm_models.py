@@ -32,9 +32,6 @@ def create_model(
 
     ``checkpoint_path``, and ``file`` and ``url`` of the overlay, may be every name that a checkpoint can have (see
     :func:`hypvision.checkpoints.sources.fetch`). Errors of timm are not changed.
-
-    Raises:
-        HypvisionError: the weights cannot be downloaded or read, or there are more layers than can be built.
     """
     import timm
 

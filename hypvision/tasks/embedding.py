@@ -110,11 +110,7 @@ def load_embedder(
 
 
 def named_embedder(name: str, device: str = "cpu") -> Embedder:
-    """A timm model, a classifier of the zoo, or a CLIP (:mod:`hypvision.clip.names`), whichever has this name.
-
-    Raises:
-        HypvisionError: there is no model of this name, or its weights cannot be loaded.
-    """
+    """A timm model, a classifier of the zoo, or a CLIP (:mod:`hypvision.clip.names`), whichever has this name."""
     if gives_features(name):
         return load_embedder(model=name, device=device)
     from hypvision.clip.models import create_clip
@@ -167,9 +163,6 @@ def embed_sources(
         batch_size: images at a time.
         device: where to compute.
         failed: a list for the messages of images without an embedding; these images are skipped. None: it raises.
-
-    Raises:
-        HypvisionError: without ``failed`` an image has no embedding, or no image has one.
     """
 
     def find(images: list[Tensor]) -> list[Embedding]:

@@ -38,11 +38,7 @@ class Found(NamedTuple):
 
 
 def find_gallery(gallery: str | Path, every: int = 1) -> Sources:
-    """The images of a folder and of all folders below it, or whatever else :func:`find_sources` takes.
-
-    Raises:
-        HypvisionError: there are none.
-    """
+    """The images of a folder and of all folders below it, or whatever else :func:`find_sources` takes."""
     folder = Path(gallery).expanduser()
     if not folder.is_dir():
         return find_sources(gallery, every)
@@ -72,10 +68,6 @@ def search(
         device: where to compute.
         embedded: what :func:`~hypvision.tasks.embedding.embed_sources` gives for the gallery; None: it is embedded now.
         failed: a list for the messages of images without an embedding; these images are skipped. None: it raises.
-
-    Raises:
-        HypvisionError: an image cannot be read, texts are given to a model without a text encoder, or the gallery has
-            no image but the query.
     """
     if isinstance(queries, Sources):
         asked, points = embed_sources(embedder, queries, batch, device, failed)

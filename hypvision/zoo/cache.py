@@ -100,10 +100,6 @@ def clean(index: Index, names: Iterable[str] = (), everything: bool = False) -> 
 
     Returns:
         What was removed.
-
-    Raises:
-        HypvisionError: a name is not that of a record, names are given together with ``everything``, or a file cannot
-            be removed.
     """
     names = list(names)
     if names and everything:

@@ -304,9 +304,6 @@ def layer_state(layer: nn.Module, published: Mapping[str, Tensor], library: str)
             ``"geoopt"``, ``"hyptorch"``, ``"hnn++"`` or ``"hypll"``.
 
     Returns: The state dict for ``layer.load_state_dict``; a learned curvature of the layer keeps its value.
-
-    Raises:
-        HypvisionError: there is no such library, it has no such layer, or names or shapes do not fit.
     """
     if library not in LAYOUTS:
         raise HypvisionError(f"There is no layout '{library}'. Known: {', '.join(LAYOUTS)}.")
