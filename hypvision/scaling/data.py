@@ -159,7 +159,7 @@ def sample(p: Tensor, size: int, generator: torch.Generator) -> Batch:
         generator: on the CPU; see :func:`stream`.
 
     Returns:
-        A batch with float32 values, distributed as :func:`sample_dense`.
+        A batch with float32 values, distributed as what the release draws from two uniform matrices.
     """
     check_frequencies(p)
     heavy = p > _HEAVY
@@ -179,10 +179,3 @@ def sample(p: Tensor, size: int, generator: torch.Generator) -> Batch:
     flat, _ = torch.cat([frequent, entries % size * len(p) + rare[entries // size]]).sort()
     values = torch.rand(len(flat), generator=generator) * 2
     return _batch(flat // len(p), flat % len(p), values, size, len(p))
-
-
-def sample_dense(p: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Draw a batch as the release does, from two uniform matrices; float32 ``(size, n)``."""
-    check_frequencies(p)
-    active = torch.rand(size, len(p), generator=generator) < p.float()
-    return active * torch.rand(size, len(p), generator=generator) * 2

@@ -165,17 +165,6 @@ def unlearned_loss(p: Tensor, learned: float | Tensor) -> tuple[float, float]:
     return (4 / 3 * lost - lost.square()).sum().item(), 4 / 3 * lost.sum().item()
 
 
-def unlearned_share(share: float, n: int, alpha: float) -> float:
-    """The sum of the frequencies of power ``alpha`` beyond the first ``share`` of ``n``: the paper's Eq. 14."""
-    if n < 2:
-        raise HypvisionError(f"n, the number of features, must be at least 2, got n={n}.")
-    if not 0 < share <= 1:
-        raise HypvisionError(f"share must be between 0 and 1, got {share}.")
-    if alpha == 1:
-        return -math.log(share) / math.log(n)
-    return (share ** (1 - alpha) - 1) * n ** (1 - alpha) / (1 - n ** (1 - alpha))
-
-
 def ambiguity(weight: Tensor) -> float:
     """How far weights are from ideal weak superposition, which keeps the first ``m`` features as they are.
 
