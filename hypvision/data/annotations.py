@@ -72,11 +72,8 @@ class BoxCheck:
         self._corners = True  # whether all boxes could be corners
 
     def numbers(self, where: str, values: Any, height: Any, width: Any) -> None:
-        """Refuse a box that is not four finite numbers: ``values`` of the object ``where``, in an image of this size.
-
-        Raises:
-            HypvisionError: it is none.
-        """
+        """Refuse a box that is not four finite numbers: ``values`` of the object ``where``, in an image of this
+        size."""
         if not is_box(values):
             raise HypvisionError(
                 f"{where} has the box {str(values):.200}. Expected: {self.expected}, four finite numbers. Correct it."
@@ -225,11 +222,7 @@ def check_names(classes: Any) -> None:
 
 def compare_names(own: Sequence[str], classes: Sequence[str], where: str, ignored: Sequence[str] | str = ()) -> None:
     """Compare the class names of a file, ``own``, with the ``classes`` of the config, in any order. ``ignored`` names
-    of the file count for nothing; ``"others"``: all that are no classes. ``where`` names the file in the message.
-
-    Raises:
-        HypvisionError: one has a name that the other has not.
-    """
+    of the file count for nothing; ``"others"``: all that are no classes. ``where`` names the file in the message."""
     extra = [name for name in own if name not in classes and ignored != "others" and name not in ignored]
     missing = [name for name in classes if name not in own]
     if extra or missing:

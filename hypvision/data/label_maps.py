@@ -159,11 +159,7 @@ def _no_label_map(image: Path, images: Path, maps: Path, suffixes: tuple[str, st
 
 def check_size(path: str | Path, shape: Sequence[int], image: str | Path, expected: Sequence[int]) -> None:
     """Refuse a label map ``path`` whose ``shape`` (height, width) is not that ``expected`` of its ``image``, as it is
-    shown.
-
-    Raises:
-        HypvisionError: they differ.
-    """
+    shown."""
     if tuple(shape[:2]) == tuple(expected[:2]):
         return
     turned = os.path.isfile(image) and image_size(image) == tuple(shape[:2])
@@ -253,9 +249,6 @@ def labels_of(info: dict[str, Any], last_is_ignored: bool = True) -> np.ndarray:
         info: ``seg_map_path`` and, if there, ``img_path``, ``ori_shape``, ``reduce_zero_label``, ``label_map`` as in
             mmseg; ``colours``: arguments of :func:`read_colours` and ``ignore_index``.
         last_is_ignored: 255 does not count where 0 does not; else it is a class, as in lists of more than 254.
-
-    Raises:
-        HypvisionError: as :func:`read_label_map`, :func:`read_colours` and :func:`check_size`.
     """
     path, image = info.get("seg_map_path"), info.get("img_path")
     if path is None:

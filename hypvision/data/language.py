@@ -101,9 +101,6 @@ def documents(
             or ``hf:NAME[:CONFIG[:SPLIT]]``, a data set of the hub, streamed.
         field: of a row, where the text is.
         separator: what lies between the documents of a text file; None: it is one.
-
-    Raises:
-        HypvisionError: nothing is there, or a file cannot be read.
     """
     for entry in [source] if isinstance(source, (str, Path)) else source:
         if str(entry).startswith("hf:"):

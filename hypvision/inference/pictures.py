@@ -44,11 +44,7 @@ def pictures_of(folder: str | Path, rows: Iterable[Captioned]) -> list[Picture]:
 
 def find_pictures(names: Iterable[str | Path]) -> list[Picture]:
     """What paths, folders and patterns name (:func:`~hypvision.images.find_images`), and of a folder with captions
-    (:mod:`hypvision.data.caption_folder`) its images and boxes.
-
-    Raises:
-        HypvisionError: one of them names nothing, or its captions are not as expected.
-    """
+    (:mod:`hypvision.data.caption_folder`) its images and boxes."""
     found: list[Picture] = []
     for name in names:
         captioned = find_captions(Path(name).expanduser()) is not None

@@ -32,9 +32,6 @@ def results(
         batch: images at a time.
         failed: a list to which the message of each image or video is added that cannot be read or that the model
             refuses; it is left out. None: it raises.
-
-    Raises:
-        HypvisionError: an image or a video that cannot be read.
     """
     count = batch if predictor.batch else 1
 

@@ -28,9 +28,6 @@ def read_bgr(path: str | Path) -> np.ndarray:
     """:func:`hypvision.images.open_image` as uint8 (H, W, 3) in the order of OpenCV, BGR.
 
     OpenCV itself decodes what it decodes alike, in half the time: JPEG files, but those in CMYK and those cut off.
-
-    Raises:
-        HypvisionError: as :func:`hypvision.images.open_image`.
     """
     if image_kind(path) in (("JPEG", "RGB"), ("JPEG", "L")):
         content = Path(path).read_bytes()
@@ -67,11 +64,7 @@ class LoadShownImage(LoadImageFromFile):
 
 
 def check_size(results: dict[str, Any]) -> None:
-    """Compare an image, as it is shown, with the size that its annotation has: with another its boxes are elsewhere.
-
-    Raises:
-        HypvisionError: they differ.
-    """
+    """Compare an image, as it is shown, with the size that its annotation has: with another its boxes are elsewhere."""
     (height, width), path = results["ori_shape"], results["img_path"]
     given = (results.get("height", height), results.get("width", width))
     if given == (height, width):
