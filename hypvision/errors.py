@@ -104,9 +104,6 @@ def require_finite(values: Any, named: str | Callable[[int], str]) -> None:
     Args:
         values: a tensor or an array, rows first.
         named: what they are, as the subject of a sentence; or what row ``i`` is.
-
-    Raises:
-        HypvisionError: there are such numbers; of rows the first is named.
     """
     import torch
 

@@ -95,11 +95,7 @@ def check_output_folder(path: str | Path) -> Path:
 
 
 def check_new_folder(path: str | Path) -> Path:
-    """The path of a folder, if it is new or empty.
-
-    Raises:
-        HypvisionError: it is something else, or not empty.
-    """
+    """The path of a folder, if it is new or empty."""
     path = check_output_folder(path)
     if path.exists() and any(path.iterdir()):
         raise HypvisionError(f"The folder '{path}' is not empty. Give a new or an empty one.")
@@ -208,11 +204,7 @@ def replacing_folder(path: str | Path) -> Iterator[Path]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a text file in UTF-8.
-
-    Raises:
-        HypvisionError: as :func:`replacing`.
-    """
+    """Write a text file in UTF-8."""
     with replacing(path) as temporary:
         # Python represents file names that are not UTF-8 with surrogates, which are written as \udcNN.
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -357,11 +349,7 @@ def read_lines(path: str | Path, what: str, blank: bool = False) -> list[str]:
 
 
 def write_json(path: str | Path, content: Any, indent: int | None = 1) -> None:
-    """Write a JSON file.
-
-    Raises:
-        HypvisionError: as :func:`replacing`.
-    """
+    """Write a JSON file."""
     write_text(path, json.dumps(content, indent=indent) + "\n")
 
 
@@ -382,11 +370,7 @@ def _cell(value: Any) -> Any:
 
 
 def write_table(path: str | Path, rows: Sequence[Mapping[str, Any]], empty: str = "empty") -> None:
-    """Write rows of named values as CSV; a table without rows gets one column, called ``empty``.
-
-    Raises:
-        HypvisionError: as :func:`replacing`.
-    """
+    """Write rows of named values as CSV; a table without rows gets one column, called ``empty``."""
     columns = list(dict.fromkeys(name for row in rows for name in row)) or [empty]
     write_text(path, csv_text([columns, *([row.get(name, "") for name in columns] for row in rows)]))
 

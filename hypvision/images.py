@@ -2,7 +2,8 @@
 
 An image file is untrusted input. It is opened only if it is a regular file with at most :data:`MAX_PIXELS` pixels, and
 only as one of :data:`FORMATS`, whatever its name: Pillow would start a PostScript interpreter for an EPS that is called
-``.png``.
+``.png``. Every function that is given the path of another file raises a
+:class:`~hypvision.errors.HypvisionError`, see :func:`open_image`.
 """
 
 from __future__ import annotations
@@ -271,19 +272,12 @@ def read_labels(path: str | Path, what: str = "label map", mode: str | None = No
         path: the file.
         what: what the messages call it.
         mode: Pillow's mode to convert to; None: no conversion.
-
-    Raises:
-        HypvisionError: as for the files of :func:`open_image`.
     """
     return _read(path, what, lambda image: np.array(image if mode is None else image.convert(mode)))
 
 
 def label_palette(path: str | Path) -> dict[int, tuple[int, int, int]]:
-    """The colours that a label map with a palette gives to the numbers in it; of others nothing.
-
-    Raises:
-        HypvisionError: as for the files of :func:`open_image`.
-    """
+    """The colours that a label map with a palette gives to the numbers in it; of others nothing."""
 
     def colours(image: Image.Image) -> dict[int, tuple[int, int, int]]:
         palette = np.reshape(image.getpalette("RGB") or [], (-1, 3)).astype(int).tolist()
@@ -293,20 +287,12 @@ def label_palette(path: str | Path) -> dict[int, tuple[int, int, int]]:
 
 
 def image_size(path: str | Path) -> tuple[int, int]:
-    """Height and width as stored, from the header alone.
-
-    Raises:
-        HypvisionError: as for the files of :func:`open_image`.
-    """
+    """Height and width as stored, from the header alone."""
     return _read(path, "image", lambda image: (image.height, image.width), pixels=False)
 
 
 def shown_size(path: str | Path) -> tuple[int, int]:
-    """Height and width as :func:`open_image` shows it, turned as the camera says, from the header alone.
-
-    Raises:
-        HypvisionError: as for the files of :func:`open_image`.
-    """
+    """Height and width as :func:`open_image` shows it, turned as the camera says, from the header alone."""
 
     def size(image: Image.Image) -> tuple[int, int]:
         turned = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
@@ -316,11 +302,7 @@ def shown_size(path: str | Path) -> tuple[int, int]:
 
 
 def image_kind(path: str | Path) -> tuple[str, str]:
-    """The format and the mode, as Pillow calls them, from the header alone.
-
-    Raises:
-        HypvisionError: as for the files of :func:`open_image`.
-    """
+    """The format and the mode, as Pillow calls them, from the header alone."""
     return _read(path, "image", lambda image: (image.format or "", image.mode), pixels=False)
 
 

@@ -132,11 +132,7 @@ def parse(kind: type[Kind] | Any, value: Any, where: str, extra: bool = False, a
 
 
 def check_types(value: Any, where: str) -> None:
-    """Every field of an object of a dataclass must be of its type.
-
-    Raises:
-        HypvisionError: a field is not of its type; the message names it.
-    """
+    """Every field of an object of a dataclass must be of its type."""
     kind: Any = type(value)
     for name, (steps, _) in _fields(kind).items():
         for step in steps:
@@ -158,37 +154,42 @@ def read_record(kind: type[Kind] | Any, path: str | Path, advice: str, extra: bo
 
 
 def read_table(
-    kind: type[Kind], path: str | Path, known: Callable[[dict[str, str]], Mapping[str, str]] = lambda row: {}
-) -> list[Kind]:
-    """The rows of a CSV file with a header as objects of a type, see :func:`parse`; further columns are left out.
+    kind: type[Kind],
+    path: str | Path,
+    known: Callable[[dict[str, str]], Mapping[str, str]] = lambda row: {},
+    advice: str = "Correct it.",
+    **dialect: Any,
+) -> list[tuple[int, Kind]]:
+    """The rows of a CSV file with a header as objects of a type, see :func:`parse`, each with its line; further columns
+    are left out.
 
     Args:
         kind: the type, whose fields are texts and numbers.
         path: the file.
         known: what stands for the empty cells of a row.
+        advice: what to do about a wrong file, the end of the message.
+        dialect: how the file differs from usual CSV, see :func:`csv.reader`.
 
     Raises:
         HypvisionError: the file cannot be read, has no header or has a column twice; or a cell is missing or of another
             type (the message gives the line).
     """
     try:
-        reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
+        reader = csv.DictReader(io.StringIO(read_text(path), newline=""), **dialect)
         rows, head = [(reader.line_num, row) for row in reader], list(reader.fieldnames or ())
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise HypvisionError(f"'{path}' cannot be read as CSV: {reason}. Correct the file.") from error
+        raise HypvisionError(f"'{path}' cannot be read as CSV: {reason}. {advice}") from error
     if twice := next((name for name in head if head.count(name) > 1), None):
         raise HypvisionError(f"'{path}' has the column '{twice}' twice. Remove one.")
     hints, found = typing.get_type_hints(kind), []
     for number, row in rows:
         where = f"'{path}', line {number}"
         if None in row or None in row.values():
-            raise HypvisionError(
-                f"{where}, has {'more' if None in row else 'fewer'} cells than the header. Correct it."
-            )
+            raise HypvisionError(f"{where}, has {'more' if None in row else 'fewer'} cells than the header. {advice}")
         texts = {**known(row), **{name: text for name, text in row.items() if text}}
         values = {name: _number(text) if hints.get(name) in (int, float) else text for name, text in texts.items()}
-        found.append(parse(kind, values, where, True, "Correct it."))
+        found.append((number, parse(kind, values, where, True, advice)))
     return found
 
 

@@ -160,11 +160,7 @@ def add_texts_argument(parser: _ActionsContainer, what: str, required: bool = Fa
 
 
 def texts_of(args: Namespace) -> list[str]:
-    """The texts that ``--texts`` means, each once.
-
-    Raises:
-        HypvisionError: the file is missing or has no texts.
-    """
+    """The texts that ``--texts`` means, each once."""
     from hypvision.files import names_file, read_lines
 
     every: list[str] = []
@@ -188,11 +184,7 @@ def add_device_argument(parser: ArgumentParser) -> None:
 
 
 def device_of(args: Namespace) -> str:
-    """The device that ``--device`` means.
-
-    Raises:
-        HypvisionError: no GPU is there.
-    """
+    """The device that ``--device`` means."""
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0

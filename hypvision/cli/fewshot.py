@@ -32,8 +32,7 @@ def add_fewshot_arguments(parser: Parser) -> None:
     parser.add_argument("--shots", nargs="+", type=whole(1), metavar="K", help="default: those of the protocol")
     parser.add_argument("--source", default="imagenet", metavar="NAME", help="training data of cross and dg")
     add_clip_argument(parser, "the CLIP (default: ViT-B-16:openai)", "ViT-B-16:openai")
-    text = "side of the images (default: that of the CLIP)"
-    parser.add_argument("--size", type=whole(8), metavar="PX", help=text)
+    parser.add_argument("--size", type=whole(8), metavar="PX", help="side of the images (default: that of the CLIP)")
     text = "steps of each training instead of the published recipe's"
     parser.add_argument("--steps", type=whole(1), metavar="N", help=text)
     parser.add_argument("--epochs", type=whole(1), metavar="N", help="epochs instead of the published recipe's")

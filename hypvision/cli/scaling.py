@@ -330,4 +330,4 @@ def _read_heads(path: Path) -> list[dict[str, Any]]:
     from hypvision.records import read_table
     from hypvision.scaling.language_models import Head
 
-    return [row._asdict() for row in read_table(Head, path)] if path.exists() else []
+    return [row._asdict() for _, row in read_table(Head, path)] if path.exists() else []

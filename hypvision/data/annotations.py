@@ -75,9 +75,6 @@ class BoxCheck:
     def numbers(self, where: str, values: Any, height: Any, width: Any) -> None:
         """Raise an error if ``values``, the box of the object ``where`` in an image of this size, are not four finite
         numbers.
-
-        Raises:
-            HypvisionError: it is none.
         """
         if not is_box(values):
             raise HypvisionError(
@@ -229,9 +226,6 @@ def check_names(classes: Any) -> None:
 def compare_names(own: Sequence[str], classes: Sequence[str], where: str, ignored: Sequence[str] | str = ()) -> None:
     """Compare the class names of a file, ``own``, with the ``classes`` of the config, in any order. ``ignored`` names
     of the file to ignore; ``"others"``: all that are not among the classes. ``where`` names the file in the message.
-
-    Raises:
-        HypvisionError: the file has a name that the config lacks, or the reverse.
     """
     extra = [name for name in own if name not in classes and ignored != "others" and name not in ignored]
     missing = [name for name in classes if name not in own]

@@ -17,17 +17,43 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hypvision.data.chains import Chain
 from hypvision.errors import HypvisionError
-from hypvision.files import read_lines, why_no_file
+from hypvision.files import read_lines
+from hypvision.records import read_table
 
 _LONGEST = 3  # longest term in words that captions are searched for
 _SHORTEST = 3  # shortest term in letters: "a" and "in" are units in WordNet
 _MEASURES = {"basket", "bowl", "box", "bunch", "couple", "cup", "flock", "glass", "group", "herd", "image", "kind",
              "lot", "pair", "photo", "picture", "piece", "pile", "plate", "row", "set", "slice", "type"}  # fmt: skip
+
+
+_TABS: dict[str, Any] = dict(delimiter="\t", quoting=csv.QUOTE_NONE)  # the form of WordNet's export
+
+
+class _Term(NamedTuple):
+    word: str
+    broader: str
+
+
+class _Edge(NamedTuple):
+    child: str
+    parent: str
+
+
+class _Noun(NamedTuple):
+    wnid: str
+    synset: str
+    lemmas: str = ""
+
+
+class _Caption(NamedTuple):
+    image: str = ""
+    caption: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,16 +101,12 @@ class Terms:
 
 
 def read_terms(path: str | Path) -> Terms:
-    """A table of broader terms: a csv with the columns ``word,broader``, or the folder of a WordNet export.
-
-    Raises:
-        HypvisionError: there is no such file or folder, or a column is missing; the message gives the line.
-    """
+    """A table of broader terms: a csv with the columns ``word,broader``, or the folder of a WordNet export."""
     path = Path(path).expanduser()
     broader: dict[str, str] = {}
     if path.is_dir():
         names, meaning = _nouns(path / "nouns.tsv")
-        for line, (child, parent) in _rows(path / "edges.tsv", ("child", "parent"), "\t"):
+        for line, (child, parent) in read_table(_Edge, path / "edges.tsv", **_TABS):
             if child not in names or parent not in names:
                 raise HypvisionError(
                     f"Line {line} of '{path / 'edges.tsv'}' names a node that nouns.tsv does not have. Take intact "
@@ -92,10 +114,8 @@ def read_terms(path: str | Path) -> Terms:
                 )
             broader.setdefault(child, parent)
         return Terms(names, broader, meaning, top=4)  # the four most general: entity, physical entity, object, whole
-    for line, (word, above) in _rows(path, ("word", "broader"), ","):
-        if not word or not above:
-            raise HypvisionError(f"Line {line} of '{path}' lacks a word: 'word,broader' is expected.")
-        broader.setdefault(word, above)
+    for _, (word, above) in read_table(_Term, path):
+        broader.setdefault(word.strip(), above.strip())
     names = {word: word for word in (*broader, *broader.values())}
     return Terms(names, broader, {word.lower(): word for word in names})
 
@@ -104,7 +124,7 @@ def _nouns(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     """WordNet's nouns by their ids, and the node that each word means."""
     names: dict[str, str] = {}
     senses: dict[str, tuple[int, str]] = {}
-    for _, (node, synset, lemmas) in _rows(path, ("wnid", "synset", "lemmas"), "\t"):
+    for _, (node, synset, lemmas) in read_table(_Noun, path, **_TABS):
         words = [word.strip().replace("_", " ") for word in lemmas.split("|") if word.strip()] or [node]
         names[node] = words[0]
         for word in words:
@@ -114,24 +134,6 @@ def _nouns(path: Path) -> tuple[dict[str, str], dict[str, str]]:
             if rank < senses.get(word.lower(), (100, ""))[0]:
                 senses[word.lower()] = (rank, node)
     return names, {word: node for word, (_, node) in senses.items()}
-
-
-def _rows(path: Path, columns: tuple[str, ...], delimiter: str) -> list[tuple[int, list[str]]]:
-    if not path.is_file():
-        raise HypvisionError(f"{why_no_file(path, 'table')} Its columns are {' and '.join(columns)}.")
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            if delimiter == "\t":
-                reader = csv.DictReader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
-            else:
-                reader = csv.DictReader(file, delimiter=delimiter)
-            if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
-                raise HypvisionError(
-                    f"The table '{path}' has no column '{missing[0]}'. Expected: {', '.join(columns)}."
-                )
-            return [(reader.line_num, [(row[name] or "").strip() for name in columns]) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise HypvisionError(f"The table '{path}' cannot be read: {error}. Expected: text in UTF-8.") from error
 
 
 def _term_in(caption: str, terms: Terms) -> tuple[str, str, str] | None:
@@ -204,7 +206,10 @@ def read_captions(path: str | Path) -> list[tuple[str, str | None]]:
     """Captions and their images: a csv with the columns ``image,caption``, or a text file with a caption a line."""
     path = Path(path).expanduser()
     if path.suffix.lower() == ".csv":
-        found = [(caption, image or None) for _, (image, caption) in _rows(path, ("image", "caption"), ",") if caption]
+        rows = (row for _, row in read_table(_Caption, path))
+        found: list[tuple[str, str | None]] = [
+            (row.caption.strip(), row.image.strip() or None) for row in rows if row.caption.strip()
+        ]
     else:
         found = [(line, None) for line in read_lines(path, "the captions")]
     if not found:

@@ -153,7 +153,7 @@ class CaptionFolder(Dataset):
 def _of_csv(table: Path) -> list[Captioned]:
     """Lines of the same image and caption together, each with a box."""
     found: dict[tuple[str, str], list[Box]] = {}
-    for row in read_table(_Row, table):
+    for _, row in read_table(_Row, table):
         boxes = found.setdefault((row.image, row.caption), [])
         box = [row.left, row.top, row.right, row.bottom]
         given = [not math.isnan(value) for value in box] + [bool(row.words)]

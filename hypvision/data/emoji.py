@@ -27,7 +27,6 @@ from torch.utils.data import Dataset
 
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import why_no_file
 from hypvision.images import open_image
 from hypvision.records import Name, read_record
 
@@ -103,12 +102,11 @@ def read_emoji(root: str | Path, split: str) -> tuple[list[Emoji], tuple[str, ..
 
 
 def _read(kind: Any, path: Path) -> Any:
-    if not path.is_file():
-        raise HypvisionError(
-            f"{why_no_file(path, 'file')} A folder of emoji has emoji.json, images/STYLE/ID.png, splits/classes.json "
-            "and splits/emoji_split.json; give its place with --cfg-options data_root=FOLDER."
-        )
-    return read_record(kind, path, "Replace it by an intact copy.", extra=True)
+    advice = (
+        "A folder of emoji has emoji.json, images/STYLE/ID.png, splits/classes.json and splits/emoji_split.json; give "
+        "its place with --cfg-options data_root=FOLDER."
+    )
+    return read_record(kind, path, advice, extra=True)
 
 
 def class_groups(root: str | Path) -> tuple[tuple[str, ...], ...]:

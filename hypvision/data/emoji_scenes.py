@@ -24,6 +24,7 @@ from torch.utils.data import Dataset
 from hypvision.checks import at_least, between
 from hypvision.data.captions import enumerated
 from hypvision.data.emoji import Emoji, augment, read_emoji
+from hypvision.data.masks import box_of
 from hypvision.errors import HypvisionError
 from hypvision.files import replacing
 from hypvision.images import images_in, open_image
@@ -219,8 +220,8 @@ class EmojiScenes(Dataset):
             mask = cut_out(pixels)
             if mask.mean() < 0.15:  # almost no pixels are left: a white emoji on a white background
                 continue
-            rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
-            cut = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+            left, top, right, bottom = box_of(mask)
+            cut = slice(top, bottom), slice(left, right)
             height, width = mask[cut].shape
             scale = rng.uniform(self.side[0], self.side[1]) * self.size / max(height, width)
             shape = max(2, round(width * scale)), max(2, round(height * scale))

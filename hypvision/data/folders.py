@@ -81,6 +81,19 @@ def _images_below(root: Path, name: str, seen: set[str], usage: Usage) -> list[s
     return [path for _, files in sorted(found) for path in files]
 
 
+class Listing:
+    """Which files exist. Each folder is listed once, since a look for every file takes long on a network disk."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, set[str]] = {}
+
+    def __contains__(self, path: str) -> bool:
+        folder, name = os.path.split(path)
+        if folder not in self._files:
+            self._files[folder] = set(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else set()
+        return name in self._files[folder]
+
+
 def check_depth(
     root: Path,
     classes: Sequence[str],

@@ -22,7 +22,7 @@ from torchvision import transforms as tv_transforms
 from hypvision.checks import one_of
 from hypvision.clip.classes import check_classes
 from hypvision.data.annotations import some
-from hypvision.data.folders import check_depth, class_images, class_names, natural
+from hypvision.data.folders import Listing, check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean, require
 from hypvision.files import on_disk, read_lines, why_no_file
@@ -304,15 +304,11 @@ class ImageFolderDataset(_ImageDataset):
         return self._on_disk(path, first), list(classes) if classes is not None else [str(i) for i in range(top + 1)]
 
     def _on_disk(self, path: Path, listed: Mapping[str, tuple[int, int]]) -> list[tuple[str, int]]:
-        """The images of a list that exist. Folders are listed once, since each look for a file takes long on a network
-        disk."""
+        """The images of a list that exist."""
         found: list[tuple[str, int]] = []
-        folders: dict[str, set[str]] = {}
+        there = Listing()
         for place, (number, label) in listed.items():
-            folder, file = os.path.split(place)
-            if folder not in folders:
-                folders[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
-            if file in folders[folder] or os.path.exists(place):
+            if place in there or os.path.exists(place):
                 found.append((place, label))
             else:
                 self.usage.leave_out("files", "missing on disk", f"{place}, line {number}")

@@ -160,9 +160,6 @@ def _no_label_map(image: Path, images: Path, maps: Path, suffixes: tuple[str, st
 def check_size(path: str | Path, shape: Sequence[int], image: str | Path, expected: Sequence[int]) -> None:
     """Raise an error if the ``shape`` (height, width) of the label map ``path`` differs from the ``expected`` one of
     its ``image`` as displayed.
-
-    Raises:
-        HypvisionError: they differ.
     """
     if tuple(shape[:2]) == tuple(expected[:2]):
         return
@@ -254,9 +251,6 @@ def labels_of(info: dict[str, Any], last_is_ignored: bool = True) -> np.ndarray:
             mmseg; ``colours``: arguments of :func:`read_colours` and ``ignore_index``.
         last_is_ignored: with ``reduce_zero_label``, 255 is ignored like 0; False: it is a class, as in lists of more
             than 254 classes.
-
-    Raises:
-        HypvisionError: as :func:`read_label_map`, :func:`read_colours` and :func:`check_size`.
     """
     path, image = info.get("seg_map_path"), info.get("img_path")
     if path is None:

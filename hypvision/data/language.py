@@ -101,9 +101,6 @@ def documents(
             or ``hf:NAME[:CONFIG[:SPLIT]]``, a data set of the hub, streamed.
         field: of a row, where the text is.
         separator: the text between the documents of a file; None: the file is one document.
-
-    Raises:
-        HypvisionError: no file is found, or one cannot be read.
     """
     for entry in [source] if isinstance(source, (str, Path)) else source:
         if str(entry).startswith("hf:"):

@@ -56,9 +56,6 @@ def write_shards(
         classes: names of class folders in the order of the labels; default: sorted.
         seed: of the order.
         workers: processes that read the images; 0: this one.
-
-    Raises:
-        HypvisionError: as for reading the folder; or ``out`` is not new.
     """
     at_least(1, samples=samples)
     out, folder = check_new_folder(out), Path(folder).expanduser()

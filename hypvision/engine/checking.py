@@ -21,17 +21,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from mmengine.registry import DATASETS, HOOKS, MODELS, DefaultScope
-from PIL import Image, ImageDraw
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from hypvision.data.label_maps import labels_of
+from hypvision.data.masks import decode
 from hypvision.data.usage import usages
 from hypvision.engine.checks import check_data, datasets_of, explain
 from hypvision.engine.config import PHASES, leave_out_pretrained, load_config, prepare
 from hypvision.engine.extensions import import_extensions
 from hypvision.engine.hooks import DatasetHook
 from hypvision.engine.run import check_result
-from hypvision.errors import one_line, require
+from hypvision.errors import one_line
 from hypvision.images import open_image
 from hypvision.inference.progress import progress
 from hypvision.viz.overlay import add_legend, draw_boxes, paint
@@ -115,9 +116,6 @@ def check(
         everything: read every sample, too.
         workers: processes that read them.
         out: folder of pictures of some samples; None: none.
-
-    Raises:
-        HypvisionError: a mistake in the config itself.
     """
     config = read_config(config, options, out)
     report = Report([], [], [], 0, [])
@@ -286,18 +284,6 @@ def _annotated(info: dict[str, Any], classes: list[str]) -> Image.Image:
     masks = np.full((image.height, image.width), -1)
     for number, item in enumerate(items):
         if item.get("mask"):
-            masks[_mask(item["mask"], image.size)] = number
+            masks[decode(item["mask"], image.height, image.width)] = number
     painted = paint(image, masks, colours, 0.5)
     return draw_boxes(painted, np.array([item["bbox"] for item in items]).reshape(-1, 4), names, colours)
-
-
-def _mask(given: Any, size: tuple[int, int]) -> np.ndarray:
-    """The pixels (H, W) of a mask that is a list of polygons or COCO's RLE."""
-    if isinstance(given, list):
-        drawn = Image.new("1", size)
-        for polygon in given:
-            ImageDraw.Draw(drawn).polygon(list(map(float, polygon)), fill=1)
-        return np.array(drawn)
-    coco = require("pycocotools.mask", "mm")
-    packed = coco.frPyObjects(given, *given["size"]) if isinstance(given["counts"], list) else given
-    return coco.decode(packed).astype(bool)

@@ -37,7 +37,7 @@ from hypvision.checkpoints.match import engine_names, nonfinite_names
 from hypvision.checkpoints.read import LogHistory, read_file
 from hypvision.checkpoints.sources import fetch, find, is_address, resolve
 from hypvision.clip.models import expand_tokens
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, one_line
 from hypvision.files import replacing
 
 # Reading
@@ -78,9 +78,6 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
     Returns:
         The content of the file; for zoo weights a ``state_dict`` with the engine's names, and ``meta`` with the
         classes.
-
-    Raises:
-        HypvisionError: it cannot be fetched or read.
     """
     if (checkpoint := _handed_over.pop(str(source), None)) is not None:
         return checkpoint
@@ -156,23 +153,6 @@ def refuse_store(filename: str, map_location: Any = None, **_: Any) -> dict[str,
 # Writing
 
 
-def _write_error(path: Path, error: OSError) -> HypvisionError:
-    """The error for a file that could not be written."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return HypvisionError(
-            f"Cannot write '{path}': {error.strerror or error}. Choose a folder that you may write to, e.g. with "
-            "--work-dir."
-        )
-    if path.suffix != ".pth":
-        return HypvisionError(f"The disk is full: '{path}' was not written. Free some space, or choose another place.")
-    newest = find_resume_checkpoint(path.parent)
-    last = f"The last complete checkpoint is '{newest}'." if newest else "There is no complete checkpoint yet."
-    return HypvisionError(
-        f"The disk is full: '{path}' was not written. {last} Free some space, or use another --work-dir, and go on "
-        "with --resume."
-    )
-
-
 def _write(path: Path, data: bytes) -> None:
     """Write a file so that its name always refers to complete content, old or new."""
     try:
@@ -180,9 +160,11 @@ def _write(path: Path, data: bytes) -> None:
         with replacing(path, durable=True, suffix=".tmp") as temporary:
             temporary.write_bytes(data)
     except HypvisionError as error:
-        if isinstance(error.__cause__, OSError):
-            raise _write_error(path, error.__cause__) from error.__cause__
-        raise
+        if path.suffix != ".pth" or getattr(error.__cause__, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        newest = find_resume_checkpoint(path.parent)
+        last = f"The last complete checkpoint is '{newest}'." if newest else "There is no complete checkpoint yet."
+        raise HypvisionError(f"{error} {last} Then go on with --resume, or with another --work-dir.") from error
 
 
 class AtomicLocalBackend(LocalBackend):
@@ -296,11 +278,7 @@ def _single_states(optimizer: Any) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def readable_resume(runner: Any) -> Iterator[None]:
-    """Context that turns errors while a Runner resumes, and optimiser states of wrong shapes, into readable errors.
-
-    Raises:
-        HypvisionError: the checkpoint cannot be resumed.
-    """
+    """Context that turns errors while a Runner resumes, and optimiser states of wrong shapes, into readable errors."""
     resume = runner.load_or_resume
 
     def checked() -> None:
@@ -310,7 +288,7 @@ def readable_resume(runner: Any) -> Iterator[None]:
         except (HypvisionError, OSError, KeyboardInterrupt):
             raise
         except Exception as error:  # mmengine and PyTorch raise errors of many types for damaged content
-            raise _not_resumed(runner, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+            raise not_resumed(runner._load_from, f"{type(error).__name__}: {one_line(error)}") from error
         wrapper = getattr(runner, "optim_wrapper", None)
         for one in wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]:
             for parameter, entry in getattr(getattr(one, "optimizer", None), "state", {}).items():
@@ -319,7 +297,7 @@ def readable_resume(runner: Any) -> Iterator[None]:
                 for name, value in entry.items():
                     if isinstance(value, Tensor) and value.dim() and value.shape[:1] != parameter.shape[:1]:
                         shapes = f"{tuple(value.shape)} for a parameter of {tuple(parameter.shape)}"
-                        raise _not_resumed(runner, f"'{name}' in its optimizer has the shape {shapes}")
+                        raise not_resumed(runner._load_from, f"'{name}' in its optimizer has the shape {shapes}")
         schedule.follow()
 
     runner.load_or_resume = checked
@@ -388,10 +366,9 @@ class _Schedule:
         )
 
 
-def _not_resumed(runner: Any, reason: str) -> HypvisionError:
-    return HypvisionError(
-        f"'{runner._load_from}' cannot be resumed: {reason}. Give an earlier checkpoint: --resume CHECKPOINT."
-    )
+def not_resumed(path: Any, reason: str) -> HypvisionError:
+    """The error for a checkpoint that a training cannot go on from."""
+    return HypvisionError(f"'{path}' cannot be resumed: {reason}. Give an earlier checkpoint: --resume CHECKPOINT.")
 
 
 def find_resume_checkpoint(work_dir: str | Path) -> str | None:

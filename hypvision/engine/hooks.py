@@ -65,12 +65,12 @@ def seed_worker(worker_id: int) -> None:
     needs the current batch.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    seed = int(np.random.SeedSequence([torch.initial_seed(), get_rank()]).generate_state(1)[0])
-    seed_everything(seed)
+    seed_everything(torch.initial_seed(), get_rank())
 
 
-def seed_everything(seed: int) -> None:
-    """Seed the generators of random, NumPy and torch."""
+def seed_everything(*numbers: int) -> None:
+    """Seed the generators of random, NumPy and torch by one or more numbers."""
+    seed = numbers[0] if len(numbers) == 1 else int(np.random.SeedSequence(numbers).generate_state(1)[0])
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -89,19 +89,14 @@ class RepeatableSeedHook(Hook):
     priority = "HIGHEST"
 
     def before_train_epoch(self, runner: Runner) -> None:
-        self._seed(runner, runner.epoch)
+        seed_everything(runner.seed, get_rank(), runner.epoch)
         loader = runner.train_dataloader
         if isinstance(runner.train_loop, EpochBasedTrainLoop) and hasattr(loader.dataset, "seek"):
             loader.dataset.seek(runner.iter, loader.batch_size, len(loader))
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         if not isinstance(runner.train_loop, EpochBasedTrainLoop):
-            self._seed(runner, runner.iter)
-
-    @staticmethod
-    def _seed(runner: Runner, step: int) -> None:
-        seed = int(np.random.SeedSequence([runner.seed, get_rank(), step]).generate_state(1)[0])
-        seed_everything(seed)
+            seed_everything(runner.seed, get_rank(), runner.iter)
 
 
 @HOOKS.register_module()
@@ -113,9 +108,7 @@ class ReduceLossHook(Hook):
 
     priority = "HIGHEST"
 
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
-    ) -> None:
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         if get_world_size() == 1 or not outputs:
             return
         names = [name for name in sorted(outputs) if isinstance(outputs[name], torch.Tensor)]
@@ -128,11 +121,7 @@ class ReduceLossHook(Hook):
 @HOOKS.register_module()
 class UnusedParametersHook(Hook):
     """Stops a training on several processes before its first step if a parameter got no gradient: the second step would
-    fail with PyTorch's error about reductions.
-
-    Raises:
-        HypvisionError: there is such a parameter.
-    """
+    fail with PyTorch's error about reductions."""
 
     def before_train(self, runner: Runner) -> None:
         model, optimizer = runner.model, getattr(runner.optim_wrapper, "optimizer", None)
@@ -157,17 +146,11 @@ class UnusedParametersHook(Hook):
 
 @HOOKS.register_module()
 class StopOnNaNHook(Hook):
-    """Stops a training whose loss is not finite, before it writes a checkpoint.
-
-    Raises:
-        HypvisionError: the loss is NaN or infinite; names the iteration, the last good checkpoint and what to try.
-    """
+    """Stops a training whose loss is not finite, before it writes a checkpoint."""
 
     priority = "HIGHEST"  # runs after ReduceLossHook, so that all processes see the same loss and stop together
 
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
-    ) -> None:
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         # item() does not add a wait for the GPU: the logger reads the same value right after this hook.
         loss = torch.as_tensor((outputs or {}).get("loss", 0.0)).detach().item()
         if math.isfinite(loss):
@@ -235,6 +218,13 @@ def classes_in(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(names) if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names) else ()
 
 
+def has_fixed_classes(model: Any, dataset: Any) -> bool:
+    """Whether a model has one head for the classes of a data set: open-vocabulary models get the names at run time, a
+    panoptic model has separate heads for things and stuff."""
+    free = getattr(model, "open_vocabulary", False) or getattr(dataset, "return_classes", False)
+    return not free and "thing_classes" not in (getattr(dataset, "metainfo", None) or {})
+
+
 def class_heads(model: Any) -> Iterator[Any]:
     """The parts of a model that know a number of classes: a classifier itself, the heads of a segmenter or detector."""
     decode = getattr(model, "decode_head", None)
@@ -254,9 +244,6 @@ class CheckClassesHook(DatasetHook):
 
     Args:
         by_name: False: compare the numbers of classes alone.
-
-    Raises:
-        HypvisionError: the names differ, or the data has labels that the model cannot predict.
     """
 
     def __init__(self, by_name: bool = True) -> None:
@@ -279,11 +266,9 @@ class CheckClassesHook(DatasetHook):
         of_training, self._of_training = self._of_training, False
         model, meta = network_of(runner), getattr(dataset, "metainfo", None) or {}
         heads, names = list(class_heads(model)), tuple(meta.get("classes") or ())
-        # Open-vocabulary models get the names at run time; a panoptic model has separate heads for things and stuff.
-        free = getattr(model, "open_vocabulary", False) or getattr(dataset, "return_classes", False)
         # a metric learner fixes its classes only in training
         fixed = heads or of_training and hasattr(model, "train_classes")
-        if not fixed or not names or free or "thing_classes" in meta:
+        if not fixed or not names or not has_fixed_classes(model, dataset):
             return
         place = f"{type(dataset).__name__} in '{_place(dataset)}'"
         if self.known is None or not self.by_name:
@@ -386,9 +371,7 @@ class InterruptHook(Hook):
             signal.signal(number, handler)
         self._previous = {}
 
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
-    ) -> None:
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         stop = self._received is not None
         if get_world_size() > 1:
             # All processes must stop in the same iteration; otherwise the others would wait forever.
@@ -403,12 +386,8 @@ class InterruptHook(Hook):
             raise TrainingInterrupted(self._advice(runner))
 
     def explain(self, runner: Runner) -> None:
-        """After an error: if a signal arrived before it, the workers got the signal too and ended first, which caused
-        the error.
-
-        Raises:
-            TrainingInterrupted: there was a signal.
-        """
+        """After an error: raise TrainingInterrupted where a signal came before it: that was to the workers as well, and
+        they ended first."""
         if self._received is not None:
             raise TrainingInterrupted(self._advice(runner))
 

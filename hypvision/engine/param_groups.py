@@ -195,9 +195,6 @@ class RiemannianParamGroups(ParamGroups):
     Options: ``manifold_lr_scale``, ``manifold_weight_decay``, ``curvature_lr``, ``curvature_lr_scale``; and
     ``decay_all`` (False): biases, norms and other parameters without weight decay get it, too, as in the official code
     of HCNN. Curvatures never do.
-
-    Raises:
-        HypvisionError: an unknown key, or a value that the optimiser refuses.
     """
 
     defaults = dict(
@@ -225,9 +222,6 @@ class GroupMultiStepLR(MultiStepLR):
         optimizer: the optimiser or its wrapper; its groups have a ``name``.
         leave_out: names of groups that keep their rate. A group may be absent: not every model has points.
         args, kwargs: those of ``MultiStepLR``: ``milestones``, ``gamma``, ...
-
-    Raises:
-        HypvisionError: the groups have no names.
     """
 
     def __init__(self, optimizer: Any, *args: Any, leave_out: Sequence[str] = (), **kwargs: Any):

@@ -15,6 +15,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from hypvision.engine.checks import as_list
 from hypvision.engine.extensions import REPORTS
 from hypvision.engine.hooks import unwrapped
 from hypvision.viz.report import Part, write_report
@@ -61,8 +62,7 @@ def add_report(config: Config, folder: Path, weights: str) -> None:
         folder: of the report.
         weights: what is tested.
     """
-    evaluators = config.test_evaluator
-    evaluators = list(evaluators) if isinstance(evaluators, (list, tuple)) else [evaluators]
+    evaluators = as_list(config.test_evaluator)
     kinds = (str(evaluator.get("type")).rpartition(".")[2] for evaluator in evaluators)
     found = next(((kind, own) for kind, own in zip(kinds, evaluators) if kind in REPORTS), None)
     if found is not None:

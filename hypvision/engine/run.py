@@ -22,11 +22,12 @@ from hypvision.engine.checkpoint import (
     hand_over,
     load,
     newest_checkpoint,
+    not_resumed,
     readable_resume,
     reading_once,
     resume_problem,
 )
-from hypvision.engine.checks import check_channels, check_data, data_folders
+from hypvision.engine.checks import as_list, check_channels, check_data, data_folders, inner_dataset
 from hypvision.engine.config import files_of, leave_out_pretrained, load_config, prepare
 from hypvision.engine.console import ConsoleHook, quiet, say
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, find_test_options, import_extensions
@@ -247,7 +248,7 @@ def _check_weights(
             f"these weights use --cfg-options load_from={path}."
         )
     if resume and (wrong := resume_problem(checkpoint)) is not None:
-        raise HypvisionError(f"'{path}' cannot be resumed: {wrong}. Give an earlier checkpoint: --resume CHECKPOINT.")
+        raise not_resumed(path, wrong)
     model = getattr(runner.model, "module", runner.model)
     named = engine_names(model, checkpoint)
     check_compatible(model, named.get("state_dict", named), path, exact, allow_nonfinite)
@@ -346,17 +347,13 @@ def _use_tta(config: Config) -> None:
             )
         options.augment(config)
     if "tta_model" in config:
-        dataset = config.test_dataloader.dataset
-        while "dataset" in dataset:
-            dataset = dataset.dataset
-        dataset.pipeline = config.tta_pipeline
+        inner_dataset(config.test_dataloader).pipeline = config.tta_pipeline
         config.model = dict(config.tta_model, module=config.model)
 
 
 def _evaluators(config: Config) -> Iterator[tuple[dict[str, Any], str | None]]:
     """Each metric of a test, and its argument that names the file or folder of the predictions."""
-    evaluators = config.test_evaluator
-    for evaluator in evaluators if isinstance(evaluators, (list, tuple)) else [evaluators]:
+    for evaluator in as_list(config.test_evaluator):
         yield evaluator, PREDICTION_ARGUMENTS.get(str(evaluator.get("type")).rpartition(".")[2])
 
 

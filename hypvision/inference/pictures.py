@@ -45,9 +45,6 @@ def pictures_of(folder: str | Path, rows: Iterable[Captioned]) -> list[Picture]:
 def find_pictures(names: Iterable[str | Path]) -> list[Picture]:
     """The images of paths, folders and patterns (:func:`~hypvision.images.find_images`), and of a folder with captions
     (:mod:`hypvision.data.caption_folder`) its images and boxes.
-
-    Raises:
-        HypvisionError: nothing is found for one of them, or its captions have the wrong form.
     """
     found: list[Picture] = []
     for name in names:

@@ -261,11 +261,7 @@ def classifier(
 
 
 def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
-    """A predictor of classes by their names.
-
-    Raises:
-        HypvisionError: no classes.
-    """
+    """A predictor of classes by their names."""
     from hypvision.clip.spaces import space_of
     from hypvision.clip.towers import encode_image
     from hypvision.clip.views import view_of

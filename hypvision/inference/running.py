@@ -32,9 +32,6 @@ def results(
         batch: images at a time.
         failed: a list for the messages of images and videos that cannot be read or that the model rejects; these are
             skipped. None: it raises.
-
-    Raises:
-        HypvisionError: an image or a video that cannot be read.
     """
     count = batch if predictor.batch else 1
 

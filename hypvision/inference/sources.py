@@ -43,11 +43,7 @@ class Frame(NamedTuple):
     source: Path | Image.Image | np.ndarray
 
     def open(self, channels: int = 3) -> Image.Image:
-        """The image, RGB or of other channels.
-
-        Raises:
-            HypvisionError: it cannot be read.
-        """
+        """The image, RGB or of other channels."""
         return open_channels(self.source, channels)
 
 
@@ -86,9 +82,6 @@ class Sources:
 
         Args:
             failed: a list for the messages of videos that cannot be read; None: the error is raised.
-
-        Raises:
-            HypvisionError: a video that cannot be read.
         """
         paths = [source if isinstance(source, Path) else Path("image") for source in self.images]
         for image, path, name in zip(self.images, paths, output_names(paths)):
@@ -100,11 +93,7 @@ class Sources:
 
 
 def find_files(names: Sequence[str | Path], videos: Collection[str] = ()) -> list[Path]:
-    """What :func:`~hypvision.images.find_images` finds; a warning says what each folder has that is left out.
-
-    Raises:
-        HypvisionError: nothing is found for one of the names.
-    """
+    """What :func:`~hypvision.images.find_images` finds; a warning says what each folder has that is left out."""
     found = find_images(names, videos)
     for folder in (Path(name).expanduser() for name in names):
         if folder.is_dir():
@@ -131,9 +120,6 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
             that begin with ``#`` do not count. A path in the list without a file counts as an image that cannot be
             opened.
         every: take every so-many-th frame of a video.
-
-    Raises:
-        HypvisionError: nothing is found for one of them.
     """
     if isinstance(given, (str, Path, Image.Image, np.ndarray)):
         given = [given]
@@ -153,11 +139,7 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
 
 
 def _listed(name: str | Path) -> list[Path]:
-    """The files of the paths in a list. Paths without a file stay in the result, unless no path has one.
-
-    Raises:
-        HypvisionError: the list is missing, or nothing is found for any of its lines.
-    """
+    """The files of the paths in a list. Paths without a file stay in the result, unless no path has one."""
     lines = [line for line in read_lines(name, "the list of images") if not line.startswith("#")]
     if not lines:
         raise HypvisionError(f"The list '{name}' names no images. Write the path of an image in each line.")

@@ -57,9 +57,6 @@ class Writer:
             class numbers, or COCO's panoptic segment numbers; of frames of videos the JSON file alone has them.
         info: goes into the JSON file.
         every: the frames are every so-many-th of their video, which is then written with fewer frames a second.
-
-    Raises:
-        HypvisionError: an unknown kind.
     """
 
     def __init__(

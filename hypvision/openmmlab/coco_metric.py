@@ -99,11 +99,7 @@ class CheckedCocoMetric(Metric, CocoMetric):
             self._coco_api.check_masks()
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """As in mmdet.
-
-        Raises:
-            HypvisionError: a box or its score is not finite; the message names the image.
-        """
+        """As in mmdet, but a box or a score that is not finite is an error, which names the image."""
         for sample in data_samples:
             found = sample["pred_instances"]
             for key, what in (("bboxes", "A box"), ("scores", "A score"), ("mask_scores", "The score of a mask")):

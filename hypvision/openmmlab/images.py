@@ -29,9 +29,6 @@ def read_bgr(path: str | Path) -> np.ndarray:
 
     OpenCV decodes JPEG files to the same pixels in half the time, so it is used for them, except for CMYK and truncated
     files.
-
-    Raises:
-        HypvisionError: as :func:`hypvision.images.open_image`.
     """
     if image_kind(path) in (("JPEG", "RGB"), ("JPEG", "L")):
         content = Path(path).read_bytes()
@@ -68,11 +65,7 @@ class LoadShownImage(LoadImageFromFile):
 
 
 def check_size(results: dict[str, Any]) -> None:
-    """Check that an image as displayed has the size in its annotation; otherwise its boxes would be misplaced.
-
-    Raises:
-        HypvisionError: they differ.
-    """
+    """Check that an image as displayed has the size in its annotation; otherwise its boxes would be misplaced."""
     (height, width), path = results["ori_shape"], results["img_path"]
     given = (results.get("height", height), results.get("width", width))
     if given == (height, width):

@@ -42,12 +42,7 @@ class LabelMapIoUMetric(Metric, IoUMetric):
     """Path of an image -> name of its map; None: that of the image."""
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """As in mmseg.
-
-        Raises:
-            HypvisionError: the logits of an image, if the samples have them, are not finite; the message names the
-                image.
-        """
+        """As in mmseg, but logits that are not finite are an error, which names the image."""
         for sample in data_samples:
             if not all(self.check(sample[key]["data"][None], "A logit", [sample]) for key in _SCORES if key in sample):
                 return

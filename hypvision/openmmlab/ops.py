@@ -25,6 +25,8 @@ import torch.nn.functional as F
 import torchvision  # defines torch.ops.torchvision
 from torch import Tensor
 
+from hypvision.engine.checks import walk
+
 NAME = "mmcv._ext"
 
 
@@ -364,18 +366,13 @@ def missing_operators(config: Any, path: str = "model") -> Iterator[tuple[str, s
     >>> list(missing_operators(dict(neck=dict(type="FPN_CARAFE"))))
     [('model.neck', 'FPN_CARAFE', 'carafe')]
     """
-    if isinstance(config, dict):
-        type_name = str(config.get("type")).rpartition(".")[2]
+    for place, part in [(path, config), *walk(config, f"{path}.")]:
+        type_name = str(part.get("type")).rpartition(".")[2] if isinstance(part, dict) else ""
         for operator, types in MISSING.items():
             if type_name in types:
-                yield path, type_name, operator
-        if type_name == "RoIAlign" and config.get("pool_mode") == "max":
-            yield path, type_name, "roi_align with pool_mode='max'"
-        for key, part in config.items():
-            yield from missing_operators(part, f"{path}.{key}")
-    elif isinstance(config, (list, tuple)):
-        for number, part in enumerate(config):
-            yield from missing_operators(part, f"{path}.{number}")
+                yield place, type_name, operator
+        if type_name == "RoIAlign" and part.get("pool_mode") == "max":
+            yield place, type_name, "roi_align with pool_mode='max'"
 
 
 class _Extension(ModuleType):

@@ -14,7 +14,7 @@ from mmengine.registry import DATASETS, DefaultScope
 from PIL import Image
 from torch import Tensor
 
-from hypvision.engine.checks import datasets_of
+from hypvision.engine.checks import datasets_of, inner_dataset
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.errors import HypvisionError
 from hypvision.inference.knowledge import Known
@@ -104,9 +104,7 @@ def _unknown() -> NoReturn:
 
 def _pipeline(config: Config) -> list[dict[str, Any]]:
     """The test pipeline from what follows the reading of files on, without the truth."""
-    dataset = config.get("test_dataloader", {}).get("dataset", {})
-    while "dataset" in dataset:
-        dataset = dataset["dataset"]
+    dataset = inner_dataset(config.get("test_dataloader", {}))
     steps = [dict(step) for step in dataset.get("pipeline") or config.get("test_pipeline") or []]
     names = [str(step.get("type")).rpartition(".")[2] for step in steps]
     if not steps or not names[-1].startswith("Pack"):

@@ -40,11 +40,7 @@ def leave_out_unseen_levels(config: Config) -> None:
 
 
 def refuse_missing_operators(config: Config) -> None:
-    """Raise an error for a missing operator before the model is built, not within a step.
-
-    Raises:
-        HypvisionError: the model needs such an operator, and mmcv has no compiled operators.
-    """
+    """Raise an error for a missing operator before the model is built, not within a step."""
     if has_compiled_mmcv():
         return
     for key, type_name, operator in missing_operators(config.model):

@@ -17,6 +17,7 @@ from hypvision.checkpoints.match import load_trained
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.storage import read_header
+from hypvision.engine.checks import walk
 from hypvision.errors import HypvisionError, require
 
 # Types that mmcv finds by name in its own functions rather than in a registry.
@@ -51,9 +52,7 @@ def _check_types(config: Any, path: Path) -> None:
     ``_scope_`` for a module, which it imports: a weight file could run any command.
     """
     known = _registered()
-    nodes = [config]
-    for node in nodes:
-        nodes.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
+    for node in [config, *(part for _, part in walk(config))]:
         if not isinstance(node, dict):
             continue
         if node.get("_scope_", "mmengine") not in ("mmengine", *_SCOPES.values()):

@@ -18,7 +18,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from hypvision.engine.extensions import RUN_HOOKS
-from hypvision.engine.hooks import DatasetHook, class_heads, network_of
+from hypvision.engine.hooks import DatasetHook, class_heads, has_fixed_classes, network_of
 from hypvision.errors import HypvisionError
 from hypvision.images import label_palette
 
@@ -231,22 +231,13 @@ RUN_HOOKS.append("CheckSamplesHook")
 
 @HOOKS.register_module()
 class CheckSamplesHook(DatasetHook):
-    """Checks the data of mmseg and mmdet: their classes against the model's before the first batch, then each sample.
-
-    Raises:
-        HypvisionError: the data and the heads of the model have different numbers of classes; as
-            :class:`CheckedPipeline`.
-    """
+    """Checks the data of mmseg and mmdet: classes against the model's before the first batch, then each sample."""
 
     def check(self, runner: Runner, dataset: Any) -> None:
         model = network_of(runner)
         for leaf in _leaves(dataset):
             classes = leaf.metainfo.get("classes")
-            # Open-vocabulary detectors get the names at run time; a panoptic model has separate heads for things and
-            # stuff.
-            free = getattr(leaf, "return_classes", False) or "thing_classes" in leaf.metainfo
-            free = free or getattr(model, "open_vocabulary", False)
-            for head in class_heads(model) if classes is not None and not free else ():
+            for head in class_heads(model) if classes is not None and has_fixed_classes(model, leaf) else ():
                 if head.num_classes != len(classes):
                     place = getattr(leaf, "data_root", None) or getattr(leaf, "ann_file", "")
                     raise HypvisionError(

@@ -497,7 +497,7 @@ def test_a_runner_on_a_full_disk_ends_with_the_paragraph(tmp_path, monkeypatch):
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(HypvisionError, match=r"disk is full: .*epoch_2\.pth' was not written.*epoch_1\.pth'"):
+    with pytest.raises(HypvisionError, match=r"epoch_2\.pth' was not written: the disk is full.*epoch_1\.pth'"):
         runner.train()
     assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_1.pth"
     assert not list(tmp_path.glob(".*.tmp"))

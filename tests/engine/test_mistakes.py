@@ -324,7 +324,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing(originals, tmp_path,
         said = fails(capsys, "train", config, "--work-dir", tmp_path / "run")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "iter_1.pth': File too large" in said
+    assert "iter_1.pth' was not written: File too large" in said
     assert remains(tmp_path / "run") == []
 
 

@@ -115,9 +115,6 @@ class FewShotDataset(Dataset):
         augment: the training transform; default: for ``"train"``.
         scale, flip: of the training transform, see :func:`augmentation`.
         skip_broken: leave out images that cannot be read, with a warning that names them; each is read once for that.
-
-    Raises:
-        HypvisionError: data missing or of another layout; when read, a broken image.
     """
 
     def __init__(

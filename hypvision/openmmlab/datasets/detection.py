@@ -38,6 +38,7 @@ from hypvision.data.annotations import (
     some,
     whole_size,
 )
+from hypvision.data.folders import Listing
 from hypvision.data.taxonomy import TAXONOMY
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean
@@ -130,11 +131,7 @@ class CheckedCOCO(COCO):
                 item["id"] = int(max(seen)) + 1
 
     def check_masks(self) -> None:
-        """Check the masks of all objects.
-
-        Raises:
-            HypvisionError: a mask is missing or invalid.
-        """
+        """Check the masks of all objects."""
         images = {item["id"]: item for item in self.dataset["images"]}
         items = self.dataset["annotations"]
         if items and not any(item.get("segmentation") for item in items):
@@ -266,11 +263,7 @@ class CountedDataset(BaseDetDataset):
         super().__init__(*args, **kwargs)
 
     def full_init(self) -> None:
-        """As mmdet's.
-
-        Raises:
-            HypvisionError: no object is left to train on, or test images are missing.
-        """
+        """As mmdet's, but it is an error if nothing is left to learn from, or images of a test are missing."""
         if not self._fully_initialized:
             check_names(self.metainfo.get("classes"))
             self.usage = Usage(self.ann_file)
@@ -316,14 +309,8 @@ class CountedDataset(BaseDetDataset):
         read = any(isinstance(step, LoadImageFromFile) for step in self.pipeline.transforms)
         if self.backend_args or not read:
             return self.data_list
-        folders: dict[str, set[str]] = {}
-        found: list[dict] = []
-        missing: list[dict] = []
-        for item in self.data_list:
-            folder, name = os.path.split(item["img_path"])
-            if folder not in folders:
-                folders[folder] = set(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else set()
-            (found if name in folders[folder] else missing).append(item)
+        there = Listing()
+        missing = [item for item in self.data_list if item["img_path"] not in there]
         for item in missing:
             self.usage.leave_out("images", "missing on disk", item["img_path"])
         if missing and self.test_mode:
@@ -331,7 +318,7 @@ class CountedDataset(BaseDetDataset):
                 f"{len(missing)} of the {len(self.data_list)} images of '{self.ann_file}' do not exist, the first is "
                 f"'{missing[0]['img_path']}'. Put them there, correct data_prefix, or take them out of the file."
             )
-        return found
+        return [item for item in self.data_list if item["img_path"] in there]
 
 
 @DATASETS.register_module(name="CocoDataset", force=True)
@@ -456,11 +443,7 @@ class _StockDataset(CountedDataset):
     """A format of mmdet that is read by mmdet's own code."""
 
     def load_data_list(self) -> list[dict]:
-        """As mmdet's.
-
-        Raises:
-            HypvisionError: the file is not of the format.
-        """
+        """As mmdet's."""
         try:
             return super().load_data_list()
         except (AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError) as error:

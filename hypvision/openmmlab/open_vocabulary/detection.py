@@ -52,9 +52,6 @@ class HyperCLIPDetector(Vocabulary, TwoStageDetector):
         rpn_head, roi_head, train_cfg, test_cfg: as in mmdet's two-stage detectors.
         data_preprocessor: options of mmdet's ``DetDataPreprocessor``; the normalisation is CLIP's.
         options: class lists, ``backbone`` and more: see :meth:`.Vocabulary.build_detector`.
-
-    Raises:
-        HypvisionError: options contradict each other.
     """
 
     def __init__(
@@ -253,11 +250,7 @@ class OpenVocabCocoMetric(CheckedCocoMetric):
         self.groups = groups
 
     def compute_metrics(self, results: list) -> dict[str, float]:
-        """``AP50``, ``AP``, ``AP50_GROUP``; with ``metric=["bbox", "segm"]`` those of masks as ``segm_...``.
-
-        Raises:
-            HypvisionError: a group has a class that the data set lacks.
-        """
+        """``AP50``, ``AP``, ``AP50_GROUP``; with ``metric=["bbox", "segm"]`` those of masks as ``segm_...``."""
         names = list(self.dataset_meta["classes"])
         groups = groups_of(names, self.groups)
         truth, predictions = zip(*results) if results else ((), ())

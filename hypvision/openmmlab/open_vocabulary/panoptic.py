@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from hypvision.clip.classes import check_classes, load_classes
 from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks, region_logits
+from hypvision.data.masks import box_of
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.images import read_labels
@@ -125,9 +126,6 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         region_weight: of ``loss_region``.
         data_preprocessor: options of mmdet's ``DetDataPreprocessor``; the normalisation is CLIP's.
         options: class lists, ``backbone`` and more: see :meth:`.Vocabulary.build_detector`.
-
-    Raises:
-        HypvisionError: options contradict each other.
     """
 
     def __init__(
@@ -370,10 +368,7 @@ class LoadPanopticSegments:
             )
         segments = [s for s in results["segments_info"] if not s["iscrowd"] and (ids == s["id"]).any()]
         masks = [ids == segment["id"] for segment in segments]
-        boxes = np.zeros((len(masks), 4), dtype=np.float32)
-        for box, mask in zip(boxes, masks):
-            rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-            box[:] = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
+        boxes = np.array([box_of(mask) for mask in masks], dtype=np.float32).reshape(-1, 4)
         results.update(
             panoptic_ids=ids,
             gt_bboxes=HorizontalBoxes(boxes),
@@ -458,11 +453,7 @@ class OpenVocabPanopticMetric(Metric):
         self.groups = groups
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Count matches of each image.
-
-        Raises:
-            HypvisionError: the samples lack the ground truth.
-        """
+        """Count matches of each image."""
         count = len(self.dataset_meta["classes"])
         for sample in data_samples:
             if "panoptic_ids" not in sample or "segments_info" not in sample:
@@ -481,11 +472,7 @@ class OpenVocabPanopticMetric(Metric):
             self.results.append(panoptic_counts(predicted, labels, truth, sample["segments_info"], count))
 
     def compute_metrics(self, results: list[np.ndarray]) -> dict[str, float]:
-        """PQ, SQ, RQ.
-
-        Raises:
-            HypvisionError: a group has a class that the data set lacks.
-        """
+        """PQ, SQ, RQ."""
         names = list(self.dataset_meta["classes"])
         groups = groups_of(names, self.groups)
         if groups:

@@ -70,9 +70,6 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
         background_from: at test, classes from this number on become this number (PAS-20b: 20).
         ignore_index: label of ignored pixels in training.
         options: those of :class:`~hypvision.clip.segmentation.segmenter.OpenVocabSegmenter`.
-
-    Raises:
-        HypvisionError: options contradict each other.
     """
 
     def __init__(
@@ -162,9 +159,6 @@ class OpenVocabSegDataset(BaseSegDataset):
         ignore_index: label of ignored pixels.
         ignore_classes: names whose pixels are ignored and which leave the list (held-out classes in training).
         palette: colour of each class, for ``rgb_masks`` (docs/own-data.md).
-
-    Raises:
-        HypvisionError: there are no classes or no images, or no image has a label map.
     """
 
     def __init__(

@@ -45,9 +45,6 @@ class OpenVocabMaps(tuple):
     def check(self, metas: Sequence[Any], *more: Tensor) -> None:
         """Check the maps and other features of the images ``metas`` before detection, because later filters drop NaN
         and would return an image without detections.
-
-        Raises:
-            HypvisionError: a value is not finite; the message names the image.
         """
         for values in (self.dense, *self, *more):
             require_finite(values, lambda row: f"A feature of {_image(metas[row])}")
@@ -77,9 +74,6 @@ class Vocabulary(OpenVocabularyCLIP):
                 :func:`hypvision.clip.classes.load_classes` takes. None: those of the data
                 (:class:`DatasetClassesHook`).
             test_classes: those of the test labels; None: as before.
-
-        Raises:
-            HypvisionError: the list is empty, or has a name twice.
         """
         self.fixed = dict(train=train_classes is not None, test=test_classes is not None)
         self.train_classes = () if train_classes is None else load_classes(train_classes)
@@ -271,11 +265,7 @@ class TextRadiusHook(Hook):
 
 
 def groups_of(classes: Sequence[str], groups: Mapping[str, str | Path | Sequence[str]] | None) -> dict[str, list[int]]:
-    """Numbers of the classes of each group, e.g. of ``dict(base="coco48", novel=["cat"])``.
-
-    Raises:
-        HypvisionError: a group has a name that the class list lacks.
-    """
+    """Numbers of the classes of each group, e.g. of ``dict(base="coco48", novel=["cat"])``."""
     found = {}
     for group, wanted in (groups or {}).items():
         names = load_classes(wanted)
