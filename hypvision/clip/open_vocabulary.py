@@ -109,7 +109,13 @@ class OpenVocabularyCLIP(nn.Module):
         if dense and not isinstance(space_of(self.clip), Sphere):
             raise HypvisionError(
                 "Hyperbolic CLIP models (MERU, HyCoCLIP) do not segment: their training lifts the class token alone, "
-                "and a patch has no distance to a text. Take a CLIP such as ViT-B-16, or the baseline 'clip-vit-b-16'."
+                "and a patch has no distance to a text. Take a CLIP such as ViT-B-16."
+            )
+        trunk = getattr(getattr(self.clip, "visual", None), "trunk", None)
+        if dense and getattr(trunk, "cls_token", None) is not None:
+            raise HypvisionError(
+                "CLIP models with a ViT of timm that has a class token (the baselines 'clip-vit-...' of MERU and "
+                "HyCoCLIP are such) do not segment: their patches give no embeddings. Take a CLIP such as ViT-B-16."
             )
         one_of(("first", "mean"), synonyms=synonyms)
         self.tokenizer = tokenizer
