@@ -70,16 +70,6 @@ def radius(path):
     return Image.fromarray(taken[0].permute(1, 2, 0).numpy())
 
 
-def look(path):
-    pytest.importorskip("mmdet")
-    import hypvision.openmmlab  # noqa: F401 - operators without a compiler
-    from hypvision.openmmlab.open_vocabulary.predict import look
-
-    taken = []
-    look(SimpleNamespace(test_step=lambda data: taken.append(data["inputs"][0]) or [None]), path, size=None)
-    return Image.fromarray(taken[0].permute(1, 2, 0).numpy()[..., ::-1])
-
-
 def stock(path):
     """The transform of every config of mmseg and mmdet."""
     pytest.importorskip("mmcv")
@@ -100,7 +90,7 @@ def command(path):
     return open_image(path)  # raises for the bad ones
 
 
-IMAGES = [classification, retrieval, published_retrieval, captions, embed, segment, radius, look, stock, command]
+IMAGES = [classification, retrieval, published_retrieval, captions, embed, segment, radius, stock, command]
 
 
 def wide_labels(path):

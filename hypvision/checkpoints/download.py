@@ -74,11 +74,7 @@ def file_sha256(path: str | Path) -> str:
 
 
 def verify_file(path: str | Path, sha256: str, size: int) -> None:
-    """Check that a file is a safetensors file with the size and sha256 of its record.
-
-    Raises:
-        SourceError: it is not, or cannot be read.
-    """
+    """Check that a file is a safetensors file with the size and sha256 of its record."""
     try:
         found, what = Path(path).stat().st_size, format_problem(path)
         if found != size:
@@ -91,11 +87,7 @@ def verify_file(path: str | Path, sha256: str, size: int) -> None:
 
 
 def verify_sum(path: str | Path, sha256: str) -> None:
-    """Check that the sha256 of a file begins with the given digits.
-
-    Raises:
-        SourceError: it does not.
-    """
+    """Check that the sha256 of a file begins with the given digits."""
     if not (digest := file_sha256(path)).startswith(sha256):
         raise SourceError(f"is another file: its sha256 begins with {digest[:8]} instead of {sha256[:8]}")
 

@@ -111,11 +111,7 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
 
 
 def read_index(path: str | Path) -> Index:
-    """Read an index file; packaged paths start from its folder.
-
-    Raises:
-        HypvisionError: no such file, or as :func:`parse_index`.
-    """
+    """Read an index file; packaged paths start from its folder."""
     path = Path(path).expanduser()
     path = path / "index.yml" if path.is_dir() else path
     try:
@@ -126,11 +122,7 @@ def read_index(path: str | Path) -> Index:
 
 
 def parse_record(item: Any, where: str = "the record") -> Record:
-    """Check one record and make it an object.
-
-    Raises:
-        HypvisionError: as :func:`parse_index`.
-    """
+    """Check one record and make it an object."""
     if isinstance(item, dict) and isinstance(item.get("name"), str):
         where = f"{where} ({item['name'][:200]})"
     return parse(Record, item, where)
@@ -159,11 +151,7 @@ def dump_index(index: Index) -> str:
 
 
 def write_index(index: Index, path: str | Path) -> None:
-    """Write an index file, complete or not at all, after reading back what was to be written.
-
-    Raises:
-        HypvisionError: a record breaks the schema, or the place cannot be written.
-    """
+    """Write an index file, complete or not at all, after reading back what was to be written."""
     text = dump_index(index)
     parse_index(text)
     write_text(path, text)
@@ -192,11 +180,7 @@ def _read_cached(path: str, stamp: tuple[int, int]) -> Index:
 
 
 def builtin_index() -> Index:
-    """The index that comes with hypvision; instead of it that of ``HYPVISION_INDEX``, a path, if it is set.
-
-    Raises:
-        HypvisionError: as :func:`read_index`.
-    """
+    """The index that comes with hypvision; instead of it that of ``HYPVISION_INDEX``, a path, if it is set."""
     given = os.environ.get("HYPVISION_INDEX")
     if given:
         path = Path(given).expanduser()
@@ -213,10 +197,6 @@ def builtin_index() -> Index:
 
 
 def find_record(name: str) -> tuple[Index, Record]:
-    """A record of the built-in index by its name; ``zoo:`` may stand before it.
-
-    Raises:
-        HypvisionError: there is none; close names are listed.
-    """
+    """A record of the built-in index by its name; ``zoo:`` may stand before it."""
     index = builtin_index()
     return index, index.get(name.removeprefix("zoo:"))

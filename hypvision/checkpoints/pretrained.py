@@ -38,9 +38,6 @@ def pretrained_overlay(variant: str, pretrained_cfg: Any, overlay: Mapping[str, 
 
     Returns:
         The overlay with the verified file in it; unchanged where the caller says where the weights are.
-
-    Raises:
-        HypvisionError: the zoo has no weights for this model and tag, or they cannot be fetched.
     """
     overlay = dict(overlay or {})
     if isinstance(pretrained_cfg, str) or pretrained_cfg is None:

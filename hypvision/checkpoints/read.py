@@ -180,9 +180,6 @@ def read(source: str | Path, device: Any = "cpu") -> dict[str, Any]:
         source: a file; ``zoo:NAME``; ``hf-hub:USER/REPO`` or another release; ``https://HOST/FILE#sha256=HEX``. See
             :func:`hypvision.checkpoints.sources.fetch`.
         device: where the tensors go, as for :func:`torch.load`.
-
-    Raises:
-        HypvisionError: it cannot be fetched, or as :func:`read_file`.
     """
     return read_file(fetch(source), device)
 
@@ -238,11 +235,7 @@ def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, lone:
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """The float32 state dict in a safetensors file, on the CPU; other formats are refused unread.
-
-    Raises:
-        HypvisionError: no such file, or not a complete safetensors file.
-    """
+    """The float32 state dict in a safetensors file, on the CPU; other formats are refused unread."""
     if Path(path).is_file():
         check_format(path)
     return read_file(path)
@@ -397,9 +390,6 @@ def network_weights(checkpoint: Mapping[str, Any], part: re.Pattern[str] | None 
         checkpoint: what a file holds; the weights may be inside ``state_dict``, ``model`` or their averages.
         part: names of a part, whose group is the name inside of it: if there are any, only they are returned. By
             default the network inside a classifier, segmenter or detector of ``hypvision train``.
-
-    Raises:
-        HypvisionError: a name that is no text, or a tensor that is not dense.
     """
     weights = stored_weights(checkpoint)
     inside = {match[1]: value for name, value in weights.items() if part and (match := part.fullmatch(name))}
@@ -407,11 +397,7 @@ def network_weights(checkpoint: Mapping[str, Any], part: re.Pattern[str] | None 
 
 
 def stored_weights(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The weights in a checkpoint as they are stored, without the prefixes of wrappers.
-
-    Raises:
-        HypvisionError: as :func:`network_weights`.
-    """
+    """The weights in a checkpoint as they are stored, without the prefixes of wrappers."""
     for wrapper in _WRAPPERS:
         if isinstance(checkpoint.get(wrapper), Mapping):
             checkpoint = checkpoint[wrapper]

@@ -49,11 +49,7 @@ _logger = logging.getLogger(__name__)
 
 
 def home() -> Path:
-    """The folder of everything that hypvision keeps between runs.
-
-    Raises:
-        HypvisionError: the user has no home directory.
-    """
+    """The folder of everything that hypvision keeps between runs."""
     given, base = os.environ.get("HYPVISION_HOME"), os.environ.get("XDG_CACHE_HOME") or ""
     try:
         if given:
@@ -100,11 +96,7 @@ def hub_switch() -> Iterator[None]:
 
 
 def mirrors() -> list[str]:
-    """The base addresses in ``HYPVISION_WEIGHTS``.
-
-    Raises:
-        HypvisionError: one is neither an address nor a folder.
-    """
+    """The base addresses in ``HYPVISION_WEIGHTS``."""
     found = [word.rstrip("/") for word in re.split(r"[,\s]+", os.environ.get("HYPVISION_WEIGHTS", "")) if word]
     for base in found:
         if not base.startswith(ADDRESSES) and not os.path.isdir(os.path.expanduser(base)):
@@ -465,9 +457,6 @@ def find(text: str) -> tuple[Index, Record]:
         text: a name in the built-in index, ``zoo:NAME``; or a release of ``hypvision zoo push``, ``ADDRESS[#NAME]``
             with an address as in :func:`mirrors`, a folder with a slash in it (the name is needed if there are several
             records).
-
-    Raises:
-        HypvisionError: no such record or release.
     """
     text = str(text)
     address, _, name = text.partition("#")
@@ -491,9 +480,6 @@ def open_release(address: str) -> Index:
 
     An index cannot run code, and everything it lists is checked against it; but whoever can change the index can change
     the sums in it: take releases from addresses that you trust.
-
-    Raises:
-        HypvisionError: there is no readable index at that address.
     """
     address = address.rstrip("/").removesuffix("/index.yml")
     place = _place(f"{address}/index.yml")

@@ -75,11 +75,7 @@ def pack(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
 
 
 def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`pack`: float32 weights; what is stored otherwise passes unchanged.
-
-    Raises:
-        HypvisionError: scales and rows do not belong together.
-    """
+    """The inverse of :func:`pack`: float32 weights; what is stored otherwise passes unchanged."""
     out: dict[str, Tensor] = {}
     for name, value in tensors.items():
         # checkpoints from elsewhere may hold counters and settings beside the weights
@@ -201,11 +197,7 @@ def foreign_setting(settings: Any) -> str | None:
 
 
 def read_metadata(path: str | Path, entry: str) -> dict[str, Any]:
-    """The JSON in an entry of a safetensors file's header; empty if the header has no such entry.
-
-    Raises:
-        HypvisionError: not a safetensors file, or no mapping in its entry.
-    """
+    """The JSON in an entry of a safetensors file's header; empty if the header has no such entry."""
     check_format(path)
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -239,21 +231,13 @@ def read_header(path: str | Path) -> dict[str, Any]:
 def write_weights(
     weights: Mapping[str, Tensor], path: str | Path, storage: str = "float32", header: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a state dict as safetensors, complete or not at all.
-
-    Raises:
-        HypvisionError: as :func:`pack`, or the place cannot be written.
-    """
+    """Write a state dict as safetensors, complete or not at all."""
     text = json.dumps({"storage": storage, **(header or {})}, sort_keys=True)
     write_tensors(pack(weights, storage), path, {"hypvision": text})
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors as they are into a safetensors file, complete or not at all.
-
-    Raises:
-        HypvisionError: the place cannot be written.
-    """
+    """Write tensors as they are into a safetensors file, complete or not at all."""
     from safetensors.torch import save_file
 
     stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}

@@ -29,15 +29,18 @@ def run_browse(args: Namespace) -> None:
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import parse_options
     from hypvision.files import below, check_output_folder
+    from hypvision.images import require_all
     from hypvision.viz.sheet import save_image
 
     out = args.out or str(Path("work_dirs", Path(args.config).stem, "browse"))
     check_output_folder(out)
+    failed: list[str] = []
     with readable_errors():
-        parts = browse(args.config, parse_options(args.cfg_options), args.part, args.samples, args.seed, out)
+        parts = browse(args.config, parse_options(args.cfg_options), args.part, args.samples, args.seed, out, failed)
     for part in parts:
         heading, *about = part.about
         print(heading)
         for line in about:
             print(f"  {line}")
         print(f"  {save_image(part.sheet, below(out, f'{part.phase}.png'))}")
+    require_all(failed, sum(part.shown for part in parts))

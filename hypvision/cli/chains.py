@@ -37,6 +37,7 @@ def run_clip_chains(args: Namespace) -> None:
     from hypvision.data.chains import read_chains
     from hypvision.errors import HypvisionError
     from hypvision.files import write_json
+    from hypvision.images import leaving_out, open_image, require_all
     from hypvision.viz.chains import draw_levels
 
     if bool(args.tree) != bool(args.tree_images):
@@ -53,6 +54,12 @@ def run_clip_chains(args: Namespace) -> None:
     chains = read_chains(args.chains)
     texts, images = [chain.texts for chain in chains], [chain.image for chain in chains]
     out, found = Path(args.out), {}
+    failed: list[str] = []
+    asked, args.show = args.show, []
+    for path in asked:
+        with leaving_out(path, failed):
+            open_image(path)
+            args.show.append(path)
     if args.embeddings:
         if given := [name for name in ("tuned", "images", "candidates", "hyperlex", "tree") if getattr(args, name)]:
             raise HypvisionError(
@@ -71,7 +78,7 @@ def run_clip_chains(args: Namespace) -> None:
             if len(named) < len(images):
                 raise HypvisionError(f"The chains '{args.chains}' name no images (id or image_url).")
             files = find_image_files(named, args.images)
-        found = _measure(args, texts, images, files)
+        found = _measure(args, texts, images, files, failed)
     width = max(len(name) for measured in found.values() for name in measured.values)
     print(f"{'':{width}}  " + "  ".join(f"{name:>10}" for name in found))
     for name in next(iter(found.values())).values:
@@ -81,10 +88,12 @@ def run_clip_chains(args: Namespace) -> None:
     draw_levels({name: m.space.radius(m.texts) for name, m in found.items()}, out / "radii.png")
     print(out / "chains.json")
     print(out / "radii.png")
+    measured = next(iter(found.values())).images
+    require_all(list(dict.fromkeys(failed)), len(args.show) + (0 if measured is None else len(measured)))
 
 
-def _measure(args: Namespace, texts, images, files) -> dict:
-    """Measurements of a CLIP before and after tuning."""
+def _measure(args: Namespace, texts, images, files, failed: list[str]) -> dict:
+    """Measurements of a CLIP before and after tuning; ``failed`` gets the messages of images that cannot be read."""
     from hypvision.clip.radial.measure import measure_clip, measure_hyperlex, measure_tree
     from hypvision.clip.radial.retrieval import read_tree
     from hypvision.clip.radial.weights import merge_tower
@@ -96,14 +105,14 @@ def _measure(args: Namespace, texts, images, files) -> dict:
         if name == "after":
             root = merge_tower(clip.model, args.tuned)
         try:
-            found[name] = measured = measure_clip(clip, texts, images, files, root, args.steps)
+            found[name] = measured = measure_clip(clip, texts, images, files, root, args.steps, failed)
         except HypvisionError as error:
             source = args.tuned if name == "after" else args.clip
             raise HypvisionError(f"'{source}' and '{args.chains}': {error}") from error
         if args.hyperlex:
             measured.values |= measure_hyperlex(clip, args.hyperlex, measured.space, args.template)
         if args.tree:
-            measured.values |= measure_tree(clip, args.tree_images, read_tree(args.tree), args.template)
+            measured.values |= measure_tree(clip, args.tree_images, read_tree(args.tree), args.template, failed)
         walks[name] = _walks_of_clip(args, clip, measured.space, texts)
     _show(args, walks)
     return found

@@ -74,6 +74,7 @@ def run_predict(args: Namespace) -> None:
     from hypvision.inference.knowledge import doubts, warnings_of
     from hypvision.inference.predictors import Request, load_predictor
     from hypvision.inference.progress import progress
+    from hypvision.inference.results import Boxes
     from hypvision.inference.running import results
     from hypvision.inference.sources import find_sources
     from hypvision.inference.writers import Writer
@@ -100,6 +101,7 @@ def run_predict(args: Namespace) -> None:
         predictor = load_predictor(request)
     known, doubted, model = predictor.known, [], str(args.clip or args.model)
     print(f"{model} {known}")
+    boxless = args.max_boxes is not None
     info = dict(model=model, weights=args.weights, source=known.source, hypvision=__version__)
     begin, count = time.perf_counter(), 0
     failed: list[str] = []
@@ -111,6 +113,7 @@ def run_predict(args: Namespace) -> None:
         for frame, image, result in progress(results(predictor, sources, args.batch, failed), len(sources), "image"):
             with leaving_out(frame.file, failed):
                 writer.add(frame, image, result)
+                boxless = boxless and not isinstance(result, Boxes)
                 doubted.append((Path(frame.file).name, doubts(result, image.size, known)))
                 count += 1
         if not count:
@@ -119,6 +122,8 @@ def run_predict(args: Namespace) -> None:
     print(
         f"{count} images in {seconds:.1f} s ({count / seconds:.1f} a second): {len(writer.written)} files in {args.out}"
     )
+    if boxless:
+        print(f"warning: --max-boxes has no effect: {model} gives no boxes.", file=sys.stderr)
     for sentence in warnings_of(doubted, known):
         print(f"warning: {sentence}", file=sys.stderr)
     shown = list(writer.written)

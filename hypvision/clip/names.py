@@ -37,9 +37,6 @@ def clip_options(text: str) -> dict[str, Any]:
 
     ``NAME:none`` has random weights. A name alone has its own weights: those of a repository, folder, record or file,
     or the only ones that are published.
-
-    Raises:
-        HypvisionError: no such model, weights that must be chosen, or a file of an unknown network.
     """
     if text.startswith(("zoo:", "file:")) or text in builtin_index().records:
         _, record = find(text)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hypvision.checks import one_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry import lorentz
-from hypvision.geometry.numerics import sinhc
+from hypvision.geometry.numerics import has_float64, sinhc
 from hypvision.losses import cone_half_aperture, radial_angle
 
 Modality = Literal["image", "text"]
@@ -41,7 +41,7 @@ class Space(Protocol):
         """Vectors for Euclidean methods, such as a linear probe: in the tangent space at the origin."""
 
     def logits(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
-        """Logits ``(N, M)`` of the contrastive loss, of points ``(N, d)`` and ``(M, d)``."""
+        """Logits ``(N, M)`` of the contrastive loss, of points ``(N, d)`` and ``(M, d)``; float64 on a hyperboloid."""
 
     def radius(self, x: Tensor) -> Tensor:
         """How specific embeddings ``(..., d)`` are: ``(...)``, smallest at the root."""
@@ -157,7 +157,8 @@ class Hyperboloid(Space):
         return lorentz.logmap0(points, self.c)
 
     def logits(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
-        return -scale * lorentz.cdist(x, y, self.c)
+        # In float64: float32 rounds distances where the lift is cut so that gradients have an error of 1e-5.
+        return -scale * lorentz.cdist(x, y, self.c, torch.float64 if has_float64(x) else None)
 
     def radius(self, x: Tensor) -> Tensor:
         return lorentz.dist0(x, self.c)

@@ -8,7 +8,7 @@ supply them in every call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,11 +103,7 @@ def embedding_size(model: nn.Module) -> int:
 
 
 def vision_tower(model: nn.Module) -> Tower:
-    """The image tower.
-
-    Raises:
-        HypvisionError: it is not a ViT.
-    """
+    """The image tower, if it is a ViT; an error says if it is not."""
     for tower in find_towers(model):
         if tower.modality == "vision":
             return tower
@@ -392,10 +388,18 @@ def encode_by_length(
 ) -> Tensor:
     """:func:`encode_text` in ``parts`` of similar lengths, or in parts of ``size`` texts, each cut to its longest
     text."""
-    order = token_lengths(tokens).argsort(stable=True)
-    chunks = tokens[order].chunk(parts) if size is None else tokens[order].split(size)
-    found = [encode_text(model, chunk, normalize) for chunk in counted(chunks, len(tokens))]
-    return torch.cat(found)[order.argsort()]
+    lengths = token_lengths(tokens)
+    order = lengths.argsort(stable=True)
+    size = size or max(1, -(-len(tokens) // parts))
+    chunks = tokens[order].split(size)
+    words: Sequence[Tensor | None] = [None] * len(chunks)
+    if torch.is_grad_enabled() and _can_be_cut(text := text_part(model)) and text.token_embedding.weight.requires_grad:
+        # All parts at once: each would add a gradient as large as the table of words, almost all of it 0.
+        words = text.token_embedding(tokens[order, : int(lengths.max())]).split(size)
+    parts_and_words = zip(counted(chunks, len(tokens)), words)
+    found = torch.cat([encode_text(model, chunk, embeddings=embedded) for chunk, embedded in parts_and_words])
+    found = found[order.argsort()]
+    return space_of(model).embed(found, "text") if normalize else found
 
 
 def counted(chunks: Iterable[Tensor], total: int) -> Iterator[Tensor]:

@@ -26,6 +26,7 @@ from hypvision.engine.checking import Report, classes_of, open_parts, read_confi
 from hypvision.engine.config import PHASES
 from hypvision.engine.hooks import seed_everything
 from hypvision.errors import HypvisionError
+from hypvision.images import leaving_out, require_all
 from hypvision.viz.overlay import add_legend, draw_boxes, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import titled_sheet
@@ -44,11 +45,13 @@ class Part(NamedTuple):
         phase: ``"train"``, ``"val"`` or ``"test"``.
         sheet: the samples, each above what is known of it.
         about: lines for a reader: how many, of which size, how they were normalised, and the names of the classes.
+        shown: how many samples.
     """
 
     phase: str
     sheet: Image.Image
     about: list[str]
+    shown: int
 
 
 class _Normalisation(NamedTuple):
@@ -100,6 +103,7 @@ def browse(
     count: int = 12,
     seed: int = 0,
     out: str | Path | None = None,
+    failed: list[str] | None = None,
 ) -> list[Part]:
     """Samples of a config as its model is fed them.
 
@@ -110,6 +114,7 @@ def browse(
         count: samples of each part.
         seed: of their choice, and of the augmentations.
         out: folder that the pictures will go to; it must not lie in the data.
+        failed: gets the messages of images that cannot be read; None: the first one raises.
 
     Raises:
         HypvisionError: a mistake in the config or the data, none of these parts, or data without pictures.
@@ -124,15 +129,17 @@ def browse(
             raise HypvisionError(f"The config '{config.filename}' has no data for {' or '.join(phases)}.")
         if model is None:
             raise HypvisionError(f"{report.notes[0]} The model is needed to show its input.")
-        return [_part(config, model, dataset, phase, count, seed) for phase, dataset in parts.items()]
+        return [_part(config, model, dataset, phase, count, seed, failed) for phase, dataset in parts.items()]
 
 
-def _part(config: Config, model: Any, dataset: Any, phase: str, count: int, seed: int) -> Part:
+def _part(
+    config: Config, model: Any, dataset: Any, phase: str, count: int, seed: int, failed: list[str] | None
+) -> Part:
     inner = getattr(model, "host", model)
     if hasattr(inner, "clip"):
         show_to(dataset, inner.clip)
     loader, training = config[f"{phase}_dataloader"], phase == "train"
-    samples, names = _samples(dataset, count, seed), classes_of(dataset)
+    samples, names = _samples(dataset, count, seed, failed), classes_of(dataset)
     size = max(1, int(loader.get("batch_size") or 1))
     batches = [samples[start : start + size] for start in range(0, len(samples), size)]
     model.train(training)
@@ -146,7 +153,7 @@ def _part(config: Config, model: Any, dataset: Any, phase: str, count: int, seed
     if present:
         colours = label_colours(len(names))
         sheet = add_legend(sheet, [(names[label], colours[label]) for label in present])
-    return Part(phase, sheet, [heading, *_about(fed, how, names)])
+    return Part(phase, sheet, [heading, *_about(fed, how, names)], len(samples))
 
 
 def _about(fed: Sequence[_Fed], how: _Normalisation, names: Sequence[str]) -> list[str]:
@@ -160,12 +167,17 @@ def _about(fed: Sequence[_Fed], how: _Normalisation, names: Sequence[str]) -> li
     return about
 
 
-def _samples(dataset: Any, count: int, seed: int) -> list[dict[str, Any]]:
+def _samples(dataset: Any, count: int, seed: int, failed: list[str] | None = None) -> list[dict[str, Any]]:
     seed_everything(seed)
+    found: list[Any] = []
     if isinstance(dataset, IterableDataset):
         found = list(islice(dataset, count))
     else:
-        found = [dataset[int(i)] for i in np.random.default_rng(seed).permutation(len(dataset))[:count]]
+        for i in np.random.default_rng(seed).permutation(len(dataset))[:count]:
+            with leaving_out("", failed):  # the message names the image
+                found.append(dataset[int(i)])
+    if not found:
+        require_all(failed or [], done=0)
     for sample in found:
         inputs = sample.get("inputs") if isinstance(sample, dict) else None
         if not isinstance(inputs, Tensor) or inputs.ndim < 3:

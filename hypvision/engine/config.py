@@ -460,7 +460,7 @@ def parse_options(items: list[str]) -> dict[str, Any]:
     mmengine drops all spaces; here spaces within a string stay, as paths and prompts contain some.
 
     Raises:
-        HypvisionError: a word without ``=``.
+        HypvisionError: a word without ``=``, or a value that is none of these.
     """
     require("mmengine", "mm")
     from mmengine.config import DictAction
@@ -468,6 +468,12 @@ def parse_options(items: list[str]) -> dict[str, Any]:
     wrong = [item for item in items if "=" not in item]
     if wrong:
         raise HypvisionError(f"--cfg-options takes KEY=VALUE, got '{wrong[0]}'.")
+    if called := [item for item in items if _DICT.search(item)]:
+        raise HypvisionError(
+            f"--cfg-options '{called[0]}' has a dict, but a value is a number, True, False, None, a text, or a list of "
+            "these. Change one entry at a time (KEY.NAME=VALUE, of a list KEY.0.NAME=VALUE), or write a config that "
+            "names this one in _base_."
+        )
     parser = ArgumentParser(add_help=False)
     parser.add_argument("--options", nargs="*", action=DictAction, default={})
     pairs = (item.partition("=") for item in items)
@@ -482,6 +488,7 @@ def parse_options(items: list[str]) -> dict[str, Any]:
     return options
 
 
+_DICT = re.compile(r"[=\[(,]\s*(dict\s*\(|\{[^{}]*:)")
 _SPACE = "\ue000"  # a private character that stands for spaces within strings
 
 

@@ -246,6 +246,9 @@ class ConsoleHook(Hook):
 
     def after_train(self, runner: Runner) -> None:
         self.close()
+        last = runner.message_hub.get_info("last_ckpt")
+        if last is not None and is_main_process():
+            say(f"weights {last}")
 
     def close(self) -> None:
         """Remove the bars, also after an error."""

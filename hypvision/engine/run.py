@@ -28,7 +28,7 @@ from hypvision.engine.checkpoint import (
 )
 from hypvision.engine.checks import check_channels, check_data, data_folders
 from hypvision.engine.config import files_of, leave_out_pretrained, load_config, prepare
-from hypvision.engine.console import ConsoleHook, quiet
+from hypvision.engine.console import ConsoleHook, quiet, say
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, find_test_options, import_extensions
 from hypvision.engine.hooks import InterruptHook, network_of
 from hypvision.engine.reports import add_report
@@ -228,6 +228,7 @@ def _draw_results(runner: Runner) -> None:
         panels = choose(read_runs([runner.work_dir]))
         if any(len(curve.steps) > 1 for panel in panels.values() for curve in panel):
             draw_curves(panels, Path(runner.work_dir, "results.png"))
+            say(f"curves  {Path(runner.work_dir, 'results.png')}")
     except HypvisionError as error:  # no log file or a full disk, but the training itself is complete
         _logger.info("results.png was not drawn: %s", error)
 
@@ -323,10 +324,13 @@ def test(
             for metric in runner.test_loop.evaluator.metrics:
                 metric.allow_nonfinite = True
         try:
-            return runner.test()
+            metrics = runner.test()
         finally:
             if console is not None:
                 console.close()
+        if out is not None and is_main_process():
+            say(f"report  {Path(out, 'report.html')}")
+        return metrics
 
 
 def _use_tta(config: Config) -> None:

@@ -80,9 +80,9 @@ class Euclidean(GeooptNames, Manifold):
         """``v``."""
         return v
 
-    def inner(self, x: Tensor, u: Tensor, v: Tensor, *, keepdim: bool = False) -> Tensor:
-        """``u . v``, shape ``(...)``."""
-        return (u * v).sum(-1, keepdim=keepdim)
+    def inner(self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False) -> Tensor:
+        """``u . v``, shape ``(...)``; ``u . u`` if ``v`` is None."""
+        return (u * (u if v is None else v)).sum(-1, keepdim=keepdim)
 
     def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
         """``|u|``, shape ``(...)``."""
@@ -203,9 +203,11 @@ class Euclidean(GeooptNames, Manifold):
         log_std = torch.log(std).expand_as(scaled).sum(-1)
         return -0.5 * square_norm(scaled).squeeze(-1) - log_std - 0.5 * x.shape[-1] * math.log(2 * math.pi)
 
-    def origin(self, n: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
-        """The origin ``(n,)``."""
-        return torch.zeros(n, dtype=dtype, device=device)
+    def origin(
+        self, *size: int, dtype: torch.dtype | None = None, device: torch.device | str | int | None = None
+    ) -> Tensor:
+        """The origin, of the shape ``size``, which ends in the dimension of the space."""
+        return torch.zeros(size, dtype=dtype, device=device)
 
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:
         if not torch.isfinite(x).all():

@@ -6,7 +6,7 @@ Where geoopt's method differs from the one of the same name here, docs/geometry.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -33,9 +33,9 @@ class GeooptNames(_Base):
         """Moebius cosubtraction: the coaddition of ``x`` and the opposite of ``y``."""
         return self.mobius_coadd(x, self.scalar_mul(-1.0, y))
 
-    def mobius_fn_apply(self, fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """``expmap0(fn(logmap0(x)))``: ``fn`` in the tangent space at the origin (Ganea et al., NeurIPS 2018)."""
-        return self.expmap0(fn(self.logmap0(x)))
+    def mobius_fn_apply(self, fn: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """``expmap0(fn(logmap0(x), ...))``: ``fn`` in the tangent space at the origin (Ganea et al., NeurIPS 2018)."""
+        return self.expmap0(fn(self.logmap0(x), *args, **kwargs))
 
     def mobius_pointwise_mul(self, w: Tensor, x: Tensor) -> Tensor:
         """Coordinates of the tangent vector at the origin times ``w`` ``(..., n)``."""
@@ -106,3 +106,9 @@ class GeooptNames(_Base):
         longest coordinate."""
         far = (self.proju(x, u) - u).abs().amax() > atol * (1 + u.abs().amax())
         return bool(torch.isfinite(u).all()) and not bool(far)
+
+    def assert_check_vector_on_tangent(self, x: Tensor, u: Tensor, *, atol: float = 1e-5) -> None:
+        """ValueError if ``x`` does not lie on the manifold, or ``u`` is no tangent vector at it."""
+        self.check_point(x)
+        if not self.check_vector_on_tangent(x, u, atol=atol):
+            raise ValueError("u is not a tangent vector at x. Tangent vectors come from logmap, egrad2rgrad or proju.")

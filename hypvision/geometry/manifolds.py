@@ -313,9 +313,9 @@ class Common(GeooptNames, Manifold):
         """Riemannian gradient from the Euclidean gradient ``v`` at ``x``."""
         return self._call("egrad2rgrad", x=x, v=v)
 
-    def inner(self, x: Tensor, u: Tensor, v: Tensor, *, keepdim: bool = False) -> Tensor:
-        """Inner product ``(...)`` of tangent vectors at ``x``."""
-        return kept(self._call("inner", x=x, u=u, v=v), keepdim)
+    def inner(self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False) -> Tensor:
+        """Inner product ``(...)`` of tangent vectors at ``x``, of ``u`` with itself if ``v`` is None."""
+        return kept(self._call("inner", x=x, u=u, v=u if v is None else v), keepdim)
 
     def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
         """Length ``(...)`` of tangent vectors at ``x``."""
@@ -521,10 +521,10 @@ class Lorentz(Hyperbolic):
         return lorentz.scale_curvature(x, self.c, c_new)
 
     def origin(
-        self, n: int, dtype: torch.dtype | None = None, device: torch.device | str | int | None = None
+        self, *size: int, dtype: torch.dtype | None = None, device: torch.device | str | int | None = None
     ) -> Tensor:
-        """The origin ``(n + 1,)``."""
-        return lorentz.from_space(torch.zeros(n, dtype=dtype, device=device), self.c)
+        """The origin ``(..., n + 1)``; ``size``, such as ``(n,)`` or ``(8, n)``, ends in the dimension of the space."""
+        return lorentz.from_space(torch.zeros(size, dtype=dtype, device=device), self.c)
 
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:
         if tolerance is None:
@@ -686,10 +686,10 @@ class PoincareBall(Hyperbolic):
         return poincare.project(poincare.scale_curvature(x, self.c, c_new), c_new, self.eps)
 
     def origin(
-        self, n: int, dtype: torch.dtype | None = None, device: torch.device | str | int | None = None
+        self, *size: int, dtype: torch.dtype | None = None, device: torch.device | str | int | None = None
     ) -> Tensor:
-        """The origin ``(n,)``."""
-        return torch.zeros(n, dtype=dtype, device=device)
+        """The origin, of the shape ``size``, which ends in the dimension of the space."""
+        return torch.zeros(size, dtype=dtype, device=device)
 
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:
         radius = (widen(x).norm(dim=-1) * self._value() ** 0.5).max().item() if x.numel() else 0.0

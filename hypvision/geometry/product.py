@@ -115,9 +115,9 @@ class Product(Common):
         """Pairwise distances ``(..., N, M)``."""
         return self._length("cdist", x=x, y=y)
 
-    def inner(self, x: Tensor, u: Tensor, v: Tensor, *, keepdim: bool = False) -> Tensor:
+    def inner(self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False) -> Tensor:
         """Inner product ``(...)``: the sum of the factors'."""
-        return kept(self._total("inner", x=x, u=u, v=v), keepdim)
+        return kept(self._total("inner", x=x, u=u, v=u if v is None else v), keepdim)
 
     def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
         """Length ``(...)``."""
@@ -153,12 +153,13 @@ class Product(Common):
         return self._total("wrapped_normal_log_prob", x=x, mean=mean, std=std)
 
     def origin(
-        self, n: int | None = None, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+        self, *size: int, dtype: torch.dtype | None = None, device: torch.device | str | int | None = None
     ) -> Tensor:
-        """The origin; ``n``, which other manifolds need, may be left out."""
-        if n not in (None, sum(self.dims)):
-            raise ValueError(f"This product has the dimension {sum(self.dims)}, got n = {n}.")
-        return torch.cat([m.origin(n, dtype=dtype, device=device) for m, n in zip(self.manifolds, self.dims)])
+        """The origin, of the shape ``size``, which ends in the dimension of the space; without, the one point."""
+        if size and size[-1] != sum(self.dims):
+            raise ValueError(f"This product has the dimension {sum(self.dims)}, got a size that ends in {size[-1]}.")
+        parts = zip(self.manifolds, self.dims)
+        return torch.cat([m.origin(*size[:-1], n, dtype=dtype, device=device) for m, n in parts], -1)
 
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:
         for manifold, part in zip(self.manifolds, self.split(x)):

@@ -152,11 +152,7 @@ def is_official_helm(state_dict: Mapping[str, Tensor]) -> bool:
 
 
 def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights: no wrapper's prefix, no buffers, no repeated manifolds, which are checked.
-
-    Raises:
-        HypvisionError: manifolds that the published code does not have.
-    """
+    """The weights: no wrapper's prefix, no buffers, no repeated manifolds, which are checked."""
     weights: dict[str, Tensor] = {}
     manifolds: dict[str, Tensor] = {}
     for name, value in state_dict.items():
@@ -187,9 +183,6 @@ def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> A
     """The sizes of an official checkpoint.
 
     Options that weights do not show are as published (two active experts, a softmax, no groups) unless in ``changes``.
-
-    Raises:
-        HypvisionError: weights of another model.
     """
     context, weights = helm_arguments(state_dict), _clean(state_dict)
 
@@ -243,9 +236,6 @@ def helm_from_official(state_dict: Mapping[str, Tensor], config: Architecture | 
     Args:
         state_dict: the published names; a wrapper's ``module.``, repeated manifolds and buffers do not matter.
         config: the sizes; by default those that the weights show.
-
-    Raises:
-        HypvisionError: entries that no HELM checkpoint has, missing ones, or other shapes.
     """
     config = official_architecture(state_dict) if config is None else config
     weights, ours = _clean(state_dict), {}
@@ -272,9 +262,6 @@ def _packed(name: str, module: nn.Module | None, value: Tensor) -> Tensor:
 def helm_to_official(state_dict: Mapping[str, Tensor], config: Architecture | None = None) -> dict[str, Tensor]:
     """The inverse of :func:`helm_from_official`, of a training's weights and of transformers' too; the published code
     loads it with ``strict=False``.
-
-    Raises:
-        HypvisionError: missing entries.
     """
     state_dict = decoder_weights(state_dict)
     config = helm_architecture(state_dict) if config is None else config

@@ -59,9 +59,6 @@ class Architecture:
         aux_alpha: weight of the loss on uneven loads.
         pad: rows are stored in multiples of this many numbers, which matrix products are faster with. 1 for none.
         fused: whether row operations use a backward written by hand.
-
-    Raises:
-        HypvisionError: sizes that do not go together.
     """
 
     vocab_size: int = 128256
@@ -225,11 +222,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, **changes: Any) -> Architecture:
-    """A published or tiny architecture, with changes.
-
-    Raises:
-        HypvisionError: there is no such preset or option, or the sizes do not go together.
-    """
+    """A published or tiny architecture, with changes."""
     if name not in PRESETS:
         known = ", ".join(PRESETS)
         raise HypvisionError(f"There is no preset '{name}'.{did_you_mean(name, PRESETS, 1)} There are: {known}.")
@@ -249,11 +242,7 @@ def _own_names(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def architecture(options: dict[str, Any]) -> Architecture:
-    """An architecture from options by name.
-
-    Raises:
-        HypvisionError: an unknown option, or sizes that do not go together.
-    """
+    """An architecture from options by name."""
     options = _own_names(options)
     fields = {field.name for field in dataclasses.fields(Architecture)}
     for name in options:

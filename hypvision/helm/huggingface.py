@@ -51,11 +51,7 @@ _FIELDS = {field.name: field.default for field in dataclasses.fields(Architectur
 
 
 class HelmConfig(PretrainedConfig):
-    """The options of :class:`hypvision.helm.Architecture`, and those of every configuration of transformers.
-
-    Raises:
-        HypvisionError: sizes that do not go together.
-    """
+    """The options of :class:`hypvision.helm.Architecture`, and those of every configuration of transformers."""
 
     model_type = "helm"
     keys_to_ignore_at_inference = ["cache", "past_key_values"]
@@ -131,11 +127,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         )
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **options: Any) -> Any:
-        """As in every model of transformers.
-
-        Raises:
-            HypvisionError: no prompts, or what :meth:`forward` refuses.
-        """
+        """As every model of transformers; an error if there are no prompts."""
         prompts = options.get("input_ids", inputs)
         if prompts is not None and not prompts.numel():
             raise HypvisionError(
@@ -262,9 +254,6 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         Args:
             source: a file, another name of a checkpoint (:func:`hypvision.checkpoints.sources.fetch`), or a state dict.
             options: what weights do not show, such as ``max_seq_len`` or ``n_activated_experts``.
-
-        Raises:
-            HypvisionError: an unreadable file, or weights of another model.
         """
         weights = decoder_weights(source if isinstance(source, Mapping) else network_weights(read(source), None))
         if is_official_helm(weights):

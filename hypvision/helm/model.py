@@ -184,11 +184,7 @@ class Helm(nn.Module):
         cache: Cache | None = None,
         position_ids: Tensor | None = None,
     ) -> Context:
-        """The attention context of the tokens.
-
-        Raises:
-            HypvisionError: token numbers, masks, positions or a cache that do not fit the model.
-        """
+        """The attention context of the tokens."""
         b, length = input_ids.shape
         if cache is not None:
             _check_cache(cache, b)
@@ -249,9 +245,6 @@ class Helm(nn.Module):
             position_ids: ``(B, L)`` or ``(1, L)``. Only differences matter, so that they must go up by one within a
                 document; without a mask, numbers or a filled cache each jump begins another document, as
                 transformers has it.
-
-        Raises:
-            HypvisionError: more tokens than the context, or arguments that do not go together.
         """
         context = self.context(input_ids, attention_mask, sequence_id, cache, position_ids)
         if labels is not None:
@@ -283,11 +276,7 @@ class Helm(nn.Module):
 
 
 def check_tokens(ids: Tensor, vocab_size: int) -> None:
-    """Raise an error for tokens outside the vocabulary, which would crash the process on a GPU.
-
-    Raises:
-        HypvisionError: tokens outside of the vocabulary.
-    """
+    """Raise an error for tokens outside the vocabulary, which would crash the process on a GPU."""
     lowest, highest = (int(bound) for bound in ids.aminmax()) if ids.numel() else (0, 0)
     if lowest < 0 or highest >= vocab_size:
         raise HypvisionError(

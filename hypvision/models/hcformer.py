@@ -238,9 +238,6 @@ class HCFormer(StagedModel):
         drop_rate, proj_drop_rate, drop_path_rate: dropout before the head, in the MLPs, and stochastic depth.
         feature_norms: one GroupNorm after each stage, applied to the intermediate maps (dense mode of the paper; on by
             default with ``features_only=True``).
-
-    Raises:
-        ValueError: the per-stage arguments have different lengths, or one is out of its range.
     """
 
     def __init__(

@@ -50,11 +50,7 @@ def is_official_hcformer(state_dict: Mapping[str, Tensor]) -> bool:
 
 
 def hcformer_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict of :class:`hypvision.models.HCFormer` from an official one (classification or dense).
-
-    Raises:
-        HypvisionError: a name is not one of the official code's.
-    """
+    """State dict of :class:`hypvision.models.HCFormer` from an official one (classification or dense)."""
     out: dict[str, Tensor] = {}
     for name, value in state_dict.items():
         if name.startswith("patch_embed.proj."):
@@ -161,9 +157,6 @@ def hcformer_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, A
     Returns:
         Name of the model, and the arguments of ``timm.create_model`` by which it differs from the default:
         ``num_classes``, ``in_chans``, ``img_size`` and, for weights of the dense mode, ``features_only``.
-
-    Raises:
-        HypvisionError: the shapes are those of no variant.
     """
     stem, biases = state_dict.get("stem.weight"), state_dict.get("stages.0.blocks.0.mixer.bias")
     if stem is None or biases is None:

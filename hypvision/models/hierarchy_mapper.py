@@ -66,9 +66,6 @@ class GaussianTree(nn.Module):
         distribution: ``"gaussian"``, or ``"deterministic"``: no variance, a node is its mean (ablation).
         mixture: what upper nodes sample from: ``"moment"``, the Gaussian with the matched moments, or ``"components"``,
             a leaf below, drawn with equal probability.
-
-    Raises:
-        HypvisionError: an unknown option, or N not divisible by ``2^(L-1)``.
     """
 
     def __init__(
@@ -162,9 +159,6 @@ class GaussianTree(nn.Module):
             noise: a tensor ``(m_l, n_l, C)`` a level, or as many tensors ``(n_l, C)`` as there are draws, the finest
                 level first (the order of the official code).
             generator: chooses the leaves where ``mixture="components"``.
-
-        Raises:
-            ValueError: the noise has another shape.
         """
         tokens = []
         for level, (entry, eps) in enumerate(zip(moments, self._grouped(noise))):
@@ -578,9 +572,6 @@ class HierarchyMapper(nn.Module):
         layout: of the maps of the backbone.
         dense_dim: channels of a map that is to be enriched too, by an encoder whose output begins at 0 (ours, not the
             paper's); None: no such encoder.
-
-    Raises:
-        HypvisionError: an option that does not exist, or N and L that do not fit.
     """
 
     def __init__(

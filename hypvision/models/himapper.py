@@ -288,11 +288,7 @@ class HiMapper(AnyCheckpoint):
         intermediates_only: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """The backbone's ``forward_intermediates``; with ``dense="fuse"`` its last level is enriched.
-
-        Raises:
-            HypvisionError: the backbone cannot do it.
-        """
+        """The backbone's ``forward_intermediates``; with ``dense="fuse"`` its last level is enriched."""
         if not hasattr(self.trunk, "forward_intermediates"):
             raise HypvisionError(
                 f"The backbone {type(self.trunk).__name__} cannot return maps of several levels (it has no "

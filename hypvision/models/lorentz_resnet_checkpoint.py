@@ -59,11 +59,7 @@ def _kernel(layer: str, bottleneck: bool) -> int:
 
 
 def hyperboliccv_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict of :class:`hypvision.models.LorentzResNet` from that of an L-ResNet or EL-ResNet classifier.
-
-    Raises:
-        HypvisionError: a name is not one of the official code's, or the network has no Lorentz head.
-    """
+    """State dict of :class:`hypvision.models.LorentzResNet` from that of an L-ResNet or EL-ResNet classifier."""
     if not any(re.fullmatch(r"(decoder|predictor)\.z", name) for name in state_dict):
         raise HypvisionError(
             "The checkpoint has no Lorentz head (decoder.z). Convert L-ResNet or EL-ResNet classifiers; for a "
@@ -191,9 +187,6 @@ def hyperboliccv_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[st
         Name of the model, and the arguments of ``timm.create_model`` by which it differs from the default. The
         clipping radius of hybrid networks (``clip``: 1 for CIFAR, 4 for Tiny-ImageNet as published) is in no
         checkpoint.
-
-    Raises:
-        HypvisionError: parts of the network are missing.
     """
     stem, head = state_dict.get("stem.conv.weight"), state_dict.get("head.weight")
     numbers = [re.match(r"stages\.(\d)\.blocks\.(\d+)\.", name) for name in state_dict]

@@ -31,9 +31,6 @@ def create_model(
 
     ``checkpoint_path``, and ``file`` and ``url`` of the overlay, may be every name that a checkpoint can have (see
     :func:`hypvision.checkpoints.sources.fetch`). Whatever timm raises stays as it is.
-
-    Raises:
-        HypvisionError: weights that cannot be fetched or read; more layers than can be built.
     """
     import timm
 

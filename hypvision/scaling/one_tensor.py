@@ -27,9 +27,6 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 def read_tensor(source: str | Path, choose: Callable[[Iterable[str]], str]) -> tuple[str, Tensor]:
     """Name and tensor of a checkpoint (a file, a folder, or ``USER/REPO``), as it is stored, on the CPU; ``choose``
     gives the name, of those of all its tensors.
-
-    Raises:
-        HypvisionError: no checkpoint there, a damaged or unsafe one, or what ``choose`` raises.
     """
     path = Path(source).expanduser()
     if path.is_file():

@@ -48,9 +48,6 @@ def embed_closure(
 
     Returns:
         The points, float64 ``(N, dim + 1)`` on the hyperboloid or ``(N, dim)`` in flat space.
-
-    Raises:
-        HypvisionError: too many names.
     """
     at_least(1, integer=True, dim=dim, steps=steps, batch=batch)
     temperature = default_temperature(dim) if temperature is None else temperature

@@ -168,7 +168,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
                     losses |= {f"loss_entail_{name}": 0.5 * self.entail * value for name, value in parts.items()}
                 else:  # the term of MERU
                     losses["loss_entail"] = self.entail * lorentz.entailment_loss(words, points, space.c).mean()
-        return losses
+        return {name: value.float() for name, value in losses.items()}
 
 
 def _of_all_processes(caption: list[str]) -> list[list[str]]:

@@ -110,11 +110,7 @@ def load_embedder(
 
 
 def named_embedder(name: str, device: str = "cpu") -> Embedder:
-    """A timm model, a classifier of the zoo, or a CLIP (:mod:`hypvision.clip.names`), whichever has this name.
-
-    Raises:
-        HypvisionError: none has it, or its weights cannot be had.
-    """
+    """A timm model, a classifier of the zoo, or a CLIP (:mod:`hypvision.clip.names`), whichever has this name."""
     if gives_features(name):
         return load_embedder(model=name, device=device)
     from hypvision.clip.models import create_clip
@@ -167,9 +163,6 @@ def embed_sources(
         batch_size: images at a time.
         device: where to compute.
         failed: a list to which the message of each is added that has no embedding; it is left out. None: it raises.
-
-    Raises:
-        HypvisionError: one has no embedding, or none of them has.
     """
 
     def find(images: list[Tensor]) -> list[Embedding]:

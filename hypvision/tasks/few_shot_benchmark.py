@@ -142,11 +142,7 @@ class Result:
 
 
 def read_result(folder: str | Path) -> Result:
-    """The result of a finished cell.
-
-    Raises:
-        HypvisionError: there is none, or it is damaged; names the key.
-    """
+    """The result of a finished cell."""
     return read_record(Result, Path(folder, "result.json"), "Remove it: its cell will run again.", extra=True)
 
 
@@ -311,9 +307,6 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
 def check_methods(specs: Sequence[CellSpec], settings: Settings) -> None:
     """Build each method once, without data, so that an error or a warning about the CLIP comes before the first
     cell.
-
-    Raises:
-        HypvisionError: no such CLIP or weights, or a method or its options do not fit it.
     """
     clip = create_clip(**settings.clip)
     for spec in {spec.method: spec for spec in specs}.values():

@@ -38,11 +38,7 @@ class Found(NamedTuple):
 
 
 def find_gallery(gallery: str | Path, every: int = 1) -> Sources:
-    """The images of a folder and of all folders below it, or whatever else :func:`find_sources` takes.
-
-    Raises:
-        HypvisionError: there are none.
-    """
+    """The images of a folder and of all folders below it, or whatever else :func:`find_sources` takes."""
     folder = Path(gallery).expanduser()
     if not folder.is_dir():
         return find_sources(gallery, every)
@@ -73,9 +69,6 @@ def search(
         embedded: what :func:`~hypvision.tasks.embedding.embed_sources` gives for the gallery; None: it is embedded now.
         failed: a list to which the message of each image is added that has no embedding; it is left out. None: it
             raises.
-
-    Raises:
-        HypvisionError: an image that cannot be read, texts for a model that reads none, or no image but the query.
     """
     if isinstance(queries, Sources):
         asked, points = embed_sources(embedder, queries, batch, device, failed)

@@ -25,9 +25,6 @@ def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
     Args:
         config: path of a config file, or the name of one that ships.
         size: side of the images instead.
-
-    Raises:
-        HypvisionError: the model cannot be built, or takes no images.
     """
     loaded = load_config(config)
     kind = loaded.model.get("type")

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 def draw_walks(image: Image.Image | str, walks: Mapping[str, Sequence[tuple[str, float, float]]]) -> Figure:
     """An image, or words in its place, and beside it, for each model, the texts of its walk, as (text, radius,
     similarity) from general to specific: higher up the more general.
-
-    Raises:
-        HypvisionError: matplotlib is missing.
     """
     most = max(len(walk) for walk in walks.values())
     size = (2.4 + 4.2 * len(walks), max(2.4, 0.34 * most + 0.8))
@@ -46,11 +43,7 @@ def draw_walks(image: Image.Image | str, walks: Mapping[str, Sequence[tuple[str,
 
 
 def draw_levels(radii: Mapping[str, Tensor], path: str | Path) -> None:
-    """Write histograms of the radii ``(n, L)`` of each model, a colour a level.
-
-    Raises:
-        HypvisionError: matplotlib is missing, or the place is not writable.
-    """
+    """Write histograms of the radii ``(n, L)`` of each model, a colour a level."""
     figure = require("matplotlib.figure", "viz").Figure((5 * len(radii), 3), layout="constrained")
     axes = figure.subplots(1, len(radii), squeeze=False, sharex=True)
     for axis, (name, values) in zip(axes[0], radii.items()):

@@ -53,9 +53,6 @@ def sharpness(assignment: Tensor) -> Sharpness:
 def purity(labels: np.ndarray, classes: np.ndarray, ignore: int = 255) -> float:
     """Share of the pixels that belong to the most frequent class of their cluster, by cluster and class of each pixel,
     integers >= 0 of one shape; pixels of the class ``ignore`` do not count.
-
-    Raises:
-        ValueError: the shapes differ, or every pixel is ignored.
     """
     if labels.shape != classes.shape:
         raise ValueError(f"labels and classes must have the same shape, got {labels.shape} and {classes.shape}.")

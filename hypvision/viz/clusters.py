@@ -74,9 +74,6 @@ def cluster_map(
 
     Returns:
         Labels ``(H, W)``, int64.
-
-    Raises:
-        ValueError: an unknown level, a head that does not exist, or the window level of a block without one.
     """
     weights = _weights(assignment, head, level, index)
     if level == "patch":
@@ -483,9 +480,6 @@ def explain_image(
 
     Returns:
         ``"clusters"``: the grid of cluster maps; ``"regions"`` (unless 0): the image with the regions over it.
-
-    Raises:
-        HypvisionError: the model does not cluster, the image or its size does not fit, or nothing to draw.
     """
     at_least(0, integer=True, regions=regions)
     _, x = prepare_for(model, image, size, mean, std)

@@ -46,9 +46,6 @@ def read_runs(places: Sequence[str | Path]) -> list[Curve]:
     Args:
         places: for each run its work dir, one of the time-stamped folders in it, or a ``scalars.json``. A work dir with
             several logs is one training that was resumed: from the first step of a log on, it replaces the earlier.
-
-    Raises:
-        HypvisionError: a place without a log, or with one that cannot be read.
     """
     found: list[Curve] = []
     for place, name in zip(places, _names([Path(place).absolute() for place in places])):
@@ -132,9 +129,6 @@ def choose(curves: Sequence[Curve], patterns: Sequence[str] = ()) -> dict[str, l
         curves: of all runs.
         patterns: names of quantities, with ``*`` for any letters; without them: the loss, the rate and the metrics of
             the validation.
-
-    Raises:
-        HypvisionError: no quantity has such a name, or the runs have logged none of the usual ones.
     """
     known = list(dict.fromkeys(curve.quantity for curve in curves))
     for pattern in patterns:
@@ -160,9 +154,6 @@ def choose(curves: Sequence[Curve], patterns: Sequence[str] = ()) -> dict[str, l
 def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path, dpi: int = 110) -> None:
     """Write a figure with a panel (see :func:`choose`) for each quantity, a line for each run, in the format of the
     path's ending; ``dpi`` pixels an inch.
-
-    Raises:
-        HypvisionError: matplotlib is missing, or the place is not writable.
     """
     require("matplotlib", "viz")
     from matplotlib.figure import Figure

@@ -152,11 +152,7 @@ class PoincareDisk:
 
 
 def poincare_disk(size: float = 6.0, **options: Any) -> tuple[Figure, PoincareDisk]:
-    """A new figure of ``size`` inches with a disk in it; ``options`` of :class:`PoincareDisk`.
-
-    Raises:
-        HypvisionError: matplotlib is not installed.
-    """
+    """A new figure of ``size`` inches with a disk in it; ``options`` of :class:`PoincareDisk`."""
     figures = require("matplotlib.figure", "viz")
     figure = figures.Figure(figsize=(size, size), layout="constrained")
     return figure, PoincareDisk(figure.add_subplot(), **options)

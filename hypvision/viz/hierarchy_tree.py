@@ -54,9 +54,6 @@ def part_maps(model: nn.Module, x: Tensor, source: str = "attention") -> tuple[l
     Returns:
         For each level, the finest first, ``(B, n_l, h, w)`` with sum 1 over the map; and what
         ``forward_with_hierarchy`` gives.
-
-    Raises:
-        HypvisionError: the model has no hierarchy.
     """
     himapper, mapper = _with_mapper(model)
     one_of(("attention", "cosine"), source=source)
@@ -321,9 +318,6 @@ def explain_hierarchy(
 
     Returns:
         ``"tree"``, ``"levels"`` and, unless the model's geometry is flat, ``"disk"``.
-
-    Raises:
-        HypvisionError: the model has no hierarchy, or the image or its size does not fit.
     """
     seen, x = prepare_for(model, image, size, mean, std)
     try:

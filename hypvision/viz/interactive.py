@@ -35,9 +35,6 @@ def interactive_hierarchy(
     Args:
         x, manifold, names, edges, branches, labels, title: see there.
         side: of the figure, in pixels.
-
-    Raises:
-        HypvisionError: plotly is not installed.
     """
     graphs = require("plotly.graph_objects", "app")
     xy, shades, sizes, order = places_of_hierarchy(x, manifold, len(names), edges, branches)

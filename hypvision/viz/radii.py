@@ -19,9 +19,6 @@ def draw_radii(
 ) -> None:
     """Write histograms of the named radii of any shape (a few are lines), whose axis has the ``label``, and, unless
     ``sweep`` is empty, the curve of its mean radii, one for each factor that the adapter's map S was multiplied by.
-
-    Raises:
-        HypvisionError: matplotlib is missing, or the place is not writable.
     """
     figure = require("matplotlib.figure", "viz").Figure((10 if sweep else 6, 4), layout="constrained")
     axes = figure.subplots(1, 2 if sweep else 1, squeeze=False)

@@ -56,9 +56,6 @@ class Part:
 def write_report(folder: str | Path, title: str, facts: Mapping[str, Any], parts: Sequence[Part]) -> Path:
     """Write the pictures and tables of all parts into a folder, and ``report.html``, which shows the ``facts``, what it
     is about, and the parts in their order. Returns its path.
-
-    Raises:
-        HypvisionError: the place is not writable.
     """
     lines = [_HEAD.format(title=escape(title)), f"<h1>{escape(title)}</h1>"]
     lines.append(_html_table([("", ""), *facts.items()], head=False))

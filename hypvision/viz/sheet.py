@@ -22,11 +22,7 @@ _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
 def contact_sheet(images: Sequence[Image.Image], columns: int = 4, cell: int = 240, gap: int = 6) -> Image.Image:
-    """Images in rows of ``columns``, each fitted into ``cell x cell`` pixels.
-
-    Raises:
-        ValueError: there are no images.
-    """
+    """Images in rows of ``columns``, each fitted into ``cell x cell`` pixels."""
     if not images:
         raise ValueError("There are no images to put on the sheet.")
     return _rows([fitted(image, cell) for image in images], columns, cell, gap)
@@ -51,9 +47,6 @@ def search_sheet(
 def titled_sheet(tiles: Sequence[tuple[Image.Image, str]], heading: str = "", columns: int = 4) -> Image.Image:
     """Images in rows of ``columns`` cells of equal size, each above its title, of two lines at most; a heading above
     all.
-
-    Raises:
-        ValueError: there are no images.
     """
     if not tiles:
         raise ValueError("There are no images to put on the sheet.")
@@ -111,11 +104,7 @@ def _rows(tiles: Sequence[Image.Image], columns: int, width: int, gap: int) -> I
 
 
 def save_figure(figure: Figure, path: str | Path, dpi: int, **options: Any) -> None:
-    """Write a figure of matplotlib as an image, complete or not at all; ``options`` are those of its ``savefig``.
-
-    Raises:
-        HypvisionError: the place is not writable.
-    """
+    """Write a figure of matplotlib as an image, complete or not at all; ``options`` are those of its ``savefig``."""
     show_names(figure)
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=dpi, **options)
@@ -162,11 +151,7 @@ def save_image(image: Image.Image, path: str | Path) -> Path:
 
 
 def image_format(path: str | Path) -> str:
-    """Pillow's name of the format that the ending of a file means.
-
-    Raises:
-        HypvisionError: an ending that :func:`save_image` does not know.
-    """
+    """Pillow's name of the format that the ending of a file means."""
     ending = Path(path).suffix.lower()
     if ending not in _FORMATS:
         what = f"ends in '{ending}'" if ending else "has no ending"

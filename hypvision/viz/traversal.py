@@ -14,6 +14,8 @@ from hypvision.errors import require
 from hypvision.viz.sheet import save_figure
 
 _LINE = 0.3  # height of a label in inches
+_LETTER = 0.072  # mean width of a letter of 9 points in inches
+_UNIT = 3.8  # inches
 _PICTURE = 0.85  # height of a small image in inches
 _BLUE, _ORANGE, _GREY = "#1f5fa8", "#c25d10", "#b0b0b0"
 
@@ -39,18 +41,19 @@ def draw_traversal(
         found: what the way passes.
         path: of the file.
         end: the photo where the way ends; None: it ends at the root.
-
-    Raises:
-        HypvisionError: matplotlib is missing, or the place is not writable.
     """
     texts = [each for each in found if each.image is None]
     pictures = [each for each in found if each.image is not None]
     height = max(3.2, _LINE * (len(texts) + 1) + 0.9, _PICTURE * len(pictures) + 1.3)
-    figure = require("matplotlib.figure", "viz").Figure((8, height), layout="constrained")
+    # the horizontal axis is in multiples of _UNIT; what is beside the way gets the room that it needs
+    left = -0.15 - (0.9 * _PICTURE + 0.6) / _UNIT if pictures else -0.16
+    right = max(0.5, 0.2 + _LETTER * max((len(_label(each)) for each in texts), default=0) / _UNIT)
+    ratios = [3.0, 0.7 + _UNIT * (right - left)]
+    figure = require("matplotlib.figure", "viz").Figure((sum(ratios), height), layout="constrained")
     if end is None:
-        grid = figure.subplot_mosaic([["photo", "way"]], width_ratios=[1, 1.7])
+        grid = figure.subplot_mosaic([["photo", "way"]], width_ratios=ratios)
     else:
-        grid = figure.subplot_mosaic([["photo", "way"], ["end", "way"]], width_ratios=[1, 1.7])
+        grid = figure.subplot_mosaic([["photo", "way"], ["end", "way"]], width_ratios=ratios)
         grid["end"].imshow(end)
         grid["end"].axis("off")
     grid["photo"].imshow(photo)
@@ -74,21 +77,24 @@ def draw_traversal(
         for place, label, one in zip(places, labels, each):
             axis.plot([0.0, side * 0.1, side * 0.14], [place, label, label], "-", color=colour, linewidth=0.6, zorder=1)
             if one.image is None:
-                text = f"{shorten(one.name, 50, placeholder='...')}  ({one.radius:.2f})"
-                axis.text(0.155, label, text, va="center", fontsize=9)
+                axis.text(0.155, label, _label(one), va="center", fontsize=9)
             else:
                 _put(axis, one, (-0.15, label))
     for name, place, align in (("photo", heights[0], "bottom"), ("root" if end is None else "end", heights[-1], "top")):
         axis.annotate(name, (0, place), (0, 4 if align == "bottom" else -4), textcoords="offset points", ha="center",
                       va=align, fontsize=9)  # fmt: skip
     margin = 0.25 * inch
-    axis.set(xlim=(-0.65 if pictures else -0.16, 1.0), ylim=(min(reach) - margin, max(reach) + margin), xticks=[])
+    axis.set(xlim=(left, right), ylim=(min(reach) - margin, max(reach) + margin), xticks=[])
     axis.set(ylabel="distance from the root" if end is None else "share of the way that is left")
     axis.set_yticks([tick for tick in axis.get_yticks() if -1e-9 <= tick <= top + 1e-9])
     axis.spines[["top", "right", "bottom"]].set_visible(False)
     title = "in brackets: the distance from the root"
     figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False, title=title, title_fontsize=8)
     save_figure(figure, path, dpi=110)
+
+
+def _label(found: Found) -> str:
+    return f"{shorten(found.name, 50, placeholder='...')}  ({found.radius:.2f})"
 
 
 def _put(axis: Any, found: Found, place: tuple[float, float]) -> None:

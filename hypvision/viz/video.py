@@ -71,32 +71,20 @@ def _reading(path: Path) -> Iterator[Any]:
 
 
 def frame_count(path: Path) -> int:
-    """How many frames a video has, as its header says; 0 where it does not say.
-
-    Raises:
-        HypvisionError: the video cannot be read.
-    """
+    """How many frames a video has, as its header says; 0 where it does not say."""
     with _reading(path) as reader:
         return max(0, int(reader.get(_opencv().CAP_PROP_FRAME_COUNT)))
 
 
 def frame_rate(path: Path) -> float:
-    """Frames a second; 25 where the header does not say, or is damaged and says what no video has.
-
-    Raises:
-        HypvisionError: the video cannot be read.
-    """
+    """Frames a second; 25 where the header does not say, or is damaged and says what no video has."""
     with _reading(path) as reader:
         rate = reader.get(_opencv().CAP_PROP_FPS)
         return rate if _RATES[0] <= rate <= _RATES[1] else 25.0
 
 
 def read_frames(path: Path, every: int = 1) -> Iterator[tuple[int, np.ndarray]]:
-    """Number, from 0, and pixels, RGB uint8 (H, W, 3), of every so-many-th frame of a video.
-
-    Raises:
-        HypvisionError: the video cannot be read, or has no frames.
-    """
+    """Number, from 0, and pixels, RGB uint8 (H, W, 3), of every so-many-th frame of a video."""
     with _reading(path) as reader:
         number = 0
         while reader.grab():

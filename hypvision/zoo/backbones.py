@@ -33,9 +33,6 @@ def model_and_weights(name: str, weights: str | Path | None = None) -> tuple[str
         name: of a model, or of trained weights: a record of the zoo (``"hcformer_nano.shapes"``, also with ``"zoo:"``),
             or a release.
         weights: of the model; None where ``name`` is that of trained weights.
-
-    Raises:
-        HypvisionError: no such weights, or other weights beside an address.
     """
     if is_address(name) and weights is not None:
         raise HypvisionError(f"'{name}' are trained weights already: leave out --weights.")
@@ -127,9 +124,6 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         model: the model.
         path: anything that :func:`hypvision.checkpoints.read.read` takes: of hypvision's training of any task, a plain
             state dict, or the method's official checkpoint.
-
-    Raises:
-        HypvisionError: the file cannot be read, or is of another architecture.
     """
     given = filtered(model, network_weights(read(path)))
     head = f"{getattr(model, 'pretrained_cfg', {}).get('classifier') or 'head'}."

@@ -100,9 +100,6 @@ def clean(index: Index, names: Iterable[str] = (), everything: bool = False) -> 
 
     Returns:
         What was removed.
-
-    Raises:
-        HypvisionError: a name that is no record, names beside everything, or a file that cannot be removed.
     """
     names = list(names)
     if names and everything:

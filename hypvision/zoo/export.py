@@ -187,9 +187,6 @@ def part_of(model: Any, task: str, part: str, size: Sequence[int]) -> tuple[nn.M
         task: what it is trained for, as a record of the zoo says it.
         part: one of :data:`PARTS`.
         size: height and width of the images, which the whole of a detector is fixed to.
-
-    Raises:
-        HypvisionError: a detector that finds boxes in a way of its own.
     """
     if task == "classification":
         if part == "features":

@@ -67,9 +67,6 @@ def load(
         For classification a timm model, with ``pretrained_cfg`` (its normalisation, input size and class names; of a
         checkpoint file as much of that as its training wrote there); for segmentation and detection the mmseg or mmdet
         model, with ``dataset_meta``; for zero-shot an open_clip model with its ``tokenizer``.
-
-    Raises:
-        HypvisionError: no such weights, they cannot be fetched, or an override does not fit.
     """
     if model is not None:
         return _from_file(name, model, overrides).to(device=device, dtype=dtype).eval()
@@ -135,11 +132,7 @@ def images_of(model: TimmModel, arguments: Mapping[str, Any], size: int | None) 
 
 
 def known_model(name: str) -> None:
-    """Refuse a model that timm does not know.
-
-    Raises:
-        HypvisionError: with the names that are like it.
-    """
+    """Refuse a model that timm does not know."""
     if not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models())
         raise HypvisionError(
@@ -164,9 +157,6 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
         model: name in :func:`timm.list_models`.
         arguments: of :func:`timm.create_model`, as ``model.backbone`` of the training's config has them;
             ``num_classes`` is by default that of the file.
-
-    Raises:
-        HypvisionError: the file cannot be read, there is no such model, or the weights are of another one.
     """
     arguments = dict(arguments or {})
     known_model(model)
@@ -220,9 +210,6 @@ def parse_arguments(pairs: Iterable[str]) -> dict[str, Any]:
     """The arguments of a model as a command line gives them: ``["a=3", "b=(1, 2)", "c=text"]`` as a dict.
 
     Values are Python literals, or else text.
-
-    Raises:
-        HypvisionError: no ``KEY=VALUE``.
     """
     arguments: dict[str, Any] = {}
     for pair in pairs:

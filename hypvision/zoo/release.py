@@ -45,11 +45,7 @@ def _write_config(index: Index, record: Record, folder: Path) -> None:
 
 
 def write_release(index: Index, records: Sequence[Record], folder: Path) -> None:
-    """Write a release into an empty folder.
-
-    Raises:
-        HypvisionError: a file cannot be fetched or written.
-    """
+    """Write a release into an empty folder."""
     released, sums = {}, []
     names = {record.name for record in records}
     for record in records:
@@ -76,9 +72,6 @@ def push_to_folder(index: Index, records: Sequence[Record], folder: str | Path) 
         index: where the records are from.
         records: which to release.
         folder: a new or an empty one.
-
-    Raises:
-        HypvisionError: the folder is not empty or cannot be written, or a file cannot be fetched.
     """
     folder = check_new_folder(Path(folder).expanduser().absolute())
     with replacing_folder(folder) as stage:

@@ -55,6 +55,44 @@ def test_it_does_not_cost_the_others(folder, command, monkeypatch, capsys):
     assert {*expected} <= {path.name for path in (folder / "out").iterdir()}
 
 
+@pytest.fixture
+def chains(folder):
+    """A chain of texts for each image, and a tree of two classes, one of which has the images."""
+    rows = "".join(f"{name},thing => {name}\n" for name in "abc")
+    (folder / "chains.csv").write_text("id,captions\n" + rows)
+    (folder / "tree.json").write_text('{"disk": ["shape"], "star": ["shape"]}')
+    (folder / "classes").mkdir()
+    (folder / "classes/disk").symlink_to(folder / "images")
+    return ["clip", "chains", "chains.csv", *CLIP, "--images", "images", "--out", "out"]
+
+
+def test_it_costs_its_own_chain_walk_and_row_of_a_tree(folder, chains, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    more = ["--tree", "tree.json", "--tree-images", "classes", "--show", "images/b.png", "images/c.png"]
+    assert main([*chains, *more]) == 2
+    told = capsys.readouterr().err
+    assert "2 of 5 images are left out" in told and "images/b.png" in told and "classes/disk/b.png" in told
+    assert {"chains.json", "radii.png", "00_c.png"} == {path.name for path in (folder / "out").iterdir()}
+    (folder / "images/b.png").unlink()
+    (folder / "chains.csv").write_text("id,captions\na,thing => a\nc,thing => c\n")
+    left = (folder / "out/chains.json").read_text()
+    assert main([*chains, *more[:4]]) == 0 and (folder / "out/chains.json").read_text() == left
+
+
+def test_it_does_not_cost_the_sheet_of_what_a_model_is_fed(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    for part in ("train", "test"):
+        for name in ("a", "b", "c"):
+            place = folder / "photos" / part / name
+            place.mkdir(parents=True)
+            (place / f"{name}.png").write_bytes((folder / f"images/{name}.png").read_bytes())
+    line = ["browse", "demo/photos", "--cfg-options", "data_root=photos", "--part", "train", "--out", "out"]
+    assert main(line) == 2
+    told = capsys.readouterr()
+    assert "1 of 3 images are left out" in told.err and "b.png" in told.err and "train: 2 of 3 samples" in told.out
+    assert (folder / "out/train.png").is_file()
+
+
 def test_a_damaged_video_does_not_cost_the_others(folder, monkeypatch, capsys):
     pytest.importorskip("cv2")
     monkeypatch.chdir(folder)

@@ -6,7 +6,15 @@ from helpers import clip_models
 from references.clip import reference_dense
 
 from hypvision.clip import adapters
-from hypvision.clip.towers import encode_dense, encode_text, find_towers, patch_size, resize_positions
+from hypvision.clip.towers import (
+    encode_by_length,
+    encode_dense,
+    encode_text,
+    find_towers,
+    patch_size,
+    resize_positions,
+    text_part,
+)
 from hypvision.errors import HypvisionError
 
 
@@ -22,6 +30,22 @@ def test_text_is_that_of_the_model_in_less_tokens(make):
     hook.remove()
     assert lengths[0] == (20 if make is clip_models.siglip else 11)  # bidirectional text cannot be cut
     assert (encode_text(model, tokens, cut=False) == model.encode_text(tokens)).all()
+
+
+@pytest.mark.parametrize("make", [clip_models.openai_clip, clip_models.siglip, clip_models.meru])
+def test_texts_in_parts_give_the_table_of_words_one_gradient(make):
+    """The points and gradients of all texts at once; words that are looked up in parts would give one each."""
+    model, tokens, found = make().train(), clip_models.prompts(9), []
+    for encode in (encode_text, encode_by_length):
+        table, calls = text_part(model).token_embedding, []
+        hook = table.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        points = encode(model, tokens, normalize=True)
+        hook.remove()
+        weights = torch.linspace(0, 1, points.numel()).view_as(points)
+        found.append([points, *torch.autograd.grad((points * weights).sum(), [table.weight])])
+    assert len(calls) == (3 if make is clip_models.siglip else 1)
+    for x, y in zip(*found, strict=True):
+        assert (x - y).abs().max() <= 2e-6 * y.abs().max()
 
 
 def test_text_that_ends_with_a_given_token():

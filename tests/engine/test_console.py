@@ -37,14 +37,18 @@ def test_a_training_and_a_test_say_what_matters(tmp_path, config, capsys):
     [bar] = [line for line in lines if line.startswith("train 6/6")]
     assert "loss " in bar and "lr " in bar and "it/s" in bar
     assert [line.split() for line in lines].count(["epoch", "top1", "top2"]) == 1, "later rows stand alone"
-    assert lines[-2].split()[0] == "2" and len(lines[-2].split()) == 3
-    assert lines[-1].startswith("  worst of 3 classes: ") and lines[-1].count("(of 8)") == 3
+    *_, row, worst, weights, curves = lines
+    assert row.split()[0] == "2" and len(row.split()) == 3
+    assert worst.startswith("  worst of 3 classes: ") and worst.count("(of 8)") == 3
+    assert weights == f"weights {work / 'epoch_2.pth'}" and curves == f"curves  {work / 'results.png'}"
     [log] = work.glob("*/*.log")
     text = log.read_text()
     assert "train_dataloader = dict(" in text and "Epoch(train)" in text and len(text.splitlines()) > 200
-    assert main(["test", config, str(work / "epoch_2.pth"), "--work-dir", str(tmp_path / "test")]) == 0
+    line = ["test", config, str(work / "epoch_2.pth"), "--work-dir", str(tmp_path / "test")]
+    assert main([*line, "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr()
     assert set(json.loads(said.out)) == {"top1", "top2"} and "test 3/3" in said.err
+    assert f"report  {tmp_path / 'out/report.html'}" in said.err.splitlines()
 
 
 def test_verbose_is_mmengines_console(tmp_path, capsys):

@@ -131,6 +131,14 @@ def test_options():
     assert options == {"a.b": 3, "c": [1, 2], "d": "x=y", "e": False}
     options = parse_options(["words=a photo of a", "list=[a b, 2, (c, d e)]", "pair=1, 2", "f= 4"])
     assert options == {"words": "a photo of a", "list": ["a b", 2, ("c", "d e")], "pair": [1, 2], "f": 4}
+    options = parse_options(["template={}", "words=a dict (of words), of {dict}"])
+    assert options["template"] == "{}" and "dict(of words)" in str(options["words"])
+
+
+@pytest.mark.parametrize("value", ["[dict(type='X')]", "dict(type='X',gamma=2)", "{type: X}", "[1, {'a': 2, 'b': 3}]"])
+def test_a_dict_is_no_value_of_an_option(value):
+    with pytest.raises(HypvisionError, match=r"has a dict, but .* KEY\.0\.NAME=VALUE"):
+        parse_options(["param_scheduler=" + value])
 
 
 def segmentation_or_detection(metric: str, hook: str, **more) -> Config:

@@ -31,6 +31,8 @@ CALLS = {
     "mobius_coadd": lambda m, x, y, u, v: m.mobius_coadd(x, y),
     "mobius_cosub": lambda m, x, y, u, v: m.mobius_cosub(x, y),
     "mobius_fn_apply": lambda m, x, y, u, v: m.mobius_fn_apply(torch.nn.functional.softplus, x),
+    "mobius_fn_apply with arguments": lambda m, x, y, u, v: m.mobius_fn_apply(torch.add, x, y[0], alpha=0.1),
+    "inner of one": lambda m, x, y, u, v: m.inner(x, u, keepdim=True),
     "mobius_pointwise_mul": lambda m, x, y, u, v: m.mobius_pointwise_mul(y[0] + 2, x),
     "midpoint of all": lambda m, x, y, u, v: m.weighted_midpoint(x),
     "midpoint": lambda m, x, y, u, v: m.weighted_midpoint(x, u.square().sum(-1), reducedim=[0]),
@@ -42,7 +44,7 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_values_are_those_of_geoopt(name):
-    shared = ("dist2", "transp_follow_expmap")
+    shared = ("dist2", "transp_follow_expmap", "inner of one")
     for ours, theirs in (BALLS, SPACES) if name in shared else (BALLS,):
         given = draw(ours, 4, 6)
         torch.testing.assert_close(CALLS[name](ours, *given), CALLS[name](theirs, *given), rtol=1e-5, atol=1e-7)
@@ -102,5 +104,17 @@ def test_points_and_vectors_are_checked(manifold):
     assert not manifold.check_vector_on_tangent(x, torch.full_like(u, torch.nan))
     with pytest.raises(ValueError, match="x "):
         manifold.assert_check_point_on_manifold(torch.full_like(x, torch.nan))
+    manifold.assert_check_vector_on_tangent(x, u)
+    with pytest.raises(ValueError, match="u is not a tangent vector at x"):
+        manifold.assert_check_vector_on_tangent(x, torch.full_like(u, torch.nan))
     if isinstance(manifold, Lorentz):
         assert not manifold.check_vector_on_tangent(x, u + x)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [BALLS, SPACES], ids=lambda manifold: manifold.name)
+def test_origins_are_those_of_geoopt(ours, theirs):
+    """Whose sizes count the time of the hyperboloid."""
+    found = ours.origin(5, 3, dtype=torch.float64)
+    torch.testing.assert_close(
+        found, theirs.origin(5, 3 + ours.extra, dtype=torch.float64).detach().as_subclass(torch.Tensor)
+    )

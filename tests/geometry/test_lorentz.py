@@ -102,6 +102,18 @@ def test_leading_dimensions_and_curvatures_broadcast():
     torch.testing.assert_close(both[0], lorentz.cdist(alone, alone, 0.1))
 
 
+@pytest.mark.parametrize("apart", [1.0, 1e-3])
+def test_distances_of_far_float32_points_in_float64(apart):
+    """Those of one product, and those of near points, which are taken again; float32 alone is 1e-6 off."""
+    x = torch.randn(6, 64)
+    x, y = (lorentz.expmap0(11 * v / v.norm(dim=1, keepdim=True), 1.0) for v in (x, x + apart * torch.randn(6, 64)))
+    truth = lorentz.cdist(x.double(), y.double(), 1.0)
+    wide, single = lorentz.cdist(x, y, 1.0, torch.float64), lorentz.cdist(x, y, 1.0)
+    assert wide.dtype == torch.float64 and single.dtype == torch.float32
+    near = 1e-4 if apart < 1 else 0  # of a chord
+    assert ((wide - truth).abs() <= 5e-7 + near * (-truth).exp() * 2**32).all() and (single - truth).abs().max() > 5e-7
+
+
 @pytest.mark.parametrize("shapes", [((5, 1, 4), (1, 7, 4)), ((4,), (6, 4)), ((6, 4), (4,))])
 @pytest.mark.parametrize("name", ["dist", "sqdist", "logmap"])
 def test_gradients_of_points_that_broadcast(name, shapes):

@@ -183,7 +183,7 @@ def test_products_name_wrong_sizes():
         Product()
     with pytest.raises(ValueError, match="cannot be a Product"):
         Product((product, 5))
-    with pytest.raises(ValueError, match="dimension 5, got n = 3"):
+    with pytest.raises(ValueError, match="dimension 5, got a size that ends in 3"):
         product.origin(3)
 
 
@@ -206,6 +206,8 @@ def test_origins_and_random_points(manifold):
     origin = manifold.origin() if isinstance(manifold, Product) else manifold.origin(3)
     manifold.check_point(origin)
     assert manifold.dist0(origin).item() == 0
+    several = manifold.origin(5, 4, 3, dtype=torch.float64)
+    torch.testing.assert_close(several, origin.double().expand(5, 4, -1), rtol=1e-6, atol=0)
     points = manifold.random(1000, 3, std=0.3, generator=torch.Generator().manual_seed(0))
     manifold.check_point(points)
     assert (manifold.dist0(points) ** 2).mean().item() == pytest.approx(3 * 0.3**2, rel=0.1)

@@ -71,7 +71,17 @@ def test_manifolds_have_the_same_methods():
 
 
 RENAMED = {"project": "projx", "minkowski_inner": None, "rescale_tangent": None}  # None: no manifold is needed
-OWN = {"origin", "projx", "expmap0", "change_curvature", "scale_curvature", "centroid", "midpoint", "frechet_mean"}
+OWN = {
+    "origin",
+    "projx",
+    "expmap0",
+    "change_curvature",
+    "scale_curvature",
+    "centroid",
+    "midpoint",
+    "frechet_mean",
+    "inner",
+}
 
 
 @pytest.mark.parametrize(("kind", "module"), [(Lorentz, lorentz), (PoincareBall, poincare)])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers.processes import run_in_two
 
+from hypvision.clip.spaces import Hyperboloid
 from hypvision.geometry import lorentz
 from hypvision.losses.contrastive import compositional_entailment, contrastive_loss
 
@@ -64,6 +65,20 @@ def test_far_points_have_finite_gradients():
     loss = sum(contrastive_loss(-100.0 * lorentz.cdist(x, y, C)))
     (loss + sum(compositional_entailment(x, y, y, x, C).values())).backward()
     assert x.grad.isfinite().all() and y.grad.isfinite().all()
+
+
+def test_gradients_where_the_lift_is_cut():
+    """Distances there are about 20, which float32 rounds to 1e-6, and the scale makes 1e-5 of it in the gradients."""
+    torch.manual_seed(0)
+    features = [length * torch.nn.functional.normalize(torch.randn(16, 512), dim=1) for length in (14, 60)]
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        leaves = [x.to(dtype).requires_grad_() for x in features] + [torch.tensor(C).to(dtype).requires_grad_()]
+        space = Hyperboloid(leaves[2])
+        logits = space.logits(*(space.embed(x, "image") for x in leaves[:2]), torch.tensor(100.0))
+        found.append(torch.autograd.grad(sum(contrastive_loss(logits)), leaves))
+    for single, double in zip(*found, strict=True):
+        assert float((single - double).norm()) < 1e-5 * float(double.norm())
 
 
 WORKER = """

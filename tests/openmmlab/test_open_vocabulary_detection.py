@@ -14,9 +14,12 @@ pytest.importorskip("open_clip")
 from hypvision.clip.regions import fuse_scores, pool_boxes, pool_masks, region_logits
 from hypvision.data.export import export
 from hypvision.engine.config import load_config
+from hypvision.engine.predicting import predictor_of, trained_model
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
+from hypvision.inference import Boxes, predict
+from hypvision.inference.predictors import Request
 from hypvision.openmmlab.datasets.open_vocabulary_scenes import OpenVocabScenesDataset, scene_classes
 from hypvision.openmmlab.open_vocabulary.detection import (
     OpenVocabBBoxHead,
@@ -24,7 +27,6 @@ from hypvision.openmmlab.open_vocabulary.detection import (
     OpenVocabCocoMetric,
     OpenVocabRoIHead,
 )
-from hypvision.openmmlab.open_vocabulary.predict import load_openvocab, look
 from hypvision.openmmlab.open_vocabulary.vocabulary import groups_of
 from hypvision.openmmlab.pyramid import BlockPyramid
 
@@ -234,29 +236,19 @@ def test_train_and_test(tune, tmp_path):
 
 
 def check_any_image(trained, folder):
-    """The model of the checkpoint on an image from a file, with words of its own."""
-    pixels = np.random.default_rng(0).integers(0, 255, (40, 120, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(folder / "a.png")
-    model = load_openvocab(small(), folder / "iter_2.pth")
+    """The model of the checkpoint on images of its own, with words of its own."""
+    model = trained_model(small(), folder / "iter_2.pth")
     own = trained.state_dict()
     assert all(torch.equal(value, own[name]) for name, value in model.state_dict().items())
-    model.roi_head.test_cfg.score_thr = 0.0
-    found = look(model, folder / "a.png", ["disk", "zebra"], size=96).pred_instances
-    assert len(found) and set(found.labels.tolist()) <= {0, 1} and found.masks.shape[1:] == (40, 120)
-    assert (found.bboxes >= 0).all() and (found.bboxes[:, 2] <= 120).all() and (found.bboxes[:, 3] <= 40).all()
-    again = look(model, pixels, size=96).pred_instances
-    assert torch.allclose(found.bboxes, again.bboxes) and torch.equal(found.labels, again.labels)
-    for wrong in (pixels / 255.0, pixels[..., 0]):
-        with pytest.raises(HypvisionError, match="must be uint8"):
-            look(model, wrong)
-    Image.fromarray(pixels[..., 0].astype(np.uint16) * 257).save(folder / "16.png")
-    deep, grey = (look(model, x, size=96).pred_instances for x in (folder / "16.png", Image.fromarray(pixels[..., 0])))
-    assert torch.equal(deep.bboxes, grey.bboxes)
-    (folder / "b.png").write_text("no image")
-    with pytest.raises(HypvisionError, match="cannot be read"):
-        look(model, folder / "b.png")
-    with pytest.raises(HypvisionError, match="There is no"):
-        load_openvocab(small(), folder / "none.pth")
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 120, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / "a.png")
+    config = small({"model.test_cfg.rcnn.score_thr": 0.0})
+    request = Request(config, folder / "iter_2.pth", classes=["disk", "zebra"], score=0.0)
+    predictor = predictor_of(request)
+    file, array = (predict(source, predictor, expect=Boxes)[0].result for source in (folder / "a.png", pixels))
+    assert len(file.boxes) and set(file.labels.tolist()) <= {0, 1} and file.masks.shape[1:] == (40, 120)
+    assert (file.boxes >= 0).all() and (file.boxes[:, 2] <= 120).all() and (file.boxes[:, 3] <= 40).all()
+    np.testing.assert_allclose(file.boxes, array.boxes)
 
 
 def detector(**options):

@@ -13,9 +13,12 @@ pytest.importorskip("open_clip")
 from hypvision.clip.classes import load_classes
 from hypvision.data.shapes import make_scene
 from hypvision.engine.config import load_config
+from hypvision.engine.predicting import predictor_of
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
+from hypvision.inference import Segments, predict
+from hypvision.inference.predictors import Request
 from hypvision.openmmlab.datasets.open_vocabulary_scenes import scene_classes
 from hypvision.openmmlab.open_vocabulary.panoptic import (
     LoadPanopticSegments,
@@ -24,7 +27,6 @@ from hypvision.openmmlab.open_vocabulary.panoptic import (
     merge_segments,
     panoptic_counts,
 )
-from hypvision.openmmlab.open_vocabulary.predict import load_openvocab, look
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs/hyperclip"
@@ -250,10 +252,10 @@ def test_train_and_test(frozen, tmp_path):
     metrics = run_test(small(options), tmp_path / "iter_2.pth", tmp_path / "test")
     assert {"ov/PQ", "ov/PQ_base", "ov/PQ_novel", "ov/PQ_stuff"} <= set(metrics)
     if not frozen:
-        model = load_openvocab(small(), tmp_path / "iter_2.pth")
         pixels = np.random.default_rng(0).integers(0, 255, (40, 60, 3), dtype=np.uint8)
-        found = look(model, pixels, ["disk", "sky"], ["disk"], size=None).pred_panoptic_seg.sem_seg
-        assert found.shape == (1, 40, 60) and set((found % 1000).unique().tolist()) <= {0, 1, 2}
+        request = Request(small(), tmp_path / "iter_2.pth", classes=["disk", "sky"], things=["disk"])
+        [found] = predict(pixels, predictor_of(request), expect=Segments)
+        assert found.result.segments.shape == (40, 60) and set(found.result.labels.tolist()) <= {0, 1}
 
 
 def panoptic(**options):

@@ -6,11 +6,55 @@ by one, dense block-diagonal matrices, one-hot targets. It reads parameters by t
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hypvision.clip.adapters.hyperclip.layer import map_rows_reference
+from hypvision.clip.adapters.hyperclip.layer import block_product
+from hypvision.geometry.numerics import Function
+
+
+def map_rows_reference(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
+    """The official chain exp0, Moebius product, projection, log0, with its constants.
+
+    Its gradient for a row of zeros is NaN where the official one is (0/0 behind a ``where``), and in float32 it loses
+    accuracy for short rows: 4e-4 at a norm of 1e-3, 3 % below 1e-5 for c = 0.01.
+    """
+    root = math.sqrt(c)
+
+    def norm(v: Tensor) -> Tensor:
+        return v.norm(dim=-1, keepdim=True)
+
+    def artanh(v: Tensor) -> Tensor:
+        v = _Clamp.apply(v, 1 - 1e-5)
+        return 0.5 * (torch.log(1 + v) - torch.log(1 - v))
+
+    n = norm(x).clamp(min=1e-5)
+    point = torch.tanh((root * n).clamp(max=15)) * x / (root * n)
+    product = block_product(point, s)
+    if mobius:
+        pn, mn = norm(point).clamp(min=1e-5), norm(product)
+        moved = torch.tanh((mn / pn * artanh(root * pn)).clamp(max=15)) * product / (mn * root)
+        product = torch.where((product == 0).all(-1, keepdim=True), torch.zeros_like(moved), moved)
+    radius, limit = norm(product).clamp(min=1e-5), (1 - 1e-3) / root
+    product = torch.where(radius > limit, product / radius * limit, product)
+    n = norm(product).clamp(min=1e-5)
+    return product / n / root * artanh(root * n)
+
+
+class _Clamp(Function):
+    """Clamp to +-limit and pass the gradient through, as the official artanh does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, limit: float) -> Tensor:
+        return x.clamp(-limit, limit)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
 
 
 def reference_packed(weight: Tensor, blocks: dict[str, Tensor], c: float) -> Tensor:

@@ -297,11 +297,7 @@ def _add_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_:
 
 
 def load_learned(host: Host, source: str | Path) -> None:
-    """Load learned weights from a training's checkpoint or an official one, converted or not.
-
-    Raises:
-        HypvisionError: no such file, or one of another method or other sizes.
-    """
+    """Load learned weights from a training's checkpoint or an official one, converted or not."""
     weights = learned_names(network_weights(read(source), re.compile(r"host\.(.+)")))
     weights = {**host.unsaid(), **{name.removeprefix("host."): value for name, value in weights.items()}}
     load_into(
@@ -369,11 +365,7 @@ def register_host(name: str) -> Callable[[type[H]], type[H]]:
 
 
 def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
-    """A host by its name, a key of :data:`HOSTS`, with the options of its class.
-
-    Raises:
-        HypvisionError: no such method or option, or the model does not fit it.
-    """
+    """A host by its name, a key of :data:`HOSTS`, with the options of its class."""
     if name not in HOSTS:
         raise HypvisionError(
             f"There is no few-shot method '{name}'.{did_you_mean(name, HOSTS)} There are: {', '.join(sorted(HOSTS))}."

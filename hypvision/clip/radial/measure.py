@@ -177,9 +177,6 @@ def walk_images(
     """The walk of each image, or of the image in a file, through texts (``words``), from general to specific; ``space``
     with a root, by default that of :func:`rooted`; ``steps`` and ``walk`` of
     :func:`~hypvision.clip.radial.traversal.traverse`.
-
-    Raises:
-        HypvisionError: no texts, or an image that cannot be read.
     """
     embedded, texts = embed_images(clip, images), embed_texts(clip.model, clip.tokenizer, words)
     return [traverse(image, texts, words, space or rooted(clip), steps, walk) for image in embedded]
@@ -193,9 +190,11 @@ def measure_clip(
     image_files: Mapping[str, Path] | None,
     root: Tensor | None = None,
     steps: int = 50,
+    failed: list[str] | None = None,
 ) -> Measured:
     """:func:`measure_chains` of a CLIP model, with the files of the images by their names (None: the order of the texts
-    alone is measured) and the root of :func:`rooted`."""
+    alone is measured) and the root of :func:`rooted`. Chains whose image cannot be read are left out, and its message
+    is added to ``failed``; None: it raises."""
     every, rows = distinct([text for chain in chains for text in chain])
     last = [(text, row, level) for row, chain in enumerate(chains, 1) for level, text in enumerate(chain, 1)][::-1]
     # dict keeps the last entry for a text, so the list is reversed to keep the first
@@ -205,7 +204,12 @@ def measure_clip(
     texts = embedded[rows].unflatten(0, (len(chains), -1))
     found = None
     if image_files is not None:
-        found = embed_images(clip, [image_files[image] for image in dict.fromkeys(images) if image is not None])
+        files = [image_files[image] for image in dict.fromkeys(images) if image is not None]
+        kept, found = embed_readable(clip, files, failed)
+        if len(kept) < len(files):
+            usable = set(kept)
+            left = [row for row, image in enumerate(images) if image is not None and image_files[image] in usable]
+            chains, images, texts = [chains[row] for row in left], [images[row] for row in left], texts[left]
     return measure_chains(chains, images, texts, found, space, steps)
 
 
@@ -217,9 +221,12 @@ def measure_hyperlex(clip: CLIPBundle, path: str | Path, space: Space, template:
     return hyperlex_correlation(pairs, {word: row for row, word in enumerate(words)}, embedded, space)
 
 
-def measure_tree(clip: CLIPBundle, folder: str | Path, tree: LabelTree, template: str = "{}") -> dict[str, float]:
+def measure_tree(
+    clip: CLIPBundle, folder: str | Path, tree: LabelTree, template: str = "{}", failed: list[str] | None = None
+) -> dict[str, float]:
     """:func:`~hypvision.clip.radial.retrieval.tree_recall` of the images in one folder a class, which are classes of
-    the ``tree``, whose nodes of equal names are one; names are put into the ``template``."""
+    the ``tree``, whose nodes of equal names are one; names are put into the ``template``. The messages of images that
+    cannot be read are added to ``failed``; None: the first one raises."""
     folder = Path(folder).expanduser()
     classes = sorted(name_of(entry.name) for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
     paths = [(path, label) for label, name in enumerate(classes) for path in sorted((folder / on_disk(name)).rglob("*"))
@@ -235,8 +242,9 @@ def measure_tree(clip: CLIPBundle, folder: str | Path, tree: LabelTree, template
     lineage = [sorted({number[name] for name in line}) for line in lineages]
     names = [template.format(name.replace("_", " ").replace("-", " ")) for name in number]
     texts = embed_texts(clip.model, clip.tokenizer, names)
-    images = embed_images(clip, [path for path, _ in paths])
-    return tree_recall(clip.similarity(images, texts).cpu(), [label for _, label in paths], lineage)
+    kept, images = embed_readable(clip, [path for path, _ in paths], failed)
+    label_of = dict(paths)
+    return tree_recall(clip.similarity(images, texts).cpu(), [label_of[path] for path in kept], lineage)
 
 
 def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:

@@ -305,9 +305,6 @@ def layer_state(layer: nn.Module, published: Mapping[str, Tensor], library: str)
 
     Returns:
         What ``layer.load_state_dict`` takes; a learned curvature of the layer keeps its value.
-
-    Raises:
-        HypvisionError: there is no such library, it has no such layer, or names or shapes do not fit.
     """
     if library not in LAYOUTS:
         raise HypvisionError(f"There is no layout '{library}'. Known: {', '.join(LAYOUTS)}.")

@@ -50,12 +50,8 @@ class HyperCLIPDetector(Vocabulary, TwoStageDetector):
     Args:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
         rpn_head, roi_head, train_cfg, test_cfg: as in mmdet's two-stage detectors.
-        adapter, tune, templates, synonyms: see :meth:`hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
-        train_classes, test_classes: see :meth:`.Vocabulary.set_vocabularies`. A class of the
-            test is a base class if training had its name.
-        backbone: of the proposals and the trained head; None: the blocks ``hooks`` of CLIP itself.
-        neck, hooks, checkpointing: see :meth:`hypvision.openmmlab.open_vocabulary.vocabulary.Vocabulary.build_pyramid`.
         data_preprocessor: options of mmdet's ``DetDataPreprocessor``; the normalisation is CLIP's.
+        options: class lists, ``backbone`` and more: see :meth:`.Vocabulary.build_detector`.
 
     Raises:
         HypvisionError: options that do not go together.
@@ -68,25 +64,14 @@ class HyperCLIPDetector(Vocabulary, TwoStageDetector):
         roi_head: ConfigDict,
         train_cfg: ConfigDict | None = None,
         test_cfg: ConfigDict | None = None,
-        adapter: dict[str, Any] | None = None,
-        tune: str = "adapter",
-        templates: str | Sequence[str] = "catseg",
-        synonyms: str = "first",
-        train_classes: str | Path | Sequence[str] | None = None,
-        test_classes: str | Path | Sequence[str] | None = None,
-        backbone: ConfigDict | None = None,
-        neck: ConfigDict | None = None,
-        hooks: Sequence[int] | None = None,
-        checkpointing: bool = False,
         data_preprocessor: ConfigDict | None = None,
         init_cfg: dict | None = None,
+        **options: Any,
     ):
         bundle = create_clip(**clip)
         preprocessor = MODELS.build(preprocessing(bundle, data_preprocessor))
         super(TwoStageDetector, self).__init__(data_preprocessor=preprocessor, init_cfg=init_cfg)
-        self.build_clip(bundle, adapter, tune, None, templates, synonyms)
-        self.set_vocabularies(train_classes, test_classes)
-        self.build_pyramid(backbone, neck, hooks, checkpointing, MODELS)
+        self.build_detector(bundle, MODELS, **options)
         self.train_cfg, self.test_cfg = train_cfg, test_cfg
         rpn, roi = ConfigDict(rpn_head), ConfigDict(roi_head)
         for head, stage in ((rpn, "rpn"), (roi, "rcnn")):

@@ -119,14 +119,12 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
         panoptic_head: an :class:`OpenVocabMaskFormerHead`; its channels are filled in.
         train_cfg: of the head. test_cfg: ``score_thr`` and ``overlap_thr`` of :func:`merge_segments`.
-        adapter, tune, templates, synonyms: see :meth:`hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
-        train_classes, test_classes: see :meth:`.Vocabulary.set_vocabularies`.
         thing_classes: names of countable classes; None: those of the data.
-        backbone, neck, hooks, checkpointing: see :meth:`.Vocabulary.build_pyramid`.
         alpha, beta: weights of CLIP for base and for novel classes.
         clip_temperature: factor of CLIP's cosines; None: that of its training.
         region_weight: of ``loss_region``.
         data_preprocessor: options of mmdet's ``DetDataPreprocessor``; the normalisation is CLIP's.
+        options: class lists, ``backbone`` and more: see :meth:`.Vocabulary.build_detector`.
 
     Raises:
         HypvisionError: options that do not go together.
@@ -138,31 +136,20 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         panoptic_head: ConfigDict,
         train_cfg: ConfigDict | None = None,
         test_cfg: ConfigDict | None = None,
-        adapter: dict[str, Any] | None = None,
-        tune: str = "adapter",
-        templates: str | Sequence[str] = "catseg",
-        synonyms: str = "first",
-        train_classes: str | Path | Sequence[str] | None = None,
-        test_classes: str | Path | Sequence[str] | None = None,
         thing_classes: str | Path | Sequence[str] | None = None,
-        backbone: ConfigDict | None = None,
-        neck: ConfigDict | None = None,
-        hooks: Sequence[int] | None = None,
-        checkpointing: bool = False,
         alpha: float = 0.4,
         beta: float = 0.8,
         clip_temperature: float | None = None,
         region_weight: float = 1.0,
         data_preprocessor: ConfigDict | None = None,
         init_cfg: dict | None = None,
+        **options: Any,
     ):
         bundle = create_clip(**clip)
-        options = dict(pad_mask=True, **(data_preprocessor or {}))
-        BaseDetector.__init__(self, MODELS.build(preprocessing(bundle, options)), init_cfg)
-        self.build_clip(bundle, adapter, tune, None, templates, synonyms)
-        self.set_vocabularies(train_classes, test_classes)
+        prepare = preprocessing(bundle, dict(pad_mask=True, **(data_preprocessor or {})))
+        BaseDetector.__init__(self, MODELS.build(prepare), init_cfg)
+        self.build_detector(bundle, MODELS, **options)
         self.thing_classes = None if thing_classes is None else load_classes(thing_classes)
-        self.build_pyramid(backbone, neck, hooks, checkpointing, MODELS)
         head = ConfigDict(panoptic_head)
         head.setdefault("embedding_size", self.embedding_size)
         head.update(train_cfg=train_cfg, test_cfg=test_cfg)

@@ -112,22 +112,35 @@ class Vocabulary(OpenVocabularyCLIP):
         known = set(self.train_classes)
         return torch.tensor([name in known for name in names], device=self.mean.device)
 
-    def build_pyramid(
+    def build_detector(
         self,
-        backbone: dict | None,
-        neck: dict | None,
-        hooks: Sequence[int] | None,
-        checkpointing: bool,
+        clip: CLIPBundle,
         registry: Registry,
+        train_classes: str | Path | Sequence[str] | None = None,
+        test_classes: str | Path | Sequence[str] | None = None,
+        backbone: dict | None = None,
+        neck: dict | None = None,
+        hooks: Sequence[int] | None = None,
+        checkpointing: bool = False,
+        **options: Any,
     ) -> None:
-        """What the heads look at: a pyramid on CLIP's own blocks, or on a backbone of its own.
+        """CLIP, both class lists, and what the heads look at: a pyramid on CLIP's own blocks, or on a backbone of its
+        own; called once by the constructors.
 
         Args:
+            clip: the model.
+            registry: that ``backbone`` and ``neck`` are built from.
+            train_classes, test_classes: see :meth:`set_vocabularies`. A class of the test is a base class if training
+                had its name.
             backbone: config of a detection backbone; None: CLIP's image tower serves as one.
             neck: config of a neck; its ``in_channels`` are filled in where it stands on CLIP.
             hooks: numbers of CLIP's blocks that it is given; default: four, evenly spaced, the last one included.
             checkpointing: less memory in training, more work.
+            options: ``adapter``, ``tune``, ``templates`` and ``synonyms`` of
+                :meth:`hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
         """
+        self.build_clip(clip, **options)
+        self.set_vocabularies(train_classes, test_classes)
         tower = vision_tower(self.clip)
         depth = len(tower.blocks)
         self.checkpointing = checkpointing

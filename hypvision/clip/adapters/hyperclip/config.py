@@ -25,7 +25,6 @@ class HyperCLIPConfig(AdapterConfig):
         geometry: ``"hyperbolic"``, or ``"euclidean"``: the same without a clip (an ablation of ours).
         mobius: False: plain matrix product on the ball (Table 7 as we read it), see
             :func:`hypvision.clip.adapters.hyperclip.layer.map_rows`.
-        fused: False: run the reference implementation step by step instead of the closed form.
         official_text_curvature: c = 1 in the text tower, as the official code has it.
         official_dense_only: the last image block is adapted on the dense path only, as in the official code.
         official_twelve_layers: adapt only the first 11 image blocks and the last, as the official code does at any
@@ -44,7 +43,6 @@ class HyperCLIPConfig(AdapterConfig):
     form: str = "weight"
     geometry: str = "hyperbolic"
     mobius: bool = True
-    fused: bool = True
     official_text_curvature: bool = False
     official_dense_only: bool = False
     official_twelve_layers: bool = False
