@@ -40,7 +40,12 @@ def test_dynamic_batch_and_size(zoo, micro, tmp_path, kind):
 
 @pytest.mark.parametrize(
     ("kind", "dynamic"),
-    [("onnx", True), ("torchexport", True), ("torchexport", False), pytest.param("onnx", False, marks=pytest.mark.slow)],
+    [
+        ("onnx", True),
+        ("torchexport", True),
+        ("torchexport", False),
+        pytest.param("onnx", False, marks=pytest.mark.slow),
+    ],
 )
 def test_a_small_network(tmp_path, kind, dynamic):
     if kind == "onnx":
@@ -431,7 +436,12 @@ ABOUT = dict(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), interpolation="bicubic",
 
 @pytest.mark.parametrize(
     ("kind", "half"),
-    [("onnx", True), ("torchexport", False), ("torchexport", True), pytest.param("onnx", False, marks=pytest.mark.slow)],
+    [
+        ("onnx", True),
+        ("torchexport", True),
+        ("torchexport", False),
+        pytest.param("onnx", False, marks=pytest.mark.slow),
+    ],
 )
 def test_a_file_says_what_it_takes_and_gives(tmp_path, kind, half):
     model = nn.Sequential(nn.Conv2d(3, 64, 3, 2, 1), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 2))
