@@ -164,7 +164,7 @@ def test_folders_are_replaced_whole(tmp_path):
 
 
 @given(name=st.text(min_size=1, max_size=400))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_name_is_written_or_refused(tmp_path_factory, name):
     folder = tmp_path_factory.getbasetemp() / "names"
     try:

@@ -58,7 +58,8 @@ def test_no_package_names_an_upper_one():
         place = path.relative_to(ROOT / "hypvision")
         if place.as_posix() in ("__init__.py", "version.py"):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if re.search(r"[\"']hypvision\.", text) else ():
             named = isinstance(node, ast.Constant) and re.fullmatch(r"hypvision\.(\w+)[\w.:]*", str(node.value))
             if named and height.get(named[1], 0) > height[place.parts[0].removesuffix(".py")]:
                 upward.append((place.as_posix(), node.value))

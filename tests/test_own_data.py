@@ -198,14 +198,8 @@ def test_clip_on_class_folders(tmp_path, monkeypatch):
     assert type(runner.train_dataloader.sampler).__name__ == "BalancedSampler"
 
 
-@pytest.mark.parametrize(
-    "number,other",
-    [
-        (0, None),
-        pytest.param(1, None, marks=pytest.mark.slow),
-        pytest.param(1, "fcos_hcformer.py", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number,other", [(0, None), (1, None), (1, "fcos_hcformer.py")])
 def test_boxes_alone(tmp_path, number, other):
     block = blocks("Boxes: COCO's JSON")[number]
     block = block.replace("retinanet_hcformer.py", other) if other else block

@@ -36,7 +36,7 @@ def drawn_once(monkeypatch):
     monkeypatch.setattr(Figure, "savefig", png_alone)
 
 
-SHORT = ("--steps", 40, "--batch", 32, "--device", "cpu")
+SHORT = ("--steps", 8, "--batch", 32, "--device", "cpu")
 
 
 @pytest.mark.drawn
@@ -56,8 +56,8 @@ def test_quick(tmp_path, capsys):
     assert call(capsys, "run", "quick", "--out", tmp_path, *SHORT)[0] == 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "points").iterdir()} == before
 
-    status, _, err = call(capsys, "run", "quick", "--out", tmp_path, "--steps", 41, "--batch", 32)
-    assert status == 2 and "results of another grid: steps 40 (now 41)" in err
+    status, _, err = call(capsys, "run", "quick", "--out", tmp_path, "--steps", 9, "--batch", 32)
+    assert status == 2 and "results of another grid: steps 8 (now 9)" in err
 
 
 @pytest.mark.slow

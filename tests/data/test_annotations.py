@@ -28,7 +28,7 @@ def runs(rle):
     return [0] * int(pixels[0]) + np.diff([0, *edges, len(pixels)]).tolist()
 
 
-@pytest.mark.parametrize("pixels", masks())
+@pytest.mark.parametrize("pixels", [*masks()])
 def test_right_masks(pixels):
     rle = encoded(pixels)
     assert decode_counts(rle["counts"]) == runs(rle)

@@ -137,6 +137,7 @@ assert len(ImageFolderDataset(folder, EVAL, classes=["\\xe4pple"])) == 3
 """
 
 
+@pytest.mark.slow
 def test_names_are_utf_8_whatever_the_locale(folder):
     """A name that is stored with a model is the same where the process takes the names of files for ASCII."""
     for part in ("train", "test"):

@@ -31,6 +31,7 @@ def call(monkeypatch, *arguments):
     return end.value.code
 
 
+@pytest.mark.slow
 def test_every_run_is_a_config_and_all_of_a_study_train_the_same_parts(tool):
     from mmengine.registry import MODELS
 
