@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, distributed
 
+from hypvision.errors import ArgumentError
 from hypvision.geometry import lorentz
 
 
@@ -37,7 +38,15 @@ def contrastive_loss(logits: Tensor, true: Tensor | None = None) -> tuple[Tensor
     Args:
         logits: images x texts (N, M).
         true: (N, M), 1 where a text is true of an image; default: the diagonal.
+
+    Raises:
+        ValueError: without ``true`` there are more images than texts, or fewer.
     """
+    if true is None and logits.shape[0] != logits.shape[1]:
+        raise ArgumentError(
+            f"contrastive_loss: {logits.shape[0]} images and {logits.shape[1]} texts are no pairs. Give as many of "
+            "both, or say by true which belong together."
+        )
     true = torch.eye(len(logits), device=logits.device) if true is None else true
     return soft_cross_entropy(logits, true), soft_cross_entropy(logits.T, true.T)
 

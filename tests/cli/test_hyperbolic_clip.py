@@ -123,6 +123,10 @@ def test_radius(place, clip, tmp_path, capsys):
     assert main([*half, "--out", str(tmp_path)]) == 2 and "has a metric of its own" in capsys.readouterr().err
 
 
-def test_segmentation_is_refused(clip):
+def test_segmentation_is_refused(clip, monkeypatch):
     with pytest.raises(HypvisionError, match="do not segment.*a patch has no distance to a text"):
         OpenVocabularyCLIP().build_clip(clip, tune="frozen", classes=CLASSES)
+    text = dict(context_length=77, vocab_size=49408, width=32, heads=2, layers=1)
+    monkeypatch.setitem(ARCHITECTURES, "clip-vit-s-16", ARCHITECTURES["clip-vit-s-16"] | dict(text_cfg=text))
+    with pytest.raises(HypvisionError, match="baselines 'clip-vit-.*do not segment.*Take a CLIP such as ViT-B-16"):
+        OpenVocabularyCLIP().build_clip(dict(name="clip-vit-s-16"), tune="frozen", classes=CLASSES)

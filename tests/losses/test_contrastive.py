@@ -8,7 +8,7 @@ from helpers.processes import run_in_two
 
 from hypvision.clip.spaces import Hyperboloid
 from hypvision.geometry import lorentz
-from hypvision.losses.contrastive import compositional_entailment, contrastive_loss
+from hypvision.losses import compositional_entailment, contrastive_loss
 
 C, SCALE = 1.7, 4.0
 
@@ -45,6 +45,11 @@ def test_contrastive_loss(radius):
     for table, loss in ((logits, found[0]), (list(zip(*logits)), found[1])):
         expected = sum(math.log(sum(map(math.exp, row))) - row[i] for i, row in enumerate(table)) / 4
         assert float(loss) == pytest.approx(expected, rel=1e-6)
+
+
+def test_images_without_texts_are_no_pairs():
+    with pytest.raises(ValueError, match="3 images and 4 texts are no pairs"):
+        contrastive_loss(torch.zeros(3, 4))
 
 
 def test_compositional_entailment():
