@@ -99,14 +99,11 @@ def require(module: str, extra: str) -> ModuleType:
 
 
 def require_finite(values: Any, named: str | Callable[[int], str]) -> None:
-    """Refuse numbers that are NaN or infinite, of which a metric would look like any other.
+    """Raise an error for NaN and infinite numbers; a metric computed from them might look like any other value.
 
     Args:
         values: a tensor or an array, rows first.
         named: what they are, as the subject of a sentence; or what row ``i`` is.
-
-    Raises:
-        HypvisionError: there are such numbers; of rows the first is named.
     """
     import torch
 
@@ -123,12 +120,14 @@ def require_finite(values: Any, named: str | Callable[[int], str]) -> None:
 
 
 def one_line(error: BaseException, longest: int = 300) -> str:
-    """The message of an error, of another library as a rule, as one line; its class where the message is empty."""
+    """The message of an error, usually one of another library, in one line; the name of its class if the message is
+    empty."""
     return " ".join(str(error).split())[:longest] or type(error).__name__
 
 
 def printable(text: str) -> str:
-    """A text of others in which control characters, which steer a terminal, are escaped; lines and tabs stay.
+    """A text of unknown origin with its control characters escaped, as a terminal would execute them; line breaks and
+    tabs stay.
 
     >>> print(printable("a" + chr(27) + "[2Jb"))
     a\\x1b[2Jb
@@ -186,7 +185,7 @@ def explain_machine(error: BaseException) -> str | None:
 def guard(function: Callable[..., Any], *args: Any) -> int:
     """Run the body of a command, and print mistakes of the user and errors of the machine without a traceback.
 
-    What a console cannot show (a letter outside of ASCII, half of one in a file's name) is printed escaped.
+    Characters that a console cannot show (outside of ASCII, or an undecodable byte of a file name) are printed escaped.
 
     Returns:
         The exit status: 0; 2 after a :class:`HypvisionError` or an error that :func:`explain_machine` explains; 130
@@ -235,7 +234,7 @@ class Escaped:
 
 
 def _flush_output() -> None:
-    """Write what is waiting, while errors can still be told; after one, nothing more is written there."""
+    """Flush the stream while an error can still be reported; after an error nothing more is written to it."""
     try:
         if sys.stdout is not None:  # standard output was closed before the command began
             sys.stdout.flush()

@@ -1,6 +1,6 @@
 """Writing files so that they appear complete or not at all, and reading text files of others.
 
-Everything that the commands write goes through :func:`replacing` or :func:`replacing_folder`. Both never replace a
+Everything that the commands write goes through :func:`replacing` or :func:`replacing_folder`. Neither ever replaces a
 device, a pipe, a link, or a file that the running command reads (:func:`protecting`).
 """
 
@@ -55,10 +55,11 @@ def protecting(*paths: str | Path) -> Iterator[None]:
 
 
 def check_output(path: str | Path) -> Path:
-    """The path of a file, if it may be written: a new file, or a regular one that is no input of the command.
+    """The path of a file, if it may be written: a new file, or a regular file that the command does not read.
 
     Raises:
-        HypvisionError: it is a folder, link, device or pipe, an input of the command, or its parent is no folder.
+        HypvisionError: it is a folder, link, device or pipe, or a file that the command reads, or its parent is not a
+            folder.
     """
     path = Path(path)
     found = _status(path)
@@ -83,22 +84,18 @@ def check_output_folder(path: str | Path) -> Path:
     """The path of a folder, if it may be written to: a new one, an existing one, or a link to one.
 
     Raises:
-        HypvisionError: it is something else, or its parent is no folder.
+        HypvisionError: there is something else than a folder at this path, or its parent is not a folder.
     """
     path = Path(path)
     if _status(path) is None:
         _check_parents(path)
     elif not path.is_dir():
-        raise HypvisionError(f"'{path}' is no folder, but a folder is to be written to. Give the name of a folder.")
+        raise HypvisionError(f"'{path}' is not a folder, but the output is a folder. Give the name of a folder.")
     return path
 
 
 def check_new_folder(path: str | Path) -> Path:
-    """The path of a folder, if it is new or empty.
-
-    Raises:
-        HypvisionError: it is something else, or not empty.
-    """
+    """The path of a folder, if it is new or empty."""
     path = check_output_folder(path)
     if path.exists() and any(path.iterdir()):
         raise HypvisionError(f"The folder '{path}' is not empty. Give a new or an empty one.")
@@ -207,11 +204,7 @@ def replacing_folder(path: str | Path) -> Iterator[Path]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a text file in UTF-8.
-
-    Raises:
-        HypvisionError: as :func:`replacing`.
-    """
+    """Write a text file in UTF-8."""
     with replacing(path) as temporary:
         # Python represents file names that are not UTF-8 with surrogates, which are written as \udcNN.
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -227,10 +220,11 @@ _KINDS = {
 
 
 def why_no_file(path: str | Path, what: str) -> str:
-    """Why there is no file to read, as the first sentence of a message; nothing is opened, as a pipe has no end.
+    """Why there is no file to read, as the first sentence of a message. The path is not opened, as reading a pipe could
+    block.
 
     Args:
-        path: that is no file.
+        path: where there is no file.
         what: it should be, such as ``"image"``.
 
     >>> why_no_file("none.png", "image"), why_no_file("/dev/zero", "image")
@@ -305,7 +299,7 @@ def read_json(path: str | Path, unique: bool = False) -> Any:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no JSON in UTF-8, or nested too deeply.
+        ValueError: the content is not JSON in UTF-8, or is nested too deeply.
     """
     return parse_json(read_text(path), unique)
 
@@ -323,7 +317,7 @@ def parse_json(text: str | bytes, unique: bool = False) -> Any:
     """The content of a JSON text; ``unique`` as of :func:`read_json`.
 
     Raises:
-        ValueError: it is no JSON, or nested too deeply.
+        ValueError: the text is not JSON, or is nested too deeply.
     """
     try:
         return json.loads(text, object_pairs_hook=_once if unique else None)
@@ -340,7 +334,7 @@ def read_lines(path: str | Path, what: str, blank: bool = False) -> list[str]:
         blank: keep the empty lines, so that the number of a line is its place in the list.
 
     Raises:
-        HypvisionError: it is missing, cannot be read, or is no text in UTF-8.
+        HypvisionError: the file is missing, cannot be read, or is not text in UTF-8.
     """
     try:
         text = read_text(path)
@@ -355,11 +349,7 @@ def read_lines(path: str | Path, what: str, blank: bool = False) -> list[str]:
 
 
 def write_json(path: str | Path, content: Any, indent: int | None = 1) -> None:
-    """Write a JSON file.
-
-    Raises:
-        HypvisionError: as :func:`replacing`.
-    """
+    """Write a JSON file."""
     write_text(path, json.dumps(content, indent=indent) + "\n")
 
 
@@ -380,11 +370,7 @@ def _cell(value: Any) -> Any:
 
 
 def write_table(path: str | Path, rows: Sequence[Mapping[str, Any]], empty: str = "empty") -> None:
-    """Write rows of named values as CSV; a table without rows gets one column, called ``empty``.
-
-    Raises:
-        HypvisionError: as :func:`replacing`.
-    """
+    """Write rows of named values as CSV; a table without rows gets one column, called ``empty``."""
     columns = list(dict.fromkeys(name for row in rows for name in row)) or [empty]
     write_text(path, csv_text([columns, *([row.get(name, "") for name in columns] for row in rows)]))
 
@@ -403,7 +389,7 @@ def _check_parents(path: Path) -> None:
     for parent in path.parents:
         if os.path.lexists(parent):
             if not parent.is_dir():
-                raise HypvisionError(f"'{path}' was not written: '{parent}' is no folder. Choose another place.")
+                raise HypvisionError(f"'{path}' was not written: '{parent}' is not a folder. Choose another path.")
             return
 
 
@@ -455,7 +441,8 @@ def _flush(path: Path) -> None:
 
 
 def _as_not_written(path: Path, temporary: Path, error: Exception) -> Exception:
-    """What is told of an error while ``temporary`` was written: one of the disk, or the error itself."""
+    """The error to raise for one that occurred while ``temporary`` was written: an explanation of an error of the disk,
+    or the error itself."""
     if isinstance(error, HypvisionError):  # the temporary folder gets its final name later, so messages name that
         told = str(error).replace(str(temporary), str(path))
         return error if told == str(error) else type(error)(told)

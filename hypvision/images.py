@@ -2,7 +2,8 @@
 
 An image file is untrusted input. It is opened only if it is a regular file with at most :data:`MAX_PIXELS` pixels, and
 only as one of :data:`FORMATS`, whatever its name: Pillow would start a PostScript interpreter for an EPS that is called
-``.png``.
+``.png``. Every function that is given the path of another file raises a
+:class:`~hypvision.errors.HypvisionError`, see :func:`open_image`.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def find_images(names: Iterable[str | Path], videos: Collection[str] = ()) -> li
         videos: endings of videos, which are found too; none: only images are.
 
     Raises:
-        HypvisionError: one of them names nothing.
+        HypvisionError: nothing is found for one of them.
     """
     found: dict[Path, None] = {}
     for name in names:
@@ -174,7 +175,8 @@ def output_names(paths: Sequence[Path]) -> list[str]:
 
 @contextmanager
 def leaving_out(file: str | Path, failed: list[str] | None) -> Iterator[None]:
-    """Context that leaves an image out after an error of it, whose message is added to ``failed``; None: it raises."""
+    """Context that skips an image which raises an error and adds the message to ``failed``; None: the error is
+    raised."""
     try:
         yield
     except HypvisionError as error:
@@ -184,10 +186,11 @@ def leaving_out(file: str | Path, failed: list[str] | None) -> Iterator[None]:
 
 
 def require_all(failed: Sequence[str], done: int) -> None:
-    """How a command ends that has left images out (:func:`leaving_out`), when it has written what it could.
+    """Raise the final error of a command that has skipped images (:func:`leaving_out`), after it has written all other
+    results.
 
     Raises:
-        HypvisionError: there are messages of images left out; ``done`` of the others were used.
+        HypvisionError: images were skipped; the message also says that ``done`` others were used.
     """
     if failed:
         how_many = f"{len(failed)} of {len(failed) + done} images are left out. " if done else ""
@@ -213,11 +216,11 @@ def check_normalisation(transform: Mapping[str, Any] | Callable[..., Any], chann
 def open_channels(source: str | Path | Image.Image | np.ndarray, channels: int) -> Image.Image:
     """An image of 1 (grey), 3 (RGB, as :func:`open_image`) or 4 channels of 8 bits, the right way up.
 
-    Of four channels none is taken for transparency, which would blend or blacken the others: Pillow's mode is CMYK,
-    whatever they mean.
+    The mode of an image of four channels is CMYK, whatever its channels mean, because Pillow would treat the fourth
+    channel of RGBA as transparency and change the others.
 
     Raises:
-        HypvisionError: as for :func:`open_image`; or the image has not 4 channels.
+        HypvisionError: as for :func:`open_image`; or the image does not have 4 channels.
     """
     one_of((1, 3, 4), channels=channels)
     if channels == 3:
@@ -269,19 +272,12 @@ def read_labels(path: str | Path, what: str = "label map", mode: str | None = No
         path: the file.
         what: what the messages call it.
         mode: Pillow's mode to convert to; None: no conversion.
-
-    Raises:
-        HypvisionError: as for the files of :func:`open_image`.
     """
     return _read(path, what, lambda image: np.array(image if mode is None else image.convert(mode)))
 
 
 def label_palette(path: str | Path) -> dict[int, tuple[int, int, int]]:
-    """The colours that a label map with a palette gives to the numbers in it; of others nothing.
-
-    Raises:
-        HypvisionError: as for the files of :func:`open_image`.
-    """
+    """The colours that a label map with a palette gives to the numbers in it; of others nothing."""
 
     def colours(image: Image.Image) -> dict[int, tuple[int, int, int]]:
         palette = np.reshape(image.getpalette("RGB") or [], (-1, 3)).astype(int).tolist()
@@ -291,20 +287,12 @@ def label_palette(path: str | Path) -> dict[int, tuple[int, int, int]]:
 
 
 def image_size(path: str | Path) -> tuple[int, int]:
-    """Height and width as stored, from the header alone.
-
-    Raises:
-        HypvisionError: as for the files of :func:`open_image`.
-    """
+    """Height and width as stored, from the header alone."""
     return _read(path, "image", lambda image: (image.height, image.width), pixels=False)
 
 
 def shown_size(path: str | Path) -> tuple[int, int]:
-    """Height and width as :func:`open_image` shows it, turned as the camera says, from the header alone.
-
-    Raises:
-        HypvisionError: as for the files of :func:`open_image`.
-    """
+    """Height and width as :func:`open_image` shows it, turned as the camera says, from the header alone."""
 
     def size(image: Image.Image) -> tuple[int, int]:
         turned = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
@@ -314,11 +302,7 @@ def shown_size(path: str | Path) -> tuple[int, int]:
 
 
 def image_kind(path: str | Path) -> tuple[str, str]:
-    """The format and the mode, as Pillow calls them, from the header alone.
-
-    Raises:
-        HypvisionError: as for the files of :func:`open_image`.
-    """
+    """The format and the mode, as Pillow calls them, from the header alone."""
     return _read(path, "image", lambda image: (image.format or "", image.mode), pixels=False)
 
 

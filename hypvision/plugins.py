@@ -1,7 +1,8 @@
 """Functions that a module needs from a module that it may not import, such as "predictor of segmentation".
 
 Imports point one way (see ``CONTRIBUTING.md``). :data:`PLUGINS`, filled in ``hypvision/__init__.py``, names a function
-by its role, and :func:`plugin` imports it when it is needed. Who only reads weights needs no mmengine.
+by its role, and :func:`plugin` imports it when it is needed. Reading weights alone, for example, does not need
+mmengine.
 """
 
 from __future__ import annotations

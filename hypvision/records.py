@@ -1,6 +1,6 @@
 """Plain values, as JSON, YAML and CSV have them, checked against the types of a dataclass or a named tuple.
 
-Everything that the toolkit reads back goes through :func:`parse`: results, settings, records of the zoo, tables.
+The toolkit reads all its own files through :func:`parse`: results, settings, records of the zoo, tables.
 
 >>> class Cell(NamedTuple):
 ...     method: str
@@ -121,7 +121,8 @@ def parse(kind: type[Kind] | Any, value: Any, where: str, extra: bool = False, a
         advice: what to do about it, the end of the message.
 
     Raises:
-        HypvisionError: an unknown or missing key, or a value that is not of its type or breaks a rule; names the key.
+        HypvisionError: a key is unknown or missing, or a value has the wrong type or breaks a rule; the message names
+            the key.
     """
     try:
         return _conform(kind, value, (), extra)
@@ -131,11 +132,7 @@ def parse(kind: type[Kind] | Any, value: Any, where: str, extra: bool = False, a
 
 
 def check_types(value: Any, where: str) -> None:
-    """Every field of an object of a dataclass must be of its type.
-
-    Raises:
-        HypvisionError: one is not; names it.
-    """
+    """Every field of an object of a dataclass must be of its type."""
     kind: Any = type(value)
     for name, (steps, _) in _fields(kind).items():
         for step in steps:
@@ -146,7 +143,7 @@ def read_record(kind: type[Kind] | Any, path: str | Path, advice: str, extra: bo
     """A JSON file as an object of a type, see :func:`parse`.
 
     Raises:
-        HypvisionError: it cannot be read, is no JSON, has a key twice, or as :func:`parse`.
+        HypvisionError: the file cannot be read, is not JSON or has a key twice; or as for :func:`parse`.
     """
     try:
         content = read_json(Path(path).expanduser(), unique=True)
@@ -157,37 +154,42 @@ def read_record(kind: type[Kind] | Any, path: str | Path, advice: str, extra: bo
 
 
 def read_table(
-    kind: type[Kind], path: str | Path, known: Callable[[dict[str, str]], Mapping[str, str]] = lambda row: {}
-) -> list[Kind]:
-    """The rows of a CSV file with a header as objects of a type, see :func:`parse`; further columns are left out.
+    kind: type[Kind],
+    path: str | Path,
+    known: Callable[[dict[str, str]], Mapping[str, str]] = lambda row: {},
+    advice: str = "Correct it.",
+    **dialect: Any,
+) -> list[tuple[int, Kind]]:
+    """The rows of a CSV file with a header as objects of a type, see :func:`parse`, each with its line; further columns
+    are left out.
 
     Args:
         kind: the type, whose fields are texts and numbers.
         path: the file.
         known: what stands for the empty cells of a row.
+        advice: what to do about a wrong file, the end of the message.
+        dialect: how the file differs from usual CSV, see :func:`csv.reader`.
 
     Raises:
-        HypvisionError: it cannot be read, has no header or a column twice; or, with the line, a cell that is missing
-            or of another type.
+        HypvisionError: the file cannot be read, has no header or has a column twice; or a cell is missing or of another
+            type (the message gives the line).
     """
     try:
-        reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
+        reader = csv.DictReader(io.StringIO(read_text(path), newline=""), **dialect)
         rows, head = [(reader.line_num, row) for row in reader], list(reader.fieldnames or ())
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise HypvisionError(f"'{path}' cannot be read as CSV: {reason}. Correct the file.") from error
+        raise HypvisionError(f"'{path}' cannot be read as CSV: {reason}. {advice}") from error
     if twice := next((name for name in head if head.count(name) > 1), None):
         raise HypvisionError(f"'{path}' has the column '{twice}' twice. Remove one.")
     hints, found = typing.get_type_hints(kind), []
     for number, row in rows:
         where = f"'{path}', line {number}"
         if None in row or None in row.values():
-            raise HypvisionError(
-                f"{where}, has {'more' if None in row else 'fewer'} cells than the header. Correct it."
-            )
+            raise HypvisionError(f"{where}, has {'more' if None in row else 'fewer'} cells than the header. {advice}")
         texts = {**known(row), **{name: text for name, text in row.items() if text}}
         values = {name: _number(text) if hints.get(name) in (int, float) else text for name, text in texts.items()}
-        found.append(parse(kind, values, where, True, "Correct it."))
+        found.append((number, parse(kind, values, where, True, advice)))
     return found
 
 
@@ -202,7 +204,8 @@ def read_json_lines(kind: type[Kind], path: str | Path, what: str, advice: str) 
         advice: what to do about a wrong line, the end of the message.
 
     Raises:
-        HypvisionError: it cannot be read; or, with the line, one is no JSON or not of the type.
+        HypvisionError: the file cannot be read; or a line is not JSON or not of the type (the message gives its
+            number).
     """
     found = []
     for number, line in enumerate(read_lines(path, what, blank=True), start=1):
@@ -268,7 +271,8 @@ def _mapping(value: Any, place: tuple[str, ...]) -> dict[Any, Any]:
 
 
 def _one_of_several(kinds: Sequence[Any], value: Any, place: tuple[str, ...]) -> Any:
-    """Of the type that the value is of; of an optional one the message is that of the type itself."""
+    """The alternative of a union that the value belongs to. For an optional type the message is that of the type
+    itself."""
     told = []
     for kind in kinds:
         try:
@@ -284,7 +288,7 @@ def _one_of_several(kinds: Sequence[Any], value: Any, place: tuple[str, ...]) ->
 
 @cache
 def _fields(kind: Any) -> dict[str, tuple[tuple[Any, ...], bool]]:
-    """Of each key the rules or types, and whether it must be there."""
+    """The rules or types of each key, and whether the key is required."""
     hints = typing.get_type_hints(kind, include_extras=True)
     if not is_dataclass(kind):
         return {name: ((hints[name],), name not in kind._field_defaults) for name in kind._fields}

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 # One thread, here and in subprocesses: the models are tiny, and OpenMP waits badly for cores that others use.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,6 +16,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 from PIL import Image
+
+os.fsync = lambda file: None  # a disk takes longer to write a small file than the rest of its test
+# Imports leave millions of objects and no garbage: to look for it is a sixth of their time. See the end of collection.
+gc.disable()
 
 
 def pytest_configure(config):
@@ -24,9 +29,14 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish():
-    """What is imported by now stays: gc.collect(), which mmengine calls for every data set, need not look at it."""
+    """What is imported by now stays: the garbage collector need not look at it."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    gc.enable()
+
+
+PARTS = ("config.config", "dataset.base_dataset", "runner.runner", "utils.version_utils", "visualization.visualizer")
 
 
 def lay_out(text, **_):
@@ -36,8 +46,15 @@ def lay_out(text, **_):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
+    """mmengine without what each of its runs does, and no test is about: a third of a short training."""
     if "hypvision.engine.checkpoint" in sys.modules:
-        sys.modules["mmengine.config.config"].FormatCode = lay_out
+        modules = SimpleNamespace(**{name.rpartition(".")[2]: sys.modules[f"mmengine.{name}"] for name in PARTS})
+        modules.config.FormatCode = lay_out
+        modules.base_dataset.gc = SimpleNamespace(collect=lambda: 0)  # it looks through all objects for each data set
+        modules.version_utils._minimal_ext_cmd = lambda command: b"0" * 40  # Git, as a process, for each checkpoint
+        modules.runner.collect_env = dict  # the compiler, as a process
+        canvas = (None, SimpleNamespace(get_dpi=lambda: 100), None)  # it draws nothing of ours
+        modules.visualizer.Visualizer._initialize_fig = lambda self, options: canvas
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -66,6 +83,7 @@ def _blank_figures(request, monkeypatch):
     if find_spec("matplotlib") and "viz" not in request.path.parts and not request.node.get_closest_marker("drawn"):
         monkeypatch.setattr("matplotlib.figure.Figure.savefig", blank)
         monkeypatch.setattr("matplotlib.figure.Figure.tight_layout", lambda figure, **_: None)
+        monkeypatch.setattr("hypvision.viz.sheet.show_names", lambda figure: None)
 
 
 @pytest.fixture(autouse=True)

@@ -169,7 +169,7 @@ def test_json(reader, tmp_path):
 LINE = dict(model="a/b", tensor="lm_head.weight", **dict.fromkeys(Head._fields[2:], "0.5"))
 CHAIN = dict(positive="animal => dog", negative="plant => cat", image_url="1")
 CSV = {
-    "heads": (LINE, lambda path: claims_of_language_models([row._asdict() for row in read_table(Head, path)], None)),
+    "heads": (LINE, lambda path: claims_of_language_models([row._asdict() for _, row in read_table(Head, path)], None)),
     "losses": (dict(family="A", dataset="c4", m="512", loss="3.5"), lambda path: loss_fit(read_losses(path))),
     "models": (dict(family="A", model="a/b", head="lm_head.weight", m="512"), read_models),
     "chains": (CHAIN, read_chains),

@@ -106,7 +106,8 @@ def test_options_within_sentences_exist():
     assert count > 50 and not wrong
 
 
-# Commands of docs and configs that take seconds with what ships, and the files that they leave.
+# Commands of docs and configs that take seconds with what ships, and the files that they leave; and what takes longest,
+# in the slow tests: other tests run it with less to do.
 RUN = {
     "summary mine.py": [],
     "explain photo.jpg --model hcformer_nano --weights zoo:hcformer_nano.cifar10": ["explain/photo_clusters.png"],
@@ -116,9 +117,12 @@ RUN = {
     "plot work_dirs/mine work_dirs/other --save curves.png": ["curves.png", "curves.csv"],
     "scaling fit losses.csv": [],
 }
+LONG = ("clip make-chains", "metric closure")
 
 
-@pytest.mark.parametrize("line", RUN)
+@pytest.mark.parametrize(
+    "line", [pytest.param(line, marks=[pytest.mark.slow] if line.startswith(LONG) else []) for line in RUN]
+)
 def test_a_command_runs_as_it_stands(line, tmp_path, monkeypatch, capsys):
     [words] = {tuple(w) for page in PAGES for w in commands_of(page, tmp_path) if " ".join(w) == line}
     monkeypatch.chdir(tmp_path)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import hypvision
 
 FRESH = """
@@ -54,11 +56,13 @@ assert [len(h) for h in hooks] == [1, 1, 1], hooks
 if importlib.util.find_spec("mmcv"):
     import hypvision.openmmlab
     assert not loaded("mmdet", "mmseg", "mmcv.ops", "matplotlib.pyplot")
-    import mmcv.ops, mmdet, mmseg
+    if sys.argv[1:]:
+        import mmcv.ops, mmdet, mmseg
 """
 
 
-def test_a_fresh_process_without_a_network(tmp_path):
+@pytest.mark.parametrize("libraries", [[], pytest.param(["mmdet and mmseg"], marks=pytest.mark.slow)])
+def test_a_fresh_process_without_a_network(tmp_path, libraries):
     """Imports are light, set no hooks and warn of nothing; what ships is loaded, and nothing is written.
 
     In one process, as importing PyTorch is what takes the time.
@@ -67,7 +71,8 @@ def test_a_fresh_process_without_a_network(tmp_path):
     for name in ("USER", "LOGNAME", "LNAME", "USERNAME"):
         environment.pop(name, None)
     environment.update(HOME=str(tmp_path), HYPVISION_OFFLINE="1", HF_HUB_OFFLINE="1")
-    subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", FRESH], cwd=tmp_path, env=environment, check=True)
+    command = [sys.executable, "-W", "error::UserWarning", "-c", FRESH, *libraries]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
 
 
 def test_data_takes_registries_of_mmengine_and_nothing_else():

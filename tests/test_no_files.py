@@ -1,4 +1,4 @@
-"""What is no file is told for what it is, a pipe, a device or a folder, and is never read."""
+"""An error says that a path is a pipe, a device or a folder instead of a file, and the path is never read."""
 
 import os
 
@@ -76,8 +76,8 @@ def test_paths_are_no_words(tmp_path, monkeypatch, capsys):
     assert parse_classes("cat") == ["cat"] and parse_classes("St. Bernard, dog") == ["St. Bernard", "dog"]
     assert parse_classes("t.npy,") == ["t.npy"] and parse_classes("imagenet") == "imagenet"
     for given, said in (
-        ("t.npy", "'t.npy' is no class list, by its suffix '.npy'"),
-        ("c.csv", "'c.csv' is no class list, by its suffix '.csv'"),
+        ("t.npy", "'t.npy' cannot be a class list: its suffix is '.npy'"),
+        ("c.csv", "'c.csv' cannot be a class list: its suffix is '.csv'"),
         ("/dev/zero", "'/dev/zero' is a device, not a file"),
         ("pipe", "'pipe' is a pipe, not a file"),
         ("./cat", "'cat' is a folder, not a file"),

@@ -198,14 +198,8 @@ def test_clip_on_class_folders(tmp_path, monkeypatch):
     assert type(runner.train_dataloader.sampler).__name__ == "BalancedSampler"
 
 
-@pytest.mark.parametrize(
-    "number,other",
-    [
-        (0, None),
-        pytest.param(1, None, marks=pytest.mark.slow),
-        pytest.param(1, "fcos_hcformer.py", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number,other", [(0, None), (1, None), (1, "fcos_hcformer.py")])
 def test_boxes_alone(tmp_path, number, other):
     block = blocks("Boxes: COCO's JSON")[number]
     block = block.replace("retinanet_hcformer.py", other) if other else block
@@ -268,7 +262,7 @@ def test_nothing_detected_is_a_precision_of_zero(tmp_path, caplog):
 
 def test_objects_of_no_class_are_named(tmp_path):
     [block] = blocks("Boxes: VOC's XML")
-    with pytest.raises(HypvisionError, match=r"\.xml' has an object 'cats', which is no class.*mean cat.*ignored"):
+    with pytest.raises(HypvisionError, match=r"\.xml' has an object 'cats', which is not a class.*mean cat.*ignored"):
         run(block, voc(tmp_path / "data", other="cats"), tmp_path, **small("two"))
 
 

@@ -142,7 +142,7 @@ CHOICES: dict[str, dict[str, Choice]] = {
             length(3),
             after="fine-tuned",
         ),
-        "nothing rests": Choice(LITE, {"fine-tuned": {"model.frozen": ()}}, length(3), after="fine-tuned"),
+        "nothing frozen": Choice(LITE, {"fine-tuned": {"model.frozen": ()}}, length(3), after="fine-tuned"),
     },
     "lhier": {
         name: Choice(RETRIEVAL.format(key), rates(1e-4, 3e-4, 1e-3), held_out(RETRIEVAL.format(key)))

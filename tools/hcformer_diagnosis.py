@@ -4,7 +4,7 @@
 Prints a line for each block of the network of a config, with trained weights or as a training starts:
 
 - ``excess``, ``entropy``, ``spread``, ``content`` of the patch-level assignments, and ``window`` = the excess of the
-  window level (:func:`hypvision.viz.cluster_statistics.sharpness`: excess 0 and entropy 1 are uniform);
+  window level (:func:`sharpness`: excess 0 and entropy 1 are uniform);
 - ``alpha`` the two temperatures, ``bias`` and ``scale`` root mean squares of position bias and layer scales;
 - ``mixer`` and ``mlp``: root mean square of what the branch adds over that of what it is added to;
 - ``grad`` (classifiers): norm of the loss's gradient at the weights of the similarity features, which place the
@@ -19,17 +19,96 @@ is trained again. ``--draw FILE`` paints the assignments of the last block of ea
 ``--json FILE`` keeps numbers.
 """
 
+import math
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from hypvision.errors import HypvisionError, guard
 from hypvision.files import check_output, write_json
 from hypvision.inference.progress import progress
+from hypvision.nn import ClusterAssignment
+from hypvision.viz.clusters import cluster_map, enlarge
+
+
+class Sharpness(NamedTuple):
+    """How sharp soft assignments to M centres are, on average over points.
+
+    ``excess``: (largest weight - 1/M) / (1 - 1/M), 0 for uniform and 1 for hard assignments. ``entropy``: over log M, 1
+    for uniform. ``spread``: standard deviation of the logits over the centres. ``content``: the share of the logits'
+    variance that differs from image to image; the rest depends on the place alone.
+    """
+
+    excess: float
+    entropy: float
+    spread: float
+    content: float
+
+
+def sharpness(assignment: Tensor) -> Sharpness:
+    """Sharpness of the assignments ``(B, e, M, ...)`` that sum to 1 over M.
+
+    Raises:
+        ValueError: a single centre, to which everything is assigned.
+    """
+    count = assignment.shape[2]
+    if count < 2:
+        raise ValueError(f"Sharpness needs at least two centres (M >= 2), got {count}.")
+    assignment = assignment.double()
+    largest = assignment.amax(2).mean().item()
+    logits = assignment.clamp(min=1e-30).log()
+    entropy = -(assignment * logits).sum(2).mean().item() / math.log(count)
+    logits = logits - logits.mean(2, keepdim=True)
+    variance = logits.square().mean().item()
+    content = (logits - logits.mean(0, keepdim=True)).square().mean().item() / variance if variance else 0.0
+    return Sharpness((largest - 1 / count) / (1 - 1 / count), entropy, math.sqrt(variance), content)
+
+
+def purity(labels: np.ndarray, classes: np.ndarray, ignore: int = 255) -> float:
+    """Share of the pixels that belong to the most frequent class of their cluster, by cluster and class of each pixel,
+    integers >= 0 of one shape; pixels of the class ``ignore`` do not count.
+    """
+    if labels.shape != classes.shape:
+        raise ValueError(f"labels and classes must have the same shape, got {labels.shape} and {classes.shape}.")
+    keep = classes != ignore
+    if not keep.any():
+        raise ValueError("All pixels have the ignored label, so there is no class to compare the clusters with.")
+    labels, classes = labels[keep].astype(np.int64), classes[keep].astype(np.int64)
+    width = int(classes.max()) + 1
+    votes = np.bincount(labels * width + classes, minlength=(int(labels.max()) + 1) * width)
+    return float(votes.reshape(-1, width).max(1).sum() / votes.sum())
+
+
+def grid_labels(window_index: Tensor, prop: int) -> np.ndarray:
+    """A grid to compare clusters with: each window of a map ``(H, W)`` cut into ``prop x prop`` nearly equal cells."""
+
+    def cells_along(index: Tensor) -> np.ndarray:
+        """For the window number of each place of an axis: which of ``prop`` cells along its window it lies in."""
+        _, lengths = torch.unique_consecutive(index, return_counts=True)
+        return np.concatenate([np.arange(n) * prop // n for n in lengths.tolist()])
+
+    rows, columns = (cells_along(index) for index in (window_index[:, 0], window_index[0, :]))
+    return window_index.cpu().numpy() * prop**2 + rows[:, None] * prop + columns
+
+
+def cluster_purity(
+    assignment: ClusterAssignment, classes: np.ndarray, index: int = 0, ignore: int = 255
+) -> tuple[float, float]:
+    """Purity of the arg-max clusters of the patch level of a block (mean over heads), and that of as many cells of a
+    grid, by the class of each pixel ``(H', W')`` of image ``index`` of the batch, to which maps are enlarged by
+    repeating; pixels of the class ``ignore`` do not count."""
+    heads, prop = assignment.patch.shape[1], math.isqrt(assignment.patch.shape[2])
+    maps = (enlarge(cluster_map(assignment, head, index=index), classes.shape) for head in range(heads))
+    found = [purity(labels, classes, ignore) for labels in maps]
+    cells = enlarge(grid_labels(assignment.window_index, prop), classes.shape)
+    return float(np.mean(found)), purity(cells, classes, ignore)
 
 
 def build(config, weights: str | None):
@@ -134,8 +213,6 @@ def gradients(model, network, inputs: torch.Tensor, labels: torch.Tensor) -> lis
 
 def diagnose(model, network, inputs: torch.Tensor, labels: torch.Tensor | None) -> list[dict[str, float]]:
     """A row for each block."""
-    from hypvision.viz.cluster_statistics import sharpness
-
     rows = []
     added = branches(network, inputs)
     slopes = gradients(model, network, inputs, labels) if labels is not None else [{} for _ in added]
@@ -158,8 +235,6 @@ def diagnose(model, network, inputs: torch.Tensor, labels: torch.Tensor | None) 
 
 def purities(model, network, dataset, count: int) -> list[dict[str, float]]:
     """For the last block of each stage the mean purity over ``count`` images, that of the grid, and by place alone."""
-    from hypvision.viz.cluster_statistics import cluster_purity
-
     found: dict[int, list[tuple[float, ...]]] = {}
     blocks = [block for *_, block in blocks_of(network)]
     for index in progress(spread(len(dataset), count), count, "image"):
@@ -175,10 +250,10 @@ def purities(model, network, dataset, count: int) -> list[dict[str, float]]:
                 found.setdefault(stage, []).append((*cluster_purity(assignment, classes), place))
     rows = []
     for stage, values in found.items():
-        purity, grid, place = torch.tensor(values).T
-        row = {"stage": stage, "purity": purity.mean().item(), "grid": grid.mean().item(), "place": place.mean().item()}
+        own, grid, place = torch.tensor(values).T
+        row = {"stage": stage, "purity": own.mean().item(), "grid": grid.mean().item(), "place": place.mean().item()}
         if len(values) > 1:
-            row["error"] = (purity - grid).std().item() / len(values) ** 0.5
+            row["error"] = (own - grid).std().item() / len(values) ** 0.5
         rows.append(row)
     return rows
 

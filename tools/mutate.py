@@ -85,9 +85,9 @@ def sites(node: ast.AST, lines: range, inside: bool = False) -> Iterator[tuple[a
             yield from sites(child, near, inside or function)
 
 
-def mutants(room: Path) -> Iterator[tuple[str, tuple, str, range]]:
+def mutants(package: Path) -> Iterator[tuple[str, tuple, str, range]]:
     """What is changed, how (see :func:`mutated`), and the file and lines that a test has to run."""
-    for path in sorted(room.rglob("*.py")):
+    for path in sorted(package.rglob("*.py")):
         tree, file = ast.parse(path.read_text()), str(path.resolve())
         for node, lines in sites(tree, range(10**9)):
             for field, value in changes(node):
@@ -155,9 +155,9 @@ def run_tests(paths: list[str], plugin: object) -> int:
     return pytest.main(words, [plugin])
 
 
-def clean_run(room: Path, paths: list[str], report: Path) -> int:
+def clean_run(package: Path, paths: list[str], report: Path) -> int:
     """Writes the seconds and the lines of each test, and the modules that the tests import from elsewhere."""
-    tests, folder, here = {}, str(room.resolve()), os.getcwd()
+    tests, folder, here = {}, str(package.resolve()), os.getcwd()
 
     @pytest.hookimpl(wrapper=True)
     def watch(item: pytest.Item) -> Iterator[None]:
@@ -250,7 +250,7 @@ def allowed(tests: dict[str, float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("room", type=Path, help="folder of the code, seen from the root of the repository")
+    parser.add_argument("package", type=Path, help="folder of the code, seen from the root of the repository")
     parser.add_argument("tests", nargs="+", help="folders and files of its tests")
     parser.add_argument("--count", type=int, default=200, help="size of the sample (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (%(default)s)")
@@ -264,11 +264,11 @@ def main() -> None:
         kept = args.out.with_suffix(".tmp")
         kept.write_text("".join(rows))
         kept.replace(args.out)
-    pool = list(mutants(args.room))
+    pool = list(mutants(args.package))
     sample = random.Random(args.seed).sample(pool, min(args.count, len(pool)))
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
-        if code := forked(lambda: clean_run(args.room, args.tests, report), 3600):
+        if code := forked(lambda: clean_run(args.package, args.tests, report), 3600):
             sys.exit(f"The tests of the code as it is end with {code}.")
         tests, foreign = json.loads(report.read_text())
     for name in foreign:  # once for all

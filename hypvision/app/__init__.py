@@ -1,6 +1,6 @@
 """A page in the browser for people who would rather look than type: ``hypvision app``. Needs Gradio (extra ``app``).
 
-:mod:`~hypvision.app.answers` holds what each tab asks of the library, :mod:`~hypvision.app.page` lays out the tabs, and
+:mod:`~hypvision.app.answers` computes the answer of each tab, :mod:`~hypvision.app.page` lays out the tabs, and
 :mod:`~hypvision.app.server` serves them.
 """
 

@@ -1,7 +1,7 @@
-"""What each tab of the app asks of the library, with the models that were used last kept in memory.
+"""The answers of each tab of the app; the models that were used last stay in memory.
 
-A name that is typed into the page must not open a file of the machine: models go by names of timm, of the zoo and of
-open_clip alone, and folders lie below the one that the app was started with.
+A name that is typed into the page must not open an arbitrary file of this machine. Models are therefore given by names
+of timm, of the zoo or of open_clip only, and folders must lie below the one that the app was started with.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def known_model(name: str) -> str:
     """The name of a model of timm or of the zoo.
 
     Raises:
-        HypvisionError: it is none; addresses and files are not.
+        HypvisionError: there is no such model. Addresses and paths of files are not accepted.
     """
     name, records = (name or "").strip(), builtin_index().records
     if name in records or timm.is_model(name):
@@ -219,7 +219,8 @@ def known_clip(name: str) -> str:
     """The name of a CLIP, as ``--clip`` of the commands takes it.
 
     Raises:
-        HypvisionError: it is none, or its weights must be chosen; addresses and files are no names.
+        HypvisionError: this machine has no CLIP of this name, or the name does not say which weights to use. Addresses
+            and paths of files are not accepted.
     """
     name = (name or "").strip()
     here = clips_here()

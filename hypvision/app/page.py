@@ -111,7 +111,8 @@ def _draw_examples(folder: Path) -> Examples:
 
 
 def _photo(gr: Any, label: str = "Photo") -> Any:
-    """An input for a photo that hands on the file unread: the library's own errors say what is wrong with it."""
+    """An input for a photo that passes the file on without opening it, so that the library's own errors say what is
+    wrong."""
     photo = gr.Image(label=label, type="filepath", sources=["upload", "clipboard"], height=320, buttons=[])
     photo.preprocess = lambda payload: None if payload is None else payload.path
     return photo

@@ -1,11 +1,13 @@
-"""One file from one address: streamed, resumed, retried, bounded, verified, and only then moved into place.
+"""Downloads of one file from one address. The bytes are streamed to a part file, which is moved into place once it is
+complete and verified.
 
 The transfer is huggingface_hub's ``http_get``, which resumes by range requests, repeats broken connections and answers
-of 408 and 429, follows redirects and honours proxies. What it does not limit is limited here: how much a server sends
-(the size of the file), how slowly (:data:`SLOWEST` bytes a second over :data:`WINDOW` seconds) and how long in all
-(:func:`deadline`). A part file outlives the process, and a later call goes on from it.
+of 408 and 429, follows redirects and honours proxies. It sets no limits, so this module does: on the bytes that a
+server sends (the size of the file), on its speed (:data:`SLOWEST` bytes a second over :data:`WINDOW` seconds) and on
+the total time (:func:`deadline`). A part file outlives the process, and a later call goes on from it.
 
-Locks between processes are those of filelock, which the system frees when a process is killed.
+filelock keeps two processes from downloading the same file; the operating system frees its locks when a process is
+killed.
 """
 
 from __future__ import annotations
@@ -46,11 +48,11 @@ _HINTS = {401: " (log in: hf auth login)", 403: " (no access)", 404: " (no such 
 
 
 class SourceError(Exception):
-    """One source cannot give the file; the next may. The text completes "ADDRESS: ..."."""
+    """One source does not provide the file; another source may. The text completes "ADDRESS: ..."."""
 
 
 class _WrongContentError(SourceError):
-    """What was downloaded is not the file, so the part is of no use."""
+    """The downloaded bytes are not those of the file, so the part file is useless."""
 
 
 def deadline(size: int | None) -> float:
@@ -81,7 +83,7 @@ def verify_file(path: str | Path, sha256: str, size: int) -> None:
             raise SourceError(f"has {found} bytes instead of {size}" + (f" and is {what}" if what else ""))
         verify_sum(path, sha256)
         if what:
-            raise SourceError(f"is no safetensors file: it is {what}")
+            raise SourceError(f"is not a safetensors file: it is {what}")
     except OSError as error:
         raise SourceError(f"cannot be read ({error.strerror or error})") from error
 
@@ -89,12 +91,12 @@ def verify_file(path: str | Path, sha256: str, size: int) -> None:
 def verify_sum(path: str | Path, sha256: str) -> None:
     """Check that the sha256 of a file begins with the given digits."""
     if not (digest := file_sha256(path)).startswith(sha256):
-        raise SourceError(f"is another file: its sha256 begins with {digest[:8]} instead of {sha256[:8]}")
+        raise SourceError(f"has the wrong content: its sha256 begins with {digest[:8]} instead of {sha256[:8]}")
 
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Let one process at a time do something; the others wait, :data:`LOCK_WAIT` seconds at most.
+    """Let one process at a time run the block; the others wait, for at most :data:`LOCK_WAIT` seconds.
 
     Args:
         path: the lock file, in a folder that exists. ``NAME.holder`` beside it says which process holds it.
@@ -179,7 +181,7 @@ def download(
             part.unlink(missing_ok=True)
             if have == 0:
                 raise
-            # The part from an earlier call may be damaged: start again.
+            # The part file of an earlier call may be damaged, so start again.
     with open(part, "rb") as file:
         os.fsync(file.fileno())
     os.replace(part, target)
@@ -193,7 +195,7 @@ def _verify_part(part: Path, verify: Callable[[Path], None]) -> None:
 
 
 class _Part(io.FileIO):
-    """A part file, opened at its end, which refuses what a server must not send."""
+    """A part file, opened at its end. Writing raises an error once the server has sent too much."""
 
     def __init__(self, path: Path, limit: int):
         super().__init__(path, "a")
@@ -231,7 +233,7 @@ def _fetch(url: str, part: Path, limit: int, headers: dict[str, str], name: str,
             raise HypvisionError(_full(part.parent)) from error
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status == 416:
-            raise _WrongContentError(f"sends no bytes from position {have} on") from error
+            raise _WrongContentError(f"sends nothing after byte {have}") from error
         if status is not None and status not in _RETRY:
             raise SourceError(f"answers {status}{_HINTS.get(status, '')}") from error
         reason = f"the connection broke ({one_line(error)})" if status is None else f"answers {status}"
@@ -248,8 +250,8 @@ def _fetch(url: str, part: Path, limit: int, headers: dict[str, str], name: str,
 
 
 def _transfer(url: str, part: _Part, headers: dict[str, str], name: str, end: float) -> Exception | None:
-    """Append what the address gives to a part, in a thread that is left where the server is too slow; returns what went
-    wrong, None if the file is complete."""
+    """Append the bytes of an address to a part file, in a thread that is abandoned if the server is too slow. Returns
+    an error message, or None if the file is complete."""
     from huggingface_hub import constants, file_download
 
     constants.DOWNLOAD_CHUNK_SIZE = 2**16  # 10 MB chunks arrive too rarely to tell a slow server from a stalled one
@@ -297,7 +299,7 @@ def download_text(url: str, headers: Mapping[str, str] | None = None, limit: int
     """A text of at most ``limit`` bytes from an address, with the retries and limits of :func:`download`.
 
     Raises:
-        SourceError: the address does not give it, it is too long, or no text.
+        SourceError: the address does not provide the text, or it is too long or not text in UTF-8.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder, "text")
@@ -305,14 +307,14 @@ def download_text(url: str, headers: Mapping[str, str] | None = None, limit: int
         try:
             return path.read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:
-            raise SourceError("is no text") from error
+            raise SourceError("is not text in UTF-8") from error
 
 
 def copy_verified(source: Path, target: Path, sha256: str, size: int) -> None:
     """Copy a file and verify the copy before it gets its name.
 
     Raises:
-        SourceError: the source is not the file.
+        SourceError: the source has another size or sum.
         HypvisionError: the target cannot be written.
     """
     with replacing(target) as temporary:

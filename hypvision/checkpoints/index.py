@@ -1,7 +1,7 @@
 """The index of the zoo: ``index.yml``, one record a weight file, read and written.
 
-A record says what a file is, where it lies, how to recognise it (sha256 and bytes) and what it was measured to do; its
-schema is :mod:`hypvision.checkpoints.records`.
+A record says what a file is, where it lies, how to verify it (sha256 and bytes) and which results were measured with
+it; its schema is :mod:`hypvision.checkpoints.records`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def without_password(address: str) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only; refuses a key that stands twice, of which YAML would silently take the last."""
+    """Reads plain values only. Raises an error if a key is there twice: YAML would silently take the last one."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
@@ -50,7 +50,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
 
 
 def _compose(loader: _Loader, parent: Any, index: Any) -> yaml.Node:
-    """Refuses aliases: a few lines of them stand for a structure that fills the memory."""
+    """Raises an error for aliases: a few lines of them can expand to a structure that fills the memory."""
     if loader.check_event(yaml.AliasEvent):
         event = loader.peek_event()
         raise yaml.composer.ComposerError(None, None, f"the alias '*{event.anchor}'; write it out", event.start_mark)
@@ -61,17 +61,18 @@ _Loader.compose_node = _compose
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
-_LONGEST_YAML = 2**21  # in letters: a hundred records with a thousand classes; PyYAML needs seconds for these
+_LONGEST_YAML = 2**21  # in characters: a hundred records with a thousand classes; PyYAML takes seconds to read these
 
 
 def parse_yaml(text: str) -> Any:
     """What a YAML text says: plain values, no key twice, no aliases.
 
     Raises:
-        ValueError: it is no such YAML, has brackets without end, or more than two million letters.
+        ValueError: the text is not valid YAML of this kind, has a bracket that is never closed, or has more than two
+            million characters.
     """
     if len(text) > _LONGEST_YAML:
-        raise ValueError(f"it has {len(text):,} letters, more than {_LONGEST_YAML:,}")
+        raise ValueError(f"it has {len(text):,} characters, more than {_LONGEST_YAML:,}")
     try:
         return yaml.load(text, _Loader)
     except (yaml.YAMLError, RecursionError) as error:
@@ -82,8 +83,8 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
     """Parse and check the text of an ``index.yml``.
 
     Raises:
-        HypvisionError: not YAML, an unknown or missing key, a value out of its range, a name that stands twice, or a
-            parent that is not there. The message names the record and the key.
+        HypvisionError: the text is not YAML; a key is unknown or missing; a value is out of range; a name is there
+            twice; or a parent has no record. The message names the record and the key.
     """
     where = without_password(address) if address else (str(root / "index.yml") if root else "the index")
     try:
@@ -151,7 +152,7 @@ def dump_index(index: Index) -> str:
 
 
 def write_index(index: Index, path: str | Path) -> None:
-    """Write an index file, complete or not at all, after reading back what was to be written."""
+    """Write an index file, complete or not at all. The text is parsed again before it is written."""
     text = dump_index(index)
     parse_index(text)
     write_text(path, text)

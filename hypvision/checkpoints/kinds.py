@@ -1,4 +1,5 @@
-"""What a file is that cannot be read as a checkpoint, by its bytes: what is intact is named, and not called damaged."""
+"""Recognise, by its first bytes, the kind of a file that is not a checkpoint, so that an intact file of another kind is
+not reported as a damaged checkpoint."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ _FIRST_BYTES = (
 
 
 def kind_of(path: str | Path) -> Kind | None:
-    """The kind of a file, by its bytes and not by its name; None if they are those of no kind that is known here."""
+    """The kind of a file by its bytes, whatever its name; None if no known kind begins with these bytes."""
     with open(path, "rb") as file:
         start = file.read(4096)
     for place, magic, kind in _FIRST_BYTES:

@@ -1,4 +1,4 @@
-"""Whether the weights in a checkpoint are those of a model: one comparison, one wording."""
+"""Compare the weights in a checkpoint with those of a model, and describe the differences."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class Comparison(NamedTuple):
 
 
 def _kind(value: Tensor) -> str:
-    """What a weight must have in common with the model's, beside the shape."""
+    """The kind of numbers of a weight, which must be that of the model's weight."""
     if value.is_complex():
         return "complex numbers"
     return "real numbers" if value.is_floating_point() else "integers"
 
 
 def _difference(given: Tensor, expected: Tensor) -> str | None:
-    """How two weights differ that cannot stand for each other; None if they can."""
+    """How the shape or the kind of numbers of two weights differs; None if they agree."""
     if given.shape != expected.shape:
         return " instead of ".join("x".join(map(str, value.shape)) or "scalar" for value in (given, expected))
     kinds = tensor_problem(given) or _kind(given), _kind(expected)
@@ -126,7 +126,7 @@ def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str
 
 
 def unknown_name(name: str, family: str) -> str:
-    """The message for an entry that is not of a family."""
+    """The error message for an entry that does not belong to this family of models."""
     return (
         f"The checkpoint has an entry '{name}', which no {family} checkpoint has. "
         "Check that the file belongs to this family and holds model weights only."
@@ -145,8 +145,9 @@ def nonfinite_names(weights: Mapping[str, Any]) -> list[str]:
 
 
 def check_kinds(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    """Refuse weights that PyTorch would copy with a loss (complex into real, fractions into integers, integers into
-    fractions); warn of those that are not finite. Other differences are left to PyTorch's own check.
+    """Raise an error for weights that PyTorch would convert with a loss (complex to real, floating point to integer,
+    integer to floating point), and warn of weights that are not finite. Other differences are left to PyTorch's own
+    check.
 
     Raises:
         HypvisionError: there is such a weight.
@@ -197,7 +198,7 @@ def check_compatible(
         exact: every weight of the model must be in the file, with its shape (for testing and resuming); a few names
             that the model does not know are allowed, such as those of an auxiliary head. Otherwise (for fine-tuning)
             half of all names must match.
-        allow_nonfinite: NaN and infinite weights are warned of, not refused.
+        allow_nonfinite: warn of NaN and infinite weights instead of raising an error.
 
     Raises:
         HypvisionError: it is of another architecture (shows the first differences), or not finite.
@@ -269,7 +270,8 @@ def load_into(
 
 
 def _load_judged(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load weights that were warned of by the name of their file, without a second warning that does not know it."""
+    """Load weights without the warning about values that are not finite, if it was already given with the name of the
+    file."""
     token = _judged.set(True)
     try:
         model.load_state_dict(weights, strict=False)

@@ -1,4 +1,4 @@
-"""What is behind ``timm.create_model("NAME.TAG", pretrained=True)`` for weights of the zoo."""
+"""Lets ``timm.create_model("NAME.TAG", pretrained=True)`` load weights of the zoo."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def record_overlay(record: Record, path: Path) -> dict[str, Any]:
 
 
 def pretrained_overlay(variant: str, pretrained_cfg: Any, overlay: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What timm needs to load ``VARIANT.TAG`` from the zoo; called by the models' entry points.
+    """The arguments with which timm loads ``VARIANT.TAG`` from the zoo; the models' entry points call this.
 
     Args:
         variant: timm's name of the model.

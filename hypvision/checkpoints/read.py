@@ -1,12 +1,13 @@
-"""The one reader of checkpoints: bytes of any origin become tensors and plain values, and nothing else.
+"""The reader of checkpoints: it turns files of any origin into tensors and plain values, and never runs code in them.
 
 A ``.pth`` file is a pickle, and a pickle can run code when it is loaded. PyTorch's restricted reader builds tensors and
 plain values; trainings save a little more: NumPy numbers and arrays, their command line, mmengine's log history. Those
 names lead to stand-ins of our own here, never to the classes themselves: NumPy's dtype takes its inner state from the
 file, by which a file made an object at an address of its choice.
 
-What has been built is then looked through: dense tensors no larger than the file, text and numbers as keys, no
-attributes that would hide methods. Files are named, never opened twice, and never repaired.
+The result is then checked: tensors must be dense and no larger than the file, keys must be strings or numbers, and
+attributes that would hide methods are removed. Error messages name the file, which is opened only once and never
+repaired.
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ class LogHistory:
 
 
 def _history_method(owner: Any, name: Any) -> str:
-    """``getattr`` for the one use that trainings make of it: a HistoryBuffer pickles its own methods."""
+    """In place of ``getattr``, which a checkpoint may use for one purpose only: a HistoryBuffer pickles its own
+    methods."""
     if owner is not LogHistory or name not in ("min", "max", "current", "mean"):
         raise UnpicklingError(f"unsupported GLOBAL builtins.getattr of {str(name)[:40]!r}")
     return name
@@ -174,7 +176,7 @@ def _unpickle(path: Path, device: Any, mapped: bool) -> Any:
 
 
 def read(source: str | Path, device: Any = "cpu") -> dict[str, Any]:
-    """What a checkpoint holds, wherever it lies.
+    """The content of a checkpoint: of a file, of the zoo, of a release or at an address.
 
     Args:
         source: a file; ``zoo:NAME``; ``hf-hub:USER/REPO`` or another release; ``https://HOST/FILE#sha256=HEX``. See
@@ -184,23 +186,24 @@ def read(source: str | Path, device: Any = "cpu") -> dict[str, Any]:
     return read_file(fetch(source), device)
 
 
-def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, lone: str | None = None) -> dict[str, Any]:
-    """What a checkpoint file holds, without running any code in it.
+def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, single: str | None = None) -> dict[str, Any]:
+    """The content of a checkpoint file; no code in it is run.
 
     Args:
         path: safetensors, or ``.pth``, ``.pt``, ... as PyTorch writes them, TorchScript archives too (of which the
             tensors are read, by their names in the state dict).
         device: where the tensors go, as for :func:`torch.load`.
-        mapped: leave the numbers of what PyTorch wrote in the file until they are used, if they stay on the CPU.
-        lone: the name of a tensor that is all that the file holds; None: such a file is refused.
+        mapped: map the tensors into memory, so that their numbers are read from the file when they are used; for files
+            that PyTorch wrote, on the CPU.
+        single: the name to give to the tensor of a file that contains a single tensor instead of a dict; None: such a
+            file raises an error.
 
     Returns:
-        What the file holds: dense tensors and plain values; for safetensors the flat state dict, in float32 (see
+        The content: dense tensors and plain values; for safetensors the flat state dict, in float32 (see
         :mod:`hypvision.checkpoints.storage`).
 
     Raises:
-        HypvisionError: no such file, a damaged one, one of another kind, one that would run code, or one that holds no
-            dict.
+        HypvisionError: the file is missing, damaged or of another kind, would run code, or does not contain a dict.
     """
     path = Path(path).expanduser()
     if path.is_dir():
@@ -223,8 +226,8 @@ def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, lone:
         raise HypvisionError(f"The checkpoint '{path}' cannot be read: {error.strerror}.") from error
     except Exception as error:  # damaged bytes make the readers raise errors of any type
         raise _refusal(path, error) from error
-    if lone is not None and isinstance(content, Tensor):
-        content = {lone: content}
+    if single is not None and isinstance(content, Tensor):
+        content = {single: content}
     if not isinstance(content, dict):
         raise HypvisionError(
             f"The checkpoint '{path}' holds a {type(content).__name__}, not a dict of weights. Save "
@@ -235,32 +238,34 @@ def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, lone:
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """The float32 state dict in a safetensors file, on the CPU; other formats are refused unread."""
+    """The float32 state dict in a safetensors file, on the CPU; other formats raise an error before they are read."""
     if Path(path).is_file():
         check_format(path)
     return read_file(path)
 
 
 def _check_kind(path: Path, problem: str) -> None:
-    """Refuse what is no file of PyTorch, and name it; ``problem``: what it is instead of safetensors."""
+    """Raise an error that names the kind of a file that PyTorch did not write; ``problem``: why it is not
+    safetensors."""
     kind = kind_of(path)
     if path.stat().st_size == 0 or problem == DAMAGED:
         raise HypvisionError(_damaged(path, f"it is {problem if kind is None else kind.name}"))
     if kind is None:
         raise HypvisionError(
-            f"'{path}' is no checkpoint that can be read: its first bytes are neither those of safetensors nor those "
-            "of torch.save. Check that it is the file that you mean, and that its download is complete."
+            f"'{path}' is not a checkpoint: its first bytes are neither those of safetensors nor those of torch.save. "
+            "Check that the path is right and that the download is complete."
         )
     if not kind.read:
-        raise HypvisionError(f"'{path}' is no checkpoint: it is {kind.name}. {kind.advice}")
+        raise HypvisionError(f"'{path}' is not a checkpoint: it is {kind.name}. {kind.advice}")
     if path.suffix == ".safetensors":
         raise HypvisionError(
-            f"The checkpoint '{path}' is no safetensors file but {kind.name}. Give it the suffix of what it is: .pth."
+            f"The checkpoint '{path}' is not a safetensors file but {kind.name}. Rename it: its suffix must be .pth."
         )
 
 
 def _check_archive(path: Path) -> None:
-    """Refuse an archive that unpacks to more than its size: PyTorch compresses nothing but code, which is not read."""
+    """Raise an error for an archive that unpacks to more than its size. PyTorch compresses nothing but code, and code
+    is not read."""
     if not zipfile.is_zipfile(path):
         return
     with zipfile.ZipFile(path) as archive:
@@ -271,11 +276,12 @@ def _check_archive(path: Path) -> None:
 
 
 def _check_content(content: Any, path: Path) -> None:
-    """Refuse what no training saves and what would break, or mislead, those who use the content."""
+    """Raise an error for content that no training saves and that would break the code that uses it, or give it wrong
+    values."""
     named = content.get("state_dict") if isinstance(content, dict) else None
     wrong = [name for name in named if not isinstance(name, str)] if isinstance(named, dict) else []
     if wrong:
-        raise HypvisionError(_refused(path, f"a weight by the name {wrong[0]!r:.80}, which is no text"))
+        raise HypvisionError(_refused(path, f"a weight whose name is {wrong[0]!r:.80}, not a string"))
     size = path.stat().st_size
     storages: set[int] = set()
     total = 0
@@ -296,11 +302,11 @@ def _check_content(content: Any, path: Path) -> None:
                 storages.add(storage.data_ptr())
                 total += storage.nbytes()
             if value.numel() * value.element_size() > size or total > size:
-                raise HypvisionError(_refused(path, "a tensor of more numbers than the file has bytes for"))
+                raise HypvisionError(_refused(path, "a tensor with more numbers than the file has bytes for"))
             vars(value).clear()  # an attribute of the tensor could shadow one of its methods
         elif isinstance(value, dict):
             if not all(map(_is_key, value)):
-                raise HypvisionError(_refused(path, "a key that is neither text nor a number"))
+                raise HypvisionError(_refused(path, "a key that is neither a string nor a number"))
             if hasattr(value, "__dict__"):  # an OrderedDict, on which PyTorch stores the versions of modules
                 metadata = vars(value).pop("_metadata", None)
                 vars(value).clear()
@@ -316,7 +322,7 @@ def _check_content(content: Any, path: Path) -> None:
 
 
 def tensor_problem(value: Tensor) -> str | None:
-    """What a tensor is instead of a dense one with numbers in it, to complete "it contains ..."; None if it is one."""
+    """Why a tensor cannot be used as a weight, to complete "it contains ..."; None if it is dense and has numbers."""
     if value.is_nested or value.layout != torch.strided:
         return "a sparse or nested tensor"
     if value.is_meta:
@@ -369,7 +375,7 @@ def _refusal(path: Path, error: Exception) -> HypvisionError:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a file has all of its bytes, as far as its format can tell: an archive has sums, safetensors a length."""
+    """Whether a file is complete, as far as its format tells: an archive has checksums, safetensors a length."""
     if zipfile.is_zipfile(path):
         with suppress(zipfile.BadZipFile, ValueError), zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
@@ -406,7 +412,9 @@ def stored_weights(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
         if not isinstance(value, Tensor):
             continue
         if not isinstance(name, str):
-            raise HypvisionError(f"A weight of the checkpoint has the name {name!r}, which is no text.")
+            raise HypvisionError(
+                f"The checkpoint has a weight named {name!r}: names must be strings. Save model.state_dict()."
+            )
         if (wrong := tensor_problem(value)) is not None:
             raise HypvisionError(f"The weight '{name}' of the checkpoint is {wrong}. Save dense weights.")
         while name.startswith(("module.", "_orig_mod.")):

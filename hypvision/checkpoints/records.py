@@ -1,4 +1,4 @@
-"""What the zoo knows about a weight file: the record, the objects in it, and the index that holds them.
+"""The records of weight files of the zoo, their parts, and the index of all records.
 
 The dataclasses are the schema: each field says what its value must be, and :func:`hypvision.records.parse` makes an
 object of plain values by it. Keys that are not in the schema are errors, as are missing ones: a typing mistake must not
@@ -129,7 +129,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Input:
-    """What the network takes; the entries are found by their names too, ``input["size"]``.
+    """The size and normalisation of the network's input. Fields can be read by name too: ``input["size"]``.
 
     Attributes:
         size: channels, height, width.
@@ -195,7 +195,7 @@ class Record:
 
     @property
     def tag(self) -> str:
-        """What stands behind the dot of the name."""
+        """The part of the name after the dot."""
         return self.name.partition(".")[2]
 
     @property
@@ -204,7 +204,7 @@ class Record:
         return f"{self.name}-{self.file.sha256[:8]}.safetensors"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as in ``index.yml``; what is not set is left out."""
+        """Plain values, as in ``index.yml``, without the fields that are not set."""
         return _plain(self)
 
 

@@ -84,7 +84,7 @@ def offline() -> bool:
 
 @contextmanager
 def hub_switch() -> Iterator[None]:
-    """Inside, the hub's own client, which other libraries use, obeys ``HYPVISION_OFFLINE`` too."""
+    """Inside the block, the hub's own client, which other libraries use, obeys ``HYPVISION_OFFLINE`` too."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
@@ -116,7 +116,7 @@ class _Web(NamedTuple):
 
 
 def _place(address: str) -> Path | _Web:
-    """Where an address leads to; refuses what is no address."""
+    """The parts of an address; raises an error if the text is not an address."""
     if address.startswith(("http://", "https://")):
         return _web_place(address)
     if address.startswith("hf-hub:"):
@@ -130,7 +130,8 @@ def _place(address: str) -> Path | _Web:
 
 
 def _web_place(address: str) -> _Web:
-    """A name and a password (``https://NAME:PASSWORD@HOST``) go into a header, and so into no message or log."""
+    """A name and a password (``https://NAME:PASSWORD@HOST``) go into a header, so that they never appear in a message
+    or log."""
     try:
         user, at, _ = urlsplit(address).netloc.rpartition("@")
     except ValueError as error:
@@ -186,7 +187,7 @@ def _places(index: Index, record: Record) -> list[str]:
 
 
 def packaged_path(index: Index, record: Record) -> Path | None:
-    """Where the index says that the file lies beside it; it may be missing there."""
+    """The path beside the index at which the record places the file; the file may be missing."""
     if index.root is None or record.file.path is None:
         return None
     path = index.root / record.file.path
@@ -196,7 +197,8 @@ def packaged_path(index: Index, record: Record) -> Path | None:
 
 
 def locate(index: Index, record: Record) -> tuple[str, Path] | None:
-    """Where the file lies on this machine, unverified: ``("packaged" or "cached", path)``; None if nowhere."""
+    """The place of the file on this machine, ``("packaged" or "cached", path)``, not yet verified; None if it is not
+    here."""
     packaged = packaged_path(index, record)
     if packaged is not None and os.path.isfile(packaged):  # False also where the folder cannot be read
         return "packaged", packaged
@@ -212,7 +214,8 @@ def resolve(record: str | Record, index: Index | None = None) -> Path:
         index: the index that the record is from.
 
     Raises:
-        HypvisionError: no such record, or no source gives the file; says what each answered and what to do.
+        HypvisionError: there is no such record, or no source provides the file; the message lists the answer of each
+            source and says what to do.
     """
     if isinstance(record, str):
         index, record = find(record)
@@ -287,8 +290,8 @@ def fetch(source: str | Path) -> Path:
             https, a name that ends in ``-HEX`` with the first 8 digits or more, as PyTorch and OpenMMLab name theirs.
 
     Raises:
-        HypvisionError: an address without a sum, a file with another sum, or one that cannot be fetched. Whether a path
-            exists is left to those who read it.
+        HypvisionError: the address has no sum, the file has another sum, or it cannot be downloaded. This function does
+            not check whether a path exists.
     """
     text = str(source)
     if text.startswith(("http://", "https://")):
@@ -314,11 +317,11 @@ def _address_and_sum(text: str) -> tuple[str, str]:
 
 
 def fetch_first(address: str) -> Path:
-    """The file of an address whose sum nobody has published: the first download states its sum and keeps it, and later
-    ones must have the same.
+    """The file of an address without a published sum. The first download logs and stores its sum, and later downloads
+    must have the same one.
 
     Raises:
-        HypvisionError: it is another file than the first time, or cannot be fetched.
+        HypvisionError: the file differs from the first download, or cannot be downloaded.
     """
     kept = home() / "sums" / hashlib.sha256(address.encode()).hexdigest()[:16]
     if kept.is_file():
@@ -383,12 +386,12 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
         name: of the file, with its folders.
 
     Returns:
-        None if there is no such file, or, where the network is switched off, if it is not on this machine. Where the
-        hub does not answer, what was fetched from it before, if that is there.
+        None if there is no such file, or, where the network is switched off, if it is not on this machine. If the hub
+        does not answer, the file of an earlier download, if there is one.
 
     Raises:
-        HypvisionError: no such repository, the hub does not answer or gives another file, or the cache cannot be
-            written.
+        HypvisionError: there is no such repository, the hub does not answer or sends another file, or the cache cannot
+            be written.
     """
     from huggingface_hub import constants, try_to_load_from_cache
 
@@ -476,10 +479,10 @@ def find(text: str) -> tuple[Index, Record]:
 
 
 def open_release(address: str) -> Index:
-    """The index of a release. One from the network is kept, and used again where the network is not there.
+    """The index of a release. An index from the network is stored, and used again when the network is not available.
 
-    An index cannot run code, and everything it lists is checked against it; but whoever can change the index can change
-    the sums in it: take releases from addresses that you trust.
+    An index cannot run code, and everything it lists is checked against it; but a person who can change the index can
+    change the sums in it: take releases from addresses that you trust.
     """
     address = address.rstrip("/").removesuffix("/index.yml")
     place = _place(f"{address}/index.yml")

@@ -5,7 +5,8 @@
 ``|w - q scale| <= scale / 2``. It is a storage format, not a quantised network: :func:`unpack` gives float32 back
 before anything is computed. Norms, biases and other vectors stay float32.
 
-The header of a file holds what a process needs to use it without this repository's configs: :func:`read_header`.
+The header of a file contains the settings that are needed to use it without this repository's configs:
+:func:`read_header`.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def pack(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
 
 
 def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`pack`: float32 weights; what is stored otherwise passes unchanged."""
+    """The inverse of :func:`pack`: float32 weights. Tensors of other types are returned unchanged."""
     out: dict[str, Tensor] = {}
     for name, value in tensors.items():
         # checkpoints from elsewhere may hold counters and settings beside the weights
@@ -101,10 +102,10 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_unpacked(path: str | Path, device: str = "cpu") -> dict[str, Tensor]:
-    """What :func:`unpack` gives for a safetensors file.
+    """The unpacked weights of a safetensors file, see :func:`unpack`.
 
-    The pages of a mapped file count as memory until it is closed: one of halves or bytes is read in parts, so that it
-    never lies as a whole beside its float32 weights.
+    The pages of a mapped file count as memory until it is closed. A file of 16-bit or 8-bit numbers is therefore read
+    in parts, so that memory never contains all of it and all float32 weights at once.
 
     Raises:
         SafetensorError: it is damaged.
@@ -133,7 +134,7 @@ DAMAGED = "damaged"
 
 
 def format_problem(path: str | Path) -> str | None:
-    """What a file is instead of safetensors, to complete "it is ..."; None if its header is one of safetensors."""
+    """The kind of a file, to complete "it is ..."; None if its header is that of a safetensors file."""
     path = Path(path)
     size = path.stat().st_size
     with open(path, "rb") as file:
@@ -154,7 +155,7 @@ def format_problem(path: str | Path) -> str | None:
 
 
 def safetensors_size(path: str | Path) -> int | None:
-    """How many bytes a safetensors file must have by its header; None if that does not tell."""
+    """The size in bytes that a safetensors file must have according to its header; None if the header is damaged."""
     with open(path, "rb") as file, suppress(ValueError, TypeError, LookupError):
         length = int.from_bytes(file.read(8), "little")
         header = parse_json(file.read(length))
@@ -178,10 +179,11 @@ def check_format(path: str | Path) -> None:
 
 
 def foreign_setting(settings: Any) -> str | None:
-    """What in the settings of a network leads out of its weight file, to name it in a message; None if nothing does.
+    """The first setting of a network that refers to another file, an address or code, for the error message; None if
+    there is none.
 
-    Settings come from indexes and headers that others wrote. Those of a network are numbers and words: a path, an
-    address or a piece of code among them, or a key by which timm and mmengine load further files, has no place there.
+    Settings come from indexes and headers that others wrote. The settings of a network are numbers and words. They must
+    not contain a path, an address, a piece of code, or a key that makes timm or mmengine load further files.
     """
     if isinstance(settings, Mapping):
         for key, value in settings.items():
@@ -204,7 +206,7 @@ def read_metadata(path: str | Path, entry: str) -> dict[str, Any]:
         metadata = parse_json(file.read(length)).get("__metadata__") or {}
     try:
         found = parse_json(metadata.get(entry, "{}"))
-    except (AttributeError, TypeError, ValueError):  # the header is no mapping, no text or no JSON
+    except (AttributeError, TypeError, ValueError):  # the header is not JSON, or not a mapping
         found = None
     if not isinstance(metadata, dict) or not isinstance(found, dict):
         raise HypvisionError(f"The header of '{path}' was not written by hypvision. Download the file again.")
@@ -212,7 +214,8 @@ def read_metadata(path: str | Path, entry: str) -> dict[str, Any]:
 
 
 def read_header(path: str | Path) -> dict[str, Any]:
-    """What hypvision wrote into the header of a file: ``storage``, ``classes``, for a segmenter or detector ``model``.
+    """The entries that hypvision wrote into the header of a file: ``storage``, ``classes`` and, for a segmenter or
+    detector, ``model``.
 
     Empty for files of others.
 
@@ -247,7 +250,8 @@ def write_tensors(tensors: Mapping[str, Tensor], path: str | Path, metadata: Map
 
 
 def kept_tensor(path: str | Path, make: Callable[[], Tensor], rows: int | None = None) -> Tensor:
-    """What ``make`` gave before, out of the file that holds it; made, and kept, where there is none that is whole.
+    """The tensor that an earlier call of ``make`` stored in a file; if there is no intact file, ``make`` is called and
+    its result stored.
 
     Args:
         path: a file named after the content of all that the tensor depends on.

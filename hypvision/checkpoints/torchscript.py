@@ -20,11 +20,11 @@ from typing import Any
 from torch import Tensor
 
 _MARK, _HIDDEN = b"/constants.pkl", b"/constants.hid"
-_LONGEST_NAMES = 2**26  # length of all names together, which has no end if a module contains itself
+_LONGEST_NAMES = 2**26  # total length of all names, which would be infinite if a module contained itself
 
 
 class ScriptModule:
-    """In place of every class of an archive: the attributes of a module, which do nothing."""
+    """In place of every class of an archive: an object with the attributes of a module and no methods."""
 
     attributes: dict[Any, Any] = {}
 
@@ -39,7 +39,7 @@ def _value(value: Any, *_: Any) -> Any:
 
 
 def _names(path: str | Path) -> tuple[str, set[str]]:
-    """The folder that an archive of PyTorch has everything in, and the names below it."""
+    """The top folder of a PyTorch archive, and the names of the files in it."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     folder = names[0].partition("/")[0] if names else ""
@@ -60,7 +60,8 @@ def class_names(path: str | Path) -> set[str]:
 
 
 def stand_ins(path: str | Path) -> list[tuple[Any, str]]:
-    """What the names in the pickle of an archive lead to, for :func:`torch.serialization.add_safe_globals`."""
+    """The objects that replace the names in the pickle of an archive, for
+    :func:`torch.serialization.add_safe_globals`."""
     lists = ("build_intlist", "build_boollist", "build_doublelist", "build_tensorlist", "restore_type_tag")
     return [
         *((ScriptModule, name) for name in class_names(path)),
@@ -84,7 +85,8 @@ def opened(path: str | Path) -> Iterator[mmap.mmap]:
 def script_weights(module: Any) -> dict[str, Tensor]:
     """The tensors of a module and of those in it, by the names that they have in its state dict.
 
-    Attributes that are tensors and no parameters or buffers are among them: what is what stands in the code alone.
+    Tensors that are attributes, but neither parameters nor buffers, are included: only the code, which is not read,
+    tells them apart.
 
     Raises:
         UnpicklingError: modules that contain one another.

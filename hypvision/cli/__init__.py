@@ -1,8 +1,8 @@
 """The ``hypvision`` command: ``hypvision train CONFIG``, ``hypvision test CONFIG WEIGHTS``, ...
 
 A command is a row of :data:`COMMANDS`. Its module has ``add_NAME_arguments(parser)`` and ``run_NAME(args)``, and is a
-thin one: it reads arguments and calls the package that does the work. At its top it imports nothing that needs PyTorch,
-so that help costs nothing; :mod:`hypvision_cli`, the console script, sees to ``import hypvision`` itself.
+thin one: it reads arguments and calls the package that does the work. The module imports nothing that needs PyTorch at
+its top, so that help is fast; :mod:`hypvision_cli`, the console script, runs ``import hypvision`` itself.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """What a user should know is a sentence, without the line of code that says it."""
+    """Print a warning as a sentence, without the line of code that raised it."""
     if issubclass(category, UserWarning) and file is None:
         print(f"warning: {message}", file=sys.stderr)
     elif sys.stderr is not None:

@@ -12,8 +12,7 @@ def add_app_arguments(parser: Parser) -> None:
     parser.add_argument("--gallery", metavar="DIR", help=text)
     text = "network address to listen at (default: 127.0.0.1, which this machine alone reaches; 0.0.0.0: all)"
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help=text)
-    text = "default: the first free one from 7860"
-    parser.add_argument("--port", type=whole(1, 65535), metavar="N", help=text)
+    parser.add_argument("--port", type=whole(1, 65535), metavar="N", help="default: the first free one from 7860")
     text = "largest file to upload, in megabytes (default: 20)"
     parser.add_argument("--max-upload", type=whole(1, 10_000), default=20, metavar="MB", help=text)
     add_device_argument(parser)

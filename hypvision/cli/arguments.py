@@ -1,4 +1,4 @@
-"""What the parsers of all commands share: errors with "did you mean", numbers with limits, outputs that are checked."""
+"""Shared by the parsers of all commands: errors that suggest a similar name, numbers with limits, checks of outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Parser(ArgumentParser):
-    """A parser whose errors offer what was meant, and that knows which arguments are outputs."""
+    """A parser that suggests similar names in its errors and knows which arguments are outputs."""
 
     def __init__(self, **options: Any):
         super().__init__(allow_abbrev=False, **options)
@@ -36,8 +36,8 @@ class Parser(ArgumentParser):
         return action
 
     def inputs(self, args: Namespace) -> Iterator[str]:
-        """What may be a file that the command reads: every text that is not an output, also after ``KEY=`` and
-        ``NAME:``."""
+        """The arguments that may be files which the command reads: all strings that are not outputs, also after
+        ``KEY=`` and ``NAME:``."""
         for name, value in vars(args).items():
             if name not in self._outputs:
                 for text in value if isinstance(value, list) else [value]:
@@ -160,11 +160,7 @@ def add_texts_argument(parser: _ActionsContainer, what: str, required: bool = Fa
 
 
 def texts_of(args: Namespace) -> list[str]:
-    """The texts that ``--texts`` means, each once.
-
-    Raises:
-        HypvisionError: a file that is not there, or without texts.
-    """
+    """The texts that ``--texts`` means, each once."""
     from hypvision.files import names_file, read_lines
 
     every: list[str] = []
@@ -188,11 +184,7 @@ def add_device_argument(parser: ArgumentParser) -> None:
 
 
 def device_of(args: Namespace) -> str:
-    """The device that ``--device`` means.
-
-    Raises:
-        HypvisionError: no GPU is there.
-    """
+    """The device that ``--device`` means."""
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0

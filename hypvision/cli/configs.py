@@ -55,7 +55,7 @@ def run_exec(args: Namespace) -> None:
         ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:  # ValueError: the bytes are not text
         raise HypvisionError(
-            f"'{args.script}' is no Python script: {error}. Give the path of a Python file."
+            f"'{args.script}' is not a Python script: {error}. Give the path of a Python file."
         ) from error
     before = sys.argv, sys.path
     sys.argv, sys.path = [str(path), *args.arguments], [str(path.resolve().parent), *sys.path]

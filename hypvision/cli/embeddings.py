@@ -172,8 +172,7 @@ def _caption(frame: Frame) -> str:
 def add_metric_hierarchy_arguments(parser: Parser) -> None:
     _add_model_arguments(parser, timm=False)
     parser.add_argument("--split", choices=["train", "test", "both"], default="both", help="which data (default: both)")
-    text = "images of a class (default: 100)"
-    parser.add_argument("--per-class", type=whole(1), default=100, metavar="N", help=text)
+    parser.add_argument("--per-class", type=whole(1), default=100, metavar="N", help="images of a class (default: 100)")
     text = "folder of the results (default: hierarchy)"
     parser.add_output("--out", what="folder", default="hierarchy", metavar="DIR", help=text)
     parser.add_argument("--data-root", metavar="DIR", help="folder of the data, if not the config's")

@@ -32,8 +32,7 @@ def add_fewshot_arguments(parser: Parser) -> None:
     parser.add_argument("--shots", nargs="+", type=whole(1), metavar="K", help="default: those of the protocol")
     parser.add_argument("--source", default="imagenet", metavar="NAME", help="training data of cross and dg")
     add_clip_argument(parser, "the CLIP (default: ViT-B-16:openai)", "ViT-B-16:openai")
-    text = "side of the images (default: that of the CLIP)"
-    parser.add_argument("--size", type=whole(8), metavar="PX", help=text)
+    parser.add_argument("--size", type=whole(8), metavar="PX", help="side of the images (default: that of the CLIP)")
     text = "steps of each training instead of the published recipe's"
     parser.add_argument("--steps", type=whole(1), metavar="N", help=text)
     parser.add_argument("--epochs", type=whole(1), metavar="N", help="epochs instead of the published recipe's")
@@ -144,7 +143,7 @@ def settings_of(args: Namespace):
 
 
 def run_one(spec, settings, out) -> dict[str, float]:
-    """One cell, told in a line; a process of its own may call it."""
+    """Train and test one cell of the grid and print its result in a line; may be called in a separate process."""
     import hypvision.tasks  # noqa: F401 - registers what configs name
     from hypvision.engine.checks import readable_errors
     from hypvision.tasks.few_shot_benchmark import run_cell

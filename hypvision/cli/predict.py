@@ -29,7 +29,7 @@ WRITES = ("json", "csv", "overlay", "labels")
 
 
 def add_sources_arguments(parser: Parser, metavar: str = "SOURCE", needed: bool = True) -> None:
-    """What is looked at, shared by the commands that look at images."""
+    """The arguments that name images and videos, shared by several commands."""
     text = "image, folder of images (without its sub-folders), glob pattern, list of paths (.txt), or video"
     parser.add_argument("images", nargs="+" if needed else "*", metavar=metavar, help=text)
     text = "take every N-th frame of a video (default 1)"
@@ -136,7 +136,7 @@ def run_predict(args: Namespace) -> None:
 
 @contextmanager
 def _blaming(options: list[str]) -> Iterator[None]:
-    """What a library says about a value that it did not expect, as an error of the options that changed its config."""
+    """Turn an error of a library about an unexpected value into an error about the options that changed its config."""
     try:
         yield
     except Exception as error:

@@ -92,7 +92,7 @@ def _device(args: Namespace) -> str:
 
 
 def _chosen(args: Namespace, name: str) -> Any:
-    """What a figure trains, checked before hours of training."""
+    """The trainings of a figure, checked before they start, because they take hours."""
     from hypvision.scaling.experiments import experiment, narrowed
     from hypvision.scaling.sweep import open_results
 
@@ -237,9 +237,9 @@ def _run_tokens(args: Namespace, source: str) -> None:
         try:
             ids = np.load(check_regular(path), mmap_mode="r", allow_pickle=False).reshape(-1)
         except (ValueError, EOFError) as error:
-            raise HypvisionError(f"'{path}' is no array of NumPy: {error}.") from error
+            raise HypvisionError(f"'{path}' is not a NumPy array: {error}.") from error
         if ids.dtype.kind not in "iu" or (len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < 2**24):
-            raise HypvisionError(f"'{path}' has {ids.dtype} numbers; ids of tokens are whole numbers below 2^24.")
+            raise HypvisionError(f"'{path}' has {ids.dtype} numbers; token ids must be integers below 2^24.")
 
         def as_int64(part: Any) -> Any:
             return part.astype(np.int64)
@@ -268,7 +268,7 @@ def _tokenizer(path: str) -> Any:
     try:
         return tokenizers.Tokenizer.from_file(path)
     except Exception as error:  # tokenizers raises bare exceptions
-        raise HypvisionError(f"'{path}' is no tokenizer.json: {error}.") from error
+        raise HypvisionError(f"'{path}' is not a tokenizer.json: {error}.") from error
 
 
 def _run_fit(args: Namespace, path: str) -> None:
@@ -330,4 +330,4 @@ def _read_heads(path: Path) -> list[dict[str, Any]]:
     from hypvision.records import read_table
     from hypvision.scaling.language_models import Head
 
-    return [row._asdict() for row in read_table(Head, path)] if path.exists() else []
+    return [row._asdict() for _, row in read_table(Head, path)] if path.exists() else []

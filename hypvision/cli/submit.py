@@ -1,8 +1,9 @@
-"""Many independent cells of work: in this process, in several, or handed to submitit, on this machine or on SLURM.
+"""Run many independent jobs, called cells: in this process, in several processes, or by submitit on this machine or on
+SLURM.
 
 A grid of few-shot runs, a sweep over a toy model: every cell is a call of its own that writes its own files. A command
-lists its cells, says which are finished, and :func:`run_cells` does the rest. A cell that fails is reported and keeps
-no other from running; an interruption ends what is running.
+lists its cells, says which are finished, and :func:`run_cells` does the rest. A cell that fails is reported, and the
+others still run. An interruption ends all running cells.
 
 >>> outcome = run_cells([Cell("dtd/seed1", train, ("dtd", 1))], finished=lambda key: Path(out, key, "done").exists())
 >>> outcome.check()
@@ -29,7 +30,7 @@ from hypvision.errors import HypvisionError, explain_machine, require
 
 CLUSTERS = ("local", "slurm")
 _POLL_SECONDS = 0.5
-# What pickle raises for a result that cannot be sent or received.
+# The errors that pickle raises if a result cannot be sent or received.
 _PICKLING = (pickle.PickleError, AttributeError, ImportError, TypeError, ValueError, RuntimeError)
 
 
@@ -42,7 +43,7 @@ class Cell(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of the cells, by their keys: what they returned, why they failed, and which were finished before."""
+    """The outcome of the cells by their keys: results, errors, and the cells that were finished before."""
 
     results: dict[str, Any]
     failures: dict[str, str]
@@ -105,7 +106,7 @@ def run_cells(
     Args:
         cells: what to run.
         finished: whether the cell of this key need not run; asked once a cell, before the first one runs.
-        jobs: how many at a time. None: one, in this process, or all that SLURM lets run.
+        jobs: how many at a time. None: one in this process, or with SLURM as many as its queue allows.
         submit: None, or one of :data:`CLUSTERS` for submitit.
         folder: where submitit keeps its files; only written to with ``submit``.
         options: parameters of submitit's executor.

@@ -70,10 +70,12 @@ def whole_label(value: Any) -> int | None:
     return int(value)
 
 
-def check_classes(pairs: Iterable[tuple[Any, Any]], where: str, remedy: str, twins: bool = False) -> dict[Any, str]:
-    """Class names by label, of pairs of a label and a name, which may repeat themselves; raises an error unless each
-    label has one name and each name one label (``twins``: labels may share a name, as two pairs of ImageNet's classes
-    do). ``where`` (the source, "The class list 'names.txt'") and ``remedy`` are parts of the message."""
+def check_classes(
+    pairs: Iterable[tuple[Any, Any]], where: str, remedy: str, shared_names: bool = False
+) -> dict[Any, str]:
+    """Class names by label, from pairs of a label and a name; a pair may occur several times. Raises an error if a
+    label has two names, or a name two labels (``shared_names``: labels may share a name, as two pairs of ImageNet's
+    classes do). ``where`` (the source, such as "The class list 'names.txt'") and ``remedy`` are used in the message."""
     names: dict[Any, str] = {}
     for label, name in pairs:
         if not isinstance(name, str) or not name.strip():
@@ -84,7 +86,7 @@ def check_classes(pairs: Iterable[tuple[Any, Any]], where: str, remedy: str, twi
             )
     labels: dict[str, Any] = {}
     for label, name in names.items():
-        if labels.setdefault(name, label) != label and not twins:
+        if labels.setdefault(name, label) != label and not shared_names:
             raise HypvisionError(
                 f"{where} has '{name}' more than once, for the labels {labels[name]} and {label}, which the name "
                 f"cannot distinguish. {remedy}"
@@ -109,9 +111,9 @@ def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
     """Class names from a list, a file, or a list that comes with the package.
 
     Args:
-        source: names; the name of one of :data:`CLASS_LISTS`; ``"imagenet"``, the 1,000 names that open_clip has in the
-            order of the labels, of which two pairs are equal; a ``.txt`` file with a name a line; or a ``.json`` file
-            with a list of names or a dict from names (or numbers) to numbers (or names).
+        source: names; the name of one of :data:`CLASS_LISTS`; ``"imagenet"``, open_clip's 1,000 names in the order of
+            the labels, of which two pairs are equal; a ``.txt`` file with a name a line; or a ``.json`` file with a
+            list of names or a dict from names (or numbers) to numbers (or names).
 
     Raises:
         HypvisionError: there is no such file or list, it has no names or more than :data:`MAX_CLASSES`, or two
@@ -145,7 +147,7 @@ def _read(path: Path) -> list[tuple[Any, Any]]:
     if not os.path.isfile(path):
         raise HypvisionError(f"{why_no_file(path, 'class list')} {advice}")
     if path.suffix.lower() not in SUFFIXES:
-        raise HypvisionError(f"The file '{path}' is no class list, by its suffix '{path.suffix}'. {advice}")
+        raise HypvisionError(f"The file '{path}' cannot be a class list: its suffix is '{path.suffix}'. {advice}")
     if path.suffix.lower() != ".json":
         return list(enumerate(read_lines(path, "the class list")))
     try:

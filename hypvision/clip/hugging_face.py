@@ -65,7 +65,7 @@ def _convert(weights: Mapping[str, Tensor], backwards: bool) -> dict[str, Tensor
             new = _renamed(name, table(_PLAIN))
         if new is None:
             side = "open_clip's CLIP" if backwards else "Hugging Face's CLIPModel"
-            raise HypvisionError(f"'{name}' is no weight of {side}, so the checkpoint cannot be converted.")
+            raise HypvisionError(f"'{name}' is not a weight of {side}, so the checkpoint cannot be converted.")
         found[new] = value
     return found
 

@@ -33,9 +33,9 @@ class HyperbolicCLIP(CLIP):
 
     Args:
         geometry: ``"lorentz"`` (MERU, HyCoCLIP) or ``"sphere"`` (the CLIP baselines, which learn no curvature).
-        learn_curvature: False keeps the curvature at its start.
-        vision_heads: of the ViT's attention; MoCo v3's small one has 12, timm's has 6.
-        others: of :class:`open_clip.model.CLIP`, like the first three.
+        learn_curvature: False: the curvature stays at its initial value.
+        vision_heads: number of attention heads of the ViT; MoCo v3's small ViT has 12, timm's has 6.
+        others: the first three and all other arguments are those of :class:`open_clip.model.CLIP`.
     """
 
     root: Tensor | None
@@ -78,7 +78,7 @@ class HyperbolicCLIP(CLIP):
 
     @property
     def space(self) -> Space:
-        """Where the embeddings lie, with the curvature and the factors of the moment."""
+        """The space of the embeddings, with the present curvature and scales."""
         if self.geometry == "sphere":
             return Sphere(self.root)
         factors: dict[Modality, Tensor] = {
@@ -114,7 +114,7 @@ class HyperbolicCLIP(CLIP):
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Multiply the factors of the features into the projections; the embeddings stay."""
+        """Multiply the scales of the features into the projections, which does not change the embeddings."""
         if self.geometry == "lorentz":
             visual: Any = self.visual
             image_projection = visual.proj if getattr(visual, "trunk", None) is None else visual.head.proj.weight

@@ -54,8 +54,8 @@ def from_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """State dict of :class:`HyperbolicCLIP` from an official one.
 
     Raises:
-        HypvisionError: it normalises its images otherwise than by ImageNet's mean and standard deviation, or lacks some
-            of the scalars, or has one outside of its interval.
+        HypvisionError: its images are not normalised by ImageNet's mean and standard deviation, a scalar is missing, or
+            one lies outside of its interval.
     """
     found = {}
     for name, value in weights.items():
@@ -89,11 +89,11 @@ def to_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def check_scalars(weights: Mapping[str, Tensor], geometry: str, source: Any = None, whole: bool = True) -> None:
-    """Refuse weights, by our names, of another geometry than the model, or with a scalar outside of its interval;
-    ``whole``: they are those of a whole model, so that all scalars must be there.
+    """Raise an error if the weights, under our names, belong to another geometry than the model's, or have a scalar
+    outside of its interval; ``whole``: they are those of a whole model, so that no scalar may be missing.
 
     Raises:
-        HypvisionError: says which, and names the ``source``.
+        HypvisionError: the weights do not fit; the message says which, and names the ``source``.
     """
     place = "The checkpoint" if source is None else f"'{source}'"
     there = [name for name in SCALARS if name in weights]
@@ -137,7 +137,7 @@ def root_of(content: Mapping[str, Any], width: int, source: Any) -> Tensor | Non
     """The root of traversals in the file of a CLIP baseline, ``(width,)`` of unit length; None if it has none.
 
     Raises:
-        HypvisionError: it is no such vector.
+        HypvisionError: the value is not such a vector.
     """
     if (root := content.get("root")) is None:
         return None
@@ -151,7 +151,8 @@ def root_of(content: Mapping[str, Any], width: int, source: Any) -> Tensor | Non
 
 
 def variant(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-    """The CLIP model of a state dict by our names. A HyCoCLIP is a MERU that was trained otherwise."""
+    """The CLIP model of a state dict by our names. The weights of HyCoCLIP and MERU cannot be told apart: the two
+    differ only in their training."""
     width, family = len(weights["visual.trunk.norm.weight"]), "meru" if "curv" in weights else "clip"
     sizes = {384: "s", 768: "b", 1024: "l"}
     if width not in sizes:

@@ -33,16 +33,17 @@ class Memo:
         ``make``.
 
         Args:
-            tensors: what the value depends on; stored with it, so that no new tensor can reuse an address.
+            tensors: the tensors that the value depends on; they are stored with it, so that no new tensor can get the
+                address of an old one.
             make: computes the value.
-            key: what else it depends on, compared by ``==``.
+            key: other values that the result depends on, compared by ``==``.
         """
         if torch.compiler.is_compiling():  # a compiled graph cannot read versions of tensors
             with torch.no_grad():
                 return make()
         state = (key, [(id(tensor), _version(tensor)) for tensor in tensors])
         if state != self._state:
-            # No inference tensor, because the value may be used under no_grad later.
+            # Do not return an inference tensor: the value may be used in a computation with gradients later.
             with torch.inference_mode(False), torch.no_grad():
                 self._value = make()
             self._state, self._tensors = state, list(tensors)

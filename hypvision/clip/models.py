@@ -137,7 +137,8 @@ class CLIPBundle(NamedTuple):
         return self.space.embed(encode_text(self.model, self.tokenizer(list(texts)).to(self.device)), "text")
 
     def similarity(self, images: Tensor, texts: Tensor) -> Tensor:
-        """Similarities (B, T) of points, which order as the distances do: cosine, or Lorentzian inner product."""
+        """Similarities (B, T) of points, in the order of the negative distances: cosines, or Lorentzian inner
+        products."""
         return self.space.similarity(images, texts)
 
 
@@ -148,7 +149,7 @@ def create_clip(
 
     Args:
         name: of open_clip (``ViT-B-32``, ``ViT-B-16``, ``ViT-L-14``, ``ViT-L-14-336``, ``ViT-B-16-SigLIP``, ...) or of
-            :data:`ARCHITECTURES`; or where a model of open_clip's form lies with its config and its weights:
+            :data:`ARCHITECTURES`; or the place of a model in open_clip's format, with its config and weights:
             ``hf-hub:USER/REPO``, ``local-dir:PATH``.
         pretrained: a tag of open_clip (``"openai"``), a checkpoint (a file, also OpenAI's own and those of Hugging
             Face's ``CLIPModel``; ``"zoo:NAME"``, a release, an address with its sum; see
@@ -156,10 +157,10 @@ def create_clip(
             its own.
         load_weights: False builds the network for these weights (activation and normalisation too) without fetching
             them, because a checkpoint will supply them.
-        options: for :func:`open_clip.create_model`, of the models of this project those that change the architecture
-            (``force_quick_gelu``, ``force_image_size``, ``force_context_length``, ...). What the weights of a tag need
-            is set by itself: QuickGELU, mean, std, interpolation and resizing; so is QuickGELU for OpenAI's own files.
-            Other files do not say their activation: give ``force_quick_gelu=True`` or a name such as
+        options: arguments of :func:`open_clip.create_model`; the models of this project take those that change the
+            architecture (``force_quick_gelu``, ``force_image_size``, ``force_context_length``, ...). For the weights of
+            a tag, QuickGELU, mean, std, interpolation and resizing are set automatically; so is QuickGELU for OpenAI's
+            own files. Other files do not contain their activation: give ``force_quick_gelu=True`` or a name such as
             ``ViT-B-16-quickgelu`` if they need it.
     """
     open_clip = require("open_clip", "clip")
@@ -216,7 +217,7 @@ def create_clip(
 
 
 def image_size(name: str, **options: Any) -> int | tuple[int, int]:
-    """Side, or height and width, of the images that a CLIP model takes; it is not made. Arguments as of
+    """Side, or height and width, of the images that a CLIP model takes; the model is not built. Arguments as of
     :func:`create_clip`, of which only the name and ``force_image_size`` count."""
     folder = config_folder(name) if is_repository(name) else None
     size = architecture(name, folder, options)["vision_cfg"]["image_size"]
@@ -279,7 +280,7 @@ def _check_options(name: str, config: Mapping[str, Any], options: Mapping[str, A
 
 
 def _check_towers(name: str, config: Mapping[str, Any]) -> None:
-    """Refuse towers that take hours to build or more memory than there is, before they fill it."""
+    """Raise an error for towers that would take hours to build or more memory than this machine has."""
     numbers = 0.0
     for part in ("vision_cfg", "text_cfg"):
         tower = dict(width=0, context_length=77, vocab_size=49408, image_size=224, patch_size=16) | dict(config[part])
@@ -399,7 +400,7 @@ _CLIP = re.compile(r"clip\.(.+)")  # how a training of hypvision names the weigh
 
 def clip_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename weights of Hugging Face's ``CLIPModel`` and of the official MERU and HyCoCLIP to open_clip's names and
-    expand a trimmed token table; leave others."""
+    expand a trimmed token table; other weights are returned unchanged."""
     weights = expand_tokens(weights)
     if is_official(weights):
         return from_official(weights)
@@ -412,7 +413,7 @@ def read_clip(path: Path) -> dict[str, Tensor]:
 
 
 def _load(model: Any, path: Path, resize: bool) -> None:
-    """Load weights of any origin, renamed by open_clip's own steps; ``resize``: and resized."""
+    """Load weights of any origin, renamed by open_clip's own functions and, with ``resize``, resized."""
     from open_clip import convert
     from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
 

@@ -1,4 +1,4 @@
-"""What ``--clip NAME[:WEIGHTS]`` means, the same in every command.
+"""The meaning of ``--clip NAME[:WEIGHTS]``, which is the same in every command.
 
 >>> create_clip(**clip_options("ViT-B-16:openai"))        # open_clip's, with a tag or a file
 >>> create_clip(**clip_options("meru-vit-s-16:redcaps"))  # MERU, HyCoCLIP and their baselines
@@ -35,8 +35,8 @@ def parse_name(text: str) -> tuple[str, str | None]:
 def clip_options(text: str) -> dict[str, Any]:
     """``NAME[:WEIGHTS]`` as arguments of :func:`~hypvision.clip.models.create_clip`.
 
-    ``NAME:none`` has random weights. A name alone has its own weights: those of a repository, folder, record or file,
-    or the only ones that are published.
+    ``NAME:none`` has random weights. A name without WEIGHTS means the weights of that repository, folder, record or
+    file, or the only published weights of that network.
     """
     if text.startswith(("zoo:", "file:")) or text in builtin_index().records:
         _, record = find(text)

@@ -33,7 +33,8 @@ TUNING = ("adapter", "attention", "text", "image", "full", "frozen")
 def set_tuning(model: nn.Module, mode: str) -> None:
     """Choose which parameters of an open_clip model train: one of :data:`TUNING`.
 
-    ``"attention"`` trains the query and value rows of every packed projection; the key rows get gradients of zero.
+    ``"attention"`` trains the query and value rows of every packed projection; the gradients of the key rows are set to
+    zero.
     """
     one_of(TUNING, tune=mode)
     model.requires_grad_(mode == "full")
@@ -208,11 +209,11 @@ class OpenVocabularyCLIP(nn.Module):
 
 
 def equal_pairs(text: Tensor) -> list[tuple[int, int]]:
-    """Pairs of classes whose embeddings (T, P, E), averaged over P, are the same to round-off of float32: the first of
-    those that are the same, with each of the others."""
+    """Pairs of classes whose embeddings (T, P, E), averaged over P, are equal up to rounding errors of float32: in each
+    group of equal embeddings the first class, paired with each of the others."""
     mean = F.normalize(text.float().mean(1), dim=-1)
     pairs: list[tuple[int, int]] = []
-    for start in range(0, len(mean), 1024):  # all at once would need 40 GB for 100,000 classes
+    for start in range(0, len(mean), 1024):  # one matrix of all pairs would need 40 GB for 100,000 classes
         same = (mean[start : start + 1024] @ mean[: start + 1024].T > 1 - 1e-6).tril(start - 1)
         rows = same.any(1).nonzero().flatten()
         pairs += zip(same[rows].int().argmax(1).tolist(), (rows + start).tolist())

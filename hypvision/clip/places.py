@@ -41,7 +41,7 @@ def is_repository(name: str) -> bool:
 
 
 def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence[str]) -> Path:
-    """The file of weights that are not an open_clip tag; it may be missing if it is not needed."""
+    """The file of weights that are not an open_clip tag; the file may be missing if it is not needed."""
     text = str(pretrained)
     if re.fullmatch(r"hf-hub:[^#]+#.+\.(pth?|bin|safetensors)", text):
         return fetch_published(text, name, needed)
@@ -71,7 +71,7 @@ def config_folder(name: str) -> Path:
     if scheme == "local-dir":
         folder = Path(place).expanduser()
         if not (folder / _CONFIG).is_file():
-            what = f"has no {_CONFIG}" if folder.is_dir() else "is no folder"
+            what = f"has no {_CONFIG}" if folder.is_dir() else "is not a folder"
             raise HypvisionError(
                 f"The CLIP model '{name}' cannot be read: '{folder}' {what}. Give a folder with {_CONFIG} and weights."
             )
@@ -135,7 +135,8 @@ def _files(place: str) -> tuple[str, list[str]]:
 
 
 def fetch_published(place: str, name: str, needed: bool) -> Path:
-    """The file at an address without a known sum, or ``hf-hub:USER/REPO#FILE``; its name alone if it is not needed."""
+    """The file at an address without a known sum, or of ``hf-hub:USER/REPO#FILE``; only its name if the file is not
+    needed."""
     if not needed:
         return Path(place.rpartition("/")[2].rpartition("#")[2])
     if place.startswith("hf-hub:"):
@@ -175,7 +176,7 @@ def _is_kept(place: str) -> bool:
 
 @contextmanager
 def offering() -> Iterator[None]:
-    """Add to an error of fetching the CLIP models that need no network."""
+    """Extend the error of a failed download by the list of CLIP models that are on this machine."""
     try:
         yield
     except HypvisionError as error:

@@ -1,4 +1,4 @@
-r"""How far from the origin CLIP's embeddings lie on the ball, before and after tuning.
+r"""Hyperbolic radii of CLIP's embeddings, the distances from the origin of the ball, before and after tuning.
 
 An embedding z is a tangent vector at the origin; :math:`\mathrm{Rad}(\exp_0(z)) = (2/\sqrt c)\,\mathrm{artanh}(\sqrt c
 |\exp_0(z)|) = 2 |z|`, whatever c is. The paper's Fig. 2 and 5 do not say which convention they plot:
@@ -90,8 +90,8 @@ def radius_statistics(radii: Tensor) -> dict[str, float]:
 def scale_sweep(clip: CLIPBundle, classes: Sequence[str], factors: Sequence[float], **how) -> dict[float, float]:
     """Mean text radius when every adapted S of the text tower is multiplied by a factor; the weights are restored.
 
-    Fig. 5 varies the radius by means that the paper does not describe. Text embeddings are made unit length before they
-    are compared, so scaling *them* would change nothing; scaling S changes what the attention computes.
+    The paper does not describe how its Fig. 5 varies the radius. Text embeddings are made unit length before they are
+    compared, so scaling *them* would change nothing; scaling S changes what the attention computes.
     """
     blocks = [
         p for name, p in clip.model.named_parameters() if ".hyperclip." in name and not name.startswith("visual.")
@@ -125,8 +125,8 @@ def measure_radii(
     **how,
 ) -> dict[str, Tensor]:
     """Radii of the texts of named class lists (``"text NAME"``) and, if there are image files, of these (``"images"``)
-    and their ``"patches"``, resized and cut as the model sees them; the messages of those that cannot be read are added
-    to ``failed`` (None: they raise), and ``how`` goes to :func:`hyperbolic_radius`."""
+    and their ``"patches"``, resized and cut as the model sees them; the messages of images that cannot be read are
+    added to ``failed`` (None: they raise an error), and ``how`` is passed to :func:`hyperbolic_radius`."""
     radii = {f"text {name}": text_radii(clip, names, **how) for name, names in class_lists.items()}
     if images:
         view = view_of(clip.model)

@@ -1,6 +1,7 @@
 """Classes of boxes and masks from CLIP's dense embeddings: pooling, similarity to texts, fusion with trained scores.
 
-The fusion is that of F-VLM (Kuo et al., ICLR 2023): a trained head is better where it was trained, CLIP elsewhere.
+The fusion is that of F-VLM (Kuo et al., ICLR 2023): the trained head is better on classes that it was trained on, CLIP
+on all others.
 """
 
 from __future__ import annotations

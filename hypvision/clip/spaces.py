@@ -27,7 +27,7 @@ class Space(Protocol):
     """The interface of an embedding space; ``d`` is the length of a point."""
 
     def embed(self, features: Tensor, modality: Modality) -> Tensor:
-        """Points ``(..., d)`` of what the projection of a tower gives ``(..., E)``; float32 at least, under autocast
+        """Points ``(..., d)`` for the outputs ``(..., E)`` of a tower's projection; float32 at least, under autocast
         too."""
 
     def to_average(self, features: Tensor) -> Tensor:
@@ -65,9 +65,10 @@ class Sphere(Space):
     """Unit vectors around a root, as of CLIP.
 
     Args:
-        root: ``(d,)``, a unit vector: the embedding of the empty text. Radii, cones and walks need it.
+        root: ``(d,)``, a unit vector: the embedding of the empty text. Radii, cones and walks need a root.
         measure: of radii: ``"distance"``, ``|e - r|``, as the metrics of HierarCaps take it; ``"cosine"``,
-            ``1 - e . r``, as its traversal does. The order is the same; even steps are not.
+            ``1 - e . r``, as its traversal does. Both measures give the same order of texts, but evenly spaced radii
+            are not the same.
         epsilon: of the cones, see :func:`hypvision.losses.cone_half_aperture`.
     """
 
@@ -164,8 +165,8 @@ class Hyperboloid(Space):
         return lorentz.dist0(x, self.c)
 
     def similarity(self, x: Tensor, y: Tensor) -> Tensor:
-        # The Lorentzian inner product, which orders as the distance does, by one matrix product. bfloat16 would change
-        # the order of points far from the origin.
+        # The Lorentzian inner product, by one matrix product; it gives the same order as the negative distance.
+        # bfloat16 would change the order of points far from the origin.
         with torch.autocast(x.device.type, enabled=False):
             return torch.cat([-x[..., :1], x[..., 1:]], -1) @ y.T
 
@@ -183,7 +184,7 @@ class Hyperboloid(Space):
 
 
 def space_of(model: nn.Module) -> Space:
-    """The space of a CLIP model's embeddings; with its curvature of the moment, through which gradients flow."""
+    """The space of a CLIP model's embeddings, with its present curvature, through which gradients flow."""
     found: Any = getattr(model, "space", None)
     return Sphere() if found is None else cast(Space, found)
 

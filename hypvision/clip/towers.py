@@ -2,8 +2,7 @@
 
 :func:`encode_text` cuts texts to the longest one, which changes nothing under a causal mask and saves most of the
 work; :func:`encode_dense` gives an embedding for every patch, as CAT-Seg takes them from CLIP. The three functions
-accept learned tokens (:class:`PromptTokens`) that join the sequences at given blocks; :func:`set_prompts` makes a model
-supply them in every call.
+accept learned tokens (:class:`PromptTokens`) that join the sequences at given blocks.
 """
 
 from __future__ import annotations
@@ -168,28 +167,10 @@ class PromptTokens:
                 )
 
 
-def set_prompts(model: nn.Module, provider: Callable[[str], PromptTokens | None] | None) -> None:
-    """Make :func:`encode_text`, :func:`encode_image` and :func:`encode_dense` use prompts in each call.
-
-    open_clip's own ``model.encode_text`` and ``model.encode_image`` ignore them.
-
-    Args:
-        model: an open_clip model.
-        provider: gives the tokens of the tower ``"text"`` or ``"vision"``, or None for none; a method of a module, for
-            instance, so that copies of the model have their own. None removes the provider.
-    """
-    model.__dict__.pop("prompt_provider", None)
-    if provider is not None:
-        model.__dict__["prompt_provider"] = provider
-
-
 class _Sequence:
     """Inserts prompts into tokens (B, L, width) that pass through a tower."""
 
-    def __init__(self, model: nn.Module, tower: Tower, prompts: PromptTokens | None):
-        provider = model.__dict__.get("prompt_provider")
-        if prompts is None and provider is not None:
-            prompts = provider(tower.modality)
+    def __init__(self, tower: Tower, prompts: PromptTokens | None):
         prompts = PromptTokens({}) if prompts is None else prompts
         prompts.check(tower)
         self.layers, self.overwrite = prompts.layers, prompts.overwrite
@@ -226,14 +207,14 @@ def encode_text(
     prompts: PromptTokens | None = None,
     embeddings: Tensor | None = None,
 ) -> Tensor:
-    """Text embeddings (T, E) as ``model.encode_text`` gives them, for less work.
+    """Text embeddings (T, E), equal to those of ``model.encode_text`` and faster to compute.
 
     Args:
         model: an open_clip model.
         tokens: (T, L) token numbers.
         normalize: to points of :func:`hypvision.clip.spaces.space_of`; CLIP's have unit length.
-        cut: drop the padding after the longest text where a causal mask makes that exact.
-        prompts: learned tokens; default: what the model gives (:func:`set_prompts`).
+        cut: drop the padding after the longest text, if the mask is causal, so that the result is the same.
+        prompts: learned tokens; default: none.
         embeddings: (T, L, width) in place of those of the tokens, which still say where a text ends; for learned words
             anywhere in it.
 
@@ -243,7 +224,7 @@ def encode_text(
     text, pool = text_part(model), _pool(text_part(model))
     _set_quantised_dtype(text)
     tower = next((tower for tower in find_towers(model) if tower.modality == "text"), None)
-    sequence = None if tower is None else _Sequence(model, tower, prompts)
+    sequence = None if tower is None else _Sequence(tower, prompts)
     prompted = prompts is not None or embeddings is not None or (sequence is not None and bool(sequence.layers))
     cut = cut and _can_be_cut(text)
     if not prompted and not cut:
@@ -267,7 +248,7 @@ def encode_text(
                 "positions of the text tower. Use shorter texts or fewer prompt tokens."
             )
         x = x + positions[: x.shape[1]]
-    else:  # texts always have the full context length
+    else:  # texts have the full context length
         x = sequence.enter(0, x + positions[: x.shape[1]])
 
     def pooled() -> Tensor:
@@ -294,10 +275,10 @@ def encode_packed(model: nn.Module, tokens: Tensor, normalize: bool = False) -> 
     """:func:`encode_text` without padding: texts are packed into sequences of about as many tokens as the tower is wide
     (there attention costs a sixth of a block), and each attends only to itself.
 
-    Models with prompts, and those whose text tower is not causal and pooled at the end of a text, pad their texts.
+    Models whose text tower is not causal and pooled at the end of a text pad their texts.
     """
     text = text_part(model)
-    if not _can_be_cut(text) or model.__dict__.get("prompt_provider") is not None:
+    if not _can_be_cut(text):
         return encode_text(model, tokens, normalize)
     lengths = _end(text, tokens) + 1
     sequence = (lengths.cumsum(0) - 1) // text.positional_embedding.shape[1]
@@ -331,7 +312,7 @@ def _pool(text: Any) -> str | None:
 
 
 def _can_be_cut(text: Any) -> bool:
-    """Whether what follows the end of a text cannot change its embedding."""
+    """Whether the embedding of a text is independent of the tokens after its end."""
     return _is_causal(text) and _pool(text) in ("argmax", "eos") and not getattr(text, "use_pad_mask", False)
 
 
@@ -420,15 +401,15 @@ def encode_image(model: Any, images: Tensor, normalize: bool = False, prompts: P
         model: an open_clip model.
         images: (B, 3, H, W), normalised, of the model's size.
         normalize: to points of :func:`hypvision.clip.spaces.space_of`; CLIP's have unit length.
-        prompts: learned tokens; default: what the model gives (:func:`set_prompts`). They leave before the pooling.
+        prompts: learned tokens; default: none. They leave before the pooling.
 
     Raises:
         HypvisionError: prompts for a tower that is not a ViT, or that do not fit it.
     """
-    if prompts is None and "prompt_provider" not in model.__dict__:
+    if prompts is None:
         return model.encode_image(images, normalize=normalize)
     tower, visual = vision_tower(model), model.visual
-    trunk, last, sequence = tower.trunk, len(tower.blocks) - 1, _Sequence(model, tower, prompts)
+    trunk, last, sequence = tower.trunk, len(tower.blocks) - 1, _Sequence(tower, prompts)
     if tower.family == "timm":
         x = trunk.patch_drop(trunk._pos_embed(trunk.patch_embed(images.to(trunk.patch_embed.proj.weight.dtype))))
         x = _run_blocks(tower, trunk.norm_pre(sequence.enter(0, x)), sequence, trunk.grad_checkpointing)
@@ -449,8 +430,8 @@ def encode_image(model: Any, images: Tensor, normalize: bool = False, prompts: P
 
 
 def class_token_features(visual: Any, images: Tensor) -> Tensor:
-    """The output (B, E) of ``visual(images)``, with less work for timm's plain ViT that pools the class token: the last
-    block computes that token alone."""
+    """The output (B, E) of ``visual(images)``. For timm's plain ViT that pools the class token, the last block computes
+    only that token, which saves time."""
     trunk: Any = getattr(visual, "trunk", None)
     blocks: Any = getattr(trunk, "blocks", None)
     plain = blocks is not None and getattr(trunk, "global_pool", "") == "token" and _is_plain_timm(blocks[-1])
@@ -501,7 +482,7 @@ def encode_dense(
         images: (B, 3, H, W), normalised; sides are multiples of the patch size.
         hooks: numbers of the blocks whose patch tokens are returned too.
         checkpointing: compute the blocks again in backward instead of keeping their activations.
-        prompts: learned tokens; default: what the model gives (:func:`set_prompts`).
+        prompts: learned tokens; default: none.
 
     Returns:
         Embeddings (B, E, h, w), not normalised; the hooked maps (B, width, h, w); the embedding of the class token
@@ -517,13 +498,14 @@ def encode_dense(
         raise HypvisionError(f"The image has {height} x {width} pixels, less than one patch of {rows} x {columns}.")
     if height % rows or width % columns:
         raise HypvisionError(
-            f"The image has {height} x {width} pixels, no multiple of the patch of {rows} x {columns}. Resize it first."
+            f"The image has {height} x {width} pixels, which is not a multiple of the patch of {rows} x {columns}. "
+            "Resize it first."
         )
     if bad := [number for number in hooks if not 0 <= number < len(tower.blocks)]:
         raise HypvisionError(f"There is no image block {bad[0]}: the tower has blocks 0 to {len(tower.blocks) - 1}.")
     grid = (height // rows, width // columns)
     checkpointing = checkpointing and torch.is_grad_enabled()
-    sequence, maps = _Sequence(model, tower, prompts), dict[int, Tensor]()
+    sequence, maps = _Sequence(tower, prompts), dict[int, Tensor]()
 
     def as_map(x: Tensor) -> Tensor:
         return x[:, -grid[0] * grid[1] :].transpose(1, 2).unflatten(2, grid)

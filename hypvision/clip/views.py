@@ -26,7 +26,7 @@ class View:
         interpolation: ``"bicubic"`` or ``"bilinear"``.
         resize_mode: ``"shortest"``: the image covers the size, and its centre is cut out; ``"longest"``: it fits into
             the size, and the rest is filled; ``"squash"``: its shape becomes that of the size.
-        fill_color: from 0 to 255, of the rest.
+        fill_color: colour of the filled part, from 0 to 255.
     """
 
     size: tuple[int, int] = (224, 224)

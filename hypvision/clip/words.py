@@ -1,4 +1,4 @@
-"""Whether a CLIP knows words: those that it cannot tell apart, and those that its training never had."""
+"""Check class names for a CLIP: which of them it cannot distinguish, and which never occurred in its training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypvision.clip.open_vocabulary import OpenVocabularyCLIP, equal_pairs
 from hypvision.errors import HypvisionError
 
 # Long lists have a few classes with equal texts (ADE-847: 18 of 847); a larger share is a mistake of the user.
-_TWINS = 0.1
+_EQUAL_SHARE = 0.1
 _ADVICE = (
     "Two small CLIPs ship: shapes-s8 knows drawn shapes (disk, red star, grey ground), emoji-s16 what emoji show (cat "
     "face, fruit). For other words take one that was trained on photos, downloaded once: --clip ViT-B-16:openai."
@@ -21,19 +21,21 @@ _ADVICE = (
 
 
 def check_words(model: OpenVocabularyCLIP, names: Sequence[str]) -> None:
-    """Refuse words that a CLIP cannot tell apart or knows none of, and warn of those that it does not know.
+    """Raise an error for names that a CLIP cannot distinguish, or if it knows none of them; warn of single names that
+    it does not know.
 
     Raises:
-        HypvisionError: names have the same embedding (of a long list more than a tenth), or it was taught none.
+        HypvisionError: two names have the same embedding (in a long list: more than a tenth of them), or the model was
+            trained on none of the names.
     """
     foreign = unknown_words(model.clip, model.tokenizer, names)
     listed = ", ".join(f"'{name}'" for name in foreign[:5]) + (", ..." if len(foreign) > 5 else "")
     if len(foreign) == len(names):
         raise HypvisionError(f"This CLIP was never taught {'any of the words ' * (len(names) > 1)}{listed}. {_ADVICE}")
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a milder form of the error below
+        warnings.simplefilter("ignore")  # encode_classes warns of equal texts; the error below says more
         pairs = equal_pairs(model.encode_classes(names))
-    if len({number for pair in pairs for number in pair}) > _TWINS * len(names):
+    if len({number for pair in pairs for number in pair}) > _EQUAL_SHARE * len(names):
         pair = f"'{names[pairs[0][0]]}' from '{names[pairs[0][1]]}'"
         more = f" (and {len(pairs) - 1} more such pairs)" if len(pairs) > 1 else ""
         why = f"It was never taught {listed}. {_ADVICE}" if foreign else "Leave one out, or give it another name."
@@ -43,9 +45,9 @@ def check_words(model: OpenVocabularyCLIP, names: Sequence[str]) -> None:
 
 
 def unknown_words(clip: nn.Module, tokenizer: object, names: Sequence[str]) -> list[str]:
-    """The names with a token that the training of a CLIP never had: its row in the table of words is zero.
+    """The names with a token that never occurred in the training of a CLIP: its row of the token embedding is zero.
 
-    This holds for CLIPs that were trained here from scratch; the tables of others have no such rows.
+    Only CLIPs that were trained with hypvision from scratch have such rows.
     """
     words = getattr(getattr(clip, "text", None) or clip, "token_embedding", None)
     weight: Tensor | None = getattr(words, "weight", None)

@@ -1,6 +1,7 @@
-"""What can be wrong with the objects of an annotation file: one table for COCO's JSON, VOC's XML and other formats.
+"""Checks of the objects in an annotation file, the same for COCO's JSON, VOC's XML and other formats.
 
-An object that cannot be used is left out and counted; what leaves no doubt that the file is wrong is an error.
+An object that cannot be used is left out and counted. An object that shows that the whole file is wrong raises an
+error.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class Box(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Why a box is not learned from: the reason, as messages give it, a test of a box, and whether the box is no object
-    at all, so that it is left out of the truth of a metric too."""
+    """A reason why a box is not used in training: its text for messages, a function that tests a box, and whether the
+    box is left out of the ground truth of metrics too, because it contains no object."""
 
     reason: str
     found: Callable[[Box], bool]
@@ -61,8 +62,8 @@ FAULTS = (
 
 
 class BoxCheck:
-    """Looks at the boxes of one file or folder, and counts in ``usage`` what is left out; ``expected`` is what the four
-    numbers of a box are in the file."""
+    """Checks the boxes of one file or folder and counts in ``usage`` those that are left out; ``expected`` says, for
+    messages, what the four numbers of a box mean in the file."""
 
     def __init__(self, usage: Usage, expected: str):
         self.usage, self.expected = usage, expected
@@ -72,10 +73,8 @@ class BoxCheck:
         self._corners = True  # whether all boxes could be corners
 
     def numbers(self, where: str, values: Any, height: Any, width: Any) -> None:
-        """Refuse a box that is not four finite numbers: ``values`` of the object ``where``, in an image of this size.
-
-        Raises:
-            HypvisionError: it is none.
+        """Raise an error if ``values``, the box of the object ``where`` in an image of this size, are not four finite
+        numbers.
         """
         if not is_box(values):
             raise HypvisionError(
@@ -91,7 +90,7 @@ class BoxCheck:
             self._beyond = self._beyond or f"{where} has the box {values} in an image of {width} x {height}"
 
     def fault(self, name: str, box: Box) -> Fault | None:
-        """Why a box is left out, which is counted under the ``name`` of the object; None if it is not."""
+        """Why a box is left out, or None if it is used; boxes left out are counted under the ``name`` of the object."""
         fault = next((fault for fault in FAULTS if fault.found(box)), None)
         if fault is not None:
             self.usage.leave_out("boxes", fault.reason, name)
@@ -101,7 +100,8 @@ class BoxCheck:
         """After the last box.
 
         Raises:
-            HypvisionError: all of them lie between 0 and 1, or are corners where a width and a height are expected.
+            HypvisionError: all boxes lie between 0 and 1, or their last two numbers are a corner instead of width and
+                height.
         """
         if self._beyond and self._corners and "width" in self.expected:
             raise HypvisionError(
@@ -131,7 +131,7 @@ def whole_size(height: Any, width: Any) -> bool:
 
 
 def mask_fault(mask: Any, height: int, width: int) -> str:
-    """What is wrong with a mask of COCO's format, as the rest of the sentence "its segmentation ..."; or nothing.
+    """The fault of a mask in COCO's format, to complete the sentence "its segmentation ..."; empty if there is none.
 
     pycocotools reads beyond the end of damaged run lengths, and takes a polygon of two points for a box.
     """
@@ -215,7 +215,7 @@ def refuse_masks(faults: Iterable[tuple[str, str]], whole: str) -> None:
 
 
 def check_names(classes: Any) -> None:
-    """Raise a HypvisionError for class names that are one text, which would be taken letter by letter."""
+    """Raise a HypvisionError for class names that are a single string: each letter would become a class."""
     if isinstance(classes, str):
         raise HypvisionError(
             f"The classes of the data set are the text '{classes}', not a list of names. Python takes (\"{classes}\") "
@@ -225,16 +225,13 @@ def check_names(classes: Any) -> None:
 
 def compare_names(own: Sequence[str], classes: Sequence[str], where: str, ignored: Sequence[str] | str = ()) -> None:
     """Compare the class names of a file, ``own``, with the ``classes`` of the config, in any order. ``ignored`` names
-    of the file count for nothing; ``"others"``: all that are no classes. ``where`` names the file in the message.
-
-    Raises:
-        HypvisionError: one has a name that the other has not.
+    of the file to ignore; ``"others"``: all that are not among the classes. ``where`` names the file in the message.
     """
     extra = [name for name in own if name not in classes and ignored != "others" and name not in ignored]
     missing = [name for name in classes if name not in own]
     if extra or missing:
         lacks = [f"lacks {some(missing, 5)}"] if missing else []
-        lacks += [f"has {some(extra, 5)}, which the config has not"] if extra else []
+        lacks += [f"has {some(extra, 5)}, which the config does not list"] if extra else []
         raise HypvisionError(
             f"{where} {' and '.join(lacks)}. Classes of the config: {some(classes)}. Of the file: {some(own)}. Give "
             "the names of the file, in any order, as metainfo=dict(classes=(...)) of the data set in the config, or "
@@ -243,8 +240,8 @@ def compare_names(own: Sequence[str], classes: Sequence[str], where: str, ignore
 
 
 def name_difference(names: Sequence[str], place: str, others: Sequence[str], source: str) -> str:
-    """Which class names one side has alone, and what may be meant: ``names`` that differ from the ``others``; ``place``
-    and ``source`` say where the two are from."""
+    """A message about the class names that only one side has, with similar names: ``names`` from ``place``, ``others``
+    from ``source``."""
     mine, theirs = ([n for n in one if n not in set(other)] for one, other in ((names, others), (others, names)))
     if not mine and not theirs:
         label = next(i for i, name in enumerate(names) if name != others[i])

@@ -17,17 +17,43 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hypvision.data.chains import Chain
 from hypvision.errors import HypvisionError
-from hypvision.files import read_lines, why_no_file
+from hypvision.files import read_lines
+from hypvision.records import read_table
 
 _LONGEST = 3  # longest term in words that captions are searched for
 _SHORTEST = 3  # shortest term in letters: "a" and "in" are units in WordNet
 _MEASURES = {"basket", "bowl", "box", "bunch", "couple", "cup", "flock", "glass", "group", "herd", "image", "kind",
              "lot", "pair", "photo", "picture", "piece", "pile", "plate", "row", "set", "slice", "type"}  # fmt: skip
+
+
+_TABS: dict[str, Any] = dict(delimiter="\t", quoting=csv.QUOTE_NONE)  # the form of WordNet's export
+
+
+class _Term(NamedTuple):
+    word: str
+    broader: str
+
+
+class _Edge(NamedTuple):
+    child: str
+    parent: str
+
+
+class _Noun(NamedTuple):
+    wnid: str
+    synset: str
+    lemmas: str = ""
+
+
+class _Caption(NamedTuple):
+    image: str = ""
+    caption: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,7 +63,7 @@ class Terms:
     Attributes:
         names: of the nodes, by id.
         broader: the node above each node; where there are several, the first. Top nodes have none.
-        meaning: the node that a word means, of several its best known.
+        meaning: the node of a word; for a word with several meanings the most common one.
         top: nodes at the top of every path that chains omit because they are too general.
     """
 
@@ -54,7 +80,7 @@ class Terms:
         return children
 
     def path(self, node: str) -> list[str]:
-        """The nodes from the top to ``node``; an error if they go in a circle."""
+        """The nodes from the top to ``node``; raises an error if they form a cycle."""
         path = [node]
         while (above := self.broader.get(path[-1])) is not None:
             if above in path:
@@ -65,8 +91,8 @@ class Terms:
         return path[::-1]
 
     def siblings(self, path: Sequence[str]) -> list[str]:
-        """Nodes beside the last one of a path from the top: other children of the nearest node above it that has any;
-        of a top node the other top nodes."""
+        """Siblings of the last node of a path from the top: the other children of the nearest node above it that has
+        any; for a top node the other top nodes."""
         for below, above in zip(path[::-1], path[-2::-1]):
             if others := [child for child in self._children[above] if child != below]:
                 return others
@@ -75,16 +101,12 @@ class Terms:
 
 
 def read_terms(path: str | Path) -> Terms:
-    """A table of broader terms: a csv with the columns ``word,broader``, or the folder of a WordNet export.
-
-    Raises:
-        HypvisionError: no such file or folder, or columns that are missing; with the line.
-    """
+    """A table of broader terms: a csv with the columns ``word,broader``, or the folder of a WordNet export."""
     path = Path(path).expanduser()
     broader: dict[str, str] = {}
     if path.is_dir():
         names, meaning = _nouns(path / "nouns.tsv")
-        for line, (child, parent) in _rows(path / "edges.tsv", ("child", "parent"), "\t"):
+        for line, (child, parent) in read_table(_Edge, path / "edges.tsv", **_TABS):
             if child not in names or parent not in names:
                 raise HypvisionError(
                     f"Line {line} of '{path / 'edges.tsv'}' names a node that nouns.tsv does not have. Take intact "
@@ -92,10 +114,8 @@ def read_terms(path: str | Path) -> Terms:
                 )
             broader.setdefault(child, parent)
         return Terms(names, broader, meaning, top=4)  # the four most general: entity, physical entity, object, whole
-    for line, (word, above) in _rows(path, ("word", "broader"), ","):
-        if not word or not above:
-            raise HypvisionError(f"Line {line} of '{path}' lacks a word: 'word,broader' is expected.")
-        broader.setdefault(word, above)
+    for _, (word, above) in read_table(_Term, path):
+        broader.setdefault(word.strip(), above.strip())
     names = {word: word for word in (*broader, *broader.values())}
     return Terms(names, broader, {word.lower(): word for word in names})
 
@@ -104,7 +124,7 @@ def _nouns(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     """WordNet's nouns by their ids, and the node that each word means."""
     names: dict[str, str] = {}
     senses: dict[str, tuple[int, str]] = {}
-    for _, (node, synset, lemmas) in _rows(path, ("wnid", "synset", "lemmas"), "\t"):
+    for _, (node, synset, lemmas) in read_table(_Noun, path, **_TABS):
         words = [word.strip().replace("_", " ") for word in lemmas.split("|") if word.strip()] or [node]
         names[node] = words[0]
         for word in words:
@@ -116,29 +136,11 @@ def _nouns(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     return names, {word: node for word, (_, node) in senses.items()}
 
 
-def _rows(path: Path, columns: tuple[str, ...], delimiter: str) -> list[tuple[int, list[str]]]:
-    if not path.is_file():
-        raise HypvisionError(f"{why_no_file(path, 'table')} Its columns are {' and '.join(columns)}.")
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            if delimiter == "\t":
-                reader = csv.DictReader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
-            else:
-                reader = csv.DictReader(file, delimiter=delimiter)
-            if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
-                raise HypvisionError(
-                    f"The table '{path}' has no column '{missing[0]}'. Expected: {', '.join(columns)}."
-                )
-            return [(reader.line_num, [(row[name] or "").strip() for name in columns]) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise HypvisionError(f"The table '{path}' cannot be read: {error}. Expected: text in UTF-8.") from error
-
-
 def _term_in(caption: str, terms: Terms) -> tuple[str, str, str] | None:
     """The main term of a caption: as written, its dictionary form, and its node.
 
-    The last term of the first run of terms ("blue bird" in "a blue bird on a branch"), or what a measure is of ("ramen"
-    in "a bowl of ramen").
+    The main term of a text: the last term of the first group of terms ("blue bird" in "a blue bird on a branch"), or
+    the thing that a measure refers to ("ramen" in "a bowl of ramen").
     """
     words = re.findall(r"[\w'-]+", caption)
     found, place = None, 0
@@ -204,7 +206,10 @@ def read_captions(path: str | Path) -> list[tuple[str, str | None]]:
     """Captions and their images: a csv with the columns ``image,caption``, or a text file with a caption a line."""
     path = Path(path).expanduser()
     if path.suffix.lower() == ".csv":
-        found = [(caption, image or None) for _, (image, caption) in _rows(path, ("image", "caption"), ",") if caption]
+        rows = (row for _, row in read_table(_Caption, path))
+        found: list[tuple[str, str | None]] = [
+            (row.caption.strip(), row.image.strip() or None) for row in rows if row.caption.strip()
+        ]
     else:
         found = [(line, None) for line in read_lines(path, "the captions")]
     if not found:

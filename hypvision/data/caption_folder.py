@@ -7,7 +7,7 @@
 
 or, a line for each caption, ``{"image": "a.jpg", "caption": "a dog under a tree", "boxes": [{"box": [10, 20, 80, 90],
 "words": "a dog"}, ...]}``. Boxes are in pixels of the image as it is shown, right and bottom outside; an image may have
-several captions. :mod:`hypvision.data.shards` is for what is too large for a folder.
+several captions. :mod:`hypvision.data.shards` reads data that is too large for a folder.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def read_captions(root: str | Path) -> list[Captioned]:
     """The captions of a folder, with the boxes of each.
 
     Raises:
-        HypvisionError: no table, a line that is not as expected, an image that does not exist, a caption without words,
-            or a box outside of its image.
+        HypvisionError: the table is missing, a line has the wrong form, an image does not exist, a caption is empty, or
+            a box lies outside of its image.
     """
     root = Path(root).expanduser()
     if (table := find_captions(root)) is None:
@@ -153,7 +153,7 @@ class CaptionFolder(Dataset):
 def _of_csv(table: Path) -> list[Captioned]:
     """Lines of the same image and caption together, each with a box."""
     found: dict[tuple[str, str], list[Box]] = {}
-    for row in read_table(_Row, table):
+    for _, row in read_table(_Row, table):
         boxes = found.setdefault((row.image, row.caption), [])
         box = [row.left, row.top, row.right, row.bottom]
         given = [not math.isnan(value) for value in box] + [bool(row.words)]

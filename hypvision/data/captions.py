@@ -75,7 +75,8 @@ class Phrase:
 
 @dataclass(frozen=True)
 class Fact:
-    """That a scene shows ``subject``, maybe in ``relation`` to some ``other`` object, or (``absent``) shows none."""
+    """The statement that a scene shows ``subject``, optionally in ``relation`` to some ``other`` object, or
+    (``absent``) that it does not show it."""
 
     subject: Phrase
     relation: str | None = None
@@ -163,7 +164,8 @@ def _other_looks(looks: Phrase) -> list[Phrase]:
 
 
 def _offset(a: Described, b: Described, relation: str) -> float:
-    """By how many pixels the centre of ``a``'s box lies left of, right of, above or below that of ``b``."""
+    """The offset in pixels of the centre of ``a``'s box from that of ``b``, to the left, to the right, above and
+    below."""
     axis = 0 if relation in ("left of", "right of") else 1
     ahead = (b.box[axis] + b.box[axis + 2] - a.box[axis] - a.box[axis + 2]) / 2
     return ahead if relation in ("left of", "above") else -ahead

@@ -12,19 +12,19 @@ shapes (:func:`shape_chains`), from emoji (:func:`emoji_chains`) and from captio
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
 import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from hypvision.errors import HypvisionError
-from hypvision.files import csv_text, read_text, replacing, why_no_file
+from hypvision.files import csv_text, replacing
+from hypvision.records import read_table
 
 SEPARATOR = "=>"
 _SCHEMAS = "'positive,negative[,image_url]' or 'id,captions[,image_url]'"
@@ -45,55 +45,50 @@ class Chain:
     image: str | None = None
 
 
+class _Row(NamedTuple):
+    """A line of either schema."""
+
+    positive: str = ""
+    negative: str = ""
+    captions: str = ""
+    id: str = ""
+    image_url: str = ""
+
+
 def read_chains(path: str | Path) -> list[Chain]:
     """The chains of a file, all equally long.
 
     Texts are cut at ``=>`` and stripped; spaces within them stay.
 
     Raises:
-        HypvisionError: no such file, not a csv of one of the schemas above, chains of different lengths or of fewer
-            than two texts, an empty text; with the line.
+        HypvisionError: the file is missing or not a csv of one of the schemas above, chains have different lengths or
+            fewer than two texts, or a text is empty; the message gives the line.
     """
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise HypvisionError(f"{why_no_file(path, 'table of chains')} Give a csv or csv.gz file: {_SCHEMAS}.")
-    try:
-        reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
-        names = set(reader.fieldnames or ())
-        rows = [(reader.line_num, row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise HypvisionError(f"The chains '{path}' cannot be read: {error}. Expected: csv in UTF-8.") from error
-    if not ({"positive", "negative"} <= names or {"id", "captions"} <= names):
-        columns = ", ".join(map(str, reader.fieldnames or ["none"]))
-        raise HypvisionError(f"The chains '{path}' have the columns {columns}. Expected: {_SCHEMAS}.")
-    if len(names) < len(reader.fieldnames or ()):
-        raise HypvisionError(f"The chains '{path}' have a column twice: {', '.join(reader.fieldnames or ())}.")
-    if not rows:
-        raise HypvisionError(f"The chains '{path}' have no rows.")
     found: list[Chain] = []
-    for line, row in rows:
+    for line, row in read_table(_Row, path, advice=f"Expected: {_SCHEMAS}.", strict=True):
         where = f"Line {line} of '{path}'"
-        if None in row or None in row.values():
-            raise HypvisionError(f"{where} has {'more' if None in row else 'fewer'} fields than the header.")
-        texts = _split(row["captions" if "captions" in names else "positive"], where)
-        negatives = _split(row["negative"], where) if "negative" in names else ()
+        texts = _split(row.captions or row.positive, where)
+        negatives = () if row.captions else _split(row.negative, where)
         if negatives and len(negatives) != len(texts):
             raise HypvisionError(f"{where} has {len(texts)} texts but {len(negatives)} negatives. Give one a text.")
         if found and len(texts) != len(found[0].texts):
             raise HypvisionError(
                 f"{where} has a chain of {len(texts)} texts, those before have {len(found[0].texts)}. Make them equal."
             )
-        found.append(Chain(texts, negatives, row.get("image_url") or row.get("id")))
+        found.append(Chain(texts, negatives, row.image_url or row.id or None))
+    if not found:
+        raise HypvisionError(f"The chains '{path}' have no rows. Expected: {_SCHEMAS}.")
     return found
 
 
 def _split(chain: str, where: str) -> tuple[str, ...]:
     texts = tuple(text.strip() for text in chain.split(SEPARATOR))
     if "" in texts:
-        raise HypvisionError(f"{where}: level {texts.index('') + 1} of '{chain.strip():.80}' is empty.")
+        level = texts.index("") + 1
+        raise HypvisionError(f"{where}: level {level} of '{chain.strip():.80}' is empty. Expected: {_SCHEMAS}.")
     if len(texts) < 2:
         raise HypvisionError(
-            f"{where}: '{chain:.80}' is no chain. At least two texts joined by '{SEPARATOR}' are needed."
+            f"{where}: '{chain:.80}' is not a chain. Expected: at least two texts joined by '{SEPARATOR}'."
         )
     return texts
 
@@ -117,8 +112,8 @@ def _join(texts: Sequence[str]) -> str:
 def with_negatives(chains: Sequence[Chain], seed: int = 0) -> list[Chain]:
     """Chains with negatives from their siblings.
 
-    The negative of a text is the text at its level of another chain, drawn from those that share as many levels above
-    it as there are. So it fits the text before, where any does, and is not the text itself.
+    The negative of a text is the text at the same level of another chain, drawn from the chains that share the most
+    levels above it. So the negative fits the text one level above, if any text does, and differs from the text itself.
     """
     rng = np.random.default_rng(seed)
     depth = len(chains[0].texts)

@@ -27,7 +27,6 @@ from torch.utils.data import Dataset
 
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import why_no_file
 from hypvision.images import open_image
 from hypvision.records import Name, read_record
 
@@ -103,12 +102,11 @@ def read_emoji(root: str | Path, split: str) -> tuple[list[Emoji], tuple[str, ..
 
 
 def _read(kind: Any, path: Path) -> Any:
-    if not path.is_file():
-        raise HypvisionError(
-            f"{why_no_file(path, 'file')} A folder of emoji has emoji.json, images/STYLE/ID.png, splits/classes.json "
-            "and splits/emoji_split.json; give its place with --cfg-options data_root=FOLDER."
-        )
-    return read_record(kind, path, "Replace it by an intact copy.", extra=True)
+    advice = (
+        "A folder of emoji has emoji.json, images/STYLE/ID.png, splits/classes.json and splits/emoji_split.json; give "
+        "its place with --cfg-options data_root=FOLDER."
+    )
+    return read_record(kind, path, advice, extra=True)
 
 
 def class_groups(root: str | Path) -> tuple[tuple[str, ...], ...]:
@@ -122,8 +120,8 @@ class EmojiCaptions(Dataset):
     """Images of emoji with a caption each, for a contrastive training of a small CLIP.
 
     In training a caption is the name of the class, of its group, the name of the emoji with one to three keywords, or
-    the name alone, every second time in one of :data:`TEMPLATES`, and the image is augmented. In the other splits
-    each image comes once and as it is, with the bare name.
+    the name alone, every second time in one of :data:`TEMPLATES`, and the image is augmented. In the other splits each
+    image comes once, without augmentation, and its caption is the name alone.
 
     Args:
         root: folder of the layout above.
@@ -131,7 +129,7 @@ class EmojiCaptions(Dataset):
         styles: of the images (folders of ``images``). Emoji that a style lacks are left out.
         length: number of samples of the training; the other splits have one an image.
         size: side of a sample in pixels.
-        augmented: False: images of the training as they are, too.
+        augmented: False: do not augment the training images either.
         mix: probabilities of a class, a group, a name with keywords; the rest are names.
         seed: of all random choices; sample i is always the same.
     """

@@ -24,11 +24,13 @@ from torch.utils.data import Dataset
 from hypvision.checks import at_least, between
 from hypvision.data.captions import enumerated
 from hypvision.data.emoji import Emoji, augment, read_emoji
+from hypvision.data.masks import box_of
 from hypvision.errors import HypvisionError
 from hypvision.files import replacing
 from hypvision.images import images_in, open_image
 
-_WHITE = 235  # least value of the channels of white; white that is connected to the border is paper
+# least value of the channels of a white pixel; white pixels that are connected to the border are background
+_WHITE = 235
 _WORDS = 400  # bytes of a caption in the cache
 
 
@@ -128,7 +130,7 @@ class EmojiScenes(Dataset):
         return self.length
 
     def _name(self, settings: dict[str, Any]) -> str:
-        """Of the file: other settings, words or images have another one."""
+        """Name of the cache file, with a hash of the settings, words and images."""
         files = [*map(Path, self.photos), *(path for _, path in self.items)]
         about = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         words = repr((sorted((name, str(value)) for name, value in settings.items()), self.emoji, about))
@@ -150,7 +152,7 @@ class EmojiScenes(Dataset):
 
     @cached_property
     def _rows(self) -> np.ndarray:
-        """All samples in a file; those with longer words than it has room for are drawn each time."""
+        """All samples in a file. A sample whose words exceed the space in the file is drawn each time."""
         picture = ("u1", (3, self.size, self.size))
         kinds = [("drawn", "?"), ("inputs", *picture), ("caption", f"S{_WORDS}")]
         kinds += [("box_inputs", *picture), ("box_caption", f"S{_WORDS}")] if self.boxes else []
@@ -216,10 +218,10 @@ class EmojiScenes(Dataset):
             if self.augmented:
                 pixels = augment(rng, pixels, mirror=not self.emoji[number].one_sided)
             mask = cut_out(pixels)
-            if mask.mean() < 0.15:  # hardly anything is left: a white emoji on white
+            if mask.mean() < 0.15:  # almost no pixels are left: a white emoji on a white background
                 continue
-            rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
-            cut = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+            left, top, right, bottom = box_of(mask)
+            cut = slice(top, bottom), slice(left, right)
             height, width = mask[cut].shape
             scale = rng.uniform(self.side[0], self.side[1]) * self.size / max(height, width)
             shape = max(2, round(width * scale)), max(2, round(height * scale))

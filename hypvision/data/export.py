@@ -22,18 +22,12 @@ from hypvision.files import check_output_folder, replacing_folder, write_json
 from hypvision.images import write_image
 from hypvision.records import read_record
 
+from .masks import box_of, run_length
 from .shapes import ShapesClassification, ShapesScenes
 from .taxonomy import TAXONOMY
 
 _RECORD = "dataset.json"
 _FORMAT = 1  # version, increased when the images or the layouts change
-
-
-def run_length(mask: np.ndarray) -> dict[str, list[int]]:
-    """A boolean mask ``(H, W)`` as COCO's uncompressed run-length encoding: column-major runs, starting with zeros."""
-    pixels = np.asarray(mask, dtype=bool).ravel(order="F")
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], pixels, [not pixels[-1]]])))
-    return {"size": list(mask.shape), "counts": np.diff(edges, prepend=0).tolist()}
 
 
 def _write_imagefolder(root: Path, lengths: dict[str, int], size: tuple[int, int], seed: int, level: str) -> None:
@@ -124,7 +118,7 @@ def export(
         layout: ``"imagefolder"`` (single objects), ``"ade"`` or ``"coco"`` (scenes).
         train, val: numbers of images.
         size: side, or (height, width), in pixels; at least 32.
-        seed: which of the many data sets.
+        seed: each seed gives another data set.
         level: what the classes are: ``"kind"`` (4), ``"shape"`` (16) or ``"instance"`` (384; 16-bit ADE masks).
         overwrite: replace another data set of ours that lies in ``out``.
 
@@ -178,9 +172,6 @@ def export_emoji(
             and recolour the emoji.
         level: what the classes are: ``"name"`` of the emoji, its ``"class"`` or its ``"group"``.
         pale: share of white in the photos, 0 to 1: the emoji stand out more, and less training is enough.
-
-    Raises:
-        HypvisionError: as :func:`export`, or a folder does not hold what it should.
     """
     from .emoji_scenes import EmojiScenes  # imports mmengine
 
@@ -233,9 +224,7 @@ def _write_instances(
         write_image(Image.fromarray(scene.image), folder / name, "JPEG", quality=95)
         images.append(dict(id=i, file_name=name, width=width, height=height))
         for placed in scene.objects:
-            rows, columns = (np.flatnonzero(placed.mask.any(axis)) for axis in (1, 0))
-            box = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)  # the box of the visible part, as in COCO
-            _instance(instances, i, labels[placed.emoji] + 1, [int(side) for side in box], placed.mask)
+            _instance(instances, i, labels[placed.emoji] + 1, box_of(placed.mask), placed.mask)  # of what is seen
     (root / "annotations").mkdir(exist_ok=True)
     content = dict(images=images, annotations=instances, categories=[
         dict(id=label, name=name) for label, name in enumerate(classes, start=1)

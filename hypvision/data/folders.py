@@ -21,8 +21,8 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def class_names(root: Path, usage: Usage, wanted: Collection[str] | None = None) -> list[str]:
-    """The folders in ``root``, sorted, without hidden ones and, as far as the ``wanted`` classes are known, others;
-    ``usage`` counts those that are left out."""
+    """The folders in ``root``, sorted, without hidden folders and, if ``wanted`` classes are given, without other
+    classes; ``usage`` counts the folders that are left out."""
     found = []
     for name, entry in sorted((name_of(entry.name), entry) for entry in os.scandir(root)):
         if wanted is not None and name in wanted:
@@ -81,16 +81,30 @@ def _images_below(root: Path, name: str, seen: set[str], usage: Usage) -> list[s
     return [path for _, files in sorted(found) for path in files]
 
 
+class Listing:
+    """Which files exist. Each folder is listed once, since a look for every file takes long on a network disk."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, set[str]] = {}
+
+    def __contains__(self, path: str) -> bool:
+        folder, name = os.path.split(path)
+        if folder not in self._files:
+            self._files[folder] = set(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else set()
+        return name in self._files[folder]
+
+
 def check_depth(
     root: Path,
     classes: Sequence[str],
     remedy: str = "Give '{}' as root, or correct data_root; if they really are the classes, name them: classes=(...).",
 ) -> None:
-    """Refuse a root that lies one folder above or below that of the classes; in the ``remedy``, ``{}`` stands for the
-    folder one deeper.
+    """Raise an error for a root that lies one folder above or below that of the classes; in the ``remedy``, ``{}``
+    stands for the folder one level deeper.
 
     Raises:
-        HypvisionError: the only class holds folders alone, or all classes are called as parts of a data set are.
+        HypvisionError: the only class folder contains nothing but folders, or all classes have names of parts such as
+            "train" and "val".
     """
     if len(classes) > 1 and not {name.lower() for name in classes} <= _PARTS:
         return

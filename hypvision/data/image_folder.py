@@ -22,7 +22,7 @@ from torchvision import transforms as tv_transforms
 from hypvision.checks import one_of
 from hypvision.clip.classes import check_classes
 from hypvision.data.annotations import some
-from hypvision.data.folders import check_depth, class_images, class_names, natural
+from hypvision.data.folders import Listing, check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean, require
 from hypvision.files import on_disk, read_lines, why_no_file
@@ -120,11 +120,11 @@ class _ImageDataset(Dataset):
         return open_image(self.paths[index])
 
     def name(self, index: int) -> str:
-        """What to call image ``index`` in reports: its path, or its place."""
+        """The name of image ``index`` in reports: its path, or its number."""
         return self.paths[index]
 
     def use_classes(self, names: Sequence[str]) -> None:
-        """Label the images by another list of class names, which has all of their own."""
+        """Relabel the images by another list of class names, which must contain all of their own."""
         labels = {name: label for label, name in enumerate(names)}
         order = np.array([labels[name] for name in self.metainfo["classes"]], dtype=np.int64)
         self.labels = order[self.labels]
@@ -157,8 +157,8 @@ class ImageFolderDataset(_ImageDataset):
         classes: class names in the order of the labels. Default: the sub-folders, sorted. A path stands for the
             sub-folders of that folder, e.g. the training images', of which ``root`` may lack some; ``"imagenet"`` for
             ImageNet's 1,000 classes as timm names them.
-        folders: the class that each sub-folder shows, e.g. ``{"Red-Bell-Pepper": "bell pepper"}``, where they are
-            called otherwise; sub-folders that it does not name are left out.
+        folders: the class that each sub-folder shows, e.g. ``{"Red-Bell-Pepper": "bell pepper"}``, if folders and
+            classes have different names; sub-folders that it does not name are left out.
         indices: keep these images only (numbers in the sorted order), e.g. to try a config on a few.
         channels: 1 (grey), 3 (RGB) or 4 (such as red, green, blue, infrared); the transform's ``mean`` and ``std`` have
             a value for each, and augmentations of colours are for RGB alone.
@@ -304,15 +304,11 @@ class ImageFolderDataset(_ImageDataset):
         return self._on_disk(path, first), list(classes) if classes is not None else [str(i) for i in range(top + 1)]
 
     def _on_disk(self, path: Path, listed: Mapping[str, tuple[int, int]]) -> list[tuple[str, int]]:
-        """The images of a list that exist. Folders are listed once, since each look for a file takes long on a network
-        disk."""
+        """The images of a list that exist."""
         found: list[tuple[str, int]] = []
-        folders: dict[str, set[str]] = {}
+        there = Listing()
         for place, (number, label) in listed.items():
-            folder, file = os.path.split(place)
-            if folder not in folders:
-                folders[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
-            if file in folders[folder] or os.path.exists(place):
+            if place in there or os.path.exists(place):
                 found.append((place, label))
             else:
                 self.usage.leave_out("files", "missing on disk", f"{place}, line {number}")

@@ -80,7 +80,7 @@ def find_pairs(
         usage: counts what is used and left out.
         suffixes: of the images and of the label maps, in any case.
         exact: take no other endings; otherwise those of all formats will do, of label maps the lossless ones.
-        names: those that are wanted, without suffix; None: all.
+        names: the files to take, without suffix; None: all.
 
     Raises:
         HypvisionError: there are no images, or no image has a label map.
@@ -150,7 +150,7 @@ def _no_label_map(image: Path, images: Path, maps: Path, suffixes: tuple[str, st
     if not (like := [path for path in others if path.relative_to(maps).as_posix().startswith(stem)]):
         return f"{text} No other image has one either. Check data_prefix and seg_map_suffix (docs/data.md)."
     if like[0].suffix.lower() in SUFFIXES.difference(LOSSLESS):
-        return f"{text} '{like[0]}' is no label map: {like[0].suffix} changes the numbers. Save label maps as PNG."
+        return f"{text} '{like[0]}' cannot be a label map: {like[0].suffix} changes the numbers. Save it as PNG."
     return f"{text} If '{like[0]}' is it, set seg_map_suffix='{like[0].relative_to(maps).as_posix()[len(stem) :]}'."
 
 
@@ -158,11 +158,8 @@ def _no_label_map(image: Path, images: Path, maps: Path, suffixes: tuple[str, st
 
 
 def check_size(path: str | Path, shape: Sequence[int], image: str | Path, expected: Sequence[int]) -> None:
-    """Refuse a label map ``path`` whose ``shape`` (height, width) is not that ``expected`` of its ``image``, as it is
-    shown.
-
-    Raises:
-        HypvisionError: they differ.
+    """Raise an error if the ``shape`` (height, width) of the label map ``path`` differs from the ``expected`` one of
+    its ``image`` as displayed.
     """
     if tuple(shape[:2]) == tuple(expected[:2]):
         return
@@ -201,8 +198,8 @@ def read_label_map(path: str | Path) -> np.ndarray:
         whole = np.nan_to_num(labels, nan=0.5, posinf=0.5, neginf=0.5)
         if (odd := whole != np.rint(whole)).any():
             raise HypvisionError(
-                f"The label map '{path}' has the number {labels[odd][0]:g}, which is no class. Class numbers are "
-                "whole: save it with 8 or 16 bits a pixel."
+                f"The label map '{path}' has the number {labels[odd][0]:g}, which is not a class number. Class "
+                "numbers are whole: save it with 8 or 16 bits a pixel."
             )
         labels = whole.astype(np.int32)
     return labels.astype(np.uint8) if labels.dtype == bool else labels
@@ -217,7 +214,7 @@ def read_colours(
         path: the mask: coloured, grey, black and white, or with a palette of its own.
         palette: colour of each class.
         ignored: colours that do not count.
-        strict: refuse other colours, which otherwise do not count either.
+        strict: raise an error for other colours; otherwise they are ignored too.
 
     Raises:
         HypvisionError: it cannot be read, has more than 8 bits, or a colour that no class has.
@@ -252,10 +249,8 @@ def labels_of(info: dict[str, Any], last_is_ignored: bool = True) -> np.ndarray:
     Args:
         info: ``seg_map_path`` and, if there, ``img_path``, ``ori_shape``, ``reduce_zero_label``, ``label_map`` as in
             mmseg; ``colours``: arguments of :func:`read_colours` and ``ignore_index``.
-        last_is_ignored: 255 does not count where 0 does not; else it is a class, as in lists of more than 254.
-
-    Raises:
-        HypvisionError: as :func:`read_label_map`, :func:`read_colours` and :func:`check_size`.
+        last_is_ignored: with ``reduce_zero_label``, 255 is ignored like 0; False: it is a class, as in lists of more
+            than 254 classes.
     """
     path, image = info.get("seg_map_path"), info.get("img_path")
     if path is None:

@@ -1,7 +1,7 @@
 """Text for language models: tokenizers, documents out of files, and rows of packed documents.
 
-Documents are tokenized one by one into one flat file, so that memory never holds them; rows are slices of it. The
-content of rows is fixed when the data set is built, so a resumed training gets the same rows.
+Documents are tokenized one by one into one flat file, so that they never have to fit into memory; rows are slices of
+this file. The content of rows is fixed when the data set is built, so a resumed training gets the same rows.
 """
 
 from __future__ import annotations
@@ -100,10 +100,7 @@ def documents(
         source: files, folders or patterns (``*.txt`` is one document, ``*.jsonl`` one a line, ``*.parquet`` one a row),
             or ``hf:NAME[:CONFIG[:SPLIT]]``, a data set of the hub, streamed.
         field: of a row, where the text is.
-        separator: what lies between the documents of a text file; None: it is one.
-
-    Raises:
-        HypvisionError: nothing is there, or a file cannot be read.
+        separator: the text between the documents of a file; None: the file is one document.
     """
     for entry in [source] if isinstance(source, (str, Path)) else source:
         if str(entry).startswith("hf:"):
@@ -177,12 +174,12 @@ def _hub(name: str, field: str) -> Iterator[str]:
         yield from _texts(rows, field)
 
 
-def pack(lengths: Sequence[int], room: int, window: int = 1024) -> list[list[int]]:
+def pack(lengths: Sequence[int], size: int, window: int = 1024) -> list[list[int]]:
     """First-fit packing: each piece goes into the first row with space for it; ``window`` pieces are packed together,
     so that rows have pieces from nearby in the text.
 
     Args:
-        lengths: of the pieces, each at most ``room``, the length of a row.
+        lengths: of the pieces, each at most ``size``, the length of a row.
 
     Returns:
         For each row the numbers of its pieces.
@@ -194,7 +191,7 @@ def pack(lengths: Sequence[int], room: int, window: int = 1024) -> list[list[int
         for i in range(begin, min(begin + window, len(lengths))):
             place = next((k for k, left in enumerate(free) if left >= lengths[i]), len(free))
             if place == len(free):
-                free.append(room)
+                free.append(size)
                 opened.append([])
             free[place] -= lengths[i]
             opened[place].append(i)
@@ -216,7 +213,7 @@ class PackedText(Dataset):
         cache: folder for the tokens; by default beside the working directory's ``work_dirs``.
         limit: so many rows at most.
 
-    What is left out is counted, in ``usage``.
+    ``usage`` counts the documents that are left out.
     """
 
     def __init__(
@@ -274,7 +271,7 @@ def _tokenized(
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """All tokens, the documents' sizes, and the bytes of their text; computed once, then read from disk.
 
-    Of the processes of a training the first of each machine makes them, and the others wait.
+    In a distributed training the first process of each machine tokenizes, and the others wait.
     """
     entries = [source] if isinstance(source, (str, Path)) else list(source)
     files = [path for entry in entries if not str(entry).startswith("hf:") for path in _files(str(entry))]

@@ -47,8 +47,8 @@ class MultiLabelDataset(_ImageDataset):
             names count. Default: the names of the table itself.
 
     Raises:
-        HypvisionError: no such table, a line that is not as expected, a label that is no class, a class without a
-            column in a table of columns, or images that are missing.
+        HypvisionError: there is no such table, a line has the wrong form, a label is not a class, a class has no column
+            in a table of columns, or an image is missing.
     """
 
     def __init__(
@@ -100,7 +100,8 @@ class MultiLabelDataset(_ImageDataset):
         self.labels, self.metainfo["classes"] = labels, tuple(names)
 
     def _check_columns(self, names: Sequence[str], source: str) -> None:
-        if self._columns is not None and not set(names) <= set(self._columns):  # labels of the others would all be 0
+        # other classes would have the label 0 everywhere
+        if self._columns is not None and not set(names) <= set(self._columns):
             difference = name_difference(self._columns, f"The table '{self.table}'", names, source)
             raise HypvisionError(
                 f"{difference} Give the table a column for each class, of the same name, with 1 or 0 for each image."

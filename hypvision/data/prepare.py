@@ -27,6 +27,7 @@ from tqdm import tqdm
 from hypvision.checks import one_of
 from hypvision.clip.classes import official_ids
 from hypvision.data.label_maps import check_size, read_label_map
+from hypvision.data.masks import decode
 from hypvision.data.published import read_matlab
 from hypvision.errors import HypvisionError, one_line, require
 from hypvision.files import below, check_output_folder, read_json, read_lines, replacing
@@ -52,7 +53,7 @@ def voc_labels(labels: np.ndarray, background: bool) -> np.ndarray:
 
 
 def _plain(name: str) -> str:
-    """Check that an image name from a list is no path to another folder."""
+    """Check that an image name from a list does not lead to another folder."""
     if Path(name).name != name:
         raise HypvisionError(f"'{name}' is not the name of an image: it leads to another folder. Correct the list.")
     return name
@@ -98,7 +99,6 @@ def _ade847(source: Path) -> Iterator[Item]:
 
 
 def _pc59(source: Path) -> Iterator[Item]:
-    masks: Any = require("pycocotools.mask", "mm")
     ids = official_ids("pc59")
     table = np.full(max(ids) + 1, 255, dtype=np.uint8)
     table[ids[1:]] = np.arange(len(ids) - 1)
@@ -114,17 +114,13 @@ def _pc59(source: Path) -> Iterator[Item]:
     def labels(item: dict) -> np.ndarray:
         painted = np.zeros((item["height"], item["width"]), dtype=np.int64)
         for annotation in by_image.get(item["image_id" if "image_id" in item else "id"], ()):
-            mask = annotation["segmentation"]
-            if isinstance(mask, list):
-                mask = masks.merge(masks.frPyObjects(mask, item["height"], item["width"]))
-            elif isinstance(mask["counts"], list):
-                mask = masks.frPyObjects(mask, item["height"], item["width"])
-            if list(mask["size"]) != list(painted.shape):
+            mask = decode(annotation["segmentation"], item["height"], item["width"])
+            if mask.shape != painted.shape:
                 raise HypvisionError(
-                    f"'{file}' has a mask of {mask['size'][1]} x {mask['size'][0]} pixels for '{item['file_name']}', "
+                    f"'{file}' has a mask of {mask.shape[1]} x {mask.shape[0]} pixels for '{item['file_name']}', "
                     f"which has {item['width']} x {item['height']}. Replace the file by an intact copy."
                 )
-            painted[masks.decode(mask).astype(bool)] = annotation["category_id"]
+            painted[mask] = annotation["category_id"]
         return table[np.where(painted < len(table), painted, 0)]
 
     for name, item in wanted:
@@ -161,7 +157,7 @@ def _voc(background: bool) -> Callable[[Path], Iterator[Item]]:
     return items
 
 
-# Name -> (function that lists the items of a source, suffix of the label maps, largest short side)
+# name -> (function that lists the items of a source, suffix of the label maps, largest short side)
 PREPARED: dict[str, tuple[Callable[[Path], Iterator[Item]], str, int | None]] = {
     "ade847": (_ade847, ".tif", 512),
     "pc59": (_pc59, ".png", None),
@@ -202,7 +198,7 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
 
 
 def _write(source_image: Path, labels: np.ndarray, image_path: Path, label_path: Path, limit: int | None) -> None:
-    """The image first, the label map last: what has a label map is complete."""
+    """Write the label map after the image: an item with a label map is then complete."""
     short = min(labels.shape)
     if limit is not None and short > limit:
         cv2 = require("cv2", "mm")

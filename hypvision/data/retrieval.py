@@ -38,7 +38,7 @@ _Loaded = tuple[list[str], list[int], list[str], list[tuple[str, ...]], int | No
 
 
 class _RetrievalDataset(_ImageDataset):
-    """What the published data sets share: they find their files by :meth:`_find` and read them in :meth:`_load`.
+    """Base of the published data sets: :meth:`_find` finds their files, and :meth:`_load` reads them.
 
     Args:
         root: folder of the data set.
@@ -46,7 +46,8 @@ class _RetrievalDataset(_ImageDataset):
         split: ``"train"`` or ``"test"``.
 
     Raises:
-        HypvisionError: unknown split; files are missing, with where to get them; a corrupt image (when it is read).
+        HypvisionError: the split is unknown; files are missing (the message says where to get them); or an image is
+            damaged (raised when it is read).
     """
 
     title: str
@@ -287,7 +288,8 @@ class RetrievalFolder(ImageFolderDataset):
             searches among all others of ``root``.
 
     Raises:
-        HypvisionError: as there; a file that cannot be read; ``ancestors`` lacks a class, or they are not equally many.
+        HypvisionError: as there; or a file cannot be read, ``ancestors`` lacks a class, or classes have different
+            numbers of ancestors.
     """
 
     def __init__(

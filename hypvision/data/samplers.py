@@ -34,7 +34,7 @@ class MPerClassBatchSampler:
         short_classes: what to do with a class of fewer than ``m`` images: ``"error"``, ``"repeat"`` its images, or
             ``"drop"`` it.
         replace: draw the images of a class with replacement, as the HIER recipes do.
-        drop_last: mmengine passes it; there never is a last, smaller batch.
+        drop_last: ignored, because there is never a smaller last batch; mmengine passes this argument.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class MPerClassBatchSampler:
 class BalancedSampler:
     """Samples of rare classes more often: an epoch draws each class alike often, whatever its number of images.
 
-    All processes draw one order, by seed and epoch, and take every so-many-th sample of it. The images of a class come
-    in a random order, each as often as any other of its class, or once more.
+    All processes draw the same order from seed and epoch, and each takes every n-th sample of it for n processes. The
+    images of a class come in a random order, each as often as any other of its class, or once more.
 
     Config: ``train_dataloader = dict(sampler=dict(type="BalancedSampler"))``.
 
@@ -109,7 +109,7 @@ class BalancedSampler:
         length: samples of an epoch, over all processes; default as many as the data. Rounded up to a multiple of the
             processes.
         shuffle: False: class after class.
-        round_up: another sampler's option, that a config may still have; each process draws alike many in any case.
+        round_up: ignored, because each process always draws equally many; configs may have it from another sampler.
         seed: of the orders; mmengine gives its own.
     """
 
@@ -159,7 +159,7 @@ def class_numbers(dataset: Any) -> np.ndarray:
     """The label of each sample, int (N,).
 
     Raises:
-        HypvisionError: the data set has none, or several a sample.
+        HypvisionError: the data set has no labels, or several for each sample.
     """
     labels = np.asarray(getattr(dataset, "labels", ()))
     if labels.ndim != 1 or not len(labels):

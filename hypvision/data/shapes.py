@@ -2,8 +2,8 @@
 
 An image shows coloured, textured shapes on a soft grey ground. A shape belongs to a kind, and some shapes (a house, a
 car) are wholes made of parts: see :data:`TAXONOMY` and :data:`PARTS`. Sample ``index`` of a split is drawn from a
-random stream of its own, seeded by (seed, split, index). It is the same whatever was drawn before it, in whichever
-process, at whatever level its label is asked for; and the splits share no stream.
+random stream of its own, seeded by (seed, split, index). A sample does therefore not depend on other samples, on the
+process or on the level of its label, and different splits never share a stream.
 
     >>> train = ShapesClassification("train", length=1000, size=64, level="shape")
     >>> image, label = train[0]                      # a PIL image and an int
@@ -26,7 +26,8 @@ from torch.utils.data import Dataset
 from ..checks import at_least, between, one_of
 from .captions import describe
 from .drawing import COLOURS, TEXTURES, Sprite, Stamp, add_noise, draw_background, rasterise
-from .taxonomy import KIND_OF, KINDS, LEVELS, TAXONOMY, Taxonomy  # noqa: F401 - Taxonomy is public here
+from .masks import box_of
+from .taxonomy import KIND_OF, KINDS, TAXONOMY, Taxonomy  # noqa: F401 - Taxonomy is public here
 
 VERSION = 1
 """Goes up when the same seed draws other images than before."""
@@ -56,10 +57,10 @@ def make_object(
     """Draw sample ``index`` of the classification data: one object, large, anywhere in the image.
 
     Args:
-        index: number of the sample, from 0; there is no end.
+        index: number of the sample, from 0 and without upper limit.
         split: ``train``, ``val`` or ``test``.
         size: side, or (height, width), in pixels; at least 32.
-        seed: which of the many data sets, from 0 to 2**32 - 1.
+        seed: an integer from 0 to 2**32 - 1; each seed gives another data set.
 
     Returns:
         The image, uint8 (height, width, 3), and its instance label; :meth:`Taxonomy.ancestors` leads to other levels.
@@ -145,7 +146,7 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class Scene:
-    """An image of one to five objects and all that is true of it. H, W: height and width; N: number of objects.
+    """An image of one to five objects with its complete annotation. H, W: height and width; N: number of objects.
 
     Attributes:
         image: the image, RGB.
@@ -153,7 +154,7 @@ class Scene:
         instances: uint8 (H, W), 0 on the ground, ``i + 1`` where object ``i`` is visible.
         parts: uint8 (H, W), 0 or the number of the part (``PARTS[number - 1]``) of a composite shape.
         captions: four true sentences, from general to specific.
-        contradictions: four false ones, each in the form of the caption beside it.
+        contradictions: four false captions, each in the form of the true caption at the same position.
     """
 
     image: Image.Image
@@ -240,9 +241,8 @@ def _hides_too_much(stamp: Stamp, instances: np.ndarray, full: list[int]) -> boo
 
 
 def _scene_object(sprite: Sprite, mask: np.ndarray) -> SceneObject:
-    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
-    return SceneObject(KIND_OF[sprite.shape], sprite.shape, sprite.texture, sprite.colour, box, int(mask.sum()))
+    looks = (sprite.shape, sprite.texture, sprite.colour)
+    return SceneObject(KIND_OF[sprite.shape], *looks, box_of(mask), int(mask.sum()))
 
 
 # Data sets ----------------------------------------------------------------------------------------------------------
@@ -255,11 +255,9 @@ class ShapesClassification(Dataset):
         split: ``train``, ``val`` or ``test``; they never share an image.
         length: number of samples; classes are balanced (see :func:`make_object`).
         size: side, or (height, width), in pixels; at least 32.
-        seed: which of the many data sets, from 0 to 2**32 - 1.
+        seed: an integer from 0 to 2**32 - 1; each seed gives another data set.
         level: ``kind`` (4 classes), ``shape`` (16) or ``instance`` (384).
-        all_levels: return the labels of all levels, (kind, shape, instance), instead of the one at ``level``.
         transform: applied to the PIL image.
-        target_transform: applied to the label, or to the tuple of labels.
 
     Attributes:
         classes: names of the classes at ``level``, in the order of the labels.
@@ -273,33 +271,22 @@ class ShapesClassification(Dataset):
         size: int | tuple[int, int] = 64,
         seed: int = 0,
         level: str = "shape",
-        all_levels: bool = False,
         transform: Callable[[Image.Image], Any] | None = None,
-        target_transform: Callable[[Any], Any] | None = None,
     ):
         self.split, self.size, self.seed, self.length = _check(split, size, seed, length, "length")
-        self.taxonomy = TAXONOMY
-        self.level, self.all_levels = level, all_levels
+        self.taxonomy, self.level, self.transform = TAXONOMY, level, transform
         self._to_level = TAXONOMY.ancestors(level, of="instance")
         self.classes = TAXONOMY.classes[level]
         self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
-        self.transform, self.target_transform = transform, target_transform
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int):
-        """(image, label), or (image, (kind, shape, instance)) with ``all_levels``."""
+        """(image, label)."""
         array, instance = make_object(range(self.length)[index], self.split, self.size, self.seed)
         image = Image.fromarray(array)
-        target: Any = int(self._to_level[instance])
-        if self.all_levels:
-            target = tuple(int(TAXONOMY.ancestors(level, of="instance")[instance]) for level in LEVELS)
-        if self.transform is not None:
-            image = self.transform(image)
-        if self.target_transform is not None:
-            target = self.target_transform(target)
-        return image, target
+        return image if self.transform is None else self.transform(image), int(self._to_level[instance])
 
     @cached_property
     def targets(self) -> list[int]:

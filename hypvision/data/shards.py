@@ -108,14 +108,15 @@ class _Shards(IterableDataset):
             raise HypvisionError(f"The shards have no sample that can be used. {self.usage}")
 
     def _problem(self, sample: dict[str, Any]) -> str | None:
-        """Why a sample is left out; images need not be read."""
+        """Why a sample is left out, decided without decoding its image."""
         raise NotImplementedError
 
     def _sample(self, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         raise NotImplementedError
 
     def _count(self) -> list[int]:
-        """Samples of each shard: from the index beside it if it is as it was then, else counted."""
+        """Number of samples of each shard: from the index beside it if the shard has not changed since, else counted
+        anew."""
         tables: dict[Path, dict[str, Counted]] = {path.parent: {} for path in self.paths}
         kind = f"{type(self).__name__}{' with boxes' if getattr(self, 'boxes', False) else ''}"
         known = dict[str, dict[str, Counted]]
@@ -157,7 +158,7 @@ class _Shards(IterableDataset):
         left_out += ended
 
     def seek(self, batches: int, batch_size: int, stop: int | None = None) -> None:
-        """Go on as after so many batches of each process, and end after ``stop`` more; None: without end."""
+        """Continue as if each process had taken this many batches, and end after ``stop`` more; None: never end."""
         self._start, self._stop = (batches, batch_size), stop
 
     def __len__(self) -> int:

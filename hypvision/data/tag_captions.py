@@ -46,8 +46,8 @@ class TagCaptions(Dataset):
         length: number of samples.
         size: side of a sample in pixels.
         zoom: smallest and largest side of a crop as a share of the image's, drawn evenly on a logarithmic scale.
-        share: smallest part of a crop that earns a class its word; where none has as much, the class that the crop was
-            drawn for is named.
+        share: a class is named if it covers at least this part of the crop; if no class does, the class that the crop
+            was drawn for is named.
         most: largest number of words.
         balance: a class is drawn with the probability of its share of all pixels to this power; 0: all alike.
         jitter: contrast and brightness, and each colour for itself, change by up to this factor; 0: never.
@@ -55,7 +55,8 @@ class TagCaptions(Dataset):
         seed: of all random choices; sample i is always the same.
 
     Raises:
-        HypvisionError: no images, none with a label map, no label of the list in any of them, settings out of range.
+        HypvisionError: there are no images, no image has a label map, no label map has a class of the list, or a
+            setting is out of range.
     """
 
     def __init__(

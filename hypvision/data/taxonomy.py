@@ -85,7 +85,7 @@ class Taxonomy:
         return tuple((texture, colour, shape) for texture, colour, shape in words)
 
     def instance_label(self, texture: str, colour: str, shape: str) -> int:
-        """The label of one instance; raises KeyError for unknown words."""
+        """The label of an instance; raises a KeyError for unknown words."""
         return self._label_of[texture, colour, shape]
 
     @cached_property

@@ -30,7 +30,7 @@ class TextChains(Dataset):
         seed: of negatives that are drawn from siblings, where the file has none.
         images: folder of an image for each chain, see :func:`hypvision.clip.radial.measure.find_image_files`; for a
             tuning of the image tower.
-        size: side of these images; None: that of the model that is tuned. They are resized as that model sees them.
+        size: side of these images; None: that of the model that is tuned. Images are resized as that model expects.
         levels: of the chains that are taken, from 0, such as ``(0, 1, 3)``; None: all.
         share: first and last chain as shares of all: ``(0.95, 1.0)`` are the last 5 %, for validation.
     """

@@ -1,4 +1,4 @@
-"""What a data set uses of the files that it finds, and why it leaves out the rest.
+"""Counts of the files that a data set uses, and of those that it leaves out, with the reasons.
 
 Every data set counts in its attribute ``usage``; a run logs the sentence and the notes before the first batch, and
 ``hypvision check`` prints both.
@@ -13,8 +13,8 @@ from typing import Any
 
 
 class Usage:
-    """Counts of what a data set uses and of what it leaves out of the folder or file that it reads, the ``place``;
-    ``notes`` are sentences on what else a user should know of it."""
+    """Counts of the items that a data set uses and leaves out of the folder or file that it reads, the ``place``;
+    ``notes`` are further sentences for the user."""
 
     EXAMPLES = 3  # examples that are named for each reason
 
@@ -37,7 +37,7 @@ class Usage:
             examples.append(str(name))
 
     def add(self, other: Usage) -> None:
-        """Count also what another place has."""
+        """Add the counts of another folder or file."""
         self.used.update(other.used)
         self.notes += other.notes
         self._left_out.update(other._left_out)

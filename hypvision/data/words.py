@@ -1,4 +1,4 @@
-"""Names that are written together cut into words, such as those of subreddits: ``itookapicture``."""
+"""Split names without spaces into words, such as the names of subreddits: ``itookapicture``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _UNKNOWN = 2.0  # cost of each letter that is part of no known word
 
 @cache
 def _ranks() -> dict[str, int]:
-    """The whole words of CLIP's vocabulary with their ranks, the most frequent first; of single letters a and i."""
+    """The whole words of CLIP's vocabulary with their ranks, the most frequent first; the only single letters are a and
+    i."""
     tokens = require("open_clip", "clip").SimpleTokenizer().encoder
     words = {token.removesuffix("</w>"): number for token, number in tokens.items() if token.endswith("</w>")}
     kept = {word: number for word, number in words.items() if word.isalnum() and (len(word) > 1 or word in "ai")}

@@ -28,7 +28,7 @@ _QUALITY = 95
 
 
 class Written(NamedTuple):
-    """What was written: ``kind`` is ``"captions"``, ``"captions and boxes"`` or ``"labels"``."""
+    """The result of :func:`write_shards`; ``kind`` is ``"captions"``, ``"captions and boxes"`` or ``"labels"``."""
 
     kind: str
     samples: int
@@ -45,8 +45,8 @@ def write_shards(
 ) -> Written:
     """Write the images of a folder into shards of the forms that :mod:`hypvision.data.shards` reads.
 
-    Images go in as the bytes that they are, other formats than JPEG, PNG and WebP as PNG, boxes as JPEG. The order is
-    drawn at random: a training mixes within a shard and a buffer alone.
+    JPEG, PNG and WebP files are copied unchanged, images of other formats are stored as PNG, and boxes as JPEG. The
+    order is drawn at random: a training only mixes samples within a shard and a buffer.
 
     Args:
         folder: ``images/`` with ``captions.csv`` or ``captions.jsonl`` (:mod:`hypvision.data.caption_folder`), or one
@@ -56,9 +56,6 @@ def write_shards(
         classes: names of class folders in the order of the labels; default: sorted.
         seed: of the order.
         workers: processes that read the images; 0: this one.
-
-    Raises:
-        HypvisionError: as for reading the folder; or ``out`` is not new.
     """
     at_least(1, samples=samples)
     out, folder = check_new_folder(out), Path(folder).expanduser()

@@ -22,9 +22,9 @@ class AccumulationHook(Hook):
     """Saves the sums over ``accumulative_counts`` iterations in checkpoints that fall between them, so that a resumed
     run repeats the uninterrupted one at any interval.
 
-    These are the gradients, and the tensors in a model's list ``accumulated`` (if any), which it sums over the
-    iterations of a step and over all processes. A checkpoint stores them under ``"accumulated"``, one dict per process;
-    a run with another number of processes resumes with the mean of the gradients and the sum of the tensors.
+    The sums are the gradients and, if the model has a list ``accumulated``, the tensors in it, which the model sums
+    over the iterations of a step and over all processes. A checkpoint stores them under ``"accumulated"``, one dict per
+    process; a run with another number of processes resumes with the mean of the gradients and the sum of the tensors.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ def _between_steps(runner: Runner) -> bool:
 
 
 def _summed(model: nn.Module) -> dict[str, Any]:
-    """The sums of this process; the first also gets the full gradients of sharded parameters."""
+    """The sums of this process; those of process 0 include the full gradients of sharded parameters."""
     gradients: dict[str, Tensor] = {}
     whole: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():

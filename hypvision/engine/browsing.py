@@ -1,8 +1,8 @@
-"""What a model is fed, for ``hypvision browse``: samples of a config after augmentation, with their truth drawn in.
+"""The inputs of a model, for ``hypvision browse``: samples of a config after augmentation, with their labels drawn in.
 
-The samples pass through all that stands before the network: the transforms of the data set, the model's preprocessor
-(normalisation, padding) and, in the training data of a classifier, mixup. Then the normalisation is undone, and what is
-left is a picture.
+The samples pass through every step before the network: the transforms of the data set, the model's preprocessor
+(normalisation, padding) and, in the training data of a classifier, mixup. Then the normalisation is undone, which gives
+a picture again.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ CELL = 256
 
 
 class Part(NamedTuple):
-    """What was looked at of a part of the data.
+    """The samples that are shown of a part of the data.
 
     Attributes:
         phase: ``"train"``, ``"val"`` or ``"test"``.
-        sheet: the samples, each above what is known of it.
+        sheet: the samples, each above its annotation.
         about: lines for a reader: how many, of which size, how they were normalised, and the names of the classes.
         shown: how many samples.
     """
@@ -112,12 +112,13 @@ def browse(
         options: changes of the config, see :func:`~hypvision.engine.config.load_config`.
         phases: of the data; parts that the config lacks, or that have the data of an earlier one, are left out.
         count: samples of each part.
-        seed: of their choice, and of the augmentations.
+        seed: of the choice of samples and of the augmentations.
         out: folder that the pictures will go to; it must not lie in the data.
         failed: gets the messages of images that cannot be read; None: the first one raises.
 
     Raises:
-        HypvisionError: a mistake in the config or the data, none of these parts, or data without pictures.
+        HypvisionError: the config or the data has a mistake, the config has none of these parts, or the data has no
+            pictures.
     """
     config = read_config(config, options, out)
     report = Report([], [], [], 0, [])

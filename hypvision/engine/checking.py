@@ -1,4 +1,5 @@
-"""Look at the data of a config before a training, for ``hypvision check``: what is used and left out, and the faults.
+"""Check the data of a config before a training, for ``hypvision check``: which items are used or left out, and which
+faults it has.
 
 The fast part is what a training does before its first batch: the data sets are built, and class names and numbers are
 compared. The slow part reads every sample.
@@ -20,17 +21,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from mmengine.registry import DATASETS, HOOKS, MODELS, DefaultScope
-from PIL import Image, ImageDraw
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from hypvision.data.label_maps import labels_of
+from hypvision.data.masks import decode
 from hypvision.data.usage import usages
 from hypvision.engine.checks import check_data, datasets_of, explain
 from hypvision.engine.config import PHASES, leave_out_pretrained, load_config, prepare
 from hypvision.engine.extensions import import_extensions
 from hypvision.engine.hooks import DatasetHook
 from hypvision.engine.run import check_result
-from hypvision.errors import one_line, require
+from hypvision.errors import one_line
 from hypvision.images import open_image
 from hypvision.inference.progress import progress
 from hypvision.viz.overlay import add_legend, draw_boxes, paint
@@ -49,9 +51,10 @@ class Report(NamedTuple):
     """What was found.
 
     Attributes:
-        rows: of each part (train, val, test): what is counted, the number, ``"used"`` or the reason why not, examples.
-        notes: what a user should know, such as labels that follow other class names.
-        faults: what a training would stop at, each with the part and the remedy.
+        rows: for each part (train, val, test): the kind of items, their number, ``"used"`` or the reason why they are
+            left out, and examples.
+        notes: further facts for the user, such as labels that follow the class names of another source.
+        faults: errors that would stop a training, each with the part of the data and the remedy.
         samples: how many were read.
         pictures: the files that were written.
     """
@@ -64,7 +67,7 @@ class Report(NamedTuple):
 
 
 class _Tried(Dataset):
-    """What is wrong with each sample of a data set; None: nothing."""
+    """The fault of each sample of a data set; None for a sample without one."""
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
@@ -77,7 +80,7 @@ class _Tried(Dataset):
 
 
 class _TriedStream(IterableDataset):
-    """What is wrong with each sample of a stream of shards (:mod:`hypvision.data.shards`)."""
+    """The fault of each sample of a stream of shards (:mod:`hypvision.data.shards`)."""
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
@@ -113,9 +116,6 @@ def check(
         everything: read every sample, too.
         workers: processes that read them.
         out: folder of pictures of some samples; None: none.
-
-    Raises:
-        HypvisionError: a mistake in the config itself.
     """
     config = read_config(config, options, out)
     report = Report([], [], [], 0, [])
@@ -144,8 +144,8 @@ def read_config(config: str | Path | Config, options: dict[str, Any] | None, out
 
 
 def open_parts(config: Config, phases: Sequence[str], report: Report) -> tuple[Any, dict[str, Any]]:
-    """The model of a config without its weights, and the data sets of its parts, each once, after the fast checks; None
-    for what cannot be built. Faults and notes go into the report."""
+    """The model of a config without its weights, and the data sets of its parts, each built once, after the fast
+    checks; None for a part that cannot be built. Faults and notes go into the report."""
     model = _model(config, report.notes)
     run = SimpleNamespace(model=model, logger=_Notes(report.notes), _resume=False)
     kinds = [(HOOKS.get(hook["type"]), hook) for hook in config.custom_hooks if hook["type"] != "DataUsageHook"]
@@ -284,18 +284,6 @@ def _annotated(info: dict[str, Any], classes: list[str]) -> Image.Image:
     masks = np.full((image.height, image.width), -1)
     for number, item in enumerate(items):
         if item.get("mask"):
-            masks[_mask(item["mask"], image.size)] = number
+            masks[decode(item["mask"], image.height, image.width)] = number
     painted = paint(image, masks, colours, 0.5)
     return draw_boxes(painted, np.array([item["bbox"] for item in items]).reshape(-1, 4), names, colours)
-
-
-def _mask(given: Any, size: tuple[int, int]) -> np.ndarray:
-    """The pixels (H, W) of a mask that is a list of polygons or COCO's RLE."""
-    if isinstance(given, list):
-        drawn = Image.new("1", size)
-        for polygon in given:
-            ImageDraw.Draw(drawn).polygon(list(map(float, polygon)), fill=1)
-        return np.array(drawn)
-    coco = require("pycocotools.mask", "mm")
-    packed = coco.frPyObjects(given, *given["size"]) if isinstance(given["counts"], list) else given
-    return coco.decode(packed).astype(bool)

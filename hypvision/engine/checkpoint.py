@@ -37,7 +37,7 @@ from hypvision.checkpoints.match import engine_names, nonfinite_names
 from hypvision.checkpoints.read import LogHistory, read_file
 from hypvision.checkpoints.sources import fetch, find, is_address, resolve
 from hypvision.clip.models import expand_tokens
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, one_line
 from hypvision.files import replacing
 
 # Reading
@@ -47,7 +47,7 @@ def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[st
     """:func:`hypvision.checkpoints.read.read_file`, which also restores mmengine's class for the log.
 
     Raises:
-        HypvisionError: no such file, a damaged one, one that would run code, or one that holds no dict.
+        HypvisionError: the file is missing or damaged, would run code, or does not contain a dict.
     """
     checkpoint = read_file(path, map_location)
     _restore_logs(checkpoint)
@@ -78,9 +78,6 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
     Returns:
         The content of the file; for zoo weights a ``state_dict`` with the engine's names, and ``meta`` with the
         classes.
-
-    Raises:
-        HypvisionError: it cannot be fetched or read.
     """
     if (checkpoint := _handed_over.pop(str(source), None)) is not None:
         return checkpoint
@@ -130,7 +127,7 @@ class EngineNamesHook(Hook):
 
 
 def _of_a_list(read: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Wrap one of mmengine's loaders of listed names so that an unknown name gives a readable error."""
+    """Wrap one of mmengine's loaders of named weights so that an unknown name raises a readable error."""
 
     @wraps(read)
     def load_known(filename: str, map_location: Any = None) -> dict[str, Any]:
@@ -156,23 +153,6 @@ def refuse_store(filename: str, map_location: Any = None, **_: Any) -> dict[str,
 # Writing
 
 
-def _write_error(path: Path, error: OSError) -> HypvisionError:
-    """The error for a file that could not be written."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return HypvisionError(
-            f"Cannot write '{path}': {error.strerror or error}. Choose a folder that you may write to, e.g. with "
-            "--work-dir."
-        )
-    if path.suffix != ".pth":
-        return HypvisionError(f"The disk is full: '{path}' was not written. Free some space, or choose another place.")
-    newest = find_resume_checkpoint(path.parent)
-    last = f"The last complete checkpoint is '{newest}'." if newest else "There is no complete checkpoint yet."
-    return HypvisionError(
-        f"The disk is full: '{path}' was not written. {last} Free some space, or use another --work-dir, and go on "
-        "with --resume."
-    )
-
-
 def _write(path: Path, data: bytes) -> None:
     """Write a file so that its name always refers to complete content, old or new."""
     try:
@@ -180,9 +160,11 @@ def _write(path: Path, data: bytes) -> None:
         with replacing(path, durable=True, suffix=".tmp") as temporary:
             temporary.write_bytes(data)
     except HypvisionError as error:
-        if isinstance(error.__cause__, OSError):
-            raise _write_error(path, error.__cause__) from error.__cause__
-        raise
+        if path.suffix != ".pth" or getattr(error.__cause__, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        newest = find_resume_checkpoint(path.parent)
+        last = f"The last complete checkpoint is '{newest}'." if newest else "There is no complete checkpoint yet."
+        raise HypvisionError(f"{error} {last} Then go on with --resume, or with another --work-dir.") from error
 
 
 class AtomicLocalBackend(LocalBackend):
@@ -236,7 +218,7 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
     if not isinstance(meta, Mapping) or not whole(meta.get("epoch")) or not whole(meta.get("iter")):
         return "its meta does not say the epoch and iteration that it was written at, whole numbers of at least 0"
     if not (meta.get("seed") is None or whole(meta["seed"])):
-        return "its seed is no whole number"
+        return "its seed is not an integer"
     optimizer = checkpoint.get("optimizer")
     if "optimizer" in checkpoint and not states(optimizer):
         return "the state of its optimizer is not one that PyTorch writes"
@@ -246,7 +228,7 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
             pair = group.get("betas", (0, 0))
             pair = pair if isinstance(pair, (list, tuple)) and len(pair) == 2 else [None]
             if not all(map(number, [*numbers, *pair])) or not isinstance(group.get("params", []), list):
-                return "a group of parameters in its optimizer has settings that are no numbers"
+                return "a parameter group of its optimizer has settings that are not numbers"
             if not all(map(whole, group.get("params", []))):
                 return "a group of parameters in its optimizer does not list them by numbers"
         for entry in one["state"].values():
@@ -267,7 +249,7 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
     if not dicts(accumulated) or not all(
         isinstance(one.get("gradients"), dict) and isinstance(one.get("whole"), dict) for one in accumulated
     ):
-        return "what it says of an accumulation of gradients is no list of dicts"
+        return "its accumulated gradients are not a list of dicts"
     if diverged := [n for one in accumulated for n in nonfinite_names({**one["gradients"], **one["whole"]})]:
         return f"the gradient of '{diverged[0]}' that it has accumulated is not finite"
     if diverged := diverged_weights(checkpoint):
@@ -296,11 +278,7 @@ def _single_states(optimizer: Any) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def readable_resume(runner: Any) -> Iterator[None]:
-    """Context that turns errors while a Runner resumes, and optimiser states of wrong shapes, into readable errors.
-
-    Raises:
-        HypvisionError: the checkpoint cannot be resumed.
-    """
+    """Context that turns errors while a Runner resumes, and optimiser states of wrong shapes, into readable errors."""
     resume = runner.load_or_resume
 
     def checked() -> None:
@@ -310,7 +288,7 @@ def readable_resume(runner: Any) -> Iterator[None]:
         except (HypvisionError, OSError, KeyboardInterrupt):
             raise
         except Exception as error:  # mmengine and PyTorch raise errors of many types for damaged content
-            raise _not_resumed(runner, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+            raise not_resumed(runner._load_from, f"{type(error).__name__}: {one_line(error)}") from error
         wrapper = getattr(runner, "optim_wrapper", None)
         for one in wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]:
             for parameter, entry in getattr(getattr(one, "optimizer", None), "state", {}).items():
@@ -319,7 +297,7 @@ def readable_resume(runner: Any) -> Iterator[None]:
                 for name, value in entry.items():
                     if isinstance(value, Tensor) and value.dim() and value.shape[:1] != parameter.shape[:1]:
                         shapes = f"{tuple(value.shape)} for a parameter of {tuple(parameter.shape)}"
-                        raise _not_resumed(runner, f"'{name}' in its optimizer has the shape {shapes}")
+                        raise not_resumed(runner._load_from, f"'{name}' in its optimizer has the shape {shapes}")
         schedule.follow()
 
     runner.load_or_resume = checked
@@ -330,10 +308,11 @@ def readable_resume(runner: Any) -> Iterator[None]:
 
 
 class _Schedule:
-    """The schedule of rates as the config has it, which a resumed training follows where the checkpoint has another.
+    """The learning rate schedule of the config, which a resumed training follows if that of the checkpoint differs.
 
-    mmengine goes on with the checkpoint's: with another length of epochs or of the training, or another rate, that is
-    not the config's, and may have ended already. ``runner`` is the one before it resumes.
+    mmengine continues the schedule of the checkpoint. If the length of an epoch, the length of the training or the rate
+    has changed, that is not the schedule of the config, and it may have ended already. Make this object from the
+    ``runner`` before it resumes.
     """
 
     def __init__(self, runner: Any):
@@ -351,7 +330,8 @@ class _Schedule:
         return {key: value for key, value in group.items() if key == name or key.endswith(f"_{name}")}
 
     def follow(self) -> None:
-        """Compute the rates anew at the position of the resumed runner, if they are not those of its checkpoint."""
+        """Recompute the learning rates at the position of the resumed runner if they differ from those of its
+        checkpoint."""
         loop, length = self.runner.train_loop, None
         if isinstance(loop, EpochBasedTrainLoop):
             length = len(self.runner.train_dataloader)
@@ -386,10 +366,9 @@ class _Schedule:
         )
 
 
-def _not_resumed(runner: Any, reason: str) -> HypvisionError:
-    return HypvisionError(
-        f"'{runner._load_from}' cannot be resumed: {reason}. Give an earlier checkpoint: --resume CHECKPOINT."
-    )
+def not_resumed(path: Any, reason: str) -> HypvisionError:
+    """The error for a checkpoint that a training cannot go on from."""
+    return HypvisionError(f"'{path}' cannot be resumed: {reason}. Give an earlier checkpoint: --resume CHECKPOINT.")
 
 
 def find_resume_checkpoint(work_dir: str | Path) -> str | None:
@@ -464,8 +443,8 @@ class SafeYamlHandler(YamlHandler):
 
 class PickleWriter(PickleHandler):
     """mmengine's pickle handler that writes but reads JSON alone: a pickle posing as an annotation file could run any
-    command. Some readers of mmdet ask for a pickle whatever the name (OpenImages), so that JSON in its place is what
-    a user can give."""
+    command. Some readers of mmdet (OpenImages) open a file as a pickle whatever its name; a user can give JSON
+    instead."""
 
     def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
         try:

@@ -41,6 +41,27 @@ def datasets_of(config: Any) -> Iterator[dict]:
             yield from datasets_of(item)
 
 
+def inner_dataset(loader: Any) -> Any:
+    """The data set of a data loader in a config, inside wrappers such as RepeatDataset; empty if there is none."""
+    dataset = loader.get("dataset", {})
+    while "dataset" in dataset:
+        dataset = dataset["dataset"]
+    return dataset
+
+
+def walk(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Everything in a config, each with its dotted key; what holds other things comes before them."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, (list, tuple)) else ()
+    for key, value in items:
+        yield f"{prefix}{key}", value
+        yield from walk(value, f"{prefix}{key}.")
+
+
+def as_list(values: Any) -> list[Any]:
+    """What a config may give alone or as a list, such as evaluators."""
+    return list(values) if isinstance(values, (list, tuple)) else [values]
+
+
 def data_folders(config: dict) -> list[Path]:
     """The folders of images and label maps that a config names."""
     found: dict[Path, None] = {}
@@ -61,11 +82,8 @@ def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test"))
     Args:
         config: the whole configuration.
         phases: the data loaders that will be used.
-
-    Raises:
-        HypvisionError: something is missing.
     """
-    from hypvision.data.image_folder import check_root  # imports PyTorch, which other functions here do not need
+    from hypvision.data.image_folder import check_root  # loads PyTorch, which other functions here do not need
 
     for phase in phases:
         loader = config.get(f"{phase}_dataloader")
@@ -78,8 +96,7 @@ def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test"))
                 check_root(dataset["root"])
             elif dataset.get("type") != "CIFARDataset":
                 _check_dataset(dataset, phase)
-        evaluators = config.get(f"{phase}_evaluator") or []
-        for evaluator in evaluators if isinstance(evaluators, (list, tuple)) else [evaluators]:
+        for evaluator in as_list(config.get(f"{phase}_evaluator") or []):
             _check_evaluator(evaluator, phase, config)
 
 
@@ -132,11 +149,7 @@ def _check_dataset(dataset: dict, phase: str) -> None:
 
 
 def check_channels(model: Any) -> None:
-    """Check that the neck or the decode head of a segmenter or detector expects what the backbone returns.
-
-    Raises:
-        HypvisionError: it expects other channels.
-    """
+    """Check that the neck or the decode head of a segmenter or detector expects what the backbone returns."""
     given = getattr(getattr(model, "backbone", None), "out_channels", None)
     if not isinstance(given, list):
         return
@@ -155,6 +168,28 @@ def check_channels(model: Any) -> None:
         )
 
 
+# What libraries say of mistakes in a config or its data: the class of the error, a pattern of its text, the message.
+_MISTAKES: tuple[tuple[type[Exception], str, str], ...] = (
+    (KeyError, r"(.*registry.*?)(?: Please check.*)?$",
+     "The config names something unknown: {0} Correct the 'type', or import the module that registers it in "
+     "custom_imports."),
+    (KeyError, r"^(\S+).* is not in results$",
+     "The evaluator measures '{0}', which this model does not predict: masks need a model with a mask head. Set "
+     "metric='bbox' in val_evaluator and test_evaluator."),
+    (ValueError, "need at least one array to concatenate",
+     "A data set found no samples: its folder or its list (ann_file) holds none, no file has the ending that "
+     "img_suffix asks for, or filter_cfg leaves all of them out. Check these (see docs/data.md)."),
+    (AssertionError, r"failed to load image: *(.*)",
+     "The image '{0}' cannot be read. Replace the file by an intact copy, or remove it from the data."),
+    (IndexError, r"Target (-?\d+) is out of bounds",
+     "The data has the label {0}, which is out of range for the classes of the model. Correct the label files, or "
+     "num_classes and ignore_index in the config."),
+    (AssertionError, "`epoch_length` must be a positive integer, but got 0",
+     "The training data are fewer than one batch, and drop_last leaves them out. Use a smaller batch (--cfg-options "
+     "train_dataloader.batch_size=...), or train_dataloader.drop_last=False."),
+)  # fmt: skip
+
+
 def explain(error: BaseException) -> str | None:
     """The message for an exception that the user can fix; None for a bug.
 
@@ -170,34 +205,9 @@ def explain(error: BaseException) -> str | None:
         return text
     if (message := explain_machine(error)) is not None:
         return message
-    if isinstance(error, KeyError) and "registry" in text:
-        return (
-            f"The config names something unknown: {text.partition(' Please check')[0]} Correct the 'type', or import "
-            "the module that registers it in custom_imports."
-        )
-    if isinstance(error, KeyError) and text.endswith(" is not in results"):
-        return (
-            f"The evaluator measures '{text.partition(' ')[0]}', which this model does not predict: masks need a model "
-            "with a mask head. Set metric='bbox' in val_evaluator and test_evaluator."
-        )
-    if isinstance(error, ValueError) and "need at least one array to concatenate" in text:
-        return (
-            "A data set found no samples: its folder or its list (ann_file) holds none, no file has the ending that "
-            "img_suffix asks for, or filter_cfg leaves all of them out. Check these (see docs/data.md)."
-        )
-    if isinstance(error, AssertionError) and "failed to load image" in text:
-        path = text.rpartition("failed to load image:")[2].strip()
-        return f"The image '{path}' cannot be read. Replace the file by an intact copy, or remove it from the data."
-    if isinstance(error, IndexError) and (match := re.search(r"Target (-?\d+) is out of bounds", text)):
-        return (
-            f"The data has the label {match[1]}, which is out of range for the classes of the model. Correct the label "
-            "files, or num_classes and ignore_index in the config."
-        )
-    if isinstance(error, AssertionError) and "`epoch_length` must be a positive integer, but got 0" in text:
-        return (
-            "The training data are fewer than one batch, and drop_last leaves them out. Use a smaller batch "
-            "(--cfg-options train_dataloader.batch_size=...), or train_dataloader.drop_last=False."
-        )
+    for kind, pattern, told in _MISTAKES:
+        if isinstance(error, kind) and (match := re.search(pattern, text)):
+            return told.format(*match.groups())
     if type(error).__name__ == "OutOfMemoryError":
         return (
             f"The GPU has no memory left ({text.partition('.')[0]}). Use a smaller batch (--cfg-options "

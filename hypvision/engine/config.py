@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypvision.engine.checks import close_configs, datasets_of
+from hypvision.engine.checks import close_configs, datasets_of, walk
 from hypvision.engine.extensions import PREPARATIONS, RUN_HOOKS
 from hypvision.errors import HypvisionError, did_you_mean, explain_machine, one_line, require
 from hypvision.files import check_regular, why_no_file
@@ -72,7 +72,8 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
             evaluators below the config's ``data_root`` to the new place.
 
     Raises:
-        HypvisionError: no such file (close names are listed), not a valid config, or an option that does not fit.
+        HypvisionError: there is no such file (the message lists similar names), the config is not valid, or an option
+            does not fit.
     """
     require("mmengine", "mm")
     from mmengine.config import Config
@@ -209,20 +210,12 @@ def _roots_of_bases(config: Config) -> list[str]:
 
 def files_of(config: Config) -> list[str]:
     """The files that a config consists of or names; a run must not overwrite them."""
-    named = [value for value in _values(config.to_dict()) if isinstance(value, str) and 0 < len(value) < 4096]
+    named = [value for _, value in walk(config.to_dict()) if isinstance(value, str) and 0 < len(value) < 4096]
     for dataset in (dataset for phase in PHASES for dataset in datasets_of(config.get(f"{phase}_dataloader"))):
         if isinstance(dataset.get("ann_file"), str):
             named.append(str(Path(str(dataset.get("data_root") or ""), dataset["ann_file"]).expanduser()))
     names = (*_files(config), *named, config.filename)
     return [name for name in names if name and "\0" not in name and os.path.isfile(name)]
-
-
-def _values(node: Any) -> Iterator[Any]:
-    if isinstance(node, (dict, list, tuple)):
-        for value in node.values() if isinstance(node, dict) else node:
-            yield from _values(value)
-    else:
-        yield node
 
 
 def _import_modules(config: Config) -> None:
@@ -240,7 +233,7 @@ def _check_keys(config: Config, options: dict[str, Any]) -> None:
         if key in config or key in RUN_KEYS:
             _check_path(config, option)
             continue
-        close = [path for path in _paths(config.to_dict()) if path.rpartition(".")[2] == key][:3]
+        close = [path for path, _ in walk(config.to_dict()) if path.rpartition(".")[2] == key][:3]
         known = [] if close else [*config.keys(), *RUN_KEYS]
         hint = did_you_mean(key, known, cutoff=0.6, also=close)
         raise HypvisionError(
@@ -251,7 +244,7 @@ def _check_keys(config: Config, options: dict[str, Any]) -> None:
 
 def _check_path(config: Config, option: str) -> None:
     """Raise an error for an option whose key is missing but resembles one in its dict, probably a misspelling. Names
-    that differ only in digits do not count as similar."""
+    that differ only in digits are not suggested."""
     node, parts = config.to_dict(), option.split(".")
     for number, part in enumerate(parts):
         if isinstance(node, (list, tuple)):
@@ -269,14 +262,6 @@ def _check_path(config: Config, option: str) -> None:
                     "it really is a new key, put it into your own config file."
                 )
             return
-
-
-def _paths(node: Any, prefix: str = "") -> Iterator[str]:
-    """The dotted keys of a config, shorter ones first within each part."""
-    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, (list, tuple)) else ()
-    for key, value in items:
-        yield f"{prefix}{key}"
-        yield from _paths(value, f"{prefix}{key}.")
 
 
 def _move_data(config: Config, old: str, new: str, keep: bool = False) -> None:
@@ -358,8 +343,8 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
 def leave_out_pretrained(model: Any, whole: bool = False) -> None:
     """Change the ``model`` of a config so that building it fetches no weights, since a checkpoint replaces them.
 
-    A class with ``checkpoint_is_partial = True`` stays as it is, since its checkpoints lack what is frozen, unless
-    weights do not matter at all (``whole``).
+    A class with ``checkpoint_is_partial = True`` still loads its weights, because its checkpoints lack the frozen ones,
+    unless no weights are needed at all (``whole``).
     """
     from mmengine.registry import MODELS
 

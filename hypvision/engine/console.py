@@ -189,9 +189,7 @@ class ConsoleHook(Hook):
 
     # While it runs
 
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
-    ) -> None:
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         if self.train_bar is not None:
             rates = [rate for group in runner.optim_wrapper.get_lr().values() for rate in group]
             loss = (outputs or {}).get("loss")

@@ -65,12 +65,12 @@ def seed_worker(worker_id: int) -> None:
     needs the current batch.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    seed = int(np.random.SeedSequence([torch.initial_seed(), get_rank()]).generate_state(1)[0])
-    seed_everything(seed)
+    seed_everything(torch.initial_seed(), get_rank())
 
 
-def seed_everything(seed: int) -> None:
-    """Seed the generators of random, NumPy and torch."""
+def seed_everything(*numbers: int) -> None:
+    """Seed the generators of random, NumPy and torch by one or more numbers."""
+    seed = numbers[0] if len(numbers) == 1 else int(np.random.SeedSequence(numbers).generate_state(1)[0])
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -89,19 +89,14 @@ class RepeatableSeedHook(Hook):
     priority = "HIGHEST"
 
     def before_train_epoch(self, runner: Runner) -> None:
-        self._seed(runner, runner.epoch)
+        seed_everything(runner.seed, get_rank(), runner.epoch)
         loader = runner.train_dataloader
         if isinstance(runner.train_loop, EpochBasedTrainLoop) and hasattr(loader.dataset, "seek"):
             loader.dataset.seek(runner.iter, loader.batch_size, len(loader))
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         if not isinstance(runner.train_loop, EpochBasedTrainLoop):
-            self._seed(runner, runner.iter)
-
-    @staticmethod
-    def _seed(runner: Runner, step: int) -> None:
-        seed = int(np.random.SeedSequence([runner.seed, get_rank(), step]).generate_state(1)[0])
-        seed_everything(seed)
+            seed_everything(runner.seed, get_rank(), runner.iter)
 
 
 @HOOKS.register_module()
@@ -113,9 +108,7 @@ class ReduceLossHook(Hook):
 
     priority = "HIGHEST"
 
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
-    ) -> None:
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         if get_world_size() == 1 or not outputs:
             return
         names = [name for name in sorted(outputs) if isinstance(outputs[name], torch.Tensor)]
@@ -128,11 +121,7 @@ class ReduceLossHook(Hook):
 @HOOKS.register_module()
 class UnusedParametersHook(Hook):
     """Stops a training on several processes before its first step if a parameter got no gradient: the second step would
-    fail with PyTorch's error about reductions.
-
-    Raises:
-        HypvisionError: there is such a parameter.
-    """
+    fail with PyTorch's error about reductions."""
 
     def before_train(self, runner: Runner) -> None:
         model, optimizer = runner.model, getattr(runner.optim_wrapper, "optimizer", None)
@@ -157,18 +146,12 @@ class UnusedParametersHook(Hook):
 
 @HOOKS.register_module()
 class StopOnNaNHook(Hook):
-    """Stops a training whose loss is not finite, before it writes a checkpoint.
-
-    Raises:
-        HypvisionError: the loss is NaN or infinite; names the iteration, the last good checkpoint and what to try.
-    """
+    """Stops a training whose loss is not finite, before it writes a checkpoint."""
 
     priority = "HIGHEST"  # runs after ReduceLossHook, so that all processes see the same loss and stop together
 
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
-    ) -> None:
-        # item() costs no further wait: the logger that follows reads the same value from the GPU.
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+        # item() does not add a wait for the GPU: the logger reads the same value right after this hook.
         loss = torch.as_tensor((outputs or {}).get("loss", 0.0)).detach().item()
         if math.isfinite(loss):
             return
@@ -218,7 +201,7 @@ class DatasetHook(Hook, ABC):
 
 
 class KnownClasses(NamedTuple):
-    """The names of the labels that a model predicts, where they come from, and whether they are numbers alone."""
+    """The class names of a model's outputs, their source, and whether they are only numbers."""
 
     names: tuple[str, ...]
     source: str
@@ -233,6 +216,13 @@ def classes_in(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     names = next((about[key] for key in ("classes", "CLASSES") if about.get(key)), ())
     return tuple(names) if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names) else ()
+
+
+def has_fixed_classes(model: Any, dataset: Any) -> bool:
+    """Whether a model has one head for the classes of a data set: open-vocabulary models get the names at run time, a
+    panoptic model has separate heads for things and stuff."""
+    free = getattr(model, "open_vocabulary", False) or getattr(dataset, "return_classes", False)
+    return not free and "thing_classes" not in (getattr(dataset, "metainfo", None) or {})
 
 
 def class_heads(model: Any) -> Iterator[Any]:
@@ -250,13 +240,10 @@ class CheckClassesHook(DatasetHook):
     """Compares the class names of training, validation and test data and of the checkpoint, before the first batch.
 
     The labels are those of the checkpoint, else those of the training data. Class folders get their labels by these
-    names; a part may lack classes. A training that starts from the weights of other classes takes those of its data.
+    names; a part may lack classes. A training that starts from weights for other classes uses the classes of its data.
 
     Args:
         by_name: False: compare the numbers of classes alone.
-
-    Raises:
-        HypvisionError: the names differ, or the data has labels that the model cannot predict.
     """
 
     def __init__(self, by_name: bool = True) -> None:
@@ -279,11 +266,9 @@ class CheckClassesHook(DatasetHook):
         of_training, self._of_training = self._of_training, False
         model, meta = network_of(runner), getattr(dataset, "metainfo", None) or {}
         heads, names = list(class_heads(model)), tuple(meta.get("classes") or ())
-        # Open-vocabulary models get the names at run time; a panoptic model has separate heads for things and stuff.
-        free = getattr(model, "open_vocabulary", False) or getattr(dataset, "return_classes", False)
         # a metric learner fixes its classes only in training
         fixed = heads or of_training and hasattr(model, "train_classes")
-        if not fixed or not names or free or "thing_classes" in meta:
+        if not fixed or not names or not has_fixed_classes(model, dataset):
             return
         place = f"{type(dataset).__name__} in '{_place(dataset)}'"
         if self.known is None or not self.by_name:
@@ -296,7 +281,7 @@ class CheckClassesHook(DatasetHook):
     def _match(
         self, runner: Runner, dataset: Any, names: tuple[str, ...], place: str, known: KnownClasses, starting: bool
     ) -> None:
-        """Label the data by the names that are known; a training that starts may have others."""
+        """Relabel the data by the known class names; a new training may have other classes."""
         numbered = getattr(dataset, "numbered", False)
         if numbered or (known.numbered and not all(map(str.isdecimal, names))):
             if not (numbered and known.numbered):
@@ -342,7 +327,7 @@ def _place(dataset: Any) -> str:
 
 @HOOKS.register_module()
 class DataUsageHook(DatasetHook):
-    """Logs once what each data set uses of its files, why it leaves out the rest, and what else there is to know."""
+    """Logs once, for each data set, which files it uses, which it leaves out and why, and further notes."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
@@ -358,13 +343,13 @@ class DataUsageHook(DatasetHook):
 
 @HOOKS.register_module()
 class InterruptHook(Hook):
-    """Stops a run in order between two iterations on SIGINT and SIGTERM.
+    """On SIGINT and SIGTERM, stops a run cleanly between two iterations.
 
     An iteration-based run writes a checkpoint there. An epoch-based run relies on that of its last epoch, because it
     resumes at the start of an epoch. A second signal ends the process at once.
 
     Raises:
-        TrainingInterrupted: after the state is safe.
+        TrainingInterrupted: when the state of the run is on disk.
     """
 
     priority = "LOWEST"  # runs after CheckpointHook and EMAHook
@@ -386,9 +371,7 @@ class InterruptHook(Hook):
             signal.signal(number, handler)
         self._previous = {}
 
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
-    ) -> None:
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         stop = self._received is not None
         if get_world_size() > 1:
             # All processes must stop in the same iteration; otherwise the others would wait forever.
@@ -403,11 +386,8 @@ class InterruptHook(Hook):
             raise TrainingInterrupted(self._advice(runner))
 
     def explain(self, runner: Runner) -> None:
-        """After an error: where a signal came before it, it was to the workers as well, and they ended first.
-
-        Raises:
-            TrainingInterrupted: there was a signal.
-        """
+        """After an error: raise TrainingInterrupted where a signal came before it: that was to the workers as well, and
+        they ended first."""
         if self._received is not None:
             raise TrainingInterrupted(self._advice(runner))
 
@@ -429,11 +409,11 @@ class InterruptHook(Hook):
 
 @HOOKS.register_module(force=True)
 class EarlyStoppingHook(Hook):
-    """Stops a training whose metric no longer gets better, and says why.
+    """Early stopping: ends a training whose metric no longer improves, and logs the reason.
 
-    It takes the place of mmengine's, which counts from the beginning again when a training is resumed. Here the count
-    is part of the checkpoints. Those are written before the validation of their epoch, so a resumed training repeats
-    that validation first.
+    It takes the place of mmengine's, which counts from the beginning again when a training is resumed. This hook stores
+    its count in the checkpoints. A checkpoint is written before the validation of its epoch, so a resumed training
+    first repeats that validation.
 
     Args:
         monitor: the metric, such as ``"top1"``; default the one that CheckpointHook keeps the best checkpoint of.
@@ -443,7 +423,8 @@ class EarlyStoppingHook(Hook):
         stopping_threshold: stop as soon as a value is better than this.
 
     Raises:
-        HypvisionError: no validation, a metric that it does not give, or nobody says what is better.
+        HypvisionError: there is no validation, it does not give this metric, or neither the config nor mmengine says
+            whether higher is better.
     """
 
     priority = "LOWEST"  # runs after CheckpointHook: the message names its best checkpoint
@@ -525,13 +506,13 @@ class EarlyStoppingHook(Hook):
 
 
 def _steps(runner: Runner) -> int:
-    """What is behind the training: epochs, or iterations where it counts these."""
+    """The present epoch, or the iteration in a training that counts iterations."""
     return runner.epoch if isinstance(runner.train_loop, EpochBasedTrainLoop) else runner.iter
 
 
 @HOOKS.register_module()
 class ClassTableHook(Hook):
-    """Logs what the metrics found of each class, the worst first."""
+    """Logs the metrics of each class, the worst class first."""
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         self._log(runner, runner.val_evaluator)

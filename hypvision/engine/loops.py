@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-import numpy as np
 from mmengine.dataset import InfiniteSampler
 from mmengine.dist import get_rank
 from mmengine.registry import LOOPS
@@ -66,5 +65,5 @@ class _SeekingIterator:
             loader._iterator = None  # persistent workers hold an outdated copy of the data set
         else:
             loader.sampler.indices = islice(loader.sampler._indices_of_rank(), self.position * loader.batch_size, None)
-        seed_everything(int(np.random.SeedSequence([seed, get_rank(), self.position]).generate_state(1)[0]))
+        seed_everything(seed, get_rank(), self.position)
         return iter(loader)

@@ -37,7 +37,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 class OfClass(NamedTuple):
-    """What a metric found of one class, better the higher, and on how many samples."""
+    """The value of a metric for one class (higher is better), and its number of samples."""
 
     name: str
     value: float
@@ -55,7 +55,7 @@ class Metric(BaseMetric):
 
     Attributes:
         allow_nonfinite: set all metrics to NaN for predictions that are not finite, instead of raising an error.
-        classes: what was found of each class, if the metric says it; of the last ``compute_metrics``.
+        classes: the values of each class from the last ``compute_metrics``, if the metric gives them.
         without_truth: names of classes without truth, or how many images have none; of the last ``compute_metrics``.
     """
 
@@ -74,7 +74,7 @@ class Metric(BaseMetric):
             samples: with ``img_path``, ``index`` or ``img_id``.
 
         Raises:
-            HypvisionError: they are not, and ``allow_nonfinite`` is not set; names the image.
+            HypvisionError: a prediction is not finite, and ``allow_nonfinite`` is not set; the message names the image.
         """
         try:
             require_finite(values, lambda row: f"{what} for {self._place(samples[row], row)}")
@@ -92,7 +92,7 @@ class Metric(BaseMetric):
         return f"sample {len(self.results) + row}" if number is None else f"image {number} of the data"
 
     def evaluate(self, size: int) -> dict[str, float]:
-        """As mmengine's, with a warning of metrics that are NaN, which is not repeated while it is the same."""
+        """Evaluate as mmengine does, and warn of metrics that are NaN; an unchanged warning is not repeated."""
         self.without_truth = self.classes = ()
         spoilt = next(filter(None, all_gather_object(self._spoilt)), "")
         if spoilt:

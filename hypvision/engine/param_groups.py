@@ -150,7 +150,7 @@ class TimmParamGroups(ParamGroups):
         scaled: list[dict[str, Any]] = []
         for group in groups:
             params = list(group["params"])
-            # A rate of 0 would not freeze them: schedules with ``eta_min`` raise it.
+            # A rate of 0 would not freeze them, because schedules with ``eta_min`` raise it again.
             for factor in sorted({factors.get(id(p), 1.0) for p in params} - {0.0}):
                 part = [p for p in params if factors.get(id(p), 1.0) == factor]
                 scaled.append({**group, "params": part, "lr": group.get("lr", base) * factor})
@@ -195,9 +195,6 @@ class RiemannianParamGroups(ParamGroups):
     Options: ``manifold_lr_scale``, ``manifold_weight_decay``, ``curvature_lr``, ``curvature_lr_scale``; and
     ``decay_all`` (False): biases, norms and other parameters without weight decay get it, too, as in the official code
     of HCNN. Curvatures never do.
-
-    Raises:
-        HypvisionError: an unknown key, or a value that the optimiser refuses.
     """
 
     defaults = dict(
@@ -225,9 +222,6 @@ class GroupMultiStepLR(MultiStepLR):
         optimizer: the optimiser or its wrapper; its groups have a ``name``.
         leave_out: names of groups that keep their rate. A group may be absent: not every model has points.
         args, kwargs: those of ``MultiStepLR``: ``milestones``, ``gamma``, ...
-
-    Raises:
-        HypvisionError: the groups have no names.
     """
 
     def __init__(self, optimizer: Any, *args: Any, leave_out: Sequence[str] = (), **kwargs: Any):

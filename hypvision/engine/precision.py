@@ -1,7 +1,7 @@
 """Measure once per process whether a CPU is fast in bfloat16.
 
 A CPU without instructions for bfloat16 emulates them and is more than ten times slower in it than in float32. One with
-them may be slower, too: 1 to 1.8 times was measured where they work on vectors (AVX-512) and not on tiles. Code that
+them may be slower, too: 1 to 1.8 times was measured on CPUs with vector (AVX-512) but no tile instructions. Code that
 uses bfloat16 only for speed asks this module.
 """
 

@@ -49,9 +49,6 @@ def untrained_model(config: Config, whole: bool = False) -> Any:
     Args:
         config: changed by this.
         whole: leave out, too, the weights that its checkpoints lack since they are frozen.
-
-    Raises:
-        HypvisionError: the model cannot be built.
     """
     import_extensions(config)
     leave_out_pretrained(config.model, whole)
@@ -62,11 +59,7 @@ def untrained_model(config: Config, whole: bool = False) -> Any:
 
 
 def trained_model(config: Config | str | Path, weights: str | Path) -> nn.Module:
-    """The model of a config with the weights of its checkpoint, in eval mode, with ``dataset_meta`` or None.
-
-    Raises:
-        HypvisionError: no such config, or the checkpoint cannot be read or does not fit.
-    """
+    """The model of a config with the weights of its checkpoint, in eval mode, with ``dataset_meta`` or None."""
     model = untrained_model(load_config(config))
     checkpoint = load(weights)
     load_trained(model, checkpoint, weights)

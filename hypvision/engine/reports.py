@@ -1,4 +1,5 @@
-"""The report of a test, ``hypvision test --out DIR``: collected beside the metrics, written when these are known."""
+"""The report of a test, ``hypvision test --out DIR``: collected while the metrics are computed, and written after
+them."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from hypvision.engine.checks import as_list
 from hypvision.engine.extensions import REPORTS
 from hypvision.engine.hooks import unwrapped
 from hypvision.viz.report import Part, write_report
@@ -25,8 +27,8 @@ _logger = logging.getLogger(__name__)
 
 
 class ReportMetric(BaseMetric):
-    """Collects what a report shows of the predictions. It measures nothing: predictions that are not finite, which the
-    metrics refuse, are left out.
+    """Collects what a report shows of the predictions. It does not compute metrics, and skips predictions that are not
+    finite, for which the metrics raise an error.
 
     Attributes:
         dataset: the test data.
@@ -60,8 +62,7 @@ def add_report(config: Config, folder: Path, weights: str) -> None:
         folder: of the report.
         weights: what is tested.
     """
-    evaluators = config.test_evaluator
-    evaluators = list(evaluators) if isinstance(evaluators, (list, tuple)) else [evaluators]
+    evaluators = as_list(config.test_evaluator)
     kinds = (str(evaluator.get("type")).rpartition(".")[2] for evaluator in evaluators)
     found = next(((kind, own) for kind, own in zip(kinds, evaluators) if kind in REPORTS), None)
     if found is not None:
@@ -111,7 +112,7 @@ _NO_CLASSES = (
 
 
 def _classes(runner: Runner) -> list[Part]:
-    """What other metrics found of each class."""
+    """The values of other metrics for each class."""
     return [
         Part(
             f"{type(metric).__name__} of each class",

@@ -22,11 +22,12 @@ from hypvision.engine.checkpoint import (
     hand_over,
     load,
     newest_checkpoint,
+    not_resumed,
     readable_resume,
     reading_once,
     resume_problem,
 )
-from hypvision.engine.checks import check_channels, check_data, data_folders
+from hypvision.engine.checks import as_list, check_channels, check_data, data_folders, inner_dataset
 from hypvision.engine.config import files_of, leave_out_pretrained, load_config, prepare
 from hypvision.engine.console import ConsoleHook, quiet, say
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, find_test_options, import_extensions
@@ -112,7 +113,7 @@ def train(
         amp: mixed precision.
         cfg_options: changes of the config, see :func:`load_config`.
         launcher: ``"none"``, ``"pytorch"`` (torchrun), ``"slurm"`` or ``"mpi"``.
-        verbose: mmengine's whole log on the console, which is otherwise in its file alone; see
+        verbose: show mmengine's whole log on the console; otherwise it goes to the log file only; see
             :mod:`hypvision.engine.console`.
         log: where the log goes besides its files: ``"tensorboard"``, ``"wandb"`` or ``"mlflow"``, see
             :mod:`hypvision.engine.tracking`.
@@ -121,7 +122,7 @@ def train(
         The runner at the end of its work. ``results.png`` in the work dir has the curves of the training.
 
     Raises:
-        HypvisionError: a mistake in the config, the data or the checkpoint; the loss became NaN.
+        HypvisionError: there is a mistake in the config, the data or the checkpoint; or the loss became NaN.
     """
     with quiet(verbose), reading_once():
         config = load_config(config, cfg_options)
@@ -160,7 +161,8 @@ def _check_training(config: Config, resume: str | Path | None) -> None:
 
 
 def _schedulers(config: Config) -> tuple[list[dict[str, Any]], str, int]:
-    """The parts of the schedule that count as the training does, the key of its length, and that length."""
+    """The parts of the schedule with the same unit as the training (epochs or iterations), the key of its length, and
+    that length."""
     key = "max_epochs" if "max_epochs" in config.train_cfg else "max_iters"
     found = config.get("param_scheduler") or []
     parts = [found] if isinstance(found, dict) and "type" in found else found
@@ -186,7 +188,7 @@ def _end_with_training(config: Config, checkpoint: dict[str, Any]) -> None:
 
 
 def _check_schedule(config: Config) -> None:
-    """Warn of a falling rate that arrives long before the end of the training, or not at all."""
+    """Warn if a decaying learning rate reaches its last value long before the end of the training, or not at all."""
     parts, key, length = _schedulers(config)
     end = max((part.get("end", length) for part in parts), default=length)
     if not parts or not str(parts[-1].get("type")).startswith(("Cosine", "Poly")) or 0.9 * length <= end <= length:
@@ -246,7 +248,7 @@ def _check_weights(
             f"these weights use --cfg-options load_from={path}."
         )
     if resume and (wrong := resume_problem(checkpoint)) is not None:
-        raise HypvisionError(f"'{path}' cannot be resumed: {wrong}. Give an earlier checkpoint: --resume CHECKPOINT.")
+        raise not_resumed(path, wrong)
     model = getattr(runner.model, "module", runner.model)
     named = engine_names(model, checkpoint)
     check_compatible(model, named.get("state_dict", named), path, exact, allow_nonfinite)
@@ -288,7 +290,8 @@ def test(
         The metrics by name.
 
     Raises:
-        HypvisionError: a mistake in the config, the data or the checkpoint; no test-time augmentation for the config.
+        HypvisionError: there is a mistake in the config, the data or the checkpoint; or the config has no test-time
+            augmentation.
     """
     with quiet(verbose), reading_once():
         config = load_config(config, cfg_options)
@@ -344,17 +347,13 @@ def _use_tta(config: Config) -> None:
             )
         options.augment(config)
     if "tta_model" in config:
-        dataset = config.test_dataloader.dataset
-        while "dataset" in dataset:
-            dataset = dataset.dataset
-        dataset.pipeline = config.tta_pipeline
+        inner_dataset(config.test_dataloader).pipeline = config.tta_pipeline
         config.model = dict(config.tta_model, module=config.model)
 
 
 def _evaluators(config: Config) -> Iterator[tuple[dict[str, Any], str | None]]:
     """Each metric of a test, and its argument that names the file or folder of the predictions."""
-    evaluators = config.test_evaluator
-    for evaluator in evaluators if isinstance(evaluators, (list, tuple)) else [evaluators]:
+    for evaluator in as_list(config.test_evaluator):
         yield evaluator, PREDICTION_ARGUMENTS.get(str(evaluator.get("type")).rpartition(".")[2])
 
 

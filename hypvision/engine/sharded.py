@@ -124,7 +124,7 @@ class ShardedRunner(Runner):
             self.register_hook(_CutHook())
 
     def build_optim_wrapper(self, optim_wrapper: Any) -> Any:
-        """As the Runner's, but the logged gradient norm covers all shards."""
+        """Wrap the optimiser as the Runner does, but log the gradient norm over all shards."""
         wrapper = super().build_optim_wrapper(optim_wrapper)
         if self.distributed and hasattr(wrapper, "clip_func"):
             clip = wrapper.clip_func

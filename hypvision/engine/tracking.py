@@ -28,7 +28,7 @@ def track(config: Config, name: str) -> None:
         name: of :data:`TRACKERS`.
 
     Raises:
-        HypvisionError: an unknown name, the package is missing, or nobody is logged in.
+        HypvisionError: the name is unknown, the package is not installed, or the user is not logged in.
     """
     if name not in TRACKERS:
         raise HypvisionError(

@@ -21,9 +21,6 @@ def lock_work_dir(work_dir: str | Path) -> Iterator[None]:
     """Lock the folder of a training; the system releases the lock when the process ends in any way.
 
     In a distributed training the first process holds the lock.
-
-    Raises:
-        HypvisionError: another training holds the lock.
     """
     if not is_main_process():
         yield

@@ -1,8 +1,8 @@
 """Workers of data loaders that start as new processes: on Windows and macOS, and with ``mp_start_method="spawn"``.
 
 A forked worker has everything that the libraries' extensions have changed in this process (operators of mmcv, its image
-reader, registries). A new one imports the modules of what it is sent, and of mmdet's data sets that is mmdet alone. So
-its first act is to import the extensions that are loaded here.
+reader, registries). A new worker process imports only the modules of the objects that it receives; for mmdet's data
+sets that is mmdet alone. Therefore it first imports the extensions that are loaded in this process.
 """
 
 from __future__ import annotations

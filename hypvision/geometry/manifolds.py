@@ -60,7 +60,7 @@ class CurvatureParameter(nn.Parameter):
 def _adopted(module: nn.Module, name: str, child: nn.Module | None) -> None:
     """PyTorch calls this for every module that another one takes."""
     if isinstance(child, Manifold):
-        child.held = True
+        child.registered = True
 
 
 # Registered at the first learned curvature only, because the hook slows down the construction of every module.
@@ -68,7 +68,8 @@ _watch_modules = functools.cache(lambda: nn.modules.module.register_module_modul
 
 
 def check_numbers(weights: object = None, std: object = None) -> None:
-    """Check the values of weights and standard deviations; functions do not, for the host would wait for the device."""
+    """Check the values of weights and standard deviations. The functions do not check them, because the host would wait
+    for the device."""
     if isinstance(weights, Tensor) and weights.numel():
         if not bool((weights >= 0).all()):
             raise ValueError("weights must be numbers of at least 0.")
@@ -79,7 +80,8 @@ def check_numbers(weights: object = None, std: object = None) -> None:
 
 
 def whose(value: object) -> str:
-    """The class of an argument that is no manifold of this package, for messages: others have the same names."""
+    """The class of an argument that is not a manifold of this package, with its module: other packages use the same
+    names."""
     if isinstance(value, type):
         return f"the class {value.__name__} itself"
     kind = type(value)
@@ -141,7 +143,7 @@ class Manifold(nn.Module):
     wrapped_normal_log_prob: Callable[[Tensor, Tensor, Tensor | float], Tensor]
     origin: Callable[..., Tensor]
     # whether a module has registered the manifold, so that its state dict contains a learned curvature
-    held = False
+    registered = False
     log_c: CurvatureParameter
 
     def __init__(
@@ -177,7 +179,7 @@ class Manifold(nn.Module):
 
     @torch.no_grad()
     def clamp_(self) -> None:
-        """Bring a learned curvature back into its bounds; the optimisers of :mod:`hypvision.optim` do after a step."""
+        """Clamp a learned curvature to its bounds; the optimisers of :mod:`hypvision.optim` do this after each step."""
         if self.learnable:
             self.log_c.clamp_(*self.log_bounds)
 
@@ -196,7 +198,7 @@ class Manifold(nn.Module):
             self._restore(self.log_c.detach())
 
     def _restore(self, log_c: Tensor) -> None:
-        """Undo what PyTorch may have done to the parameter: taken its class, or rounded it to half precision."""
+        """Restore the parameter if PyTorch has replaced its class or rounded it to half precision."""
         if type(self.log_c) is nn.Parameter:
             self.log_c.__class__ = CurvatureParameter
             self.log_c.log_bounds = self.log_bounds
@@ -256,7 +258,8 @@ class Common(GeooptNames, Manifold):
     """
 
     def _check(self, **points: object) -> None:
-        """With ``check=True``: refuse points that are not on the manifold; functions refuse what is no tensor."""
+        """With ``check=True``: raise an error for points that are not on the manifold. Other functions only check that
+        it is a tensor."""
         for name, value in points.items() if self.check else ():
             if isinstance(value, Tensor) and value.is_floating_point():
                 self.check_point(value, name)
@@ -460,7 +463,7 @@ class Lorentz(Hyperbolic):
 
     @property
     def k(self) -> Curvature:
-        """What geoopt calls the curvature of its hyperboloid: the square ``1 / c`` of its radius."""
+        """The number ``1 / c``, the squared radius of the hyperboloid, which geoopt calls its curvature."""
         return 1 / self.c
 
     def projx(self, x: Tensor) -> Tensor:

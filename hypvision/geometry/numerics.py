@@ -1,8 +1,8 @@
 r"""Scalar and row-wise functions that stay accurate, and keep finite gradients, where the textbook formulas do not.
 
-All are differentiable twice and safe for ``torch.compile``, ``torch.export`` and ``torch.func``. Some have a backward
-of their own, which stores less and is faster on CPUs than the plain operations that compilers and ``torch.func`` get to
-see (:func:`plain`). What is not a number stays so everywhere.
+All are differentiable twice and safe for ``torch.compile``, ``torch.export`` and ``torch.func``. Some have a
+hand-written backward, which stores less and is faster on CPUs than the plain operations that compilers and
+``torch.func`` get (:func:`plain`). All functions return NaN for NaN.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def exact(device: torch.device) -> AbstractContextManager[object]:
 class Function(torch.autograd.Function):
     """A function that is differentiated by hand: its backward runs without autocast, wherever it is called.
 
-    PyTorch runs a backward under the autocast of whoever calls ``backward()``, not under that of the forward: products
-    would meet operands of another dtype than they were written for.
+    PyTorch runs a backward under the autocast setting at the call of ``backward()``, not under that of the forward:
+    products would meet operands of another dtype than they were written for.
     """
 
     if TYPE_CHECKING:  # PyTorch's version has no type annotations
@@ -65,7 +65,7 @@ def plain(x: Tensor) -> bool:
 
 
 def needs_grad(*arguments: object) -> bool:
-    """Whether a backward will come: without one, functions with a backward of their own are calls for nothing."""
+    """Whether gradients will be needed: without them a hand-written backward only costs the overhead of a call."""
     return torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
 
 
@@ -74,8 +74,8 @@ def backward_of(
 ) -> list[Tensor | None]:
     """Gradients of ``function(*inputs)`` that can be differentiated again.
 
-    The backward of a function that is differentiated by hand ends here when a graph of the gradients is asked for: the
-    double backward is then that of plain operations, and the usual one pays nothing for it.
+    A hand-written backward calls this function if it must itself be differentiable (``create_graph=True``). The second
+    derivatives are then those of the plain operations, and an ordinary backward has no extra cost.
     """
     with torch.enable_grad(), exact(grad.device):
         # Views, because one input may be computed from another, whose gradient would then be counted twice.
@@ -90,7 +90,7 @@ def backward_of(
 
 
 class _Signature(NamedTuple):
-    """What a function's arguments must be, each with its place and its name."""
+    """The requirements on a function's arguments, each with its position and its name."""
 
     function: str
     arguments: list[str]
@@ -108,8 +108,8 @@ def stable(
     widest dtype among the tensors named in ``points``; numbers that it does not hold become its largest. Autocast is
     off inside. A float32 curvature of float64 points is widened.
 
-    No check looks at the numbers of a tensor, which would make the host wait for the device: a curvature that is a
-    tensor must be positive, or results are not numbers. Manifold objects with ``check=True`` look.
+    No check reads the values of a tensor, because the host would wait for the device. So a curvature given as a tensor
+    is not checked: if it is not positive, results are NaN. Manifold objects with ``check=True`` look.
 
     Args:
         points: names of the arguments that hold vectors; they must be floating point and end in the same dimension.
@@ -118,7 +118,7 @@ def stable(
         sets: names of arguments that hold sets of points, and need at least two dimensions.
 
     Raises:
-        TypeError: such an argument is not a tensor of floating point numbers, or another is a tensor of integers.
+        TypeError: one of these arguments is not a floating point tensor, or another argument is an integer tensor.
         ValueError: their last dimensions differ, or a curvature is a number that is not positive.
     """
 
@@ -214,7 +214,7 @@ def _curvatures(
 
 
 def _any_half(signature: _Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a tensor is of half precision; tensors of integers are refused."""
+    """Whether a tensor is of half precision; raises an error for integer tensors."""
     half = False
     for argument, value in (*zip(signature.arguments, args), *kwargs.items()):
         if isinstance(value, Tensor):
@@ -226,7 +226,7 @@ def _any_half(signature: _Signature, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _refuse(function: str, argument: str, value: object, rank: int = 1) -> NoReturn:
-    """Say what is wrong with an argument that must be vectors."""
+    """Raise the error for an argument that must be vectors and is not."""
     if isinstance(value, Tensor) and value.is_floating_point():
         if rank == 1:
             raise ValueError(f"{function}: {argument} must have at least one dimension, the vector's.")
@@ -242,7 +242,7 @@ def one_each(function: str, argument: str, value: Tensor, count: int, what: str 
     """Check that an argument is a tensor of floating point numbers that ends in one number each.
 
     Raises:
-        TypeError: it is no such tensor.
+        TypeError: the argument is not such a tensor.
         ValueError: its last dimension is not ``count``.
     """
     if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -406,7 +406,7 @@ def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 def compensated_square_norm(x: Tensor) -> tuple[Tensor, Tensor]:
     """Squared norm ``(..., 1)`` of ``x`` ``(..., n)`` as two numbers of its dtype, of twice the digits; no gradient.
 
-    The first is the squared norm rounded, the second what that lacks. Coordinates must stay below the root of the
+    The first is the rounded squared norm, the second its rounding error. Coordinates must stay below the root of the
     largest number.
     """
     x = x.detach()

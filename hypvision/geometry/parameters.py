@@ -29,8 +29,8 @@ class ManifoldParameter(nn.Parameter):
     :func:`named_manifold_parameters`.
 
     Optimisers of other packages step through flat space, and points leave the manifold. The first step of one that has
-    been given points warns of it. It does not bring them back: a projected step is another method than the one that was
-    asked for, with steps of the wrong length, and what is right is one name away.
+    been given points warns of it. The points are not projected back: a projected step would be another method than the
+    one that was chosen, with steps of the wrong length, and the Riemannian optimisers have the same interface.
 
     A learned curvature is a parameter of the manifold, which is a module: assign the manifold to a module of the model,
     too. Else ``state_dict()`` would lose the curvature, and raises.
@@ -41,7 +41,7 @@ class ManifoldParameter(nn.Parameter):
         requires_grad: whether they are trained.
 
     Raises:
-        TypeError: ``manifold`` is none, or ``data`` is no tensor of floating point numbers.
+        TypeError: ``manifold`` is not a manifold, or ``data`` is not a floating point tensor.
         ValueError: ``data`` does not end in the coordinates of a point.
     """
 
@@ -51,8 +51,8 @@ class ManifoldParameter(nn.Parameter):
         if not isinstance(manifold, Manifold):
             raise TypeError(
                 "manifold must be a manifold object of hypvision.geometry such as Lorentz(1.0), got "
-                f"{whose(manifold)}. For parameters that are no points take torch.nn.Parameter, for points on geoopt's "
-                "manifolds geoopt.ManifoldParameter: the optimisers take them, too."
+                f"{whose(manifold)}. For parameters that are not points take torch.nn.Parameter, for points on "
+                "geoopt's manifolds geoopt.ManifoldParameter: the optimisers take them, too."
             )
         if not isinstance(data, Tensor) or not data.is_floating_point():
             found = data.dtype if isinstance(data, Tensor) else type(data).__name__
@@ -76,7 +76,7 @@ class ManifoldParameter(nn.Parameter):
         return out
 
     def module_load(self, other: Tensor, assign: bool = False) -> ManifoldParameter:
-        """What takes this parameter's place when weights are loaded by swapping tensors."""
+        """The parameter that replaces this one when weights are loaded by swapping tensors."""
         return ManifoldParameter(super().module_load(other, assign), self.manifold)  # type: ignore[no-untyped-call]
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
@@ -100,7 +100,8 @@ def _watch() -> None:
 
 
 def _registered(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """A module takes a parameter: see to it that points survive what follows, and learned curvatures saving."""
+    """Called when a module registers a parameter: installs the hooks that keep its points when the module is cast or
+    loaded, and that save its learned curvature."""
     hooks = module._load_state_dict_pre_hooks.values()
     if isinstance(parameter, ManifoldParameter) and not any(getattr(hook, "hook", None) is _loading for hook in hooks):
         # PyTorch has no hook for _apply; this wrapper has a weak reference to its module
@@ -134,10 +135,11 @@ def _loading(
 
 
 def _saved(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:
-    """Refuse to lose a learned curvature that only a parameter knows."""
+    """Raise an error if ``state_dict()`` would lose a learned curvature because only a parameter refers to its
+    manifold."""
     for name, parameter in module._parameters.items():
         manifold = parameter.manifold if isinstance(parameter, ManifoldParameter) else None
-        if manifold is not None and not manifold.held and any(c.requires_grad for c in manifold.parameters()):
+        if manifold is not None and not manifold.registered and any(c.requires_grad for c in manifold.parameters()):
             raise RuntimeError(loose(prefix + name, manifold))
 
 
@@ -146,7 +148,7 @@ def _described(manifold: Manifold) -> str:
 
 
 def loose(name: str, manifold: Manifold) -> str:
-    """What is wrong with a manifold that only the parameter of this name knows."""
+    """The error message for a manifold that only the parameter of this name refers to."""
     return (
         f"The points '{name}' lie on {_described(manifold)}, whose curvature is learned, but no module of the model "
         "holds the manifold, so that the curvature is missing among the model's parameters and in its state dict. "
@@ -159,7 +161,7 @@ _seen: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 
 
 def _stepping(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """An optimiser makes a step: warn at its first if it does not know of manifolds."""
+    """Called before a step of any optimiser: warn at its first step if it ignores manifolds."""
     if torch.compiler.is_compiling() or _seen.get(optimizer) == len(optimizer.param_groups):
         return
     _seen[optimizer] = len(optimizer.param_groups)

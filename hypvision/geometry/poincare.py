@@ -77,9 +77,9 @@ _MOST, _FASTEST, _ACROSS = 1e15, 1e20, 17.5
 def _measure(x: Tensor, c: Curvature, in_float64: bool = False) -> tuple[float | Tensor, Tensor, Tensor]:
     """Factor that brings the point inside, or 1, ``X = 1 - c |x|^2`` and ``c |x|^2`` with it; ``(..., 1)``.
 
-    They are float64; of float32 points float32 where none lies far out, on a CPU, which can look, unless
-    ``in_float64``. The factor is a constant of differentiation. Where there is nothing wider than the dtype of the
-    points the difference is a compensated one.
+    They are float64. For float32 points on a CPU of which none lies far from the origin they are float32, unless
+    ``in_float64``; only a CPU can check this without waiting. The factor is a constant of differentiation. If the
+    device has no wider dtype than that of the points, the difference comes from a compensated sum.
     """
     limit = _BOUNDARY[x.dtype] ** 2
     if x.dtype == torch.float32 and has_float64(x):
@@ -120,7 +120,8 @@ def _eager(x: Tensor) -> bool:
 
 
 def _all_below(q: Tensor, limit: float) -> bool:
-    """Whether the value can be read cheaply, and no number exceeds the limit: then the general form is not needed."""
+    """Whether the value can be read without waiting and no number exceeds the limit, so that the plain formula
+    suffices."""
     return _eager(q) and q.numel() > 0 and q.amax().item() <= limit
 
 
@@ -713,7 +714,7 @@ def hyperplane_logits(x: Tensor, v: Tensor, r: Tensor, c: Curvature, g: Tensor |
         Logits ``(..., K)``, by one matrix product.
 
     Raises:
-        ValueError: ``v`` is not a matrix, or ``r`` or ``g`` has not one number for each of its rows.
+        ValueError: ``v`` is not a matrix, or ``r`` or ``g`` does not have one number for each of its rows.
     """
     if v.dim() != 2:
         raise ValueError(f"hyperplane_logits: v must be a matrix (K, n), got the shape {tuple(v.shape)}.")

@@ -21,7 +21,7 @@ class Product(Common):
             coordinates).
 
     Raises:
-        TypeError: an argument is no such pair.
+        TypeError: an argument is not a pair of a manifold and a dimension.
         ValueError: there are no factors.
     """
 

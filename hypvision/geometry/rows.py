@@ -1,7 +1,7 @@
 """Functions of rows, block by block: their temporaries stay in the cache.
 
-On a CPU new memory is handed out page by page, and that is what a formula written in whole tensors waits for. On other
-devices, and for compilers, which fuse the temporaries away, there is one block.
+On a CPU the system provides new memory page by page, and a formula on whole tensors spends most of its time on that. On
+other devices, and for compilers, which fuse the temporaries away, there is one block.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def blocks(rows: int, columns: int, device: torch.device, size: int = BLOCK) -> 
 def in_blocks(
     function: Callable[..., tuple[Tensor | None, ...]], rows: Sequence[Tensor], *rest: object
 ) -> tuple[Any, ...]:
-    """``function(*rows, *rest)`` block by block; at once where that is no faster, or where the rows broadcast.
+    """``function(*rows, *rest)`` block by block; in a single call where blocks are not faster, or where the rows
+    broadcast.
 
     Args:
         function: takes tensors ``(..., k)`` and gives a tuple of results ``(..., m)``; those without dimensions are
@@ -66,7 +67,7 @@ def in_blocks(
 def blocked(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A function of rows and a curvature, ``function(*rows, c)``, that works block by block where that is faster.
 
-    The backward computes each block once more: nothing but the rows is kept.
+    The backward recomputes each block, so that only the rows are stored.
     """
 
     @functools.wraps(function)

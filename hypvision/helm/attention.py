@@ -183,7 +183,7 @@ class _Attention(nn.Module):
     def scales(self, q: Tensor) -> tuple[float, Tensor | None]:
         """The factor of the logits, and a factor of Q or None.
 
-        The second holds the temperature if reading its value would wait for a GPU or break a compiled graph, and if
+        The temperature is in the second if reading its value would wait for a GPU or break a compiled graph, or if
         plain operations differentiate the logits.
         """
         factor = self.rotary.attention_factor

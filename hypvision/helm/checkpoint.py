@@ -182,7 +182,8 @@ def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> Architecture:
     """The sizes of an official checkpoint.
 
-    Options that weights do not show are as published (two active experts, a softmax, no groups) unless in ``changes``.
+    Options that cannot be inferred from the weights are as published (two active experts, a softmax, no groups) unless
+    in ``changes``.
     """
     context, weights = helm_arguments(state_dict), _clean(state_dict)
 
@@ -235,7 +236,7 @@ def helm_from_official(state_dict: Mapping[str, Tensor], config: Architecture | 
 
     Args:
         state_dict: the published names; a wrapper's ``module.``, repeated manifolds and buffers do not matter.
-        config: the sizes; by default those that the weights show.
+        config: the sizes; by default they are inferred from the shapes of the weights.
     """
     config = official_architecture(state_dict) if config is None else config
     weights, ours = _clean(state_dict), {}
@@ -303,7 +304,8 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
     """Infer the sizes of weights with our names from the zeros that pad their rows.
 
     Raises:
-        HypvisionError: no such weights, or those of a Euclidean counterpart, of which there is no official form.
+        HypvisionError: these are not weights of HELM, or they belong to a Euclidean counterpart, which has no official
+            format.
     """
     try:
         weights = dict(state_dict)

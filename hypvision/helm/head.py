@@ -1,7 +1,7 @@
 """The cross entropy of a large vocabulary, without a tensor of all logits.
 
 Rows with a label are taken in blocks; the gradient is made in the forward, from the same logits in place, so that the
-largest product is done three times a step and never four.
+largest matrix product is computed three times per step instead of four.
 """
 
 from __future__ import annotations

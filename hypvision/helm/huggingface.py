@@ -44,7 +44,7 @@ from transformers import (  # noqa: E402
 )
 from transformers.modeling_outputs import CausalLMOutputWithPast  # noqa: E402
 
-# What transformers calls the cache in arguments and outputs: "past_key_values" before 5.24.
+# The name of the cache in arguments and outputs of transformers: "past_key_values" before 5.24.
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 _REAL = ("F64", "F32", "F16", "BF16")  # kinds of weights in safetensors
 _FIELDS = {field.name: field.default for field in dataclasses.fields(Architecture)}
@@ -170,8 +170,8 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
             return_dict: False for a tuple.
 
         Raises:
-            HypvisionError: no tokens, tokens outside the vocabulary, a context too long, a cache of another batch, or
-                arguments that do not go together.
+            HypvisionError: there are no tokens, a token is outside of the vocabulary, the context is too long, the
+                cache is of another batch, or arguments contradict each other.
         """
         if input_ids is None or inputs_embeds is not None:
             raise HypvisionError(
@@ -231,7 +231,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
             with safe_open(path, "pt") as file:
                 if wrong := [name for name in tuple(file.keys()) if file.get_slice(name).get_dtype() not in _REAL]:
                     raise HypvisionError(
-                        f"The weights in '{path}' are no real numbers ({file.get_slice(wrong[0]).get_dtype()}: "
+                        f"The weights in '{path}' are not real numbers ({file.get_slice(wrong[0]).get_dtype()}: "
                         f"{', '.join(wrong[:5])}{', ...' if len(wrong) > 5 else ''}). Copy the whole folder again."
                     )
         if wrong := nonfinite_names({name: value for name, value in model.state_dict().items() if not value.is_meta}):
@@ -253,7 +253,8 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
 
         Args:
             source: a file, another name of a checkpoint (:func:`hypvision.checkpoints.sources.fetch`), or a state dict.
-            options: what weights do not show, such as ``max_seq_len`` or ``n_activated_experts``.
+            options: settings that cannot be inferred from the weights, such as ``max_seq_len`` or
+                ``n_activated_experts``.
         """
         weights = decoder_weights(source if isinstance(source, Mapping) else network_weights(read(source), None))
         if is_official_helm(weights):

@@ -236,11 +236,11 @@ class Helm(nn.Module):
 
         Args:
             input_ids: tokens ``(B, L)``.
-            labels: ``(B, L)``, the tokens themselves: each is compared with what the one before it predicts; -100 for
-                none. With packed documents the first token of each is left out.
+            labels: ``(B, L)``, the tokens themselves: each is compared with the prediction at the position before it;
+                -100 for no label. With packed documents the first token of each is left out.
             attention_mask: ``(B, L)``, or with a cache ``(B, all)``: 0 for padding.
             sequence_id: ``(B, L)``, numbers of the documents in a row, -1 for padding: none sees another.
-            cache: keeps what later tokens need of these, with ``update`` and ``get_seq_length``.
+            cache: stores keys and values for later tokens; needs the methods ``update`` and ``get_seq_length``.
             logits_to_keep: how many of the last positions to compute logits of; 0: all; or which, ``(count,)``.
             position_ids: ``(B, L)`` or ``(1, L)``. Only differences matter, so that they must go up by one within a
                 document; without a mask, numbers or a filled cache each jump begins another document, as

@@ -19,7 +19,7 @@ def yarn(theta: Tensor, base: float, original: int, factor: float, beta_fast: fl
     d = 2 * theta.shape[0]
 
     def dimension(turns: float) -> float:
-        """The pair that turns so often within the original context."""
+        """The pair of coordinates that makes this many turns within the original context."""
         return d * math.log(original / (2 * math.pi * turns)) / (2 * math.log(base))
 
     low, high = max(math.floor(dimension(beta_fast)), 0), min(math.ceil(dimension(beta_slow)), d - 1)

@@ -1,4 +1,4 @@
-"""Points of the unit hyperboloid as rows of a matrix, and what a decoder does with them.
+"""Points of the unit hyperboloid as rows of a matrix, and the row operations of a decoder.
 
 A row is ``[space | time | zeros]``: ``n`` space coordinates, the time in slot ``n``, zeros up to a width that suits
 matrix products. Weights have a zero row where the time goes, so a product leaves that slot free, and the time is
@@ -251,8 +251,8 @@ def turn_(x: Tensor, cos: Tensor, sin: Tensor) -> None:
 
 def centroid(heads: Tensor, size: int, width: int, safe: bool = True) -> Tensor:
     """Sums of weighted points, one a head, to their centroids side by side: rows ``(B, L, width)``, filled with zeros,
-    of heads ``(B, L, H, size or more)``, space first and time in ``size - 1``; what is behind it is left out. ``safe``:
-    see :class:`hypvision.helm.config.Architecture`."""
+    of heads ``(B, L, H, size or more)``, space first and time in ``size - 1``; coordinates after that are dropped.
+    ``safe``: see :class:`hypvision.helm.config.Architecture`."""
     points = upcast(heads)[..., :size]
     time, space = points[..., -1:], _length(points[..., :-1])
     m = ((time - space) * (time + space)).clamp(min=1.0 if safe else 1e-6)

@@ -1,7 +1,7 @@
-"""What a model knows, and when its answer for a picture is in doubt.
+"""The classes and image size that a model was trained on, and rules for when its answer for a picture is doubtful.
 
 A network always answers: a detector of drawn shapes gives a photo of a milk carton a score of 0.83. No rule finds all
-such answers; those here find many and are rarely wrong. They were measured with weights that ship, on 100 photos of
+such answers; the rules here find many and are rarely wrong. They were measured with weights that ship, on 100 photos of
 groceries (``tools/demo_data``), 64 emoji, drawn shapes, and 50 pictures each of noise and of one flat colour.
 """
 

@@ -43,11 +43,8 @@ def pictures_of(folder: str | Path, rows: Iterable[Captioned]) -> list[Picture]:
 
 
 def find_pictures(names: Iterable[str | Path]) -> list[Picture]:
-    """What paths, folders and patterns name (:func:`~hypvision.images.find_images`), and of a folder with captions
+    """The images of paths, folders and patterns (:func:`~hypvision.images.find_images`), and of a folder with captions
     (:mod:`hypvision.data.caption_folder`) its images and boxes.
-
-    Raises:
-        HypvisionError: one of them names nothing, or its captions are not as expected.
     """
     found: list[Picture] = []
     for name in names:
@@ -65,7 +62,7 @@ def embed_pictures(
         clip: the model.
         pictures: images and boxes.
         batch: pictures at a time.
-        failed: a list to which the message of each is added that cannot be read; it is left out. None: it raises.
+        failed: a list for the messages of pictures that cannot be read; these pictures are skipped. None: it raises.
 
     Raises:
         HypvisionError: one cannot be read, or none of them can.

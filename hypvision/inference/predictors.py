@@ -1,4 +1,5 @@
-"""What :func:`hypvision.predict` makes of a model: a function that prepares an image, and one that looks at a batch.
+"""Predictors, which :func:`hypvision.predict` makes from models: a function that prepares an image, and one that
+processes a batch.
 
 This module does so for timm's models, CLIP and the zoo. Models that are built from configs of mmengine come from
 :mod:`hypvision.engine.predicting` and from the tasks.
@@ -215,7 +216,7 @@ def _timm_predictor(network: TimmModel, request: Request, names: Sequence[str] =
 
 
 def label_score(request: Request) -> float:
-    """The score of the worst label that is shown of several."""
+    """The lowest score at which one of several labels is shown."""
     return 0.5 if request.score is None else request.score
 
 
@@ -260,11 +261,7 @@ def classifier(
 
 
 def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
-    """A predictor of classes by their names.
-
-    Raises:
-        HypvisionError: no classes.
-    """
+    """A predictor of classes by their names."""
     from hypvision.clip.spaces import space_of
     from hypvision.clip.towers import encode_image
     from hypvision.clip.views import view_of

@@ -18,7 +18,7 @@ _SECONDS = 30.0  # between two lines where there is no terminal
 def progress(items: Iterable[_Item], total: int, unit: str) -> Iterator[_Item]:
     """The items, with a bar on standard error that says how many are done, how fast, and how long it still takes.
 
-    A single item gets no bar. Where standard error is no terminal, a line every half a minute replaces the bar.
+    A single item gets no bar. If standard error is not a terminal, a line every half minute replaces the bar.
     """
     if sys.stderr.isatty():
         yield from tqdm(items, total=total or None, unit=unit, disable=total == 1, dynamic_ncols=True)

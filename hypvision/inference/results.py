@@ -1,4 +1,4 @@
-"""What models find in images: a class for each task, with its drawing, its COCO annotations and its rows of a table.
+"""Results of models: a class for each task, with methods for its drawing, its COCO annotations and its rows of a table.
 
 Boxes are ``(x1, y1, x2, y2)`` in pixels of the image as it is shown; annotations have COCO's ``[x, y, width, height]``
 and run-length masks. Classes are numbered from 0 in the order of their names.
@@ -24,7 +24,7 @@ _OPACITY = 0.5
 
 
 class Result(ABC):
-    """What a model found in one image.
+    """The result of a model for one image.
 
     Attributes:
         task: what the model does, in a word.

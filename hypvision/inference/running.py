@@ -30,11 +30,8 @@ def results(
     Args:
         predictor, sources: the model and its images.
         batch: images at a time.
-        failed: a list to which the message of each image or video is added that cannot be read or that the model
-            refuses; it is left out. None: it raises.
-
-    Raises:
-        HypvisionError: an image or a video that cannot be read.
+        failed: a list for the messages of images and videos that cannot be read or that the model rejects; these are
+            skipped. None: it raises.
     """
     count = batch if predictor.batch else 1
 
@@ -86,7 +83,7 @@ def predict(
     cfg_options: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> list[Prediction[_R]]:
-    """What a model finds in images: classes, boxes, masks, label maps, segments or embeddings.
+    """Predict with any model on any images: classes, boxes, masks, label maps, segments or embeddings.
 
     Args:
         source: a path of an image, a folder, a pattern, a list of paths (``.txt``), a video; an image itself (PIL, or
@@ -109,8 +106,9 @@ def predict(
         **arguments: of the timm model, as ``model.backbone`` of a config has them.
 
     Returns:
-        One :class:`~hypvision.inference.Prediction` an image, in their order. It says what the model knows, too, and
-        why a result is in doubt; a warning says that in a sentence (:mod:`hypvision.inference.knowledge`).
+        One :class:`~hypvision.inference.Prediction` an image, in their order. Each result also has the classes of the
+        model and the reasons why it is doubtful; a warning gives them in a sentence
+        (:mod:`hypvision.inference.knowledge`).
 
     Raises:
         HypvisionError: no such source or model, weights that do not fit, an image that cannot be read, or a model that

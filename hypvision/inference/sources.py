@@ -1,4 +1,4 @@
-"""What a command is given to look at: images, folders, patterns, lists and videos, read one after another."""
+"""The inputs of a command: images, folders, patterns, lists and videos, read one after another."""
 
 from __future__ import annotations
 
@@ -43,11 +43,7 @@ class Frame(NamedTuple):
     source: Path | Image.Image | np.ndarray
 
     def open(self, channels: int = 3) -> Image.Image:
-        """The image, RGB or of other channels.
-
-        Raises:
-            HypvisionError: it cannot be read.
-        """
+        """The image, RGB or of other channels."""
         return open_channels(self.source, channels)
 
 
@@ -85,10 +81,7 @@ class Sources:
         """The images, then the frames of the videos.
 
         Args:
-            failed: a list to which the message of each video is added that cannot be read; None: it raises.
-
-        Raises:
-            HypvisionError: a video that cannot be read.
+            failed: a list for the messages of videos that cannot be read; None: the error is raised.
         """
         paths = [source if isinstance(source, Path) else Path("image") for source in self.images]
         for image, path, name in zip(self.images, paths, output_names(paths)):
@@ -100,11 +93,7 @@ class Sources:
 
 
 def find_files(names: Sequence[str | Path], videos: Collection[str] = ()) -> list[Path]:
-    """What :func:`~hypvision.images.find_images` finds; a warning says what each folder has that is left out.
-
-    Raises:
-        HypvisionError: one of the names means nothing.
-    """
+    """What :func:`~hypvision.images.find_images` finds; a warning says what each folder has that is left out."""
     found = find_images(names, videos)
     for folder in (Path(name).expanduser() for name in names):
         if folder.is_dir():
@@ -128,11 +117,9 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
     Args:
         given: the path of an image, folder, video or list, or a glob pattern; an image itself (PIL, or RGB uint8
             (H, W, 3)); or several of these. A list is a ``.txt`` file with a path a line, relative to the list; lines
-            that begin with ``#`` do not count. A path in it that names nothing is an image that cannot be opened.
+            that begin with ``#`` do not count. A path in the list without a file counts as an image that cannot be
+            opened.
         every: take every so-many-th frame of a video.
-
-    Raises:
-        HypvisionError: one of them names nothing.
     """
     if isinstance(given, (str, Path, Image.Image, np.ndarray)):
         given = [given]
@@ -152,11 +139,7 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
 
 
 def _listed(name: str | Path) -> list[Path]:
-    """What the paths in a list name; those that name nothing stay as they are, unless all do.
-
-    Raises:
-        HypvisionError: there is no such list, or it names nothing.
-    """
+    """The files of the paths in a list. Paths without a file stay in the result, unless no path has one."""
     lines = [line for line in read_lines(name, "the list of images") if not line.startswith("#")]
     if not lines:
         raise HypvisionError(f"The list '{name}' names no images. Write the path of an image in each line.")
@@ -166,7 +149,7 @@ def _listed(name: str | Path) -> list[Path]:
         try:
             found += find_files([path], VIDEO_SUFFIXES)
         except HypvisionError as error:
-            found.append(path)  # opening it fails, but does not cost the others
+            found.append(path)  # opening it fails, but the other images are still read
             failed.append(str(error))
     if len(failed) == len(lines):
         require_all(failed, done=0)

@@ -34,7 +34,7 @@ _PRODUCTS = (_ATEN.convolution, _ATEN.mm, _ATEN.addmm, _ATEN.bmm, _ATEN.baddbmm)
 
 
 class Subject(NamedTuple):
-    """A network that can be looked at.
+    """A network to summarise, with its input.
 
     Attributes:
         network: in evaluation mode.
@@ -71,7 +71,7 @@ class Row(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What is known of a network.
+    """The size, cost and speed of a network.
 
     Attributes:
         rows: the whole network, then its modules, in their order.
@@ -213,7 +213,7 @@ def summarise(
 def _counted(
     network: nn.Module, run: Callable[[Tensor], Any], inputs: Tensor, formulas: dict[Any, Any]
 ) -> dict[str, dict[Any, int]]:
-    """What PyTorch's counter finds in a call, by the name of the module and the operation."""
+    """The operations that PyTorch's counter finds in a call, by module and operation."""
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
     fast, trained = mha.get_fastpath_enabled(), [value for value in network.parameters() if value.requires_grad]
     try:

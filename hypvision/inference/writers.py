@@ -26,7 +26,7 @@ _R = TypeVar("_R", bound=Result, default=Result, covariant=True)
 
 
 class Prediction(NamedTuple, Generic[_R]):
-    """What was found in an image.
+    """The result for an image.
 
     Attributes:
         file: where the image is from.
@@ -46,8 +46,8 @@ class Prediction(NamedTuple, Generic[_R]):
 
 
 class Writer:
-    """Writes results into a folder; the files of all images (JSON, CSV) at the end, after an error those of the images
-    that were done.
+    """Writes results into a folder. The files about all images (JSON, CSV) are written at the end; after an error they
+    contain the images that were finished.
 
     Args:
         folder: where; made if missing.
@@ -57,9 +57,6 @@ class Writer:
             class numbers, or COCO's panoptic segment numbers; of frames of videos the JSON file alone has them.
         info: goes into the JSON file.
         every: the frames are every so-many-th of their video, which is then written with fewer frames a second.
-
-    Raises:
-        HypvisionError: an unknown kind.
     """
 
     def __init__(

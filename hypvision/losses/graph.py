@@ -53,7 +53,8 @@ def tree_distances(parents: Sequence[int]) -> Tensor:
 
 
 def neighbour_loss(distances: Tensor, hops: Tensor) -> Tensor:
-    r"""Cross-entropy of picking a neighbour among all nodes that are none (Nickel and Kiela, NeurIPS 2017, eq. 6).
+    r"""Cross-entropy of picking a neighbour among all nodes that are not neighbours (Nickel and Kiela, NeurIPS 2017,
+    eq. 6).
 
     .. math:: -\log \frac{e^{-d(u, v)}}{e^{-d(u, v)} + \sum_{v' \not\sim u} e^{-d(u, v')}}
 
@@ -71,7 +72,7 @@ def neighbour_loss(distances: Tensor, hops: Tensor) -> Tensor:
     if not edges.any():
         raise ArgumentError("hops has no 1 in it: none of these nodes has a neighbour.")
     others = torch.logsumexp(-distances.masked_fill(hops <= 1, torch.inf), -1, keepdim=True)
-    # Nodes without negatives have -inf here and add no loss.
+    # For nodes without negatives this is -inf, so that they add nothing to the loss.
     return F.softplus(distances + others)[edges].mean()
 
 
@@ -94,8 +95,8 @@ def graph_map(distances: Tensor, edges: Tensor) -> float:
 
 
 def mean_rank(distances: Tensor, edges: Tensor) -> float:
-    """Mean over all edges ``u, v`` of the rank of ``v``, from 1, by the distance from ``u`` among the nodes that are no
-    neighbours of ``u`` (Nickel and Kiela, NeurIPS 2017).
+    """Mean over all edges ``u, v`` of the rank of ``v``, from 1, by the distance from ``u`` among the nodes that are
+    not neighbours of ``u`` (Nickel and Kiela, NeurIPS 2017).
 
     Args:
         distances: ``(N, N)``; ties count against the ranking.

@@ -10,7 +10,7 @@ drawn as the lowest common ancestor (LCA) of ``i`` and ``j`` and one as that of 
 
 The published code holds the distances of all pairs as a sum over ``(N, P, dim)`` and a dozen tensors ``(triplets, P)``.
 Here distances are one matrix product, and :func:`lca_triplet_loss` goes through the triplets in blocks and adds up the
-gradient of the distance matrix on the way: memory beyond it does not depend on the number of triplets.
+gradient of the distance matrix: apart from this matrix, the memory does not depend on the number of triplets.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Paper: "Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping", Kwon et al. (CVPR 2024). The paper and
 the released code use the distance itself as the logit, which drives children away from their parents; ``logit`` chooses
-between that and its negative, which does what the text says.
+between that and its negative, which does what the paper describes.
 """
 
 from __future__ import annotations

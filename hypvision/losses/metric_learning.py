@@ -68,7 +68,7 @@ def hyperbolic_distance(manifold: Manifold, similarity: bool = False, centred: b
 
     Args:
         manifold: its curvature.
-        similarity: give ``-d``, which grows with likeness, instead of ``d``.
+        similarity: return ``-d``, which is larger for more similar points, instead of ``d``.
         centred: subtract the mean of a matrix of distances, without those of points from themselves, as a constant.
     """
     distances = require("pytorch_metric_learning.distances", "metric")

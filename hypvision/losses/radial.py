@@ -1,9 +1,9 @@
 r"""Losses that order texts from general to specific: radial embeddings, and entailment cones as alternatives.
 
 Alper and Averbuch-Elor, "Emergent Visual-Semantic Hierarchies in Image-Text Representations" (ECCV 2024). An embedding
-``e`` is more general than ``e'`` if the way from ``e`` to ``e'`` leads on from the root ``r``: if the *exterior angle*
-:math:`\Xi_r(e, e') = \angle(e - r,\, e' - e)` is small. The alternatives require ``e'`` to lie in a cone at ``e``: in
-flat space (Ganea et al., ICML 2018) or on the hyperboloid (MERU, Desai et al., ICML 2023).
+``e`` is more general than ``e'`` if the direction from ``e`` to ``e'`` continues that from the root ``r`` to ``e``: if
+the *exterior angle* :math:`\Xi_r(e, e') = \angle(e - r,\, e' - e)` is small. The alternatives require ``e'`` to lie in
+a cone at ``e``: in flat space (Ganea et al., ICML 2018) or on the hyperboloid (MERU, Desai et al., ICML 2023).
 
 All losses here are modules of one form. Texts are rows of a matrix, each distinct text once, and *triples* of row
 numbers give the supervision: (general, specific, negative). Chains of any length and trees are sets of triples;
@@ -137,10 +137,11 @@ class ChainLoss(nn.Module, ABC):
 
 
 class RadialLoss(ChainLoss):
-    """The contrastive loss of radial embeddings: small angles to what is more specific, large ones to negatives.
+    """The contrastive loss of radial embeddings: exterior angles to more specific texts become small, and those to
+    negatives large.
 
     With P and N the exterior angles of a triple's pairs: ``entail`` times mean(P) - mean(N), and ``hard`` times P - N
-    at the largest P and at the smallest N of the batch. Neither has a margin; both may be negative.
+    at the largest P and at the smallest N of the batch. Neither term has a margin; both may be negative.
 
     Args:
         entail, hard, prior: weights; the official code's are 1, 1 and 10.

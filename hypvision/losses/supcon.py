@@ -1,4 +1,4 @@
-"""The contrastive loss between views that the code of HIER calls supervised."""
+"""The contrastive loss between views of classes, which the code of HIER calls supervised contrastive loss."""
 
 from __future__ import annotations
 

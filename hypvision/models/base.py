@@ -1,4 +1,4 @@
-"""What the networks of this package share: timm's contract for stages, and checkpoints of every origin.
+"""Base classes of the networks: timm's interface for stages, and loading of checkpoints of every origin.
 
 timm gives ``create_model(..., checkpoint_path=FILE)`` the names in the file as they are. :class:`AnyCheckpoint` lets
 ``load_state_dict`` itself translate them, so that official files, files of trainings and the zoo's small files load
@@ -40,7 +40,7 @@ def build_model(cls: type[nn.Module], variant: str, pretrained: bool, **kwargs: 
 
 
 def check_pool(global_pool: str, num_classes: int, known: Iterable[str] = POOLS) -> None:
-    """Refuse a pooling that a network lacks, and none before a classifier."""
+    """Raise an error for a pooling that a network lacks, or for a classifier without pooling."""
     one_of(known, global_pool=global_pool)
     if not global_pool and num_classes:
         raise ArgumentError(
@@ -64,7 +64,8 @@ def head_names(model: nn.Module) -> set[str]:
 
 
 class AnyCheckpoint(nn.Module):
-    """A network whose ``load_state_dict`` takes whatever the ``checkpoint_filter_fn`` of its family takes.
+    """A network whose ``load_state_dict`` accepts every checkpoint that the ``checkpoint_filter_fn`` of its family
+    accepts.
 
     The class and that function must stand in the same module.
     """
@@ -125,11 +126,11 @@ class StagedModel(AnyCheckpoint):
         return out
 
     def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
-        """What leaves the network as the map of a stage, with the final norm if ``norm``."""
+        """The output map of a stage, with the final norm if ``norm``."""
         raise NotImplementedError
 
     def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:
-        """Drop what belongs to stages after the last, or to none of those taken."""
+        """Drop the modules of stages after the last one, or of stages that are not returned."""
         raise NotImplementedError
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:

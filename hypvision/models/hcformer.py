@@ -48,7 +48,7 @@ register_notrace_module(ClusterMixer)
 
 
 class _GeluLinear(Function):
-    """``linear(gelu(h), weight, bias)`` that keeps ``h`` alone for backward and computes ``gelu(h)`` once more there.
+    """``linear(gelu(h), weight, bias)`` that stores only ``h`` for the backward and recomputes ``gelu(h)`` there.
 
     The hidden maps are the largest tensors of the network; this halves what a training step keeps of them.
     """
@@ -76,7 +76,7 @@ class _GeluLinear(Function):
 
 
 class StageAssignments(NamedTuple):
-    """What one block clusters: its place in the network and its :class:`~hypvision.nn.ClusterAssignment`."""
+    """The clusters of one block: its place in the network and its :class:`~hypvision.nn.ClusterAssignment`."""
 
     stage: int
     block: int
@@ -316,7 +316,8 @@ class HCFormer(StagedModel):
                     nn.init.zeros_(parameter)
 
     def no_weight_decay(self) -> set[str]:
-        """Temperatures: zero is not their prior. Position biases are decayed, as published."""
+        """Temperatures get no weight decay, because it would pull them to zero. Position biases are decayed, as
+        published."""
         names = ("alpha", "window_alpha", "locality")
         return {
             f"{prefix}.{name}"
@@ -470,7 +471,7 @@ _TAG_ARGS: dict[str, dict[str, Any]] = {
 
 
 def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], kwargs: dict[str, Any]) -> nn.Module:
-    """``kwargs`` are the caller's and come before what the tag and the variant say."""
+    """``kwargs`` are those of the caller; they override the arguments of the tag and of the variant."""
     if pretrained:
         overlay = kwargs.pop("pretrained_cfg_overlay", None)
         kwargs["pretrained_cfg_overlay"] = pretrained_overlay(variant, kwargs.get("pretrained_cfg"), overlay)

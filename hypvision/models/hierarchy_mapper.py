@@ -415,7 +415,7 @@ class TreeEncoder(nn.Module):
         return out
 
     def unused(self) -> list[nn.Parameter]:
-        """Parameters that checkpoints hold and the result does not depend on."""
+        """Parameters that are in checkpoints, but do not affect the result."""
         found: list[nn.Parameter] = []
         layers: Iterable[Any] = self.layers
         for layer in layers:
@@ -663,14 +663,14 @@ class HierarchyMapper(nn.Module):
         return found
 
     def encode(self, feature: Tensor, nodes: Tensor) -> Tensor:
-        """Image features ``(B, cls_dim)``, or ``(B, T, cls_dim)`` for several, with what the nodes say of them."""
+        """Image features ``(B, cls_dim)``, or ``(B, T, cls_dim)`` for several, enriched by the nodes."""
         x = feature if feature.ndim == 3 else feature.unsqueeze(1)
         assert self.encoder is not None, "prune_intermediate_layers dropped the encoder"
         encoded: Tensor = self.encoder(x, nodes).reshape(feature.shape)
         return feature + encoded if self.residual else encoded
 
     def fuse(self, tokens: Tensor, nodes: Tensor) -> Tensor:
-        """What the nodes add to each token of a map, ``(B, M, dense_dim)``; needs ``dense_dim``."""
+        """The update of each token of a map by the nodes, ``(B, M, dense_dim)``; needs ``dense_dim``."""
         assert self.dense is not None, "fuse needs dense_dim"
         out: Tensor = self.dense(tokens, nodes)
         return out
@@ -680,8 +680,8 @@ class HierarchyMapper(nn.Module):
 
         Args:
             features: the map, as the backbone gives it.
-            pooled: image features ``(B, cls_dim)`` or, for several, ``(B, T, cls_dim)``. Anything else (a map, where
-                the backbone does not pool) comes back as it is.
+            pooled: image features ``(B, cls_dim)`` or, for several, ``(B, T, cls_dim)``. Anything else (a map, if the
+                backbone does not pool) is returned unchanged.
         """
         if pooled.ndim != 2 and not (pooled.ndim == 3 and self.layout.distilled):
             return pooled

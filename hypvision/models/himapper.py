@@ -179,7 +179,8 @@ class HiMapper(AnyCheckpoint):
     # The contract of timm
 
     def no_weight_decay(self) -> set[str]:
-        """The backbone's own, the Gaussians of the tree, curvature and scale: zero is not their prior."""
+        """The parameters that get no weight decay: the backbone's own, the Gaussians of the tree, curvature and scale,
+        which decay would pull to zero."""
         names = {f"trunk.{name}" for name in getattr(self.trunk, "no_weight_decay", set)()}
         if self.mapper is not None:
             own = {"tree.mean", "tree.log_variance", "lift.manifold.log_c", "lift.scale"}
@@ -326,8 +327,8 @@ class HiMapper(AnyCheckpoint):
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drop what the given levels do not need; returns the indices kept. The mapper goes unless it has a part in
-        the last level (``dense="fuse"`` or ``"aux"``)."""
+        """Drop the modules that the given levels do not need; returns the indices kept. The mapper is removed unless it
+        changes the last level (``dense="fuse"`` or ``"aux"``)."""
         levels = len(self.feature_info)
         keep = self.dense in ("fuse", "aux") and level_indices(levels, indices)[-1] == levels - 1
         # The decomposition needs the final map, including layers that some networks count as part of the head.
@@ -549,7 +550,7 @@ def _says_where(cfg: Any) -> bool:
 
 
 def _create_himapper(variant: str, pretrained: bool, backbone: str | nn.Module, **kwargs: Any) -> nn.Module:
-    """``pretrained`` loads the backbone's weights; the whole network's where a config says where they are."""
+    """``pretrained`` loads the weights of the backbone, or those of the whole network if a config names their place."""
     if isinstance(tag := kwargs.get("pretrained_cfg"), str) and (known := get_pretrained_cfg(f"{variant}.{tag}")):
         kwargs["pretrained_cfg"] = known.to_dict()
         if pretrained and str(known.url).startswith("zoo:"):

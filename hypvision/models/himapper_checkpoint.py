@@ -1,4 +1,4 @@
-"""Checkpoints of Hi-Mappers: official names to ours and back, and which model a state dict is of."""
+"""Checkpoints of Hi-Mappers: conversion between official names and ours, and the model that a state dict belongs to."""
 
 from __future__ import annotations
 
@@ -113,15 +113,15 @@ def himapper_variant(state_dict: Mapping[str, Tensor], backbone: str | None = No
 
     Args:
         state_dict: that of the model.
-        backbone: timm's name of the backbone, where shapes do not tell it.
+        backbone: timm's name of the backbone, if the shapes do not determine it.
 
     Returns:
         Name of the model, and the arguments of ``timm.create_model``: ``preset``, and where they differ from the
         default ``num_classes``, ``leaves``, ``levels`` and ``backbone``.
 
     Raises:
-        HypvisionError: a part is missing, the backbone is none of the paper's or another than ``backbone``, or it may
-            be either of two.
+        HypvisionError: a part is missing, the backbone is not one of the paper's, is another one than ``backbone``, or
+            could be either of two.
     """
     mean = state_dict.get("mapper.tree.mean")
     layers = {name.split(".")[3] for name in state_dict if name.startswith("mapper.encoder.layers.")}

@@ -6,8 +6,8 @@ Schmidt-Thieme, Landwehr (NeurIPS 2025), the "+" components. With ``plus=False``
 code does, and its checkpoints are converted (:mod:`hypvision.models.lorentz_resnet_checkpoint`).
 
 Feature maps of hyperbolic stages are the space parts of points, one a pixel: ``(B, C, H, W)`` as in any other network,
-with time computed where a formula needs it. An image enters a fully hyperbolic network as space parts. What leaves the
-network as a feature map (``features_only=True``, ``forward_intermediates``) is the tangent vector at the origin.
+with time computed where a formula needs it. An image enters a fully hyperbolic network as space parts. The feature maps
+that the network returns (``features_only=True``, ``forward_intermediates``) are tangent vectors at the origin.
 
 The Euclidean network of the same architecture, to compare with, is ``hecnn_resnet18(hyperbolic_stages=(),
 head_type="linear")``; with the Lorentz head alone, ``hyperbolic_stages=(), plus=False``, it is the published hybrid
@@ -279,8 +279,8 @@ class LorentzResNet(StagedModel):
         drop_rate, drop_path_rate: dropout before the head, and stochastic depth.
 
     Raises:
-        ValueError: an argument is none of its values, whether the network uses it or not; the per-stage arguments have
-            other than four entries; ``clip`` is given, but there is rescaling, or ``limit``, but there is none.
+        ValueError: an argument has an unknown value, whether the network uses it or not; a per-stage argument does not
+            have four entries; ``clip`` is given with rescaling, or ``limit`` without it.
     """
 
     def __init__(
@@ -428,7 +428,7 @@ class LorentzResNet(StagedModel):
     # timm's contract
 
     def no_weight_decay(self) -> set[str]:
-        """The curvatures: zero is not their prior."""
+        """The curvatures get no weight decay, because it would pull them to zero."""
         return {name for name, _ in self.named_parameters() if name.endswith("log_c")}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
@@ -470,7 +470,7 @@ class LorentzResNet(StagedModel):
         self.manifolds = nn.ModuleList(manifold for manifold in self.manifolds if id(manifold) in used)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Logits ``(B, num_classes)`` of a last map, or what is pooled of it, ``(B, C)``."""
+        """Logits ``(B, num_classes)`` of a last map, or its pooled features ``(B, C)``."""
         pooled = super().forward_head(x, pre_logits=True)
         return pooled if pre_logits else self.head(self.head_enter(pooled))
 

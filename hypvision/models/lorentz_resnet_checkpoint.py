@@ -105,7 +105,7 @@ def hyperboliccv_to_official(state_dict: Mapping[str, Tensor], curvature: float 
 
     Args:
         state_dict: of our model.
-        curvature: of the model, which its weights tell only where it is learned; 1 if left out.
+        curvature: of the model, which its weights contain only if it is learned; 1 if left out.
 
     Raises:
         HypvisionError: a name has no official counterpart, as those of the "+" components; stages of several

@@ -1,7 +1,8 @@
 """timm's models with our reader of files and our downloader of published weights.
 
-:func:`create_model` is :func:`timm.create_model` for every call of this package. What timm alone would read by
-``torch.load``, or fetch by a client that knows neither deadlines nor ``HYPVISION_OFFLINE``, it gets as tensors.
+:func:`create_model` is :func:`timm.create_model` for every call of this package. timm itself would read files by
+``torch.load`` and download with a client that has no deadline and ignores ``HYPVISION_OFFLINE``; here it gets the
+weights as tensors instead.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def create_model(
     """:func:`timm.create_model`.
 
     ``checkpoint_path``, and ``file`` and ``url`` of the overlay, may be every name that a checkpoint can have (see
-    :func:`hypvision.checkpoints.sources.fetch`). Whatever timm raises stays as it is.
+    :func:`hypvision.checkpoints.sources.fetch`). Errors of timm are not changed.
     """
     import timm
 
@@ -71,7 +72,7 @@ def forget_weights(model: nn.Module) -> nn.Module:
 
 
 def _unwrapped(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """As timm unwraps what it reads from a file."""
+    """Unwrap the content of a file as timm does."""
     from timm.models import clean_state_dict
 
     wrappers = ("state_dict_ema", "model_ema", "state_dict", "model")
@@ -80,7 +81,7 @@ def _unwrapped(checkpoint: dict[str, Any]) -> dict[str, Any]:
 
 
 def _published(name: str, config: Any, overlay: dict[str, Any]) -> dict[str, Any]:
-    """The overlay with the weights that timm would fetch, where it would."""
+    """The overlay with the weights that timm would otherwise download."""
     import timm
 
     if config is not None or any(overlay.get(key) for key in ("state_dict", "file", "url", "hf_hub_id", "custom_load")):

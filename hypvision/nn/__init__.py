@@ -13,8 +13,8 @@ What needs no layer:
   :func:`hypvision.geometry.lorentz.concat` and ``split``; on the ball :func:`hypvision.geometry.poincare.beta_concat`
   and ``beta_split``.
 
-Every layer starts with an init that keeps radii in range in stacks of any depth, or names the norm that does. A
-published init that does not can be chosen by ``init="..."``.
+The default initialisation of every layer keeps radii in range in stacks of any depth; where it does not, the layer's
+docstring names the norm to add. A published init that does not can be chosen by ``init="..."``.
 
 :mod:`hypvision.nn.published` has the layers of other code bases that no model here uses.
 

@@ -51,14 +51,15 @@ def as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _pool_matrix(size: int, bins: int, like: Tensor) -> Tensor:
     """Matrix ``(bins, size)`` of adaptive average pooling: bin i averages [floor(i s / b), ceil((i + 1) s / b))."""
-    # How far cell j begins behind bin i, times b: they overlap from -b to s, without both ends.
+    # The start of cell j relative to the start of bin i, times b; cell and bin overlap if it lies strictly between -b
+    # and s.
     behind = torch.arange(size, device=like.device) * bins - torch.arange(bins, device=like.device).unsqueeze(1) * size
     inside = torch.logical_and(behind > -bins, behind < size).to(like.dtype)
     return inside / inside.sum(1, keepdim=True)
 
 
 def _surely_zero(size: int) -> bool:
-    """Whether a size is 0; of the free sizes of an exported file only those that no input can make another number."""
+    """Whether a size is 0; for a free size of an exported file, whether it is 0 for every possible input."""
     if isinstance(size, int):
         return size == 0
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # imports sympy

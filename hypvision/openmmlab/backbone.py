@@ -50,8 +50,8 @@ class TimmBackbone(BaseModule):
         pretrained: load the weights of timm, or of the zoo for ``model_name="hcformer_nano.cifar10"`` and the like.
         checkpoint_path: load the weights in this file or URL, or ``"zoo:NAME"``; see :meth:`load_pretrained`.
         frozen_stages: -1 trains everything, 0 freezes the stem (with class tokens and position embeddings), k also the
-            first k stages (of a plain ViT, blocks). What is frozen gets no gradients and stays in eval mode. The mapper
-            of a Hi-Mapper belongs to no stage.
+            first k stages (of a plain ViT, blocks). Frozen parts get no gradients and stay in eval mode. The mapper of
+            a Hi-Mapper belongs to no stage.
         norm_eval: keep batch norms in eval mode, so that their running statistics do not change.
         with_cp: recompute activations in backward to save memory.
         pad_multiple: pad the sides of inputs to multiples of this; default what the patch embedding needs.
@@ -66,8 +66,8 @@ class TimmBackbone(BaseModule):
         num_stages: how many stages ``frozen_stages`` counts.
 
     Raises:
-        HypvisionError: unknown model, levels or stages that it does not have, no support for ``with_cp``, or a
-            checkpoint that does not fit.
+        HypvisionError: the model is unknown, does not have these levels or stages or does not support ``with_cp``, or
+            the checkpoint does not fit.
     """
 
     timm_model: Any  # a timm model or a wrapper of one; these have no common base class
@@ -170,7 +170,7 @@ class TimmBackbone(BaseModule):
                 parameter.requires_grad_(False)
 
     def train(self, mode: bool = True) -> TimmBackbone:
-        """As of any module, but what is frozen, and batch norms with ``norm_eval``, stay in eval mode."""
+        """Switch the mode; frozen parts, and batch norms with ``norm_eval``, stay in eval mode."""
         super().train(mode)
         if self.frozen_stages >= 0:
             for module in self._frozen():
@@ -296,7 +296,8 @@ def _flat(name: str) -> str:
 
 
 def _units(module: nn.Module, levels: list[dict[str, Any]], name: str = "") -> list[tuple[str, nn.Module]]:
-    """The parts of a network, in the order of the computation; what holds stages, at any depth, is taken apart."""
+    """The parts of a network in the order of the computation; modules that contain stages, at any depth, are split into
+    their children."""
     children = list(module.named_children())
     holds = not name or any(_flat(level["module"]).startswith(f"{_flat(name)}_") for level in levels)
     if not (holds and children):
@@ -339,7 +340,7 @@ def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def _strip_prefix(expected: Iterable[str], weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights whose names are those of the network with the same text before them, without that text."""
+    """The weights whose names equal those of the network after a common prefix, without that prefix."""
     names = set(map(_flat, expected))
     counts: Counter[str] = Counter([""])
     for given in map(_flat, weights):
@@ -352,7 +353,7 @@ def _strip_prefix(expected: Iterable[str], weights: dict[str, Tensor]) -> dict[s
 
 
 def _rename(base: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights under the names that they have in the network, where it has them."""
+    """The weights renamed to the names of the network, as far as it has them."""
     convert = getattr(modules[type(base).__module__], "checkpoint_filter_fn", None)
     if convert is not None and not type(base).__module__.startswith("timm.models._"):
         weights = convert(weights, base)  # converts official names and resizes tables of position biases

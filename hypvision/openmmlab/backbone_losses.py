@@ -1,6 +1,7 @@
 """Losses that a backbone computes itself, added to those of a segmenter or detector.
 
-A Hi-Mapper with ``dense="aux"`` or ``"fuse"`` has such losses (its tree's); a backbone tells them by ``pop_losses()``.
+A Hi-Mapper with ``dense="aux"`` or ``"fuse"`` has such losses (its tree's); a backbone returns them from
+``pop_losses()``.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class BackboneLosses(BaseModel):
 
 @DETECTORS.register_module()
 class BackboneLossMaskRCNN(BackboneLosses, MaskRCNN):
-    """:class:`mmdet.models.MaskRCNN` that adds what its backbone tells by ``pop_losses()``."""
+    """:class:`mmdet.models.MaskRCNN` with the losses from ``pop_losses()`` of its backbone added."""
 
 
 @SEGMENTORS.register_module()
 class BackboneLossSegmentor(BackboneLosses, EncoderDecoder):
-    """:class:`mmseg.models.EncoderDecoder` that adds what its backbone tells by ``pop_losses()``."""
+    """:class:`mmseg.models.EncoderDecoder` with the losses from ``pop_losses()`` of its backbone added."""

@@ -1,4 +1,4 @@
-"""COCO's average precision as mmdet has it, with the right names, and NaN for what has no truth.
+"""COCO's average precision as in mmdet, with correct names, and NaN for classes without ground truth.
 
 Importing this module imports mmdet, and puts :class:`CheckedCocoMetric` in the place of its CocoMetric. pycocotools
 sorts the numbers of the categories, gives -1 for a mean of nothing, and takes a box that is NaN for a perfect one.
@@ -34,13 +34,13 @@ class _InOrder(COCOeval):
     """
 
     def evaluate(self) -> None:
-        """As pycocotools, but remembers the requested order."""
+        """The parent's method, which also stores the requested order."""
         self.wanted, self.counts = list(self.params.catIds), sorted(self.params.maxDets)
         self.params.maxDets = sorted({*self.counts, 100})
         super().evaluate()
 
     def accumulate(self, p=None) -> None:
-        """As pycocotools; the classes of ``eval`` are in the order of ``catIds``."""
+        """The parent's method; the classes of ``eval`` are in the order of ``catIds``."""
         super().accumulate(p)
         if self.params.useCats:
             order = [self.params.catIds.index(number) for number in self.wanted]
@@ -88,9 +88,9 @@ coco_metric.COCOeval, coco_metric.COCOevalMP = CheckedCOCOeval, _InProcesses
 
 @METRICS.register_module(name="CocoMetric", force=True)
 class CheckedCocoMetric(Metric, CocoMetric):
-    """mmdet's CocoMetric: NaN for what has no truth, recalls under the numbers of proposals that they are of.
+    """mmdet's CocoMetric, with NaN for classes without ground truth, and recalls named by their numbers of proposals.
 
-    ``proposal_nums`` may be any numbers: the average precision is that of 100 detections all the same.
+    ``proposal_nums`` may be any numbers: the average precision is always that of 100 detections.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -99,11 +99,7 @@ class CheckedCocoMetric(Metric, CocoMetric):
             self._coco_api.check_masks()
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """As in mmdet.
-
-        Raises:
-            HypvisionError: a box or its score is not finite; names the image.
-        """
+        """As in mmdet, but a box or a score that is not finite is an error, which names the image."""
         for sample in data_samples:
             found = sample["pred_instances"]
             for key, what in (("bboxes", "A box"), ("scores", "A score"), ("mask_scores", "The score of a mask")):

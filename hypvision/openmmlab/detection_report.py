@@ -1,4 +1,4 @@
-"""What ``hypvision test --out`` reports of a detector: curves of precision and recall, what it takes for what, and its
+"""The report of a detector, ``hypvision test --out``: curves of precision and recall, the confusion matrix, and the
 worst images."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COLOURS = dict(found=(46, 140, 60), missed=(240, 160, 20), false=(205, 40, 40))
 
 
 class Matches(NamedTuple):
-    """What became of the boxes of an image.
+    """The matches between true and predicted boxes of an image.
 
     Attributes:
         pairs: numbers of a true box and the predicted one on it.
@@ -103,7 +103,7 @@ def match_boxes(
     Args:
         truth: (T, 4), ``x, y, width, height``.
         labels: (T,).
-        crowd: bool (T,), boxes around several objects: what lies in them is neither right nor wrong.
+        crowd: bool (T,), boxes around several objects: predictions inside them count neither as right nor as wrong.
         found: (P, 4).
         found_labels: (P,).
     """
@@ -153,7 +153,7 @@ class _Scene:
         return len(self.matches.missed) + len(self.confused) + float(false)
 
     def counted(self) -> tuple[int, int, int]:
-        """How many objects were missed, how many called something else, and how many boxes are extra."""
+        """The numbers of missed objects, of objects with a wrong class, and of extra boxes."""
         return len(self.matches.missed), len(self.confused), len(self.matches.false)
 
     def draw(self, names: Sequence[str]) -> Mistake:
@@ -214,7 +214,8 @@ def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
 
 
 def box_table(curves: np.ndarray, counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
-    """AP of each class in percent, and what became of its objects, the worst AP first.
+    """AP of each class in percent, and the numbers of its objects that were found, confused and missed, the worst AP
+    first.
 
     Args:
         curves: see :func:`curve_parts`.
@@ -238,7 +239,7 @@ def _worst_images(scenes: Sequence[_Scene], names: Sequence[str]) -> Part:
     wrong = [scene for scene in order if scene.badness() > 0]
     worst = [scene for scene in wrong if Path(scene.path).is_file()][:_WORST]  # generated images have no file
     if not worst:
-        text = "The images are no files, so none is shown." if wrong else "Every object is found, and nothing else."
+        text = "The images have no files, so none is shown." if wrong else "Every object is found, and nothing else."
         return Part("Worst images", "mistakes", text, table=table, shown=False)
     legend = [
         ("found, with the score", _COLOURS["found"]),

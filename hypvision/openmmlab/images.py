@@ -1,5 +1,5 @@
-"""mmcv, by which mmseg and mmdet read images and label maps, takes what :mod:`hypvision.images` takes, and shows images
-as that does."""
+"""Make mmcv, which mmseg and mmdet use to read images and label maps, accept the same files as :mod:`hypvision.images`
+and decode them alike."""
 
 from __future__ import annotations
 
@@ -27,10 +27,8 @@ def install() -> None:
 def read_bgr(path: str | Path) -> np.ndarray:
     """:func:`hypvision.images.open_image` as uint8 (H, W, 3) in the order of OpenCV, BGR.
 
-    OpenCV itself decodes what it decodes alike, in half the time: JPEG files, but those in CMYK and those cut off.
-
-    Raises:
-        HypvisionError: as :func:`hypvision.images.open_image`.
+    OpenCV decodes JPEG files to the same pixels in half the time, so it is used for them, except for CMYK and truncated
+    files.
     """
     if image_kind(path) in (("JPEG", "RGB"), ("JPEG", "L")):
         content = Path(path).read_bytes()
@@ -47,7 +45,7 @@ class LoadShownImage(LoadImageFromFile):
 
     The size is compared with that of the annotation, where there is one.
 
-    Where the config asks for other channels, or for files of a store, it is mmcv's own.
+    If the config asks for other channels, or for files in a remote store, mmcv's own reader is used.
     """
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any] | None:
@@ -67,11 +65,7 @@ class LoadShownImage(LoadImageFromFile):
 
 
 def check_size(results: dict[str, Any]) -> None:
-    """Compare an image, as it is shown, with the size that its annotation has: with another its boxes are elsewhere.
-
-    Raises:
-        HypvisionError: they differ.
-    """
+    """Check that an image as displayed has the size in its annotation; otherwise its boxes would be misplaced."""
     (height, width), path = results["ori_shape"], results["img_path"]
     given = (results.get("height", height), results.get("width", width))
     if given == (height, width):

@@ -34,7 +34,7 @@ class LabelMapIoUMetric(Metric, IoUMetric):
     where several have one name. They have 16 bits where 8 do not suffice.
 
     A warning lists classes without a pixel in the ground truth: mmseg omits them from means if they were not predicted
-    either, and counts them as 0 in ``mIoU`` if they were. Without any truth all numbers are NaN.
+    either, and counts them as 0 in ``mIoU`` if they were. Without any ground truth all metrics are NaN.
     """
 
     output_dir: str | None
@@ -42,11 +42,7 @@ class LabelMapIoUMetric(Metric, IoUMetric):
     """Path of an image -> name of its map; None: that of the image."""
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """As in mmseg.
-
-        Raises:
-            HypvisionError: the logits of an image, where the samples have them, are not finite; names the image.
-        """
+        """As in mmseg, but logits that are not finite are an error, which names the image."""
         for sample in data_samples:
             if not all(self.check(sample[key]["data"][None], "A logit", [sample]) for key in _SCORES if key in sample):
                 return
@@ -82,8 +78,8 @@ class LabelMapIoUMetric(Metric, IoUMetric):
 
     @staticmethod
     def total_area_to_metrics(intersect: torch.Tensor, union: torch.Tensor, *areas: Any) -> dict[str, np.ndarray]:
-        """As in mmseg, but the F-score of a class that is there and never hit is 0, as its Dice is: mmseg leaves it out
-        of the mean."""
+        """mmseg's metrics, but the F-score of a class that occurs and is never predicted correctly is 0, like its Dice
+        score; mmseg leaves it out of the mean."""
         found = IoUMetric.total_area_to_metrics(intersect, union, *areas)
         if "Fscore" in found:
             missed = (intersect == 0) & (areas[1] > 0)

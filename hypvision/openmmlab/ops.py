@@ -25,6 +25,8 @@ import torch.nn.functional as F
 import torchvision  # defines torch.ops.torchvision
 from torch import Tensor
 
+from hypvision.engine.checks import walk
+
 NAME = "mmcv._ext"
 
 
@@ -252,7 +254,7 @@ def deform_conv_backward_parameters(
 ) -> None:  # fmt: skip
     """Gradient of :func:`deform_conv_forward` to its weight, times ``scale``, added to ``grad_weight``."""
     geometry = (dH, dW, padH, padW, dilationH, dilationW, group, deformable_group)
-    # The gradient of the weight depends on the weight's shape only, so zeros will do.
+    # The gradient of the weight depends only on the weight's shape, so zeros can stand for its values.
     grads = _deform_conv(input, torch.zeros_like(grad_weight), offset, None, None, grad_output, *geometry)
     grad_weight.add_(grads[1], alpha=scale)
 
@@ -288,7 +290,7 @@ def modulated_deform_conv_backward(
 
 def _focal_parts(input: Tensor, target: Tensor, weight: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
     """Logits that are large where the prediction is right, their signs, and the factor of each term."""
-    # The background has the label C, which is no column: all of its targets are 0.
+    # The background has the label C. There is no column C, so all of its targets are 0.
     positive = target[:, None] == torch.arange(input.shape[1], device=target.device)
     sign = positive.to(input.dtype) * 2 - 1
     factor = torch.where(positive, alpha, 1 - alpha).to(input.dtype)
@@ -326,7 +328,7 @@ def sigmoid_focal_loss_backward(
 
 
 def get_compiler_version() -> str:
-    """What ``mmcv.ops.get_compiler_version`` prints in environment reports."""
+    """The text that ``mmcv.ops.get_compiler_version`` prints in environment reports."""
     return f"none (operators of torchvision {torchvision.__version__})"
 
 
@@ -359,23 +361,18 @@ MISSING: dict[str, tuple[str, ...]] = {
 
 
 def missing_operators(config: Any, path: str = "model") -> Iterator[tuple[str, str, str]]:
-    """Where a config needs what is :data:`MISSING`: its place in dotted keys, the type there, the operator.
+    """The place in a config that needs an operator of :data:`MISSING`: its dotted keys, the type there, the operator.
 
     >>> list(missing_operators(dict(neck=dict(type="FPN_CARAFE"))))
     [('model.neck', 'FPN_CARAFE', 'carafe')]
     """
-    if isinstance(config, dict):
-        type_name = str(config.get("type")).rpartition(".")[2]
+    for place, part in [(path, config), *walk(config, f"{path}.")]:
+        type_name = str(part.get("type")).rpartition(".")[2] if isinstance(part, dict) else ""
         for operator, types in MISSING.items():
             if type_name in types:
-                yield path, type_name, operator
-        if type_name == "RoIAlign" and config.get("pool_mode") == "max":
-            yield path, type_name, "roi_align with pool_mode='max'"
-        for key, part in config.items():
-            yield from missing_operators(part, f"{path}.{key}")
-    elif isinstance(config, (list, tuple)):
-        for number, part in enumerate(config):
-            yield from missing_operators(part, f"{path}.{number}")
+                yield place, type_name, operator
+        if type_name == "RoIAlign" and part.get("pool_mode") == "max":
+            yield place, type_name, "roi_align with pool_mode='max'"
 
 
 class _Extension(ModuleType):
@@ -410,14 +407,14 @@ class _ExtensionLoader(Loader):
 
 
 def has_compiled_mmcv() -> bool:
-    """Whether mmcv is installed with its own compiled operators; imports nothing."""
+    """Whether mmcv is installed with its own compiled operators, found without importing it."""
     mmcv = importlib.util.find_spec("mmcv")
     places = mmcv.submodule_search_locations if mmcv is not None else None
     return places is not None and PathFinder.find_spec(NAME, places) is not None
 
 
 def install() -> bool:
-    """Answer ``mmcv._ext`` from torchvision, unless it is loaded already or mmcv is a compiled one.
+    """Provide ``mmcv._ext`` by torchvision, unless it is already loaded or mmcv has compiled operators.
 
     Returns:
         Whether the operators in use are those of this module.

@@ -1,4 +1,4 @@
-"""The images of ``hypvision test --show-dir`` of segmenters and detectors: what was found, beside the truth."""
+"""The images of ``hypvision test --show-dir`` for segmenters and detectors: predictions beside the ground truth."""
 
 from __future__ import annotations
 

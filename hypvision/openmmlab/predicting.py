@@ -14,7 +14,7 @@ from mmengine.registry import DATASETS, DefaultScope
 from PIL import Image
 from torch import Tensor
 
-from hypvision.engine.checks import datasets_of
+from hypvision.engine.checks import datasets_of, inner_dataset
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.errors import HypvisionError
 from hypvision.inference.knowledge import Known
@@ -85,8 +85,8 @@ def _classes(model: BaseModel, config: Config, request: Request) -> tuple[str, .
 
 
 def _known(model: BaseModel, config: Config) -> tuple[str, ...]:
-    """The classes of the data that the model was trained on: of the checkpoint, of the config, or of its data set; none
-    where nobody says."""
+    """The classes of the data that the model was trained on: of the checkpoint, of the config, or of its data set;
+    empty if none of them has names."""
     names = (getattr(model, "dataset_meta", None) or {}).get("classes")
     for dataset in [] if names else datasets_of(config.get("test_dataloader")):
         with DefaultScope.overwrite_default_scope(config.get("default_scope", "mmengine")):
@@ -104,9 +104,7 @@ def _unknown() -> NoReturn:
 
 def _pipeline(config: Config) -> list[dict[str, Any]]:
     """The test pipeline from what follows the reading of files on, without the truth."""
-    dataset = config.get("test_dataloader", {}).get("dataset", {})
-    while "dataset" in dataset:
-        dataset = dataset["dataset"]
+    dataset = inner_dataset(config.get("test_dataloader", {}))
     steps = [dict(step) for step in dataset.get("pipeline") or config.get("test_pipeline") or []]
     names = [str(step.get("type")).rpartition(".")[2] for step in steps]
     if not steps or not names[-1].startswith("Pack"):
@@ -121,7 +119,7 @@ def _pipeline(config: Config) -> list[dict[str, Any]]:
 
 
 def _give_boxes(model: BaseModel, count: int | None) -> None:
-    """Let a detector give as many boxes of an image, where its config says fewer."""
+    """Raise the maximum number of boxes per image if the config of the detector sets a lower one."""
     for name, part in model.named_modules():
         limits = getattr(part, "test_cfg", None) or {}
         if count is not None and "rpn" not in name and "max_per_img" in limits:
@@ -129,12 +127,12 @@ def _give_boxes(model: BaseModel, count: int | None) -> None:
 
 
 def result_of(sample: Any, names: Sequence[str], score: float | None = None, max_boxes: int | None = None) -> Result:
-    """What a model of mmseg or mmdet found in an image.
+    """The result of a model of mmseg or mmdet for an image.
 
     Args:
         sample: with ``pred_sem_seg``, ``pred_instances`` or ``pred_panoptic_seg``.
         names: of the classes.
-        score: of the worst box; None: 0.3.
+        score: lowest score of a box; None: 0.3.
         max_boxes: the best ones; None: all.
     """
     if "pred_panoptic_seg" in sample:

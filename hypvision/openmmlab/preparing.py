@@ -18,8 +18,8 @@ def _is_ours(backbone: dict | None) -> bool:
 
 
 def leave_out_foreign_weights(config: Config) -> None:
-    """Leave out ``model.pretrained``, in which mmseg's configs name the weights of the backbone that stood there: a
-    TimmBackbone would take the name for a yes."""
+    """Remove ``model.pretrained``, in which mmseg's configs name the weights of their original backbone: a TimmBackbone
+    would take the name as ``pretrained=True``."""
     weights = config.model.get("pretrained")
     if isinstance(weights, str) and _is_ours(config.model.get("backbone")):
         config.model.pretrained = None
@@ -30,8 +30,8 @@ def leave_out_foreign_weights(config: Config) -> None:
 
 
 def leave_out_unseen_levels(config: Config) -> None:
-    """Tell a TimmBackbone which of its levels the neck does not look at (FPN's ``start_level``, as RetinaNet and FCOS
-    have it): a norm that only such a level has gets no gradient, and several processes must not train it."""
+    """Tell a TimmBackbone which of its levels the neck does not use (FPN's ``start_level``, as RetinaNet and FCOS have
+    it): a norm that only such a level has gets no gradient, and several processes must not train it."""
     backbone, neck = config.model.get("backbone"), config.model.get("neck")
     necks = neck if isinstance(neck, (list, tuple)) else [neck or {}]
     start = necks[0].get("start_level") or 0
@@ -40,11 +40,7 @@ def leave_out_unseen_levels(config: Config) -> None:
 
 
 def refuse_missing_operators(config: Config) -> None:
-    """Raise an error for a missing operator before the model is built, not within a step.
-
-    Raises:
-        HypvisionError: the model needs one, and mmcv is not a compiled one.
-    """
+    """Raise an error for a missing operator before the model is built, not within a step."""
     if has_compiled_mmcv():
         return
     for key, type_name, operator in missing_operators(config.model):

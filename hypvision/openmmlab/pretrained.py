@@ -17,6 +17,7 @@ from hypvision.checkpoints.match import load_trained
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.storage import read_header
+from hypvision.engine.checks import walk
 from hypvision.errors import HypvisionError, require
 
 # Types that mmcv finds by name in its own functions rather than in a registry.
@@ -45,15 +46,13 @@ def _registered() -> set[str]:
 
 
 def _check_types(config: Any, path: Path) -> None:
-    """Refuse a model that is not made of registered parts.
+    """Raise an error for a model that has parts which are not registered.
 
     mmengine takes a ``type`` that is in no registry for the path of a Python object, imports and calls it, and a
     ``_scope_`` for a module, which it imports: a weight file could run any command.
     """
     known = _registered()
-    nodes = [config]
-    for node in nodes:
-        nodes.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
+    for node in [config, *(part for _, part in walk(config))]:
         if not isinstance(node, dict):
             continue
         if node.get("_scope_", "mmengine") not in ("mmengine", *_SCOPES.values()):
@@ -81,8 +80,8 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
         overrides: must be empty: the weights are those of the whole model.
 
     Raises:
-        HypvisionError: overrides, mmseg or mmdet are not installed, a file without a config, or one whose config would
-            run code or load other files.
+        HypvisionError: there are overrides, mmseg or mmdet is not installed, the file has no config, or its config
+            would run code or load other files.
     """
     if overrides:
         raise HypvisionError(

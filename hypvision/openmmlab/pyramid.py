@@ -14,7 +14,7 @@ from hypvision.errors import HypvisionError
 
 
 def _branch(dim: int, scale: float) -> tuple[nn.Module, int]:
-    """What brings a map to ``scale`` times its size, and the channels then."""
+    """The module that resizes a map by the factor ``scale``, and its output channels."""
     if scale == 4:
         half = nn.ConvTranspose2d(dim, dim // 2, 2, stride=2)
         return nn.Sequential(
@@ -37,7 +37,7 @@ class SimpleFeaturePyramid(BaseModule):
         num_outs: maps to return; those beyond ``scales`` are the last one pooled further (5 for FPN-like detectors).
 
     Raises:
-        HypvisionError: another scale, or fewer outputs than scales.
+        HypvisionError: a scale is not supported, or there are fewer outputs than scales.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class BlockPyramid(BaseModule):
         num_outs: maps to return; those beyond the blocks are the last one pooled further.
 
     Raises:
-        HypvisionError: other scales, or not one for each block.
+        HypvisionError: a scale is not supported, or there is not one scale for each block.
     """
 
     def __init__(

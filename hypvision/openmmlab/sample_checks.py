@@ -2,7 +2,7 @@
 
 The data sets of both read an image and its annotation when a batch asks for them, in a pipeline of transforms whose
 errors name no file, or that lets wrong files through. :class:`CheckSamplesHook` puts :class:`CheckedPipeline` around
-the pipeline of every data set, which says which file it was; on what is right it costs one look at the labels.
+the pipeline of every data set, which says which file it was; for correct samples it only adds one check of the labels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from hypvision.engine.extensions import RUN_HOOKS
-from hypvision.engine.hooks import DatasetHook, class_heads, network_of
+from hypvision.engine.hooks import DatasetHook, class_heads, has_fixed_classes, network_of
 from hypvision.errors import HypvisionError
 from hypvision.images import label_palette
 
@@ -29,13 +29,13 @@ class CheckedPipeline:
     """A pipeline of transforms whose errors name the file.
 
     Args:
-        pipeline: what the data set has: a function of its ``data_info``.
+        pipeline: the pipeline of the data set, a function of its ``data_info``.
         classes: names of the classes of a segmentation data set; None where labels need no check.
-        ignore_index: the label that does not count.
+        ignore_index: the label of ignored pixels.
 
     Raises:
-        HypvisionError: (when called) an image or its annotation cannot be read, or a label map holds a label that is
-            no class.
+        HypvisionError: (when called) an image or its annotation cannot be read, or a label map has a label that is not
+            a class.
     """
 
     def __init__(self, pipeline: Any, classes: tuple[str, ...] | None = None, ignore_index: int = 255):
@@ -157,12 +157,12 @@ def _label_loader(step: Any) -> Any:
 
 
 def check_label_maps(dataset: Any) -> None:
-    """Look at up to 100 label maps of a data set of mmseg, until one tells two classes apart; at all of them while
-    there is nothing but the first class.
+    """Read up to 100 label maps of a data set of mmseg, until one has two classes; read all of them as long as only the
+    first class occurs.
 
     Raises:
-        HypvisionError: none of them does where that cannot be right; the palettes in the files give the classes another
-            order than that of the config.
+        HypvisionError: all maps have only the first class, which cannot be right; or the palettes in the files have the
+            classes in another order than the config.
     """
     loader, classes = _label_loader(dataset.pipeline), dataset.metainfo.get("classes")
     if loader is None or not classes or not hasattr(dataset, "mask_palette"):
@@ -203,7 +203,7 @@ def check_label_maps(dataset: Any) -> None:
             f"{where} have no other numbers than 0, which is '{classes[0]}'{rest}: a network that always says "
             f"'{classes[0]}' would be right everywhere. {binary}"
         )
-        if not rest and dataset.test_mode:  # a few images to test on may show nothing else
+        if not rest and dataset.test_mode:  # a few test images may contain no other class
             _logger.warning("%s", message)
         else:
             raise HypvisionError(message)
@@ -231,22 +231,13 @@ RUN_HOOKS.append("CheckSamplesHook")
 
 @HOOKS.register_module()
 class CheckSamplesHook(DatasetHook):
-    """Checks the data of mmseg and mmdet: their classes against the model's before the first batch, then each sample.
-
-    Raises:
-        HypvisionError: the data and the heads of the model have different numbers of classes; as
-            :class:`CheckedPipeline`.
-    """
+    """Checks the data of mmseg and mmdet: classes against the model's before the first batch, then each sample."""
 
     def check(self, runner: Runner, dataset: Any) -> None:
         model = network_of(runner)
         for leaf in _leaves(dataset):
             classes = leaf.metainfo.get("classes")
-            # Open-vocabulary detectors get the names at run time; a panoptic model has separate heads for things and
-            # stuff.
-            free = getattr(leaf, "return_classes", False) or "thing_classes" in leaf.metainfo
-            free = free or getattr(model, "open_vocabulary", False)
-            for head in class_heads(model) if classes is not None and not free else ():
+            for head in class_heads(model) if classes is not None and has_fixed_classes(model, leaf) else ():
                 if head.num_classes != len(classes):
                     place = getattr(leaf, "data_root", None) or getattr(leaf, "ann_file", "")
                     raise HypvisionError(

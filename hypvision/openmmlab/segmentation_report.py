@@ -1,4 +1,4 @@
-"""What ``hypvision test --out`` reports of a segmenter: which classes it takes for which, and its worst images."""
+"""The report of a segmenter, ``hypvision test --out``: the confusion matrix and the worst images."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def mean_iou(pairs: np.ndarray, counts: np.ndarray) -> float:
 
 
 def pixel_table(counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
-    """IoU, recall and precision of each class in percent, the worst IoU first; a class that is neither there nor
-    predicted has none."""
+    """IoU, recall and precision of each class in percent, the worst IoU first; empty for a class that is neither in the
+    ground truth nor predicted."""
     right, true, found = np.diag(counts), counts.sum(1), counts.sum(0)
     with np.errstate(invalid="ignore"):
         iou, recall, precision = 100 * right / (true + found - right), 100 * right / true, 100 * right / found
@@ -120,7 +120,7 @@ def _worst_images(results: list[dict], names: list[str]) -> Part:
     title, rows = "Worst images", [("image", "mean IoU"), *((path, 100 * iou) for iou, path in table)]
     if not drawn:
         wrong = any(iou < 1 for iou, _ in table)
-        text = "The images are no files, so none is shown." if wrong else "Every image is segmented without a mistake."
+        text = "The images have no files, so none is shown." if wrong else "Every image is segmented without a mistake."
         return Part(title, "mistakes", text, table=rows, shown=False)
     tiles = [Mistake(e["pictures"], [f"mean IoU {100 * e['iou']:.1f} %   {Path(e['path']).name}"]) for e in drawn]
     labels = sorted({int(label) for entry in drawn for label in np.unique(entry["pairs"])})

@@ -1,4 +1,4 @@
-"""How ``hypvision test`` serves mmseg and mmdet: views for ``--tta``, painted images, predictions, reports."""
+"""The options of ``hypvision test`` for mmseg and mmdet: views for ``--tta``, painted images, predictions, reports."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from mmengine.config import Config
 
+from hypvision.engine.checks import inner_dataset
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
 from hypvision.errors import HypvisionError
 
@@ -22,7 +23,7 @@ def mirror_pipeline(pipeline: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         pipeline: the test pipeline: loads the image first, and packs the inputs last.
 
     Raises:
-        HypvisionError: it begins or ends with something else.
+        HypvisionError: the pipeline begins or ends with another step.
     """
     steps = [dict(step) for step in pipeline]
     names = [str(step.get("type")).rpartition(".")[2] for step in steps]
@@ -53,10 +54,7 @@ def _augment(config: Config) -> None:
             rules = rules.get("rcnn") or rules  # two-stage detectors have the settings of the second stage there
             config.tta_model = dict(type="MirrorDetector", tta_cfg={key: rules[key] for key in NMS if rules.get(key)})
     if "tta_pipeline" not in config:
-        dataset = config.test_dataloader.dataset
-        while "dataset" in dataset:
-            dataset = dataset.dataset
-        config.tta_pipeline = mirror_pipeline(dataset.get("pipeline") or [])
+        config.tta_pipeline = mirror_pipeline(inner_dataset(config.test_dataloader).get("pipeline") or [])
 
 
 def _show(config: Config, folder: Path) -> None:

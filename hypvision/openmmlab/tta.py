@@ -39,7 +39,7 @@ def _unflip(instances: InstanceData, meta: dict[str, Any]) -> tuple[Tensor, Tens
 class MirrorDetector(BaseTTAModel):
     """A detector that sees each image in several views and keeps the best of all its boxes, with their masks.
 
-    The boxes of the views are thrown together and thinned out by non-maximum suppression in each class.
+    The boxes of all views are merged and reduced by non-maximum suppression within each class.
 
     Args:
         tta_cfg: ``nms`` (as in the ``test_cfg`` of mmdet's heads) and ``max_per_img``; default an IoU of 0.5 and 100.

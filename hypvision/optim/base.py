@@ -131,7 +131,7 @@ class RiemannianOptimizer(Optimizer):
     there, their points do not follow a learned curvature.
     """
 
-    # distinguishes optimisers that keep points on their manifold: for others there is a warning
+    # marks optimisers that keep points on their manifold; others cause a warning
     keeps_points = True
 
     # states that are tangent vectors; the others, except step, have one number for every point and factor

@@ -45,7 +45,7 @@ class RiemannianSGD(RiemannianOptimizer):
     and points inside the ball, and the momentum is kept in frames, which it cannot leave.
 
     Without ``geoopt_first_step`` the momentum is geoopt's with a buffer that starts at zero. geoopt (and HyperbolicCV,
-    which uses it) starts the buffer with the Euclidean gradient. On the hyperboloid that is no tangent vector: its
+    which uses it) starts the buffer with the Euclidean gradient. On the hyperboloid that is not a tangent vector: its
     normal part depends on the loss outside of the hyperboloid, which is arbitrary, and geoopt's transport mixes it into
     the momentum of all later steps, by some percent at usual rates and without bound at large ones.
     ``geoopt_first_step`` makes geoopt's first step and drops that part, so that the momentum of points of the

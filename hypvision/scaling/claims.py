@@ -1,4 +1,4 @@
-"""What the paper says of each figure, beside what a sweep found."""
+"""The paper's claims about each figure, compared with the results of a sweep."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ ABOUT_ONE = (0.75, 1.25)
 
 
 class Claim(NamedTuple):
-    """A statement of the paper, its number, ours, and whether it held; None if the points do not tell.
+    """A claim of the paper, its number, ours, and whether ours confirms it (True), refutes it (False) or leaves it open
+    (None).
 
-    Each is put as numbers within bounds and judged by their intervals, see :mod:`hypvision.scaling.estimates`. ± is a
-    standard error.
+    Each claim says that numbers lie within bounds, and is judged by their confidence intervals, see
+    :mod:`hypvision.scaling.estimates`. ± is a standard error.
     """
 
     statement: str
     paper: str
     ours: str
-    held: bool | None
+    confirmed: bool | None
 
     def __str__(self) -> str:
-        verdict = {True: "held", False: "refuted", None: "open"}[self.held]
+        verdict = {True: "confirmed", False: "refuted", None: "open"}[self.confirmed]
         return f"{verdict}: {self.statement} (paper: {self.paper}; here: {self.ours})"
 
 
@@ -60,7 +61,7 @@ class Exponent(NamedTuple):
 
     @property
     def estimate(self) -> Estimate:
-        """The mean, with the error that says less at its degrees of freedom."""
+        """The mean, with the error whose confidence interval is wider."""
         errors = [Estimate(self.mean, self.error_fit, min(fit.points for fit in self.fits) - 2)]
         if self.error_seeds is not None:
             errors.append(Estimate(self.mean, self.error_seeds, len(self.fits) - 1))
@@ -97,7 +98,7 @@ def _least_width(key: tuple[str, float, float, float]) -> int:
 
 
 def claims_of(figure: str, rows: Sequence[Row], scan: int = 63) -> list[Claim]:
-    """The claims of a figure, as far as the points tell of them; ``scan`` is the width of the densities of fig7."""
+    """The claims of a figure that the points can judge; ``scan`` is the width of the densities of fig7."""
     claims = _fig7(rows, scan) if figure == "fig7" else CLAIMS[figure](rows)
     return [claim for claim in claims if claim is not None]
 
@@ -157,8 +158,8 @@ def _fig1(rows: Sequence[Row]) -> list[Claim | None]:
         paper = published.LARGE_EXPONENTS.get((name, decay))
         if decay < 0:
             statement = f"strong superposition, {name} frequencies: the exponent is about 1"
-            held = value.estimate.within(*ABOUT_ONE)
-            claims.append(Claim(statement, f"{paper:.2f}", _show(value), held))
+            confirmed = value.estimate.within(*ABOUT_ONE)
+            claims.append(Claim(statement, f"{paper:.2f}", _show(value), confirmed))
         else:
             strong = found.get((name, alpha, density, -1.0))
             steeper = None if strong is None else _steeper(strong, value)
@@ -209,8 +210,8 @@ def _fig4(rows: Sequence[Row]) -> list[Claim | None]:
 def clean_exponents(rows: Sequence[Row]) -> dict[tuple[float, float], Exponent]:
     """The exponents at the nine settings, as (alpha, decay), that are the paper's cleanest weak superposition.
 
-    It picks those with the least ambiguity. That is 1 wherever one of the first ``m`` features is missing, so it
-    cannot choose here; its choice is taken.
+    The paper picks the settings with the least ambiguity. That is 1 wherever one of the first ``m`` features is
+    missing, so it cannot choose here; its choice is taken.
     """
     found = {(key[1], key[3]): value for key, value in exponents(rows).items() if key[2] == 0}
     return {key: found[key] for key in published.WEAK_EXPONENTS if key in found}

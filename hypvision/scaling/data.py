@@ -63,7 +63,7 @@ def density_scan(p: Tensor, s: float) -> Tensor:
 
 
 def check_frequencies(p: Tensor, density: float | None = None) -> None:
-    """Refuse what cannot be frequencies: not in [0, 1], or of another sum than ``density``."""
+    """Raise an error for frequencies that are not in [0, 1] or whose sum is not ``density``."""
     if p.dim() != 1 or not p.numel():
         raise HypvisionError(
             f"Frequencies must be a vector with one number per feature, got the shape {tuple(p.shape)}."
@@ -76,7 +76,8 @@ def check_frequencies(p: Tensor, density: float | None = None) -> None:
 
 
 def stream(*words: object) -> torch.Generator:
-    """A generator on the CPU whose numbers depend on the words alone: a batch is the same for whoever asks for it."""
+    """A generator on the CPU whose seed depends on these words alone, so that the same words always give the same
+    batch."""
     digest = hashlib.sha256("/".join(map(str, words)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
 
@@ -158,7 +159,7 @@ def sample(p: Tensor, size: int, generator: torch.Generator) -> Batch:
         generator: on the CPU; see :func:`stream`.
 
     Returns:
-        A batch with float32 values, distributed as :func:`sample_dense`.
+        A batch with float32 values, distributed as what the release draws from two uniform matrices.
     """
     check_frequencies(p)
     heavy = p > _HEAVY
@@ -178,10 +179,3 @@ def sample(p: Tensor, size: int, generator: torch.Generator) -> Batch:
     flat, _ = torch.cat([frequent, entries % size * len(p) + rare[entries // size]]).sort()
     values = torch.rand(len(flat), generator=generator) * 2
     return _batch(flat // len(p), flat % len(p), values, size, len(p))
-
-
-def sample_dense(p: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Draw a batch as the release does, from two uniform matrices; float32 ``(size, n)``."""
-    check_frequencies(p)
-    active = torch.rand(size, len(p), generator=generator) < p.float()
-    return active * torch.rand(size, len(p), generator=generator) * 2

@@ -1,7 +1,8 @@
-"""Numbers with their errors, and what they tell of a statement at :data:`LEVEL`.
+"""Numbers with their errors, and the verdict on a statement at the confidence :data:`LEVEL`.
 
-A statement is that a number lies within bounds. It is held if the whole confidence interval does, refuted if none of it
-does, and open otherwise: so it is never held by data that would look alike were it false.
+A statement says that a number lies within bounds. It is confirmed if the whole confidence interval does, refuted if
+none of the interval does, and open otherwise. Data that would look the same if the statement were false therefore never
+confirm it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import NamedTuple
 import torch
 
 LEVEL = 0.95
-"""Of the two-sided intervals; a statement that is false at its bound is held in 2.5 % of all cases."""
+"""Of the two-sided intervals; a statement that is false at its bound is confirmed in 2.5 % of all cases."""
 
 
 class Estimate(NamedTuple):
-    """A number, its standard error and the degrees of freedom that this has; an infinite error says nothing."""
+    """A number, its standard error and the degrees of freedom that this has; an infinite error gives no verdict."""
 
     value: float
     error: float
@@ -34,7 +35,7 @@ class Estimate(NamedTuple):
 
     def within(self, least: float = -math.inf, most: float = math.inf, among: int = 1) -> bool | None:
         """Whether the number lies between the bounds, not at them: True, False, or None if the interval has both.
-        ``among``: how many such statements make one, which any of them refutes."""
+        ``among``: how many such statements are combined into one, which is refuted if any of them is."""
         margin, wide = self.margin(), self.margin(among)
         if least < self.value - margin and self.value + margin < most:
             return True
@@ -64,9 +65,9 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
 
 
 def mean(values: Sequence[float | Estimate]) -> Estimate:
-    """The mean, with the error of the scatter, or that which the errors of the values give, whichever says less.
+    """The mean, with the error of the scatter, or that which the errors of the values give, whichever is larger.
 
-    A single number without an error says nothing.
+    A single number without an error gives no verdict.
     """
     numbers = [value.value if isinstance(value, Estimate) else value for value in values]
     count, center = len(numbers), statistics.fmean(numbers)
@@ -86,6 +87,6 @@ def _root_of_squares(values: Iterable[Estimate]) -> tuple[float, float]:
 
 
 def every(verdicts: Iterable[bool | None]) -> bool | None:
-    """The verdict on several statements together: refuted if one is, held if all are."""
+    """The verdict on several statements together: refuted if one is, confirmed if all are."""
     found = list(verdicts)
     return False if False in found else None if None in found else True

@@ -27,7 +27,7 @@ _LARGE_DECAYS = (-1.0, 0.1)
 _SMALL = Settings()
 _LARGE = Settings(n=LARGE_FEATURES, warmup=1000, rates="large", loss_scale=100.0)
 _LARGE_ON_CPU = replace(_LARGE, n=2048, shortened="n 2048 (paper: 10240), m up to 128 (paper: 1024)")
-# As many samples per feature and step as in the paper.
+# The number of samples per feature and step equals the paper's.
 _TINY = Settings(
     n=200,
     batch=512,
@@ -159,7 +159,7 @@ def narrowed(
     other = set(taken) != set(chosen.widths)
     for m in taken:
         check_width(m, settings.n)
-    # The figure's own marks of these settings no longer hold.
+    # The figure's own marks of these settings no longer apply.
     old = {*changed, "m"} if other else changed
     marks = [mark for mark in settings.shortened.split(", ") if mark and mark.split()[0] not in old]
     more: list[str] = []

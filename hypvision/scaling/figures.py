@@ -1,4 +1,4 @@
-"""The paper's figures from the rows of a sweep: what there are no points for is left out."""
+"""The paper's figures from the rows of a sweep; panels without points are left out."""
 
 from __future__ import annotations
 

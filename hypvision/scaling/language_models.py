@@ -69,7 +69,7 @@ class Head(NamedTuple):
 
 def read_models(path: str | Path) -> list[LanguageModel]:
     """A csv table of models, with the columns ``family``, ``model``, ``head`` and ``m``."""
-    return [LanguageModel(row.family, row.model, row.head, row.m) for row in read_table(_Model, path)]
+    return [LanguageModel(row.family, row.model, row.head, row.m) for _, row in read_table(_Model, path)]
 
 
 @cache
@@ -170,7 +170,7 @@ def read_losses(path: str | Path) -> list[dict[str, Any]]:
     """
     known = {model.name: {"family": model.family, "m": str(model.width)} for model in paper_models()}
     rows = read_table(_Loss, path, lambda row: known.get(row.get("model") or "", {}))
-    return [row._asdict() for row in rows]
+    return [row._asdict() for _, row in rows]
 
 
 def loss_fit(rows: Sequence[Mapping[str, Any]]) -> JointFit:

@@ -1,4 +1,4 @@
-"""What is read from trained weights: which features are represented, and how much the others are in their way.
+"""Measures of trained weights: which features are represented, and how much they interfere.
 
 Rows ``W_i`` of ``(n, m)`` matrices represent features; here they are those of the toy model or of a language model's
 head. Source: arXiv 2505.10465, Sections 2 and 3, Appendices B and D.
@@ -50,7 +50,8 @@ class Frame(NamedTuple):
 
     Attributes:
         bound: Welch's, below which the largest absolute overlap cannot be.
-        excess: by how much it is above; 0 for an ETF and no other set of ``m`` vectors or more.
+        excess: how much the largest absolute overlap exceeds the bound; for ``m`` vectors or more it is 0 for an ETF
+            only.
         potential: the sum of the squared overlaps of all ordered pairs, each vector with itself too, divided by the
             least that it can be (Benedetto and Fickus, 2003); 1 for tight frames, and for orthonormal vectors.
         deviation: standard deviation of the absolute overlaps; 0 if they are equiangular.
@@ -162,17 +163,6 @@ def unlearned_loss(p: Tensor, learned: float | Tensor) -> tuple[float, float]:
     lost = p.double()
     lost = lost[~learned] if isinstance(learned, Tensor) else lost[round(learned) :]
     return (4 / 3 * lost - lost.square()).sum().item(), 4 / 3 * lost.sum().item()
-
-
-def unlearned_share(share: float, n: int, alpha: float) -> float:
-    """The sum of the frequencies of power ``alpha`` beyond the first ``share`` of ``n``: the paper's Eq. 14."""
-    if n < 2:
-        raise HypvisionError(f"n, the number of features, must be at least 2, got n={n}.")
-    if not 0 < share <= 1:
-        raise HypvisionError(f"share must be between 0 and 1, got {share}.")
-    if alpha == 1:
-        return -math.log(share) / math.log(n)
-    return (share ** (1 - alpha) - 1) * n ** (1 - alpha) / (1 - n ** (1 - alpha))
 
 
 def ambiguity(weight: Tensor) -> float:

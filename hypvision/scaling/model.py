@@ -52,11 +52,6 @@ def parts(parameters: Tensor, index: int, m: int) -> tuple[Tensor, Tensor]:
     return parameters[index, :m].T.contiguous(), parameters[index, -1].clone()
 
 
-def dense_loss(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The loss of a dense batch ``(B, n)``, written as in the formula; autograd can differentiate it."""
-    return (torch.relu(x @ weight @ weight.T + bias) - x).square().mean()
-
-
 def loss(parameters: Tensor, batch: Batch, chunk: int | None = None) -> Tensor:
     """Mean squared errors of the models on a batch, float64 ``(G,)``."""
     features = parameters.transpose(1, 2).contiguous()

@@ -1,4 +1,4 @@
-"""One tensor of a large checkpoint: found by the table of its shards, and read without the others.
+"""Read one tensor of a large checkpoint, found by the table of its shards, without reading the others.
 
 A checkpoint is a file, a folder as transformers writes it, or ``USER/REPO`` on the hub, of which then only the table
 and one shard are fetched. safetensors come first. Of either kind only the numbers of the one tensor are read; what

@@ -2,8 +2,8 @@
 
 A point is one model: width, decay, frequencies, replicate. Its first weights depend on its width and replicate, and the
 batch of a step on the frequencies and the replicate (both also on the seed), through generators named after them. So
-points of the same width start from the same weights, those of the same frequencies see the same batches, and what
-becomes of a point depends neither on those that are trained beside it nor on how often the training was cut and
+points of the same width start from the same weights, those of the same frequencies see the same batches, and the result
+of a point depends neither on the points that are trained with it nor on how often the training was interrupted and
 resumed. (On one machine: sums of another order round differently.)
 
 On a CPU the models are trained one after the other on each batch, by chunks that stay in its cache; small ones of the
@@ -125,7 +125,8 @@ _Positive = Annotated[float, rule("a number above 0", lambda value: is_number(va
 class Row(Point):
     """The result of a point: its loss and the measures of its weights, see :mod:`hypvision.scaling.measures`.
 
-    What takes two strongly represented rows or more is None without them, and so are deviations of one number.
+    Measures that need at least two strongly represented rows are None if there are fewer, and so are deviations of a
+    single number.
     """
 
     n: Annotated[int, positive]
@@ -167,7 +168,7 @@ class Row(Point):
 
 
 def open_results(folder: str | Path, settings: Settings) -> Path:
-    """Make a folder of results, or take up one of the same settings."""
+    """Make a folder of results, or continue one with the same settings."""
     folder = check_output_folder(folder)
     path = folder / "settings.json"
     now = asdict(settings)
@@ -237,7 +238,7 @@ class _Bank:
         return self.optimizer.steps >= self.settings.steps
 
     def step(self, batch: Batch) -> None:
-        """One step of all models on a batch; the losses recorded are those before it."""
+        """One step of all models on a batch; the recorded losses are those before the step."""
         settings, now = self.settings, self.optimizer.steps
         found, gradient = loss_and_gradient(self.parameters, batch)
         if settings.loss_scale != 1:
@@ -247,7 +248,7 @@ class _Bank:
         self.optimizer.step(gradient, factor * self.weight_peaks, factor * self.bias_peaks)
 
     def check(self) -> None:
-        """Raises HypvisionError if a loss is no number."""
+        """Raise a HypvisionError if a loss is NaN or infinite."""
         wrong = (~self.losses.isfinite()).any(0)
         if wrong.any():
             index = int(wrong.nonzero()[0])
@@ -466,7 +467,7 @@ def measures_of(weight: Tensor, p: Tensor) -> dict[str, float]:
 
 
 def _deviation(values: Tensor) -> float | None:
-    """The standard deviation; one number has none."""
+    """The standard deviation; None for a single number."""
     return values.std().item() if len(values) > 1 else None
 
 

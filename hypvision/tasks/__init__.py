@@ -1,4 +1,4 @@
-"""The tasks of the engine: models with their losses, metrics, what is special in training and testing them.
+"""The tasks of the engine: models with their losses, metrics, and special steps of their training and testing.
 
 Importing this package registers classification; configs of ``metric_learning`` and ``contrastive`` name these in
 ``custom_imports``.

@@ -1,4 +1,4 @@
-"""The hierarchy of classes that a metric learner has found: measured against the true one, and drawn."""
+"""The hierarchy of classes in the embeddings of a metric learner: compared with the true hierarchy, and drawn."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def embed_classes(
 
 
 def class_hierarchy(learner: Any, data: EmbeddedClasses, out: str | Path) -> dict[str, Any]:
-    """Measure and draw the hierarchy of the classes of :func:`embed_classes` by a learner on the CPU; gives what
-    ``hierarchy.json`` holds.
+    """Measure and draw the hierarchy of the classes of :func:`embed_classes` by a learner on the CPU; returns the
+    content of ``hierarchy.json``.
 
     Writes ``disk.png`` (samples, class centres and proxies in the Poincare disk), ``tree.png`` (the tree of the class
     centres), ``proxies.png`` (that of the proxies with the classes nearest to them) and ``hierarchy.json`` into

@@ -20,12 +20,13 @@ from hypvision.errors import HypvisionError
 
 
 class ClassWeights:
-    """The weights of the classes in a loss. It is no module, so neither checkpoints nor averages of weights have it.
+    """The weights of the classes in a loss. It is not a module, so checkpoints and averages of weights do not contain
+    it.
 
     Args:
         given: a number for each class; ``"balanced"``: N / (C N_c) of a class of N_c among N images, so that all
             classes count alike; None: no weights. With several labels an image the weight is that of an image that has
-            the label against one that has not, balanced (N - N_c) / N_c.
+            the label against one without it; balanced: (N - N_c) / N_c.
     """
 
     def __init__(self, given: str | Sequence[float] | None):

@@ -77,7 +77,7 @@ def fetch_backbone(remedy: str, model_name: str, **kwargs: Any) -> Any:
         raise
     except Exception as error:  # the hub raises its own errors, and so do the sockets below it
         missing = "No pretrained weights exist" in str(error)
-        # RuntimeError: the weights are there and do not fit, or the memory does not suffice
+        # RuntimeError: the weights do not fit, or there is not enough memory
         if not kwargs.get("pretrained") or (isinstance(error, (RuntimeError, AssertionError)) and not missing):
             raise
         problem = f"The published weights of '{model_name}' cannot be fetched ({type(error).__name__}: {error})."
@@ -99,8 +99,8 @@ def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
 
 
 def load_start(network: nn.Module, checkpoint: str) -> None:
-    """Load the weights that a fine-tuning starts from, but a head for other classes; a Hi-Mapper takes weights of its
-    bare backbone, its ``trunk``, too."""
+    """Load the weights that a fine-tuning starts from, without a head for other classes; a Hi-Mapper also accepts
+    weights of its backbone alone, its ``trunk``."""
     from mmengine.runner import CheckpointLoader
 
     weights: Any = CheckpointLoader.load_checkpoint(checkpoint, "cpu")
@@ -158,7 +158,7 @@ class BackboneModel(BaseModel):
         freeze_parameters(self.backbone, frozen)
 
     def check_channels(self, images: Tensor) -> None:
-        """Refuse images of other channels than the backbone takes."""
+        """Raise an error for images with another number of channels than the backbone takes."""
         given, wanted = images.shape[1], getattr(self.backbone, "in_chans", images.shape[1])
         if given != wanted:
             raise HypvisionError(
@@ -182,7 +182,7 @@ class BackboneModel(BaseModel):
 
 
 def per_image(label: Tensor | None, index: Tensor | None, **columns: Any) -> list[dict[str, Any]]:
-    """A dict for each image, as metrics take them, of columns with a value an image."""
+    """A dict for each image, the form that metrics take, from columns with one value per image."""
     for name, values in (("label", label), ("index", index)):
         columns[name] = itertools.repeat(None) if values is None else values.tolist()
     return [dict(zip(columns, row)) for row in zip(*columns.values())]
@@ -257,7 +257,8 @@ class ImageClassifier(BackboneModel):
         return per_image(label, index, scores=self.scores(logits).cpu())
 
     def scores(self, logits: Tensor) -> Tensor:
-        """Probabilities of the classes, in float32: of one of them, or of each by itself."""
+        """Probabilities of the classes, in float32: a softmax, or with ``multi_label`` an independent probability for
+        each class."""
         return logits.float().sigmoid() if self.multi_label else logits.float().softmax(-1)
 
     def mix(self, inputs: Tensor, label: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -364,7 +365,7 @@ RUN_HOOKS.append("ImageInputHook")
 
 
 def _predictor(model: ImageClassifier, config: Config, request: Request) -> Predictor:
-    """By the transform of the test data, and the classes that the checkpoint names."""
+    """Make the predictor from the transform of the test data and the class names in the checkpoint."""
     if request.classes is not None:
         raise HypvisionError(f"The classes of '{request.model}' are fixed: leave out --classes.")
     dataset = config.get("test_dataloader", config.get("val_dataloader"))["dataset"]

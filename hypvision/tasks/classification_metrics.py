@@ -22,7 +22,7 @@ from hypvision.tasks.metric_learning_metrics import lca_heights
 class ScoreMetric(Metric):
     """A metric of the ``scores``, ``label`` and ``index`` of images that a classifier predicts.
 
-    Images without a label do not count; without any, the numbers are NaN.
+    Images without a label are ignored; if no image has one, the metrics are NaN.
     """
 
     default_prefix = ""
@@ -46,7 +46,7 @@ class ScoreMetric(Metric):
         raise NotImplementedError
 
     def labelled(self, results: list[tuple], place: int) -> list[tuple]:
-        """The results that have a value at a place, which images without a label have not."""
+        """The results of the images that have a label."""
         known = [result for result in results if result[place] is not None]
         if len(known) < len(results):
             self.without_truth = [f"{len(results) - len(known)} of {len(results)} images"]
@@ -61,7 +61,7 @@ class TopKAccuracy(ScoreMetric):
 
     Args:
         topk: the values of k; one above the number of classes is left out.
-        macro: add ``macro``, the mean over the classes of their ``top1``, in which rare classes count as the others.
+        macro: add ``macro``, the mean of ``top1`` over the classes, in which all classes have the same weight.
         out_file: write the metrics, the accuracy of each class and every prediction there, as JSON.
         **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """

@@ -1,4 +1,4 @@
-"""What ``hypvision test --out`` reports of a classifier: which classes it takes for which, and its worst mistakes."""
+"""The report of a classifier, ``hypvision test --out``: the confusion matrix and the worst mistakes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def confusion_parts(
         unit: what was counted, in the plural.
         order: of the classes in the picture.
         distances: (C, C) between the classes in a tree.
-        extra: name of a last row, of what is no object, and of a last column, of objects that were not found.
+        extra: name of a last row for detections that match no object, and of a last column for objects that were not
+            found.
     """
     rows, columns = ([*names, extra[i]] if extra else [*names] for i in (0, 1))
     text = f"How many {unit} of each true class (rows) were given each class (columns)."
@@ -120,8 +121,8 @@ def confusion_parts(
 
 
 def class_table(counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
-    """Recall, precision and F1 of each class in percent, the worst F1 first; a class that is neither there nor
-    predicted has none."""
+    """Recall, precision and F1 of each class in percent, the worst F1 first; empty for a class that is neither in the
+    ground truth nor predicted."""
     rows = zip(names, *class_rates(np.diag(counts), counts.sum(1), counts.sum(0)))
     return [("class", "images", "recall", "precision", "F1"), *sorted(rows, key=lambda row: (row[4] != row[4], row[4]))]
 
@@ -135,8 +136,9 @@ def class_rates(right: np.ndarray, true: np.ndarray, found: np.ndarray) -> list[
 
 
 def distance_part(counts: np.ndarray, distances: np.ndarray) -> Part:
-    """How far mistakes are from the truth in a tree, beside what classes drawn evenly would give; by counts, int (C,
-    C), true classes down and predicted ones across, and the edges between two classes, int (C, C)."""
+    """The distances in a tree between wrong predictions and true classes, compared with those of uniformly drawn
+    classes; by counts, int (C, C), true classes down and predicted ones across, and the edges between two classes, int
+    (C, C)."""
     apart = ~np.eye(len(counts), dtype=bool)
     wrong = np.where(apart, counts, 0).sum(1)
     steps = sorted({*distances[apart].tolist()})

@@ -42,7 +42,7 @@ def embed_closure(
         space: where the points lie; None: ``Lorentz(1.0)``.
         steps: of RiemannianAdam.
         rate: its learning rate at first; it falls linearly to 0.
-        temperature: what distances are divided by in the loss; None: 1 in two dimensions, 1/3 in more.
+        temperature: divides the distances in the loss; None: 1 in two dimensions, 1/3 in more.
         batch: names of a step; the ancestors of each are compared with all other names.
         seed: of the start and of the batches.
 
@@ -97,8 +97,8 @@ def graph_of(closure: Closure) -> Tensor:
 
 
 def draw_closure(closure: Closure, out: str | Path, title: str = "", **options: Any) -> dict[str, Any]:
-    """Train points with the ``options`` of :func:`embed_closure`, but ``space``, measure them and draw them; gives what
-    ``closure.json`` holds.
+    """Train points with the ``options`` of :func:`embed_closure`, but ``space``, measure them and draw them; returns
+    the content of ``closure.json``.
 
     Writes ``points.csv`` (a row for each name: coordinates in the Poincare ball of curvature 1), ``disk.png`` and
     ``closure.json`` into ``out``.

@@ -51,8 +51,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             :func:`hypvision.clip.classes.load_classes` takes. None: the drawn shapes.
         templates: of the sentences that class names are put into, see
             :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
-        blank_words: begin the table of words with zeros. Those that no caption has stay so, and are left out of a
-            published file. For a training from scratch.
+        blank_words: begin the table of words with zeros. Rows of words that occur in no caption stay zero, and are left
+            out of a published file. For a training from scratch.
         entail: weight of the entailment on a hyperboloid: 0.2 in MERU and HyCoCLIP; 0 for none.
         data_preprocessor, init_cfg: of mmengine.
     """
@@ -156,7 +156,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             losses = dict(loss_image=share * of_image, loss_text=share * of_text)
             if boxes:
                 box_images, box_texts = gathered(points[count:]), gathered(words[count:])
-                # As in the paper, the negatives of a box are whole texts or images.
+                # The negatives of a box are whole texts or images, as in the paper.
                 of_image = soft_cross_entropy(space.logits(box_images, texts, scale), true)
                 of_text = soft_cross_entropy(space.logits(box_texts, images, scale), true[:, own].T)
                 losses |= dict(loss_box_image=share * of_image, loss_box_text=share * of_text)

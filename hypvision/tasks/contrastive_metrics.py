@@ -1,4 +1,4 @@
-"""How well a CLIP names images and finds pairs, and how far off its mistakes are in a tree of classes."""
+"""Metrics of a CLIP: zero-shot accuracy, retrieval of pairs, and the distance of mistakes in a tree of classes."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ def _steps(neighbours: Mapping[Node, set[Node]], start: Node) -> dict[Node, int]
 class ImageTextRetrieval(Metric):
     """Recall, in percent, of images by their caption (``text_to_image_r1``, ...) and of captions by their image.
 
-    Of an image with several captions any of them counts, as does any image with the same caption: samples of one image
-    have its ``name``. NaN without pairs.
+    For an image with several captions each of them is a correct result, as is each image with the same caption; samples
+    of the same image are recognised by its name. NaN without pairs.
 
     Args:
         topk: the numbers of results that are looked at.

@@ -162,7 +162,7 @@ def embed_sources(
         sources: the images and videos.
         batch_size: images at a time.
         device: where to compute.
-        failed: a list to which the message of each is added that has no embedding; it is left out. None: it raises.
+        failed: a list for the messages of images without an embedding; these images are skipped. None: it raises.
     """
 
     def find(images: list[Tensor]) -> list[Embedding]:

@@ -4,7 +4,7 @@
 ...              adapter=dict(type="lathadapter", classes=100))
 
 Classes come from the data (:class:`ClassNamesHook`), so a model that was trained on base classes is tested on new ones
-by exchanging the data set. Checkpoints hold what was learned and nothing else.
+by exchanging the data set. Checkpoints contain only the learned parameters.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class FewShotCLIP(BaseModel):
         return self
 
     def train_step(self, data: Any, optim_wrapper: Any) -> dict[str, Tensor]:
-        """As in mmengine's models; a method that learns nothing has losses alone, and no step."""
+        """A training step as in mmengine's models; a method without parameters only computes its losses."""
         if any(value.requires_grad for value in self.parameters()):
             return super().train_step(data, optim_wrapper)
         with torch.no_grad():
@@ -303,7 +303,7 @@ class FeatureCacheHook(Hook):
 @HOOKS.register_module()
 class TipAdapterHook(Hook):
     """Fills the cache of a Tip-Adapter before its training, and chooses its alpha and beta after the last epoch, on all
-    validation images where there are any. Neither depends on whether the training sees images or stored features.
+    validation images where there are any. Both are the same whether the training uses images or stored features.
 
     Args:
         views: augmented views of each training image, whose mean feature is its key (10, as in the official code).
@@ -432,7 +432,8 @@ def accuracy(
 
 
 def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predictor:
-    """By the size of the test data, and the classes of the request or of the training, in the training's sentence."""
+    """Make the predictor with the image size of the test data, the classes of the request or of the training, and the
+    template of the training."""
     trained = model.dataset_meta or {}
     if request.classes is None and not trained:
         raise HypvisionError(

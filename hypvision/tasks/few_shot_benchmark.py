@@ -55,7 +55,7 @@ class CellSpec(NamedTuple):
         method: as on the command line, ``"promptsrc+lath"``.
         dataset: what is trained on.
         shots, seed: which images.
-        targets: for ``cross`` and ``dg``: what is tested on beside.
+        targets: further data sets to test on, for ``cross`` and ``dg``.
     """
 
     protocol: Protocol
@@ -117,7 +117,7 @@ class Settings:
 class Result:
     """The ``result.json`` of a finished cell: accuracies in percent by what was tested, and how it was trained.
 
-    ``settings`` has none of those that change no result.
+    ``settings`` contains only settings that can change the result.
     """
 
     cell: CellSpec
@@ -195,7 +195,7 @@ def plan(
 
 
 def is_finished(results: str | Path, spec: CellSpec) -> bool:
-    """Whether a cell has its result; one with fewer targets than asked for has not."""
+    """Whether a run has its result, with all the targets that are asked for."""
     try:
         return set(spec.targets) <= set(read_result(Path(results, spec.key)).accuracy)
     except HypvisionError:
@@ -273,7 +273,7 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
 
 
 def measured_checkpoint(folder: str | Path, best_val: bool) -> Path | None:
-    """The checkpoint of a cell that its accuracies are of; None if it has gone."""
+    """The checkpoint of a cell with which its accuracies were measured; None if it was deleted."""
     best = Path(folder).glob("best_top1_epoch_*.pth") if best_val else ()
     return max(best, key=lambda path: int(path.stem.rpartition("_")[2]), default=last_checkpoint(folder))
 

@@ -1,4 +1,5 @@
-"""What LatHAdapter learned, as images: nearest classes and images of each attribute, all on the Poincare disk."""
+"""Images of what LatHAdapter learned: the nearest classes and images of each attribute, and all points on the Poincare
+disk."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, 
     folder = Path(folder)
     if not (folder / "result.json").is_file():
         raise HypvisionError(
-            f"'{folder}' is no finished few-shot cell (no result.json). Give one, RESULTS/base2new/METHOD/..."
+            f"'{folder}' is not a finished run of a few-shot benchmark (it has no result.json). Give one, "
+            "RESULTS/base2new/METHOD/..."
         )
     result = read_result(folder)
     spec, settings = result.cell, replace(result.settings, root=str(root))
@@ -130,7 +132,7 @@ def draw_places(placed: Places, hierarchy: LatentHierarchy, path: str | Path, ti
 
 def explain_cell(folder: str | Path, root: str | Path, out: str | Path | None = None) -> list[Path]:
     """Draw ``attributes.png`` and ``disk.png`` of the finished cell in a folder, from its test images below the
-    ``root`` of all data sets, there or in ``out``; gives what was drawn."""
+    ``root`` of all data sets, there or in ``out``; returns the drawn points."""
     model, spec, settings = load_cell_model(folder, root)
     data = tested_images(spec.dataset, "base" if spec.protocol == "base2new" else "all", spec, settings)
     placed, out, hierarchy = places(model, data), Path(out or folder), model.hierarchy

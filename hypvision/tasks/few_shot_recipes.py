@@ -58,7 +58,7 @@ class Recipe:
     Attributes:
         host: its ``name`` and options.
         lr: largest rate.
-        epochs: 0 for what does not train.
+        epochs: 0 for methods without training.
         batch: images.
         average: mean and deviation of PromptSRC's average over epochs, or None.
         features: whether it works behind the frozen image tower, so that features can be cached.
@@ -107,7 +107,8 @@ def host_options(method: str) -> tuple[str, ...]:
 def check_options(
     methods: Sequence[str], host: Mapping[str, Any] | None = None, adapter: Mapping[str, Any] | None = None
 ) -> None:
-    """Each option of hosts and of LatHAdapter must be one of some method: it goes to those that have it alone."""
+    """Check that each option of hosts and of LatHAdapter belongs to at least one method; it is passed only to the
+    methods that have it."""
     taken = {name: host_options(name) for name in (split_method(method)[0] for method in methods)}
     known = [option for own in taken.values() for option in own]
     if lost := [option for option in host or {} if option not in known]:
@@ -241,7 +242,8 @@ def few_shot_config(
         epochs, batch: instead of the recipe's.
         views: augmented views that are stored as features, 0 for the centre crop; None: images are augmented anew.
         cache: folder of stored features: of images for methods behind the towers, PromptSRC's of texts.
-        best_val: keep what is best on the test images, as PromptKD's code does: it chooses on test data.
+        best_val: keep the checkpoint that is best on the test images, as PromptKD's code does. This selects on test
+            data.
         class_weights: ``"balanced"``, or a number for each class, see :class:`~hypvision.tasks.few_shot.FewShotCLIP`.
         balanced: draw each class alike often, see :class:`~hypvision.data.samplers.BalancedSampler`.
     """
@@ -290,8 +292,8 @@ def _train_data(
 
 
 def _hooks(found: Recipe, steps: int, best_val: bool) -> dict[str, Any]:
-    """Of a training with ``steps`` an epoch. To write a checkpoint takes as long as a step: one is written an epoch,
-    but at most once in ten steps."""
+    """The hooks of a training with ``steps`` iterations per epoch. To write a checkpoint takes as long as a step: one
+    is written an epoch, but at most once in ten steps."""
     interval = max(1, min(max(found.epochs, 1) // 10, 10 // max(steps, 1)))
     best = dict(save_best="top1", rule="greater") if best_val else {}
     checkpoint = dict(type="CheckpointHook", interval=interval, max_keep_ckpts=2, **best)

@@ -16,7 +16,7 @@ from hypvision.tasks.classification import ImageClassifier, create_backbone, fre
 
 
 def distillation_loss(logits: Tensor, teacher: Tensor, loss: str = "hard", temperature: float = 1.0) -> Tensor:
-    """How far a classifier is from its teacher, as in DeiT (Touvron et al., ICML 2021).
+    """The distillation loss of a classifier and its teacher, as in DeiT (Touvron et al., ICML 2021).
 
     Args:
         logits, teacher: ``(B, K)``.
@@ -46,7 +46,7 @@ class HierarchyClassifier(ImageClassifier):
         freeze: see :meth:`~hypvision.models.HiMapper.freeze`.
         distillation: ``dict(teacher=dict(model_name=..., ...), loss="hard", alpha=0.5, temperature=1.0)``: ``alpha`` is
             the teacher's share of the loss of the classes. A distilled DeiT learns it with its second head. The teacher
-            is no part of checkpoints.
+            is not stored in checkpoints.
         **kwargs: see :class:`~hypvision.tasks.ImageClassifier`; ``checkpoint`` holds the bare backbone or a whole
             Hi-Mapper.
     """
@@ -87,7 +87,7 @@ class HierarchyClassifier(ImageClassifier):
     def forward(
         self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
     ) -> Any:
-        """As in :class:`~hypvision.tasks.ImageClassifier`; ``"loss"`` gives the parts of the loss by name."""
+        """The modes of :class:`~hypvision.tasks.ImageClassifier`; ``"loss"`` returns the parts of the loss by name."""
         if mode != "loss":
             return super().forward(inputs, label, index, mode)
         inputs, target = self.mix(inputs, label)

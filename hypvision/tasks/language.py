@@ -37,7 +37,7 @@ DATASETS.register_module(module=PackedText, force=True)
 
 
 class _Tokens(BaseDataPreprocessor):
-    """mmengine's, which brings a batch to the device of the model, with a look at the tokens while they are here."""
+    """mmengine's preprocessor, which moves a batch to the device of the model, and checks the tokens before that."""
 
     def __init__(self, vocab_size: int):
         super().__init__()
@@ -118,7 +118,7 @@ class LanguageModel(BaseModel):
 
 @HOOKS.register_module()
 class ExpertLoadHook(Hook):
-    """Acts on the loads of the experts in each step of the optimiser, over all its tokens and all processes.
+    """Updates the router from the loads of the experts in each optimiser step, over all its tokens and all processes.
 
     An expert without tokens has no gradient, so that momentum and weight decay leave it alone, as the published
     training does. The router's biases follow the loads. The largest share of an expert in each layer is logged,

@@ -136,8 +136,8 @@ def _continuation(tokenizer, prompt: list[int], new: list[int]) -> str:
 
 @contextmanager
 def _few_threads(model: Any) -> Iterator[None]:
-    """One thread for a small model on a CPU: a token is a few hundred tiny products, for each of which threads would
-    wait longer than it takes; on a busy machine ten times longer."""
+    """Use one thread for a small model on a CPU: a token takes a few hundred tiny products, and synchronising threads
+    takes longer than each product; on a busy machine ten times longer."""
     before = torch.get_num_threads()
     if model.num_parameters() < 10_000_000:
         torch.set_num_threads(1)
@@ -214,8 +214,8 @@ def _official_prompts(backend: type) -> type:
                 context = context if context.endswith(". ") else f"{context}."
                 ahead = [self.prefix_token_id, *self.tok_encode(context, add_special_tokens=False)]
                 behind = self.tok_encode(continuation, add_special_tokens=False)
-                room = self.max_length - len(behind)
-                pairs.append(((context, continuation), ahead[-room:], behind))
+                left = self.max_length - len(behind)
+                pairs.append(((context, continuation), ahead[-left:], behind))
             return self._loglikelihood_tokens(pairs, disable_tqdm=disable_tqdm)
 
     return OfficialPrompts

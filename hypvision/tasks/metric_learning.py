@@ -208,7 +208,7 @@ class MetricLearner(BackboneModel):
         try:
             losses = dict(loss_metric=self.metric_loss(points, label))
         except (ValueError, IndexError, RuntimeError) as error:
-            # Another num_classes helps only against a label that is too large.
+            # Changing num_classes helps only if a label is too large.
             if label.numel() == 0 or int(label.max()) < self.train_classes:
                 raise
             raise HypvisionError(
@@ -293,7 +293,7 @@ class BackboneWarmUpHook(Hook):
 
 
 def _predictor(model: MetricLearner, config: Any, request: Request) -> Predictor:
-    """By the transform of the test data; see :meth:`MetricLearner.comparable`."""
+    """Make the predictor from the transform of the test data; see :meth:`MetricLearner.comparable`."""
 
     def find(images: list[Tensor]) -> list[Embedding]:
         points = model.comparable(model.embed(torch.stack(images).to(request.device)))

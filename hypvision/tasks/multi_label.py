@@ -1,4 +1,4 @@
-"""How well a classifier finds all labels of an image."""
+"""Metrics of classifiers with any number of labels per image."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def found_at_thresholds(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarr
 @METRICS.register_module()
 class MultiLabelAP(ScoreMetric):
     """Metrics of a classifier with ``multi_label=True``, in percent: ``mAP``, the mean of the average precisions of the
-    classes, and ``f1``, the mean of their F1 scores at a threshold. A class that no image has does not count. The log
-    has the average precision of each class, the worst first.
+    classes, and ``f1``, the mean of their F1 scores at a threshold. Classes without an image are ignored. The log has
+    the average precision of each class, the worst first.
 
     Args:
         threshold: labels with a score of at least this are predicted.

@@ -1,4 +1,4 @@
-"""What ``hypvision test --out`` reports of a classifier that finds any number of labels in an image."""
+"""The report of a classifier with any number of labels per image, ``hypvision test --out``."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def _describe_clip(config: Any) -> dict[str, Any]:
 
 def _used_words(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights, CLIP's table of words reduced to the rows that the captions of the training can have changed."""
-    # Weights of the zoo have zeros for the words that their training has not seen.
+    # In weights of the zoo, the embeddings of words that were never seen in training are zero.
     seen = weights["token_embedding.weight"].abs().sum(1).nonzero().flatten()
     return trim_tokens(weights, seen if len(seen) < len(weights["token_embedding.weight"]) else vocabulary())
 
@@ -191,8 +191,8 @@ def publish(
         checkpoint: of the engine. It is only read.
         name: ``MODEL.TAG``.
         about: texts of the record: ``description``, ``intended_use``, ``data``, ``training`` (command), ``limits``,
-            ``licence``, ``test_data`` (what was measured on), and if need be ``parent``. What is not given is taken
-            from a record that already has this name.
+            ``licence``, ``test_data`` (what was measured on), and if need be ``parent``. Arguments that are not given
+            are taken from an existing record of this name.
         folder: the zoo, with ``index.yml``; made if it does not exist.
         storage: see :mod:`hypvision.checkpoints.storage`.
         tolerance: how far a metric of the file may be from that of the checkpoint, in the metric's unit.
@@ -253,7 +253,8 @@ def publish(
 
 
 def _dataset_meta(loaded: dict[str, Any], settings: Mapping[str, Any], checkpoint: str | Path) -> dict[str, Any]:
-    """What the checkpoint knows of its data, with the names of ImageNet's classes where the config asks for them."""
+    """The description of the data in the checkpoint, with the names of ImageNet's classes if the config asks for
+    them."""
     meta: dict[str, Any] = (loaded.get("meta") or {}).get("dataset_meta") or {}
     if settings.get("test_dataloader", {}).get("dataset", {}).get("classes") == "imagenet":
         meta = {**meta, "classes": imagenet_classes()}
@@ -279,7 +280,7 @@ def _measure_both(
     draft: list[dict[str, Any]], config: str, checkpoint: str, name: str, stage: Path, storage: str, tolerance: float,
     options: Sequence[str],
 ) -> None:  # fmt: skip
-    """Measure the checkpoint and the staged file, and enter what the file gives into the metrics if both agree."""
+    """Measure the checkpoint and the staged file, and record the metrics of the file if both agree."""
     before = _measure(config, checkpoint, {}, stage / "before", options)
     for metric in draft:
         if metric["name"] not in before:
@@ -324,7 +325,7 @@ def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _load_elsewhere(name: str, environment: Mapping[str, str], stage: Path) -> None:
-    """Load the model in a fresh process, outside the checkout, and look at what it computes."""
+    """Load the model in a fresh process, outside of the checkout, and check its output."""
     code = (
         "import sys, torch, hypvision\n"
         f"model = hypvision.load({name!r})\n"

@@ -51,10 +51,10 @@ class RadialTuning(BaseModel):
 
     Args:
         clip: arguments of :func:`hypvision.clip.models.create_clip`, or what it returns.
-        tune: ``"text"``: the text tower, as published; the image tower is left out. ``"image"``, ``"both"``: the image
-            tower (alone). Then the image of a chain is one level more, below the last text, and the image of the next
-            chain of the batch its negative; images, too, are regularised towards their first embeddings. This is our
-            reading of how others train both towers; the data must give images.
+        tune: ``"text"``: the text tower, as published; the image tower is left out. ``"image"``: only the image tower;
+            ``"both"``: both towers. Then the image of a chain is one level more, below the last text, and the image of
+            the next chain of the batch its negative; images, too, are regularised towards their first embeddings. This
+            is our reading of how others train both towers; the data must give images.
         loss: ``dict(type=...)`` of :class:`~hypvision.losses.RadialLoss`, :class:`~hypvision.losses.EntailmentConeLoss`
             or :class:`~hypvision.losses.MERUEntailmentLoss`, with its arguments.
         root: ``"text"``: the embedding of the empty text, which learns with the tower (the official code's);
@@ -166,7 +166,7 @@ class RadialTuning(BaseModel):
 
 @HOOKS.register_module()
 class FrozenTextsHook(Hook):
-    """Gives a :class:`RadialTuning` the embeddings of its training's texts by the model as it is before the training.
+    """Gives a :class:`RadialTuning` the embeddings of its training texts by the model before the training.
 
     It runs before a checkpoint is resumed: the model is regularised towards the weights that it is made of (``clip``).
 

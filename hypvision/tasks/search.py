@@ -1,4 +1,4 @@
-"""Search by example or by words: the nearest images of a gallery; what ``hypvision metric search`` and the app do."""
+"""Search by example or by words for the nearest images of a gallery, as in ``hypvision metric search`` and the app."""
 
 from __future__ import annotations
 
@@ -67,8 +67,7 @@ def search(
         batch: images at a time.
         device: where to compute.
         embedded: what :func:`~hypvision.tasks.embedding.embed_sources` gives for the gallery; None: it is embedded now.
-        failed: a list to which the message of each image is added that has no embedding; it is left out. None: it
-            raises.
+        failed: a list for the messages of images without an embedding; these images are skipped. None: it raises.
     """
     if isinstance(queries, Sources):
         asked, points = embed_sources(embedder, queries, batch, device, failed)
@@ -104,7 +103,7 @@ def _identity(frame: Frame) -> tuple[Path, int | None]:
 
 
 def _key(frame: Frame) -> tuple[str, int | None]:
-    """What tells a frame from the others of the same sources."""
+    """The key that identifies a frame among those of the same sources."""
     return frame.name, frame.number
 
 

@@ -1,4 +1,4 @@
-"""What a clustering backbone groups together, drawn over the image.
+"""Drawings of the clusters of a clustering backbone over the image.
 
 A backbone with a method ``forward_assignments`` (:class:`~hypvision.models.hcformer.HCFormer`) gives the soft
 assignments of pixels to centres in each of its blocks. There are two views of them, as in "Hyperbolic Hierarchical
@@ -88,7 +88,7 @@ def confidence_map(
 ) -> np.ndarray:
     """How far each pixel is from an even share among its centres: 0 uniform, 1 hard, ``(H, W)``.
 
-    Of the largest weight w among M centres it is ``(w - 1/M) / (1 - 1/M)``; 0 where there is a single centre. Arguments
+    For the largest weight w among M centres it is ``(w - 1/M) / (1 - 1/M)``; 0 if there is only one centre. Arguments
     and errors as for :func:`cluster_map`.
     """
     weights = _weights(assignment, head, level, index).double()
@@ -213,7 +213,7 @@ def merge_clusters(
     """Regions from the clusters of all stages, as :func:`merge_regions` describes.
 
     Args:
-        stage_assignments: what ``forward_assignments`` gives; the last block of each stage counts.
+        stage_assignments: the result of ``forward_assignments``; the last block of each stage is used.
         features: final feature map ``(B, C, h, w)``.
         k, head, seed: as for :func:`merge_regions`.
         index: which image of the batch.
@@ -243,8 +243,8 @@ def merge_regions(model: nn.Module, image: Tensor, k: int, head: int = 0, seed: 
 
     1. Each pixel of the first stage joins its arg-max centre (last block of the stage).
     2. At each coarser stage a cluster goes as a whole to the centre with the largest sum of assignments of its pixels.
-       So regions have the outlines that the finest stage found.
-    3. The clusters of the coarsest stage that still has at least k of them are merged by k-means (seeded, each cluster
+       So the outlines of regions are those of the finest stage. 3. The clusters of the coarsest stage that still has at
+    least k of them are merged by k-means (seeded, each cluster
        weighted by its area). Their features are means over the cluster of the final feature map, which is enlarged
        bilinearly to the resolution of the first stage.
 
@@ -382,8 +382,8 @@ def draw_cluster_maps(
         The grid; each row begins with the image itself. Lines above the tiles name block, level and head.
 
     Raises:
-        HypvisionError: nothing to draw: no such stage, block or head, or one without a window level or with a single
-            centre.
+        HypvisionError: there is nothing to draw: the stage, block or head does not exist, has no window level, or has
+            only one centre.
     """
     rows = _rows(stage_assignments, stage, block, head, level)
     columns = 1 + max(len(heads) for *_, heads in rows)

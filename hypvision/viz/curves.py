@@ -88,7 +88,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
             record = parse_json(line)
         if not isinstance(record, dict) or not _is_value(record.get("step")):
             raise HypvisionError(
-                f"Line {number} of '{path}' is no record of a training's log. Expected: JSON with a number \"step\", "
+                f"Line {number} of '{path}' is not a record of a training log. Expected: JSON with a number \"step\", "
                 'such as {"loss": 0.5, "iter": 10, "step": 10}. Give the work dir of a training.'
             )
         found.append(record)
@@ -96,7 +96,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_value(value: Any) -> bool:
-    """Whether it is a number, of a size that a float has."""
+    """Whether the value is a number within the range of a float."""
     return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
 
 

@@ -205,10 +205,10 @@ def draw_hierarchy(
     Args:
         x: points ``(N, ...)`` of ``manifold``.
         manifold: that of the points.
-        names: ``N`` of them; WordNet's endings, such as ``.n.01``, are not shown.
+        names: ``N`` names; WordNet's endings, such as ``.n.01``, are not shown.
         edges: a name and a parent of it, ``(E, 2)`` rows of ``x``, without circles.
         branches: at least so many branches are coloured, where there are as many.
-        labels: at most so many names are written, those with the most names below them first, none on another.
+        labels: at most this many names are written, those with the most descendants first, and none over another.
         title: above the disk.
     """
     xy, shades, sizes, order = places_of_hierarchy(x, manifold, len(names), edges, branches)

@@ -1,4 +1,4 @@
-"""What a model groups together in an image, whichever of the models here it is."""
+"""Drawings of what a model groups together in an image, for all models that can be explained."""
 
 from __future__ import annotations
 

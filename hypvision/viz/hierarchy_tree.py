@@ -1,4 +1,4 @@
-"""The tree of visual parts that a Hi-Mapper sees in an image.
+"""Drawings of the tree of visual parts that a Hi-Mapper finds in an image.
 
 Each node of the tree attends to the map of the backbone; the attention is a soft map of a part. Three views of it:
 
@@ -92,7 +92,7 @@ def _grid(count: int, height: int, width: int) -> tuple[int, int]:
 
 
 class Containment(NamedTuple):
-    """How well parents cover their children, see :func:`containment`; each number lies between 0 and 1.
+    """The result of :func:`containment`; each number lies between 0 and 1.
 
     Attributes:
         score: mean share of a child's map inside the region of its parent.
@@ -106,7 +106,7 @@ class Containment(NamedTuple):
 
 
 def containment(maps: Sequence[Tensor], mass: float = 0.5) -> Containment:
-    """Whether the maps of parents cover those of their children.
+    """How well the maps of parents cover those of their children.
 
     The region of a node is the smallest set of pixels that holds the share ``mass`` of its map.
 

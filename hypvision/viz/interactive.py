@@ -1,4 +1,5 @@
-"""A hierarchy in the Poincare disk to look into: zoomed and moved with the mouse, which shows names. Needs plotly."""
+"""An interactive figure of a hierarchy in the Poincare disk: the mouse zooms, moves it and shows names. Needs
+plotly."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def interactive_hierarchy(
     title: str = "",
     side: int = 720,
 ) -> Figure:
-    """What :func:`~hypvision.viz.disk.draw_hierarchy` draws, as a figure of plotly: the mouse shows names and parents.
+    """The drawing of :func:`~hypvision.viz.disk.draw_hierarchy` as a plotly figure, in which the mouse shows names and
+    parents.
 
     Args:
         x, manifold, names, edges, branches, labels, title: see there.

@@ -1,4 +1,4 @@
-"""What is drawn over an image: colours of labels, boxes with their names, and a legend below it."""
+"""Drawings over an image: colours of labels, boxes with their names, and a legend below it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def draw_boxes(
         boxes: (N, 4), ``x1, y1, x2, y2`` in pixels; the first lies on top.
         texts: one a box.
         colours: RGB (N, 3), one a box.
-        strips: labels without room go above or below the image, which then grows; False: the size stays.
+        strips: labels that do not fit go above or below the image, which then grows; False: the size stays.
     """
     texts = [printable(text) for text in texts]
     size = text_size(image)
@@ -78,7 +78,7 @@ def place_labels(
         size: width and height of the image.
         boxes: int (N, 4) within the image, the last pixels included.
         extents: width and height of each label.
-        strips: False: a label without room stays in the image, where it covers least (its own box and other labels
+        strips: False: a label that does not fit stays in the image, where it covers least (its own box and other labels
             count for more than other boxes).
     """
     width, height = size
@@ -195,6 +195,7 @@ def draw_name(image: Image.Image, name: str, at: tuple[float, float]) -> None:
 
 
 def printable(text: str) -> str:
-    """The text with ``?`` for what :func:`font` cannot write: other letters than European ones, and emoji."""
-    last = "\xff" if _dejavu() is None else "\u058a"  # the last of Latin-1, and of Armenian
+    """The text with ``?`` in place of characters that :func:`font` cannot draw: letters other than European ones, and
+    emoji."""
+    last = "\xff" if _dejavu() is None else "\u058a"  # the last characters of the Latin-1 and Armenian blocks
     return "".join(letter if letter <= last else "?" for letter in text)

@@ -1,4 +1,4 @@
-"""A report as files, and as one page of HTML that holds them all and refers to nothing outside of itself."""
+"""A report as files, and as one HTML page that contains all of them and does not refer to other files or addresses."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ _BLUE, _ORANGE, _GREY = "#1f5fa8", "#c25d10", "#b0b0b0"
 
 
 class Found(NamedTuple):
-    """The nearest text or image at a point of the way: the number of the first such point, its name and its own
-    distance from the root; for an image the image, too."""
+    """A text or image that is the nearest one at some point of the path: the number of the first such point, its name,
+    its own distance from the root, and for an image its pixels."""
 
     step: int
     name: str

@@ -51,11 +51,6 @@ def average_linkage(distances: np.ndarray) -> np.ndarray:
     return cast(np.ndarray, _scipy().linkage(_pairs(d), "average"))
 
 
-def leaf_order(linkage: np.ndarray) -> list[int]:
-    """The leaves from one end of the tree to the other."""
-    return cast(list[int], _scipy().leaves_list(linkage).tolist())
-
-
 def cophenetic_distances(linkage: np.ndarray) -> np.ndarray:
     """The height at which two leaves are joined, ``(N, N)``."""
     count = len(linkage) + 1

@@ -26,7 +26,7 @@ def _opencv() -> ModuleType:
 def _is_video(path: Path) -> bool:
     """Whether a file begins as those of :data:`VIDEO_SUFFIXES` do.
 
-    FFmpeg would open other files, too: playlists, which lead to any file or address.
+    FFmpeg would also open files of other kinds, such as playlists, which can refer to any file or address.
     """
     with path.open("rb") as file:
         start = file.read(12)
@@ -35,7 +35,7 @@ def _is_video(path: Path) -> bool:
 
 
 def _name(path: Path) -> str:
-    """A path as OpenCV takes it, which crashes at others."""
+    """A path in a form that OpenCV accepts; it crashes with others."""
     try:
         str(path).encode()
     except UnicodeEncodeError as error:
@@ -77,7 +77,7 @@ def frame_count(path: Path) -> int:
 
 
 def frame_rate(path: Path) -> float:
-    """Frames a second; 25 where the header does not say, or is damaged and says what no video has."""
+    """Frames a second; 25 if the header does not give a rate, or an impossible one."""
     with _reading(path) as reader:
         rate = reader.get(_opencv().CAP_PROP_FPS)
         return rate if _RATES[0] <= rate <= _RATES[1] else 25.0
@@ -102,7 +102,7 @@ def read_frames(path: Path, every: int = 1) -> Iterator[tuple[int, np.ndarray]]:
 def writing_video(target: Path, rate: float) -> Iterator[Callable[[Image.Image], None]]:
     """A function that appends an image, RGB, to an MP4, which appears when it is complete.
 
-    The video has the size of the first image. Rates beyond those of videos are brought back to them.
+    The video has the size of the first image. Frame rates outside of the usual range are clamped to it.
 
     Raises:
         HypvisionError: ``target`` cannot be written, or OpenCV has no encoder.

@@ -46,7 +46,7 @@ def list_cache(index: Index) -> list[CachedFile]:
 
 
 def visited() -> list[Index]:
-    """The indexes of the releases that were loaded from before, but for those that cannot be read any more."""
+    """The stored indexes of releases that were used before, without those that can no longer be read."""
     found = []
     for path in sorted(index_folder().glob("*.yml")):
         with suppress(HypvisionError):
@@ -96,7 +96,7 @@ def clean(index: Index, names: Iterable[str] = (), everything: bool = False) -> 
     Args:
         index: the known records.
         names: remove the files of these records instead.
-        everything: remove every file instead, and forget the releases that were loaded from before.
+        everything: remove every file instead, and the stored indexes of releases.
 
     Returns:
         What was removed.

@@ -169,7 +169,7 @@ class Conversion(NamedTuple):
         return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'
 
     def note(self, to_official: bool = False) -> str:
-        """What the user has to know because no checkpoint says it; empty for most models."""
+        """Settings that the user must know because the checkpoint does not contain them; empty for most models."""
         if to_official:
             told = "Set init_alpha: {alpha:g} and init_beta: {beta:g} in the official config: its files have no place."
             return told.format(**self.arguments) if {"alpha", "beta"} <= self.arguments.keys() else ""
@@ -208,14 +208,13 @@ def convert_file(
         target: ``.safetensors``, ``.pth`` or ``.pt``; it appears complete or not at all.
         to_official: convert from hypvision's names to the official ones.
         curvature: of an HCFormer or Lorentz ResNet that gets official names, if it is neither 1 nor learned.
-        backbone: of a Hi-Mapper, timm's name, where it does not follow from shapes.
+        backbone: timm's name of a Hi-Mapper's backbone, if the shapes of the weights do not determine it.
 
-    Returns:
-        What was written, and which model it is.
+    Returns: The files that were written, and the name of the model.
 
     Raises:
-        HypvisionError: no such family; a file that is missing, unreadable or of another model; a target that cannot be
-            written; or an option that the family does not take.
+        HypvisionError: there is no such family; the file is missing, unreadable or of another model; the target cannot
+            be written; or the family does not take an option.
     """
     if family not in CONVERTERS:
         raise HypvisionError(f"There is no converter '{family}'. Known: {', '.join(CONVERTERS)}.")

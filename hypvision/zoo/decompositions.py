@@ -1,4 +1,4 @@
-"""An exported program's operations that ONNX lacks, each replaced by others that it has.
+"""Replace the operations of an exported program that ONNX lacks by operations that it has.
 
 :meth:`torch.export.ExportedProgram.run_decompositions` does that too, but traces the whole program anew, twice: half
 the time of an export, to replace a few of hundreds of operations.
@@ -26,8 +26,8 @@ _CHECKS = ("aten::_assert_tensor_metadata", "aten::_assert_scalar", "aten::_asse
 def decompose(program: ExportedProgram, table: Mapping[Any, Any]) -> ExportedProgram:
     """``program.run_decompositions(table)`` in place, operation by operation where the program allows it.
 
-    It does not where an operation writes into a tensor, or holds a program of its own, as loops do, or where this
-    version of PyTorch works differently.
+    The program does not allow it if an operation writes into a tensor or contains another program, as loops do, or if
+    this version of PyTorch works differently.
     """
     graph = program.graph_module.graph
     if _writes(graph) or any(node.op == "get_attr" for node in graph.nodes):

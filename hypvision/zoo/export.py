@@ -1,10 +1,10 @@
-"""A trained model for other runtimes, written only if it computes what PyTorch computes.
+"""Export a trained model to other runtimes; the file stays only if its outputs equal those of PyTorch.
 
 An exported file (``onnx``, or ``torchexport``: a ``.pt2`` of :func:`torch.export.save`) takes batches of any size, and
 images whose sides are multiples of 32, from those of the training upwards. It is read back and run on images of several
 sizes; if an output differs from eager PyTorch's by more than the tolerance, the file is removed.
 
-What is exported is the whole network of a classifier, segmenter or detector, or the part of any model before its head.
+The export contains the whole network of a classifier, segmenter or detector, or the part of any model before its head.
 A whole detector takes one image of a fixed size (:mod:`~hypvision.zoo.export_detector`).
 """
 
@@ -46,7 +46,7 @@ _UNIT = 32  # sides must be multiples of this: the stride of the last stage, to 
 
 
 def _silent(text: str) -> None:
-    """Says nothing; the default of ``tell``."""
+    """Does nothing; the default of ``tell``."""
 
 
 class ExportReport(NamedTuple):
@@ -180,7 +180,7 @@ def export_model(
 
 
 def part_of(model: Any, task: str, part: str, size: Sequence[int]) -> tuple[nn.Module, str | tuple[str, ...]]:
-    """What is exported of a model, and what ONNX calls its outputs.
+    """The part of a model that is exported, and the names of its outputs in ONNX.
 
     Args:
         model: a timm model, or of mmseg, mmdet or open_clip.
@@ -221,9 +221,10 @@ def export_network(
         size: channels, height and width of the training; of a text tower the length of its texts.
         output: ONNX's name of the output; for several outputs their common name, which a number follows, or all names.
         format, path, dynamic_size, tell, half: as for :func:`export_model`.
-        about: what the file is to say of its images and outputs: ``mean``, ``std``, ``crop_pct``, ``interpolation``,
-            ``classes``, ``geometry``, ``c``. It lies, with ``input_size``, as JSON in ONNX's metadata, or in
-            ``hypvision.json`` of a ``torch.export`` file (``extra_files`` of :func:`torch.export.load`).
+        about: the description of images and outputs that is stored in the file: ``mean``, ``std``, ``crop_pct``,
+            ``interpolation``, ``classes``, ``geometry``, ``c``. It lies, with ``input_size``, as JSON in ONNX's
+            metadata, or in ``hypvision.json`` of a ``torch.export`` file (``extra_files`` of
+            :func:`torch.export.load`).
     """
     if format not in SUFFIXES:
         raise HypvisionError(f"There is no format '{format}'. Known: {', '.join(FORMATS)}.")
@@ -374,7 +375,7 @@ def _program(
 def _even_padding() -> Iterator[None]:
     """timm's "same" padding for sides that the stride divides, as it does those of multiples of 32.
 
-    Then it is one number; the formula for any side grows with every layer, until no tracer comes to its end.
+    With a fixed size this is one number. The formula for a free size grows with every layer, until tracing never ends.
     """
     before = padding.get_same_padding
 
@@ -442,8 +443,8 @@ def _write_onnx(
 def _simplify(model: Any) -> None:
     """Compute what is constant and drop what is unused.
 
-    Of the exporter's own optimisation this leaves out the rewriting by rules, a quarter of the time of an export:
-    runtimes do that themselves when they load a file.
+    This skips one step of the exporter's own optimisation, the rewriting by rules. It takes a quarter of the time of an
+    export, and runtimes do it themselves when they load a file.
     """
     passes = require("onnx_ir.passes.common", "export")
     passes.InlinePass()(model)
@@ -459,7 +460,7 @@ def _simplify(model: Any) -> None:
 
 
 def _describe(model: Any, about: Mapping[str, Any]) -> None:
-    """Write what the file is to say, and name the free axes."""
+    """Write the description into the file, and name the free axes."""
     ir = require("onnx_ir", "export")
     model.metadata_props.update({key: json.dumps(value) for key, value in about.items()})
     (inputs,) = model.graph.inputs

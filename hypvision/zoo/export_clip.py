@@ -72,7 +72,7 @@ class TextTower(nn.Module):
 
 
 def clip_tower(clip: CLIPBundle, part: str) -> tuple[ImageTower | TextTower, tuple[int, ...], dict[str, Any]]:
-    """A tower, the shape of one input of it, and what a file is to say of it.
+    """A tower, the shape of one of its inputs, and the description that is stored in the file.
 
     Args:
         clip: the model, on the CPU.

@@ -178,7 +178,7 @@ def _count(most: int, there: int) -> int:
 
 
 def _check(part: nn.Module, methods: Sequence[str], owner: str, config: Any = None) -> None:
-    """Refuse a part that has a method of another class than mmdet's common one."""
+    """Raise an error for a part that overrides a method of mmdet's common class."""
     for method in methods:
         if getattr(type(part), method, None) is None or getattr(type(part), method).__qualname__ != f"{owner}.{method}":
             raise _refusal(part)

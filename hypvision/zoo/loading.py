@@ -24,7 +24,7 @@ from hypvision.shipped import is_config
 
 
 class TimmModel(nn.Module):
-    """A type for checkers: what timm's models have beside what every module has.
+    """The type of timm's models for type checkers: a module with these further attributes.
 
     Attributes:
         pretrained_cfg: normalisation, input size, class names (``label_names``) and more of the weights.
@@ -180,8 +180,8 @@ SEVERAL_LABELS = "several labels an image"  # a note in timm's pretrained_cfg
 
 
 def _training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]:
-    """What the checkpoint of a training says for timm's ``pretrained_cfg``: the number of classes and their names, the
-    size and normalisation of the images."""
+    """The entries for timm's ``pretrained_cfg`` that the checkpoint of a training contains: the number of classes and
+    their names, the size and normalisation of the images."""
     meta = checkpoint.get("meta")
     about, given = ((meta.get(key) if isinstance(meta, Mapping) else None) for key in ("dataset_meta", "input"))
     names = about.get("classes") if isinstance(about, Mapping) else None

@@ -60,18 +60,18 @@ def client(pictures):
 
 
 @served
-def test_the_page_has_its_tabs_and_no_doors_beside_them(client):
+def test_the_page_has_its_tabs_and_no_public_endpoints(client):
     config = client.get("config").json()
     tabs = [part["props"]["label"] for part in config["components"] if part["type"] == "tabitem"]
     assert tabs == TABS
     assert config["analytics_enabled"] is False and not config.get("footer_links")
-    doors = config["dependencies"]
-    assert len(doors) == 8 and {door["api_visibility"] for door in doors} == {"private"}
+    actions = config["dependencies"]
+    assert len(actions) == 8 and {action["api_visibility"] for action in actions} == {"private"}
     assert client.get("monitoring").status_code >= 400
 
 
 @served
-def test_no_file_is_sent_but_what_the_page_made(client, pictures):
+def test_only_files_made_by_the_page_are_served(client, pictures):
     here = Path(__file__)
     for path in (here, here.name, pictures / "secret.png", pictures / "gallery/red.png", "/etc/passwd", "README.md"):
         assert client.get(f"gradio_api/file={path}").status_code in (403, 404), path
@@ -80,9 +80,9 @@ def test_no_file_is_sent_but_what_the_page_made(client, pictures):
 @served
 def test_no_file_is_read_that_was_not_uploaded(client, pictures):
     config = client.get("config").json()
-    [door] = [door["id"] for door in config["dependencies"] if door["api_name"] == "segment"]
+    [action] = [action["id"] for action in config["dependencies"] if action["api_name"] == "segment"]
     photo = {"path": str(pictures / "secret.png"), "meta": {"_type": "gradio.FileData"}}
-    body = dict(data=[photo, "disk, star", "shapes-s8.captions"], fn_index=door, session_hash="test")
+    body = dict(data=[photo, "disk, star", "shapes-s8.captions"], fn_index=action, session_hash="test")
     assert client.post("gradio_api/queue/join", json=body).status_code == 200
     with client.stream("GET", "gradio_api/queue/data?session_hash=test") as events:
         [last] = [line for line in events.iter_lines() if "process_completed" in line]

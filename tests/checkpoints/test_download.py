@@ -80,7 +80,7 @@ def test_a_part_left_by_another_run_is_continued_or_thrown_away(record, server, 
         ("file", "the connection broke", 1),
     ],
 )
-def test_what_does_not_recover_is_explained_and_the_next_mirror_asked(
+def test_a_source_that_fails_for_good_is_explained_and_the_next_mirror_is_tried(
     record, server, micro, monkeypatch, mode, message, requests
 ):
     if mode == "rewinding":  # http_get waits a second before each
@@ -167,7 +167,7 @@ def test_waiting_for_a_lock_ends_and_names_who_holds_it(tmp_path, monkeypatch, c
 
 
 def evil(kind, path):
-    """A file that is no safetensors, of the kinds that PyTorch would open."""
+    """A file in a format that PyTorch would open, and that is not safetensors."""
     if kind == "zip":
         torch.save({"a": torch.zeros(3)}, path)
         assert zipfile.is_zipfile(path)

@@ -108,7 +108,7 @@ def test_intact_files_of_another_kind_are_named(tmp_path, name, suffix):
     write(path)
     path = path.rename(tmp_path / f"file{suffix}")
     if suffix == ".safetensors" and name in ("another protocol", "a tensor", "a network"):
-        says = "no safetensors file but a zip archive, as torch.save writes it. Give it the suffix"
+        says = "not a safetensors file but a zip archive, as torch.save writes it. Rename it: its suffix"
     with pytest.raises(HypvisionError, match=says) as caught:
         read_file(path)
     assert "damaged" not in str(caught.value) and str(path) in str(caught.value)
@@ -124,7 +124,7 @@ READ = {
 
 
 @pytest.mark.parametrize("name", READ)
-def test_what_is_cut_off_or_changed_is_damaged(tmp_path, name):
+def test_truncated_or_changed_files_are_damaged(tmp_path, name):
     path = tmp_path / "file.pth"
     READ[name](WEIGHTS, path)
     assert read_file(path).keys() == WEIGHTS.keys()

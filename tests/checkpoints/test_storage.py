@@ -169,7 +169,7 @@ def test_files_of_others(tmp_path):
 @pytest.mark.parametrize(
     "content", [b"", b"<html>", {"other": torch.ones(2)}, {"a": torch.ones(3), "b": torch.ones(3)}]
 )
-def test_what_is_kept_is_made_again_where_the_file_is_not_whole(tmp_path, content):
+def test_a_cached_tensor_is_computed_again_if_its_file_is_damaged(tmp_path, content):
     path = tmp_path / "new" / "kept.safetensors"
     assert torch.equal(kept_tensor(path, lambda: torch.arange(3.0)), torch.arange(3.0))
     assert torch.equal(kept_tensor(path, pytest.fail, rows=3), torch.arange(3.0))

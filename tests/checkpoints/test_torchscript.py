@@ -66,7 +66,7 @@ def test_tensors_are_those_of_the_state_dict(tmp_path, make, dtype):
     assert torch.equal(again.blocks[2].linear.weight, weights["head.weight"])
 
 
-def test_a_tensor_that_is_an_attribute_alone_is_there_too(tmp_path):
+def test_a_tensor_that_is_only_an_attribute_is_read_too(tmp_path):
     class Masked(nn.Module):
         def __init__(self):
             super().__init__()

@@ -80,7 +80,7 @@ def test_the_seed_chooses_and_augments(photos, tmp_path):
     assert one.tobytes() == again.tobytes() != other.tobytes()
 
 
-def test_mixed_pictures_say_what_they_are_mixed_of(photos, tmp_path, monkeypatch):
+def test_mixed_pictures_name_their_classes(photos, tmp_path, monkeypatch):
     config = write_config(tmp_path / "c.py", photos, mixup=dict(mixup_alpha=1.0, cutmix_alpha=0.0))
     titles = []
 

@@ -57,10 +57,10 @@ def test_variants():
 
 def test_mistakes_are_told():
     weights = to_hugging_face(openai_clip().state_dict())
-    with pytest.raises(HypvisionError, match="'text_model.pooler.weight' is no weight"):
+    with pytest.raises(HypvisionError, match="'text_model.pooler.weight' is not a weight"):
         from_hugging_face({**weights, "text_model.pooler.weight": torch.ones(1)})
     del weights["text_model.encoder.layers.1.self_attn.v_proj.bias"]
     with pytest.raises(HypvisionError, match="lacks v_proj"):
         from_hugging_face(weights)
-    with pytest.raises(HypvisionError, match="'visual.trunk.x' is no weight"):
+    with pytest.raises(HypvisionError, match="'visual.trunk.x' is not a weight"):
         to_hugging_face({"visual.trunk.x": torch.ones(1)})

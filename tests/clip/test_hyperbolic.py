@@ -280,7 +280,7 @@ def test_a_file_tells_its_network():
         variant({"visual.trunk.norm.weight": torch.zeros(192)})
 
 
-def test_long_texts_are_cut_and_it_is_told_once(meru):
+def test_long_texts_are_cut_with_one_warning(meru):
     clip = create_clip("meru-tiny", meru[0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,14 +1,12 @@
 """Learned tokens in both towers, against a reference that takes one sequence at a time."""
 
-import copy
-
 import pytest
 import torch
 from helpers import clip_models
 from references.clip import prompted_image, prompted_text
 
 from hypvision.clip import adapters
-from hypvision.clip.towers import PromptTokens, encode_dense, encode_image, encode_text, find_towers, set_prompts
+from hypvision.clip.towers import PromptTokens, encode_dense, encode_image, encode_text, find_towers
 from hypvision.errors import HypvisionError
 
 # Blocks with tokens of their own: CoOp and shallow prompts, deep ones, some that join later, sets of unequal length.
@@ -114,13 +112,14 @@ def test_without_tokens_the_outputs_are_those_of_open_clip(make):
     images, ids = clip_models.random_images(model), clip_models.prompts()
     with torch.no_grad():
         expected = [model.encode_image(images), model.encode_text(ids), encode_dense(model, images)[0]]
-        for none in (PromptTokens({}), None):
-            set_prompts(model, lambda kind, none=none: none)
-            found = [encode_image(model, images), encode_text(model, ids), encode_dense(model, images)[0]]
-            assert all((a - b).abs().max() < 5e-6 for a, b in zip(found, expected))
-            assert (encode_image(model, images, normalize=True).norm(dim=-1) - 1).abs().max() < 1e-5
-        assert (encode_image(model, images, prompts=PromptTokens({})) - expected[0]).abs().max() < 5e-6
-        set_prompts(model, None)
+        none = PromptTokens({})
+        found = [
+            encode_image(model, images, prompts=none),
+            encode_text(model, ids, prompts=none),
+            encode_dense(model, images, prompts=none)[0],
+        ]
+        assert all((a - b).abs().max() < 5e-6 for a, b in zip(found, expected))
+        assert (encode_image(model, images, normalize=True, prompts=none).norm(dim=-1) - 1).abs().max() < 1e-5
         assert torch.equal(encode_image(model, images), expected[0])
 
 
@@ -170,33 +169,15 @@ def test_gradients_reach_the_tokens():
     assert all(torch.allclose(a, b, atol=1e-5) and a.abs().max() > 0 for a, b in zip(*found))
 
 
-class Learner(torch.nn.Module):
-    """Tokens of both towers, the image's projected from the text's."""
-
-    def __init__(self):
-        super().__init__()
-        self.ctx, self.project = torch.nn.Parameter(torch.randn(2, 32)), torch.nn.Linear(32, 64)
-
-    def provide(self, kind):
-        return PromptTokens({0: self.ctx if kind == "text" else self.project(self.ctx)})
-
-
-def test_a_model_can_give_them_by_itself_beside_an_adapter():
+def test_tokens_get_gradients_beside_an_adapter():
+    """Those of the text tower directly, those of the image tower through the map from which they come."""
     model = adapters.inject(clip(), block=16)
     images, ids = clip_models.random_images(model), clip_models.prompts()
-    model.learner = Learner()
-    set_prompts(model, model.learner.provide)
-    found = [encode_text(model, ids), encode_image(model, images)]
-    expected = [encode_text(model, ids, prompts=model.learner.provide("text")),
-                encode_image(model, images, prompts=model.learner.provide("vision"))]  # fmt: skip
-    assert all(torch.equal(a, b) for a, b in zip(found, expected))
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        other.learner.ctx.neg_()
-    assert (encode_text(other, ids) - found[0]).abs().max() > 1e-3  # the copy asks its own
-    assert torch.equal(encode_text(model, ids), found[0])
+    context, project = torch.nn.Parameter(torch.randn(2, 32)), torch.nn.Linear(32, 64)
+    text, image = PromptTokens({0: context}), PromptTokens({0: project(context)})
+    found = [encode_text(model, ids, prompts=text), encode_image(model, images, prompts=image)]
     sum(x.square().sum() for x in found).backward()
-    assert all(p.grad.abs().max() > 0 for p in model.learner.parameters())
+    assert all(p.grad.abs().max() > 0 for p in (context, *project.parameters()))
 
 
 def test_mistakes_are_explained():

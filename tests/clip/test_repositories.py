@@ -148,7 +148,7 @@ def test_what_is_not_there_is_told(tmp_path, monkeypatch):
     assert create_clip("hf-hub:me/tiny", load_weights=False).model is not None
     fails("open_clip_config.json of 'me/none' is not on this machine, and HYPVISION_OFFLINE", "hf-hub:me/none")
     fails("'hf-hub:none' is not hf-hub:USER/REPO", "hf-hub:none")
-    fails("'none' is no folder. Give a folder with open_clip_config.json and weights", "local-dir:none")
+    fails("'none' is not a folder. Give a folder with open_clip_config.json and weights", "local-dir:none")
     fails(f"'{tmp_path}' has no open_clip_config.json", f"local-dir:{tmp_path}")
     fails("it is the name of the model: 'hf-hub:me/tiny' in place of", "ViT-B-32", pretrained="hf-hub:me/tiny")
     path = clip_repository.folder(tmp_path / "odd")

@@ -97,7 +97,7 @@ def test_everything_of_every_tag(recorded):
     assert len(kinds) >= 8
 
 
-def test_those_that_are_not_of_openai_are_told_apart():
+def test_archives_that_are_not_from_openai_are_recognised():
     """The counts of the table that this project was measured with; a newer open_clip may have more."""
     about = [open_clip.get_pretrained_cfg(*pair) for pair in PAIRS]
     assert sum((a["resize_mode"], a["interpolation"]) != ("shortest", "bicubic") for a in about) >= 57
@@ -165,7 +165,7 @@ TOO_LARGE = [
 
 
 @pytest.mark.parametrize("options,match", TOO_LARGE)
-def test_towers_that_no_memory_holds_are_refused_before_they_fill_it(options, match):
+def test_towers_that_exceed_the_memory_are_refused_before_they_are_built(options, match):
     with pytest.raises(HypvisionError, match=match):
         create_clip("shapes-s8", **options)
 

@@ -120,7 +120,7 @@ def test_positions_are_left_alone_on_their_own_grid():
 def test_mistakes_are_explained():
     model = clip_models.openai_clip()
     assert patch_size(model) == (16, 16) and patch_size(clip_models.siglip()) == (16, 16)
-    for size, match in (((8, 32), "8 x 32 pixels, less than one patch"), ((40, 64), "no multiple of the patch")):
+    for size, match in (((8, 32), "8 x 32 pixels, less than one patch"), ((40, 64), "not a multiple of the patch")):
         with pytest.raises(HypvisionError, match=match):
             encode_dense(model, torch.randn(1, 3, *size))
     with pytest.raises(HypvisionError, match="no image block 4"):

@@ -70,7 +70,7 @@ def test_a_long_list_may_have_some_twins(model):
         check_words(model, [*colours, "Red disk"])
 
 
-def test_a_word_among_others_that_is_not_known_gives_a_warning(model):
+def test_an_unknown_word_among_known_ones_gives_a_warning(model):
     image = np.zeros((96, 96, 3), dtype=np.uint8)
     with pytest.warns(UserWarning, match="never taught 'road': what it finds there means little") as caught:
         segment(image, ["car", "road"], model)
@@ -81,7 +81,7 @@ def test_a_word_among_others_that_is_not_known_gives_a_warning(model):
         segment(image, ["car", "road", "sky"], model)
 
 
-def test_the_command_says_it_once_and_paints_nothing_wrong(tmp_path, capsys):
+def test_the_command_warns_once_and_paints_correctly(tmp_path, capsys):
     from PIL import Image
 
     for name in "ab":

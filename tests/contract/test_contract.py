@@ -252,7 +252,7 @@ def takers(node, names=()):
         yield from takers(child, inner)
 
 
-def test_what_takes_numbers_out_of_tensors_is_known():
+def test_functions_that_read_values_of_tensors_are_listed():
     found = set()
     files = [file for package in PACKAGES for file in (OWN / package).rglob("*.py")]
     for path in [file for file in files if not {"published", "checkpoint.py"} & set(file.parts)]:

@@ -198,7 +198,7 @@ def test_nothing_gives_no_number(name, options, told):
 
 
 @pytest.mark.parametrize(("name", "options"), variants("partly"))
-def test_what_has_no_truth_in_part_is_told_once(name, options, told):
+def test_missing_ground_truth_is_reported_once(name, options, told):
     samples, missing = CASES[name]["partly"]
     found = measure(name, samples, options)
     assert [text for text in told() if f"no truth for {missing}" in text] == told() and len(told()) == 1
@@ -362,7 +362,7 @@ def test_functions_without_truth_give_nan_and_one_warning(found, told):
     assert values and all(map(math.isnan, values.values())) and len(told()) == 1
 
 
-def test_means_of_nothing_below_the_engine_are_nan():
+def test_metrics_without_data_are_nan():
     assert all(map(math.isnan, recalled(torch.randn(4, 2), False).values()))
     assert all(map(math.isnan, tree(torch.randn(0, 2), ()).values()))
     assert all(map(math.isnan, ordered(torch.randn(3, 1)).values()))

@@ -288,7 +288,7 @@ def test_two_processes_train_segmenters_and_language_models(tmp_path):
 
 
 @pytest.mark.parametrize("scope, kind", [("mmseg", "HyperCLIPSegmentor"), ("mmengine", "FewShotCLIP")])
-def test_what_has_no_fixed_classes_is_not_exported(monkeypatch, tmp_path, scope, kind):
+def test_models_without_fixed_classes_are_not_exported(monkeypatch, tmp_path, scope, kind):
     """Whether or not its config says how large the images are."""
     from hypvision.tasks import exporting
 

@@ -28,7 +28,7 @@ def runs(rle):
     return [0] * int(pixels[0]) + np.diff([0, *edges, len(pixels)]).tolist()
 
 
-@pytest.mark.parametrize("pixels", masks())
+@pytest.mark.parametrize("pixels", [*masks()])
 def test_right_masks(pixels):
     rle = encoded(pixels)
     assert decode_counts(rle["counts"]) == runs(rle)
@@ -92,7 +92,12 @@ def test_wrong_masks(kind):
         (["dog", "cat"], ["cat", "dog"], (), None),
         (["dog", "cat", "tree"], ["cat", "dog"], ["tree"], None),
         (["dog", "cat", "tree"], ["cat", "dog"], "others", None),
-        (["dog", "cat", "tree"], ["cat", "dog"], (), "has 'tree', which the config has not.*config: 'cat', 'dog'. Of"),
+        (
+            ["dog", "cat", "tree"],
+            ["cat", "dog"],
+            (),
+            "has 'tree', which the config does not list.*config: 'cat', 'dog'. Of",
+        ),
         (["dog"], ["cat", "dog"], "others", "lacks 'cat'"),
         (["Cat", "dog"], ["cat", "dog"], (), "lacks 'cat' and has 'Cat'"),
     ],

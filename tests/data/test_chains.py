@@ -42,16 +42,16 @@ def test_schemas(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "columns none"),
+        ("", "no rows"),
         ("id,captions\n", "no rows"),
-        ("id,text\n1,a => b\n", "columns id, text.* Expected: 'positive,negative"),
+        ("id,text\n1,a => b\n", "Line 2 .* level 1 of '' is empty.* Expected: 'positive,negative"),
         ("id,captions\n1,a => b\n2,a => b => c\n", "Line 3 .* chain of 3 texts, those before have 2"),
         ("id,captions\n1,a =>  => b\n", "Line 2 .* level 2 of 'a =>  => b' is empty"),
-        ("id,captions\n1,a\n", "Line 2 .* is no chain"),
-        ("positive,negative\na => b,c\n", "Line 2 .* no chain"),
+        ("id,captions\n1,a\n", "Line 2 .* is not a chain"),
+        ("positive,negative\na => b,c\n", "Line 2 .* is not a chain"),
         ("positive,negative\na => b,c => d => e\n", "Line 2 .* 2 texts but 3 negatives"),
-        ("id,captions\n1,a => b,c => d\n", "Line 2 .* more fields"),
-        ("id,captions\n1\n", "Line 2 .* fewer fields"),
+        ("id,captions\n1,a => b,c => d\n", "line 2, has more cells"),
+        ("id,captions\n1\n", "line 2, has fewer cells"),
         ('id,captions\n1,"a => b\n', "cannot be read"),
     ],
 )
@@ -61,7 +61,7 @@ def test_mistakes_are_told_with_their_line(tmp_path, text, message):
 
 
 def test_files_that_are_none(tmp_path):
-    with pytest.raises(HypvisionError, match="no table of chains"):
+    with pytest.raises(HypvisionError, match="nowhere.csv' cannot be read as CSV: No such file"):
         read_chains(tmp_path / "nowhere.csv")
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"id,captions\n1,a => b\n" * 50)[:-12])
     (tmp_path / "b.csv").write_bytes(b"id,captions\n1,\xff => b\n")
@@ -145,12 +145,12 @@ def test_wordnet_export(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("word,above\na,b\n", "no column 'broader'"), ("word,broader\na,\n", "Line 2 .* lacks a word")],
+    [("word,above\na,b\n", "line 2: missing broader"), ("word,broader\na,\n", "line 2: missing broader")],
 )
 def test_mistakes_in_tables(tmp_path, text, message):
     with pytest.raises(HypvisionError, match=message):
         read_terms(write(tmp_path / "terms.csv", text))
-    with pytest.raises(HypvisionError, match="no table"):
+    with pytest.raises(HypvisionError, match="none.csv' cannot be read as CSV: No such file"):
         read_terms(tmp_path / "none.csv")
 
 

@@ -15,7 +15,8 @@ from torchvision.datasets import ImageFolder
 from hypvision.cli import main
 from hypvision.data import TAXONOMY
 from hypvision.data import export as export_module
-from hypvision.data.export import export, export_emoji, run_length
+from hypvision.data.export import export, export_emoji
+from hypvision.data.masks import run_length
 from hypvision.data.shapes import make_scene
 from hypvision.errors import HypvisionError
 
@@ -189,7 +190,7 @@ def test_emoji_of_one_seed_are_the_same_files(tmp_path, sources, layout):
         (dict(layout="ade"), "layout must be one of 'masks', 'coco'"),
         (dict(level="kind"), "level must be one of 'name', 'class', 'group'"),
         (dict(val=0), "val must be an integer of at least 1"),
-        (dict(emoji="nowhere"), "no file 'nowhere/splits/classes.json'"),
+        (dict(emoji="nowhere"), "nowhere/splits/classes.json' cannot be read as JSON: No such file"),
         (dict(photos="nowhere"), "no folder 'nowhere/train'"),
     ],
 )

@@ -357,7 +357,7 @@ def _as_split_file(root, train, test):
 
 
 @pytest.mark.parametrize("write", [_as_folders, _as_split_file])
-def test_a_class_that_is_called_otherwise_in_the_test(tmp_path, write):
+def test_a_class_with_another_name_in_the_test_data(tmp_path, write):
     """Both lists are shown, and which two names may mean the same."""
     write(tmp_path, ["apple", "banana", "cherry"], ["apple", "Banana", "cherry"])
     said = "'Banana' only here.*: 3 classes, of which 'banana' only there. 'Banana' is called 'banana' there"
@@ -402,7 +402,7 @@ def test_mistakes_are_explained(tmp_path):
     (image,) = FewShotDataset(str(tmp_path), "sun397", part="test").paths
     fails(f"'{image}'.*--skip-broken", FewShotDataset(str(tmp_path), "sun397", part="test").__getitem__, 0)
     (tmp_path / "mine").mkdir()
-    fails("is no few-shot data set: expected there a split.json", load_split, "mine", tmp_path)
+    fails("is not a few-shot data set. Expected: a split.json", load_split, "mine", tmp_path)
     folders(tmp_path, "mine/train", ["a"], 1)
     folders(tmp_path, "mine/test", ["a", "b"], 1)
     fails(

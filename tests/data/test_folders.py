@@ -107,7 +107,7 @@ def test_every_suffix_that_is_read(folder, reader):
     assert {".jfif", ".jpe"} < SUFFIXES and (".avif" in SUFFIXES) == features.check("avif")
 
 
-def test_what_this_pillow_cannot_read_says_what_to_install(folder):
+def test_formats_that_this_pillow_cannot_read_name_the_package_to_install(folder):
     (folder / "dog/photo.HEIC").write_bytes(b"x")
     if "pillow_heif" not in sys.modules:
         assert "suffix .heic: install pillow-heif" in said(ImageFolderDataset(folder, EVAL))
@@ -137,6 +137,7 @@ assert len(ImageFolderDataset(folder, EVAL, classes=["\\xe4pple"])) == 3
 """
 
 
+@pytest.mark.slow
 def test_names_are_utf_8_whatever_the_locale(folder):
     """A name that is stored with a model is the same where the process takes the names of files for ASCII."""
     for part in ("train", "test"):

@@ -62,7 +62,7 @@ def test_bad_list_file(folder):
             ImageFolderDataset(folder, EVAL, ann_file=folder / "list.txt", classes=["cat", "dog"])
 
 
-def test_what_a_list_file_names_is_looked_for_before_the_training(folder):
+def test_images_of_a_list_file_are_checked_before_the_training(folder):
     """Missing files, files listed twice and classes without images are counted, as in class folders."""
     listing = folder / "train.txt"
     listing.write_text("dog/2.png 3\ncat/0.png 0\nnope/0.png 2\n./cat/0.png 0\ncat/9.png 0\n")

@@ -51,7 +51,7 @@ def test_another_part_has_the_classes_of_the_training(folder):
 
 
 @pytest.mark.parametrize("train", TABLES)
-def test_a_class_without_a_column_is_no_row_of_zeros(folder, train):
+def test_a_class_without_a_column_is_an_error(folder, train):
     (folder / train).write_text(TABLES[train], encoding="utf-8")
     for classes, source in ((str(folder / train), f"The table '.*{train}'"), (["cat", "dog", "owl"], "'classes' of")):
         said = f"'Dog' only here. {source}.*'dog', 'owl' only there. 'Dog' is called 'dog' there"

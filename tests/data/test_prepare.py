@@ -41,7 +41,7 @@ def test_ade847(tmp_path):
 
 
 def test_pc59(tmp_path):
-    from hypvision.data.export import run_length
+    from hypvision.data.masks import run_length
 
     photo(tmp_path / "in/JPEGImages/x.jpg")
     ids = official_ids("pc59")
@@ -90,7 +90,7 @@ def test_label_maps_have_the_size_of_their_images(tmp_path, name):
     """Of every set: the labels are 4 x 2 pixels, the image 4 x 3 and then 2 x 4 with a mark that turns it."""
     from scipy.io import savemat
 
-    from hypvision.data.export import run_length
+    from hypvision.data.masks import run_length
 
     labels, root = np.ones((2, 4), dtype=np.uint8), tmp_path / "in"
     place = root / ("images/ADE/validation/x.jpg" if name == "ade847" else "JPEGImages/x.jpg")
@@ -122,7 +122,7 @@ def test_label_maps_have_the_size_of_their_images(tmp_path, name):
 
 
 @pytest.mark.parametrize(("value", "message"), [(21, "label 21; expected are 0 to 20"), (254, "label 254")])
-def test_numbers_that_are_none_of_vocs_are_told(tmp_path, value, message):
+def test_numbers_outside_of_vocs_labels_are_an_error(tmp_path, value, message):
     voc(tmp_path / "in", ["x"])
     Image.fromarray(np.array([[0, 1, value, 255]], dtype=np.uint8)).save(tmp_path / "in/SegmentationClassAug/x.png")
     with pytest.raises(HypvisionError, match=message):

@@ -80,7 +80,7 @@ def test_cars_in_the_layout_of_later_copies(tmp_path):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_is_missing_is_named_with_its_source(name, tmp_path):
+def test_missing_files_are_named_with_their_source(name, tmp_path):
     kind, _ = KINDS[name]
     with pytest.raises(HypvisionError, match="does not exist.*comes from http.*data_root"):
         kind(tmp_path / "nowhere", EVAL)

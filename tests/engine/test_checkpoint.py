@@ -82,15 +82,15 @@ GROUPS = [dict(lr=0.1, params=[0])]
         (dict(message_hub={"log_scalars": 3}), "message_hub"),
         (dict(state_dict={"w": torch.tensor([np.inf])}), "'w' is not finite"),
         (dict(ema_state_dict={"v": torch.tensor([np.nan])}), "'v' is not finite"),
-        (dict(optimizer=dict(state={}, param_groups=[dict(lr={}, params=[0])])), "no numbers"),
-        (dict(optimizer=dict(state={}, param_groups=[dict(betas="x", params=[0])])), "no numbers"),
+        (dict(optimizer=dict(state={}, param_groups=[dict(lr={}, params=[0])])), "are not numbers"),
+        (dict(optimizer=dict(state={}, param_groups=[dict(betas="x", params=[0])])), "are not numbers"),
         (dict(optimizer=dict(state={}, param_groups=[dict(lr=0.1, params=[[0]])])), "by numbers"),
         (dict(optimizer=dict(state={0: dict(m="x")}, param_groups=GROUPS)), "not made of tensors"),
         (dict(param_schedulers=[{"begin": {}}]), "when it begins"),
         (dict(message_hub={"resumed_keys": {"train/loss": "x"}}), "which of its values"),
     ],
 )
-def test_states_that_no_training_can_go_on_from(changes, message):
+def test_states_that_cannot_be_resumed(changes, message):
     assert message in resume_problem(resumable(**changes))
     good = dict(state={0: dict(m=torch.ones(1))}, param_groups=GROUPS)
     assert (
@@ -100,7 +100,7 @@ def test_states_that_no_training_can_go_on_from(changes, message):
 
 
 @pytest.mark.parametrize("kind", ["AdamW", "SGD", "TimmMuon", "RiemannianAdamW", "RiemannianSGD"])
-def test_what_optimisers_remember_can_be_resumed(tmp_path, kind):
+def test_optimiser_states_can_be_resumed(tmp_path, kind):
     weight, bias = torch.nn.Parameter(torch.ones(4, 3)), torch.nn.Parameter(torch.ones(3))
     optimizer = OPTIMIZERS.get(kind)([weight, bias], lr=0.1)
     weight.grad, bias.grad = torch.ones(4, 3), torch.ones(3)
@@ -184,7 +184,7 @@ def test_attributes_of_anything_else_are_refused(tmp_path, arguments):
     "content,reason",
     [
         (b"", "is damaged: it is empty"),
-        (b"<html>404</html>", "is no checkpoint: it is a web page, such as the error page"),
+        (b"<html>404</html>", "is not a checkpoint: it is a web page, such as the error page"),
         (b"\x80\x02garbage", "is damaged: .* not a complete"),
     ],
 )
@@ -262,7 +262,7 @@ def test_checkpoints_from_the_net_are_verified(site, monkeypatch):
     monkeypatch.delenv("HYPVISION_OFFLINE")
 
     torch.save(resumable(7), site.folder / "net.pth")
-    with pytest.raises(HypvisionError, match="is another file: its sha256 begins with .* instead of 00000000"):
+    with pytest.raises(HypvisionError, match="has the wrong content: its sha256 begins with .* instead of 00000000"):
         CheckpointLoader.load_checkpoint(f"{site.url}/net.pth#sha256={'0' * 64}")
     (site.cache / "net.pth").write_bytes(b"another file of this name")
     with pytest.raises(HypvisionError, match="begins with"):
@@ -354,7 +354,7 @@ def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch):
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(HypvisionError, match=r"epoch_1\.pth' was not written: '.*file' is no folder"):
+    with pytest.raises(HypvisionError, match=r"epoch_1\.pth' was not written: '.*file' is not a folder"):
         save_checkpoint(resumable(), str(tmp_path / "file" / "epoch_1.pth"))
 
 
@@ -497,14 +497,14 @@ def test_a_runner_on_a_full_disk_ends_with_the_paragraph(tmp_path, monkeypatch):
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(HypvisionError, match=r"disk is full: .*epoch_2\.pth' was not written.*epoch_1\.pth'"):
+    with pytest.raises(HypvisionError, match=r"epoch_2\.pth' was not written: the disk is full.*epoch_1\.pth'"):
         runner.train()
     assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_1.pth"
     assert not list(tmp_path.glob(".*.tmp"))
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/net.pth", "cluster:s3://b/net.pth", "petrel://net.pth", "pavi://net"])
-def test_stores_that_verify_nothing_are_refused(address):
+def test_stores_without_verification_are_refused(address):
     with pytest.raises(HypvisionError, match="cannot be verified"):
         CheckpointLoader.load_checkpoint(address)
 

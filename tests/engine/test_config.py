@@ -62,7 +62,7 @@ def test_weights_that_a_checkpoint_replaces_are_not_fetched():
     )
 
 
-def test_what_names_itself_or_is_too_deep_is_a_sentence(tmp_path):
+def test_circular_or_too_deep_bases_raise_a_readable_error(tmp_path):
     path = tmp_path / "circle.py"
     path.write_text("_base_ = ['circle.py']\n")
     with pytest.raises(HypvisionError, match=r"circle.py.*names itself in _base_"):

@@ -22,7 +22,7 @@ def config(tmp_path):
     return str(write_config(tmp_path / "config.py", make_images(tmp_path / "data"), epochs=2))
 
 
-def test_a_training_and_a_test_say_what_matters(tmp_path, config, capsys):
+def test_a_training_and_a_test_print_the_important_lines(tmp_path, config, capsys):
     work = tmp_path / "work"
     with open(config, "a") as file:
         file.write("__import__('warnings').warn('a note that a library makes when it is imported')\n")
@@ -94,7 +94,7 @@ def test_a_terminal_has_a_live_bar(monkeypatch, capsys):
     assert "train: 100%" in capsys.readouterr().err and bar.bar.n == 4
 
 
-def test_what_libraries_note_on_their_own_code_is_left_out(capsys):
+def test_warnings_of_libraries_about_their_own_code_are_hidden(capsys):
     with warnings.catch_warnings():
         warnings.resetwarnings()
         cli._silence_libraries()

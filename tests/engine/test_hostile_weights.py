@@ -35,7 +35,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("kind", CHANGES)
 @pytest.mark.filterwarnings("ignore")
-def test_no_metrics_for_weights_that_do_not_get_in(trained, tmp_path, capsys, kind):
+def test_weights_that_do_not_fit_give_no_metrics(trained, tmp_path, capsys, kind):
     config, checkpoint = trained
     change, message = CHANGES[kind]
     weights = load_checkpoint_file(checkpoint)["state_dict"]

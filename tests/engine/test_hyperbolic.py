@@ -104,7 +104,7 @@ def test_values_that_the_network_refuses_are_mistakes_of_the_config(value):
         ImageClassifier(dict(MICRO, curvature=value))
 
 
-def test_a_failed_download_is_no_mistake_of_the_config(monkeypatch):
+def test_a_failed_download_is_not_reported_as_a_mistake_of_the_config(monkeypatch):
     class Offline(OSError, ValueError):
         pass
 

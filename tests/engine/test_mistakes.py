@@ -324,7 +324,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing(originals, tmp_path,
         said = fails(capsys, "train", config, "--work-dir", tmp_path / "run")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "iter_1.pth': File too large" in said
+    assert "iter_1.pth' was not written: File too large" in said
     assert remains(tmp_path / "run") == []
 
 
@@ -366,11 +366,11 @@ def test_full_disk_in_classification(tmp_path, capsys, monkeypatch):
 def test_places_that_cannot_be(originals, checkpoints, tmp_path, capsys):
     config = tiny("segmentation", originals["segmentation"], tmp_path / "segmentation.py")
     (tmp_path / "file").write_text("x")
-    assert "file' is no folder" in fails(capsys, "train", config, "--work-dir", tmp_path / "file")
-    assert "file' is no folder" in fails(capsys, "train", config, "--work-dir", tmp_path / "file/run")
+    assert "file' is not a folder" in fails(capsys, "train", config, "--work-dir", tmp_path / "file")
+    assert "file' is not a folder" in fails(capsys, "train", config, "--work-dir", tmp_path / "file/run")
     weights = checkpoints["segmentation"]
     said = fails(capsys, "test", config, weights, "--work-dir", tmp_path / "run", "--out", tmp_path / "file")
-    assert "file' is no folder" in said and (tmp_path / "file").read_text() == "x"
+    assert "file' is not a folder" in said and (tmp_path / "file").read_text() == "x"
     assert explain(OSError(errno.EBADF, "Bad file descriptor")) is None  # a bug keeps its traceback
 
 
@@ -409,7 +409,7 @@ def test_misspelt_options(classifier, tmp_path, capsys, option, message):
     assert remains(tmp_path / "run") == []
 
 
-def test_a_misspelt_part_of_an_option_is_told_before_the_data():
+def test_a_misspelt_part_of_an_option_is_reported_before_the_data_is_read():
     config = Path(__file__).parents[2] / "configs/hcformer/semantic-fpn_hcformer-nano_600i_camvid.py"
     for option, message in (
         ("model.decode_head.num_clases", r"model\.decode_head of the config has no 'num_clases'.*head\.num_classes\?"),
@@ -489,8 +489,8 @@ def test_commands_without_mmengine(tmp_path, capsys, originals):
     (tmp_path / "notes.md").write_text("")
     image = next((originals["detection"] / "train2017").iterdir())
     for arguments, message in (
-        (["data", "make", tmp_path / "notes.md", "--layout", "ade"], "notes.md' is no folder"),
-        (["data", "make", tmp_path / "notes.md"], "notes.md' is no folder"),
+        (["data", "make", tmp_path / "notes.md", "--layout", "ade"], "notes.md' is not a folder"),
+        (["data", "make", tmp_path / "notes.md"], "notes.md' is not a folder"),
         (["data", "make", "/proc/shapes"], "was not written"),
         (
             ["explain", image, "--model", "hcformer_nano", "--model-args", "patch_size=0"],

@@ -47,7 +47,7 @@ def test_an_epoch_ends(config, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_resumed_training_sees_what_one_without_a_break_sees(config, tmp_path, workers):
+def test_a_resumed_training_gets_the_same_data_as_an_uninterrupted_one(config, tmp_path, workers):
     whole = train(config(2, workers), tmp_path / "whole")
     train(config(1, workers), tmp_path / "cut")
     again = train(config(2, workers), tmp_path / "cut", resume="auto")
@@ -56,7 +56,7 @@ def test_a_resumed_training_sees_what_one_without_a_break_sees(config, tmp_path,
         assert torch.allclose(x, y, atol=1e-5)
 
 
-def test_what_is_wrong_with_shards_is_told_at_once(config, tmp_path, capsys):
+def test_faults_of_shards_are_reported_at_once(config, tmp_path, capsys):
     path = tmp_path / "shards/train/000001.tar"
     with tarfile.open(path) as tar:
         members = [(member, tar.extractfile(member).read()) for member in tar]

@@ -148,7 +148,7 @@ def test_shapes_that_do_not_fit_are_pytorchs_to_tell():
 @pytest.mark.parametrize(
     "make", [lambda: Lorentz(0.7, learnable=True), lambda: Product((Lorentz(0.7, learnable=True), 4))]
 )
-def test_a_learned_curvature_must_be_held_by_a_module(make):
+def test_a_learned_curvature_must_belong_to_a_module(make):
     model = Cloud(make(), held=False).requires_grad_()
     outer = nn.Module()
     outer.inner = model

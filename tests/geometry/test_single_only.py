@@ -70,7 +70,7 @@ def test_the_gap_to_the_rim_is_exact(n, c):
         assert worst < 2e-7 < 1e-3 < plain
 
 
-def test_the_gap_has_the_gradient_of_what_it_is():
+def test_the_gap_has_the_right_gradient():
     x, c = (0.5 * torch.rand(3, 4, dtype=torch.float64)).requires_grad_(), torch.tensor(0.7, dtype=torch.float64)
 
     def single(x, c):

@@ -106,7 +106,7 @@ def test_files(tmp_path):
 TRAINING = {"pad", "fused", "geometry", "train_curv", "expert_c_init", "bias_rule", "bias_rate", "aux_alpha"}
 
 
-def test_every_option_is_told_by_weights_or_named():
+def test_every_option_is_inferred_from_weights_or_named():
     """What official_architecture() finds out of weights is not what the note names, and together they are all."""
     dense = dict(n_layers=1, dim=42, n_heads=2, inter_dim=50, vocab_size=30)
     latent = dict(kv_lora_rank=9, qk_nope_head_dim=6, qk_rope_head_dim=5, v_head_dim=7, attention="latent")
@@ -127,7 +127,7 @@ def test_every_option_is_told_by_weights_or_named():
     assert "moe_combine" in untold(preset("helm_mice_tiny", n_shared_experts=0))
 
 
-def test_the_note_names_what_weights_do_not_tell(tmp_path, capsys):
+def test_the_note_names_settings_that_weights_do_not_contain(tmp_path, capsys):
     for name in ("helm_d_tiny", "helm_mice_tiny"):
         official, _ = pair(name)
         torch.save(official_state(official), tmp_path / "Step1.pt")

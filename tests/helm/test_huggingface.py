@@ -416,7 +416,7 @@ def test_weights_that_are_not_there_are_an_error(tmp_path):
     for weights, words in (
         ({}, "do not fit the model"),
         (dict(list(whole.items())[::2]), "are missing or of another shape"),
-        ({**whole, name: whole[name].int()}, f"are no real numbers .I32: {name}"),
+        ({**whole, name: whole[name].int()}, f"are not real numbers .I32: {name}"),
         ({**whole, name: torch.full_like(whole[name], torch.nan)}, f"NaN or infinite values in 1 tensors .{name}"),
     ):
         save_file(weights, path, metadata={"format": "pt"})

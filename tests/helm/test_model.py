@@ -344,7 +344,7 @@ KINDS = {name: FAR[name] for name in ("D", "MiCE, latent queries", "MiCE, centro
 
 @forms(KINDS)
 @torch.no_grad()
-def test_a_broken_embedding_reaches_none_that_does_not_see_it(name, fused):
+def test_a_broken_embedding_affects_only_tokens_that_attend_to_it(name, fused):
     kind, options = FAR[name]
     model, place = Helm(preset(kind, fused=fused, **options)).eval(), torch.arange(12)
     ids = tokens(3, 12, 258)

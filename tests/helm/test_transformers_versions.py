@@ -40,7 +40,7 @@ def environment(folder: Path, wanted: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["oldest", "newest"])
-def test_models_under_both_ends_of_what_is_allowed(end, tmp_path):
+def test_models_with_the_oldest_and_newest_allowed_versions(end, tmp_path):
     pytest.importorskip("transformers")
     oldest = re.search(r">= *([\d.]+)", allowed())[1]
     wanted = f"transformers=={oldest}" if end == "oldest" else f"transformers{allowed()}"

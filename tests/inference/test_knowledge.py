@@ -90,7 +90,7 @@ def test_what_it_knows_in_words():
     assert str(Known()) == "knows no classes"
 
 
-def test_weights_that_ship_doubt_what_they_do_not_know():
+def test_shipped_weights_doubt_images_unlike_their_training_data():
     photos = load_predictor(Request("tf_efficientnet_lite0.imagenet"))
     assert len(photos.known.names) == 1000 and photos.known.size == (224, 224)
     assert photos.known.source == "of the zoo, trained on: ImageNet-1k"

@@ -135,7 +135,7 @@ def test_a_distance_that_is_not_finite_reaches_the_loss(bad):
     assert lca_triplet_loss(dist, torch.randint(6, (200, 3))).isnan()
 
 
-def test_no_triplets_is_zero_and_bad_shapes_are_told():
+def test_no_triplets_give_zero_and_bad_shapes_an_error():
     dist = torch.rand(4, 5, requires_grad=True)
     loss = lca_triplet_loss(dist, torch.empty(0, 3, dtype=torch.long))
     loss.backward()
@@ -320,7 +320,7 @@ def test_half_precision_is_computed_in_float32(dtype):
     assert value == loss(x.float(), torch.arange(10) // 2, generator=torch.Generator().manual_seed(0))
 
 
-def test_nothing_as_large_as_samples_by_proxies_by_dim_is_held():
+def test_no_tensor_of_samples_by_proxies_by_dim_is_allocated():
     """By construction: at 180 + 512 x 512 the peak stays below a tenth of the published form's single tensor."""
     from bench.common import peak_bytes
 

@@ -358,7 +358,7 @@ def test_the_first_convolution_of_every_stem_is_named(stem, first):
     assert model.get_submodule(first).in_channels == 3
 
 
-def test_local_convolutions_start_as_nothing_and_then_mix_neighbours():
+def test_local_convolutions_start_as_the_identity_and_then_mix_neighbours():
     torch.manual_seed(0)
     model = micro(local_conv=True).eval()
     plain = micro().eval()

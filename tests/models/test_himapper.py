@@ -370,7 +370,7 @@ def test_half_precision_weights():
         ("deit_small_patch16_224", 487_681, 1_206_400, 23_744_745),
         ("deit_base_patch16_224", 710_785, 1_355_776, 88_634_217),
         ("swin_tiny_patch4_window7_224", 710_785, 1_355_776, 30_354_915),
-        ("swin_small_patch4_window7_224", 710_785, 1_355_776, 51_672_819),
+        pytest.param("swin_small_patch4_window7_224", 710_785, 1_355_776, 51_672_819, marks=pytest.mark.slow),
         ("resnet50", 1_454_465, 1_853_696, 28_865_193),
         ("efficientnet_b4", 1_305_729, 1_754_112, 22_401_457),
     ],
@@ -385,8 +385,7 @@ def test_parameters_are_those_of_the_sheet(backbone, tree, encoder, total):
     assert count(timm.create_model(f"{backbone}_himapper", device="meta")) == total + 1  # the scale of the lift
 
 
-@pytest.mark.parametrize("preset", ["proper", "official"])
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("preset", "training"), [("proper", True), ("official", False)])
 def test_shapes_without_data(preset, training):
     """On the meta device, which has no autocast."""
     found = []
@@ -411,7 +410,7 @@ def test_all_backbones_are_registered_under_both_names():
     assert model.pretrained_cfg["classifier"] == "trunk.fc" and model.pretrained_cfg["first_conv"] == "trunk.conv1"
 
 
-def test_the_whole_network_of_the_zoo_comes_by_its_name_in_timm():
+def test_timm_creates_the_whole_network_of_the_zoo_by_its_name():
     name = "himapper_tf_efficientnet_lite0.grocery"
     found, truth = timm.create_model(name, pretrained=True).state_dict(), hypvision.load(name).state_dict()
     assert found.keys() == truth.keys() and all(found[key].equal(truth[key]) for key in truth)
@@ -427,9 +426,9 @@ WRAPPED = [
     ("resnetv2_50", dict(layers=(1, 1, 1, 1), channels=(16, 32, 64, 128), stem_chs=16), 64),  # 1x1 convolution as head
     ("levit_128s", {}, 224),  # two heads, one feature
     ("hiera_tiny_224", dict(embed_dim=24, stages=(1, 1, 1, 1)), 224),  # no class token
-    ("volo_d1_224", dict(img_size=64), 64),  # a class token of its own
+    pytest.param("volo_d1_224", dict(img_size=64), 64, marks=pytest.mark.slow),  # a class token of its own
     ("coat_lite_tiny", dict(img_size=64, embed_dims=(16, 16, 32, 32), serial_depths=(1, 1, 1, 1)), 64),  # likewise
-    ("hieradet_small", dict(stages=(1, 1, 1, 1)), 224),
+    pytest.param("hieradet_small", dict(stages=(1, 1, 1, 1)), 224, marks=pytest.mark.slow),
     ("samvit_base_patch16", dict(depth=1, embed_dim=48, num_heads=2, img_size=64), 64),  # a head with its pooling
     ("repvit_m0_9", {}, 64),  # a classifier of its own kind
 ]

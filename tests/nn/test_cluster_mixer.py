@@ -247,7 +247,7 @@ def test_temperatures_are_initial_values():
     assert plain.alpha.item() == 1 and plain.window_alpha.item() == 1 and not plain.center
 
 
-def test_centred_features_do_not_see_what_all_have_in_common():
+def test_centred_features_are_independent_of_a_common_part():
     """A shift of all features changes neither level's assignments, and one that varies within a window does."""
     mixer = randomised(pad="minimal", center=True).double()
     x = torch.randn(1, 9, 9, 12, dtype=torch.float64)

@@ -214,7 +214,7 @@ def test_numbers_within_their_range_are_taken():
     assert hnn.LorentzBatchNorm2d(3, LORENTZ, exp_limit=0.5, limit=0.5, slope=0.5).exp_limit == 0.5
 
 
-def test_what_is_no_row_is_refused_and_time_is_suspected_where_one_is_too_many():
+def test_wrong_shapes_are_refused_and_one_extra_coordinate_is_reported_as_time():
     layer = hnn.LorentzLinear(4, 2, LORENTZ)
     with pytest.raises(ValueError, match="at least 1 dimension,"):
         layer(torch.tensor(1.0))

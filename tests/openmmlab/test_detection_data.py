@@ -359,7 +359,7 @@ def test_a_size_that_is_not_in_the_xml_is_that_of_the_image(make, size):
         (dict(annotations=dict(category_id={})), r"annotations\[1\] has the category_id {}"),
         (dict(annotations=dict(area="large")), r"annotation 2 .* has the area 'large' and the iscrowd 0\. Expected"),
         (dict(annotations=dict(area=math.nan)), "has the area nan and"),
-        (dict(annotations=dict(id="two")), r"annotation two \(annotations\[1\]\) has an id that is no number"),
+        (dict(annotations=dict(id="two")), r"annotation two \(annotations\[1\]\) has an id that is not a number"),
         (dict(annotations=dict(iscrowd="no")), "and the iscrowd 'no'. Expected: a number, and 0 or 1"),
         (dict(images=dict(width=10**400)), r"images\[1\] .* the width 1000"),
         (dict(annotations=dict(bbox=[1, 2, True, 4])), r"has the box \[1, 2, True, 4\]"),

@@ -104,7 +104,12 @@ def test_every_weight_of_the_backbone_is_loaded(tmp_path, name, prefix):
 
 
 @pytest.mark.parametrize(
-    ("source", "dense"), [("resnet26", "init"), ("resnet34", "init"), ("resnet10t", "init"), ("resnet34", "fuse")]
+    ("source", "dense"),
+    [
+        ("resnet10t", "init"),
+        ("resnet34", "fuse"),
+        *(pytest.param(name, "init", marks=pytest.mark.slow) for name in ("resnet26", "resnet34")),
+    ],
 )
 def test_weights_of_another_backbone_are_refused(tmp_path, source, dense):
     """Though some of their names and shapes agree."""

@@ -290,7 +290,7 @@ def test_words_change_at_test():
         found(["zebra"])
 
 
-def test_what_is_not_finite_is_no_image_without_objects():
+def test_features_that_are_not_finite_are_an_error_and_not_an_empty_result():
     """The filters would drop boxes and scores that are NaN."""
     model = detector()
     images = torch.randint(0, 255, (2, 3, 64, 64), dtype=torch.uint8)
@@ -356,7 +356,7 @@ def test_every_parameter_that_trains_has_a_gradient(tune, boxes):
 def test_mistakes_in_the_config(tmp_path):
     with pytest.raises(HypvisionError, match=r"data have 12 classes, but model\.train_classes has 2 names"):
         train(small({"model.train_classes": ["disk", "car"]}), tmp_path)
-    with pytest.raises(HypvisionError, match="no multiple of CLIP's patch of 8 pixels"):
+    with pytest.raises(HypvisionError, match="not a multiple of CLIP's patch of 8 pixels"):
         detector(data_preprocessor=dict(pad_size_divisor=12))
     with pytest.raises(HypvisionError, match="Leave out one of the two"):
         detector(tune="frozen")

@@ -43,15 +43,15 @@ def test_counts_by_hand():
     assert panoptic_counts(found, labels, truth, segments, 2).tolist() == expected
     # The class is wrong: a false positive of b, a false negative of a.
     assert panoptic_counts(found, {5: 1, 6: 1, 7: 1}, truth, segments, 2).tolist() == [[0, 0, 0, 1], [0.75, 1, 1, 0]]
-    # An IoU of one half is no match.
+    # An IoU of exactly one half does not match.
     assert panoptic_counts(np.array([[5, 5, 0, 0, 0, 0, 0, 0, 0, 0]]), {5: 0}, truth, segments, 2).tolist() == [
         [0, 0, 1, 1], [0, 0, 0, 1]
     ]  # fmt: skip
-    # Crowds are never missed, and what lies in one of its class is no mistake.
+    # A crowd never counts as missed, and a segment of its class inside it never counts as wrong.
     segments[0]["iscrowd"] = 1
     assert panoptic_counts(found, labels, truth, segments, 2).tolist() == [[0, 0, 0, 0], [0.75, 1, 0, 0]]
     assert panoptic_counts(found, {5: 1, 6: 1, 7: 1}, truth, segments, 2)[:, 2].tolist() == [0, 1]
-    # A number that is no segment is nothing.
+    # Pixels whose number belongs to no segment are ignored.
     assert panoptic_counts(found, {}, truth, segments, 2).tolist() == [[0, 0, 0, 0], [0, 0, 0, 1]]
 
 
@@ -274,7 +274,7 @@ def samples(count, side=64, original=80):
     return [DetDataSample(metainfo=dict(meta, img_id=i)) for i in range(count)]
 
 
-def test_what_is_not_finite_is_no_image_without_segments():
+def test_values_that_are_not_finite_are_an_error_and_not_an_empty_result():
     """The filters would drop masks and scores that are NaN."""
     model = panoptic()
     images = torch.randint(0, 255, (2, 3, 64, 64), dtype=torch.uint8)

@@ -211,7 +211,7 @@ def test_roi_align_of_no_boxes():
     assert (maps.grad == 0).all()
 
 
-def test_roi_align_with_maxima_says_what_to_do():
+def test_roi_align_with_maxima_raises_an_error_with_the_remedy():
     maps, rois = maps_and_rois()
     with pytest.raises(NotImplementedError, match=r"pool_mode='avg'.*mmcv>=2\.1"):
         mmcv.ops.roi_align(maps, rois, 2, 1.0, 0, "max")

@@ -154,7 +154,10 @@ FAULTS = {
     "colours": (spoil(np.dstack([LABELS, LABELS, LABELS * 2])), r"is a coloured image.*Save it in mode L.*rgb_masks"),
     "equal channels": (spoil(np.dstack([LABELS] * 3)), r"is a coloured image.*Save one of them, they are equal"),
     "transparent": (spoil(np.dstack([LABELS, LABELS])), r"is a coloured image"),
-    "fractions": (spoil(np.full((3, 4), 0.5, np.float32), ".tif"), r"has the number 0\.5, which is no class.*whole"),
+    "fractions": (
+        spoil(np.full((3, 4), 0.5, np.float32), ".tif"),
+        r"has the number 0\.5, which is not a class number.*whole",
+    ),
     "another size": (spoil(LABELS.repeat(2, 0)), r"is 4 x 6 pixels, but its image '.*b\.jpg' has 4 x 3\. Replace"),
     "16 bits": (spoil(np.full((3, 4), 300, np.uint16)), r"has (the label|labels).* 300"),
     "damaged": (lambda root: (root / "masks/b.png").write_bytes(b"no"), r"cannot be read: .*Replace"),
@@ -247,7 +250,7 @@ def test_images_and_label_maps_in_one_folder(root):
     assert len(alone) == 3 and "seg_map_path" not in alone.get_data_info(0)
 
 
-def test_a_list_says_what_is_used_and_in_which_order(root):
+def test_a_list_selects_and_orders_the_images(root):
     write(root, "d", suffix=(".JPG", ".png"))
     voc = mmseg(PascalVOCDataset, ann_file="list.txt")
     (root / "list.txt").write_text("d\n\na.jpg\n")
@@ -298,7 +301,7 @@ def test_other_mistakes_of_whole_data_sets(root):
     with pytest.raises(HypvisionError, match=r"no class 'Skyy'. Did you mean .*Sky"):
         mmseg(CamVidDataset)(root, metainfo=dict(classes=("Skyy", "Road")))
     fill(root, LABELS * 0, ".jpg")
-    with pytest.raises(HypvisionError, match=r"no label map.*a\.jpg' is no label map: \.jpg changes the numbers"):
+    with pytest.raises(HypvisionError, match=r"no label map.*a\.jpg' cannot be a label map: \.jpg changes the numbers"):
         base(root)
 
 

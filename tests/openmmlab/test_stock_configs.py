@@ -134,7 +134,7 @@ def test_weights_of_the_backbone_before_are_left_out(ours, caplog):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_needs_a_missing_operator_says_so_when_its_config_is_read(name):
+def test_a_missing_operator_is_reported_when_the_config_is_read(name):
     config = stock(name)
     with pytest.raises(HypvisionError, match=rf"{REFUSED[name]}.*mim install"):
         prepare(config)

@@ -117,7 +117,7 @@ def test_ours_and_geoopts_for_its_points_do_not_warn(name):
     assert not warnings_of(geoopt.optim.RiemannianAdam([theirs]).step)
 
 
-def test_without_points_that_are_trained_nothing_is_said():
+def test_no_warning_without_trained_points():
     frozen, flat = Model(), Model(Euclidean())
     frozen.points.requires_grad_(False)
     for model in (frozen, flat, nn.Linear(2, 2)):

@@ -57,13 +57,16 @@ def test_fits_of_figure_1_leave_out_what_the_papers_do(name, decay, points):
 def test_quick():
     strong, weak = of_exponent(1.2, -1.0), of_exponent(0.4, 0.333)
     weak = [r | {"phi_half": r["m"] / 1000} for r in weak]
-    assert [claim.held for claim in claims_of("quick", strong + weak)] == [True, True]
+    assert [claim.confirmed for claim in claims_of("quick", strong + weak)] == [True, True]
     level = claims_of("quick", strong + [r | {"phi_half": 0.1} for r in weak])
-    assert [claim.held for claim in level] == [False, True]  # a share that does not grow
+    assert [claim.confirmed for claim in level] == [False, True]  # a share that does not grow
     weak = of_exponent(1.4, 0.333, phi_half=0.9)
-    assert [claim.held for claim in claims_of("quick", strong + weak)] == [False, False]
+    assert [claim.confirmed for claim in claims_of("quick", strong + weak)] == [False, False]
     assert claims_of("quick", strong) == []
-    assert [claim.held for claim in claims_of("quick", strong[:2] + weak[:2])] == [False, None]  # no line of two widths
+    assert [claim.confirmed for claim in claims_of("quick", strong[:2] + weak[:2])] == [
+        False,
+        None,
+    ]  # no line of two widths
     text = str(claims_of("quick", strong + weak)[1])
     assert text.startswith("refuted: the loss falls faster") and "1.20 ± 0.00 against 1.40 ± 0.00" in text
 
@@ -80,20 +83,20 @@ def test_the_papers_own_numbers_hold():
     ]
     for figure, count in (("fig3", 3), ("fig4", 4)):
         claims = claims_of(figure, rows)
-        assert len(claims) == count and all(claim.held for claim in claims), list(map(str, claims))
+        assert len(claims) == count and all(claim.confirmed for claim in claims), list(map(str, claims))
         assert claims[-1].ours.endswith("difference 0.000 ± 0.000")
 
 
-@pytest.mark.parametrize(("one", "other", "held"), [(1.0, 0.5, True), (0.5, 1.0, False), (1.0, 0.99, None)])
-def test_what_lies_within_the_errors_is_open(one, other, held):
+@pytest.mark.parametrize(("one", "other", "confirmed"), [(1.0, 0.5, True), (0.5, 1.0, False), (1.0, 0.99, None)])
+def test_what_lies_within_the_errors_is_open(one, other, confirmed):
     """A claim of an order needs more than its interval; points off a line by a few percent give an error of 0.02."""
     rows = []
     for exponent, decay in ((one, -1.0), (other, 1.0)):
         rows += [r | {"loss": r["loss"] * f} for r, f in zip(of_exponent(exponent, decay), (1, 1.04, 0.96, 1.04, 1))]
-    assert claims_of("quick", [r | {"phi_half": 0.1} for r in rows])[1].held is held
-    assert claims_of("fig4", rows)[2].held is held
+    assert claims_of("quick", [r | {"phi_half": 0.1} for r in rows])[1].confirmed is confirmed
+    assert claims_of("fig4", rows)[2].confirmed is confirmed
     large = [r | dict(distribution="exponential1", alpha=0.0, n=2048) for r in rows]
-    assert claims_of("fig1", large)[1].held is held
+    assert claims_of("fig1", large)[1].confirmed is confirmed
 
 
 def test_figure_5_is_about_the_papers_settings_and_the_features_that_are_lost():
@@ -103,12 +106,12 @@ def test_figure_5_is_about_the_papers_settings_and_the_features_that_are_lost():
         rows += [r | {"lost_loss": r["loss"], "unlearned_loss": r["loss"] / 1.5} for r in part]
     assert list(clean_exponents(rows)) == [(1.25, 0.3333), (1.5, 0.3333), (2.0, 0.1111)]
     lost, ranked, exponent = claims_of("fig5", rows)
-    assert (lost.held, ranked.held, exponent.held) == (True, True, True)
+    assert (lost.confirmed, ranked.confirmed, exponent.confirmed) == (True, True, True)
     assert lost.ours == "median ratio 1.00" and ranked.ours == "median ratio 1.50"
     assert exponent.ours.endswith("in 3") and exponent.paper == "off by -0.06 to +0.20 in 9"
-    assert [claim.held for claim in claims_of("fig5", [{**r, "lost_loss": None} for r in rows])] == [True, True]
+    assert [claim.confirmed for claim in claims_of("fig5", [{**r, "lost_loss": None} for r in rows])] == [True, True]
     wrong = claims_of("fig5", [r | dict(lost_loss=r["loss"] / 2, unlearned_loss=2 * r["loss"]) for r in rows])
-    assert [claim.held for claim in wrong] == [False, False, True]
+    assert [claim.confirmed for claim in wrong] == [False, False, True]
     assert claims_of("fig5", [r | {"decay": -1.0} for r in rows]) == []
 
 
@@ -118,11 +121,11 @@ def test_figure_6():
             phi_one=published.NORM_ABOVE_ONE[1.0, m])
         for m in WIDTHS
     ]  # fmt: skip
-    assert [claim.held for claim in claims_of("fig6", rows)] == [True] * 4
+    assert [claim.confirmed for claim in claims_of("fig6", rows)] == [True] * 4
     line = row(-1.0, 1, 5, overlap_mean=1.0, overlap_variance=0.0, strong_rows=500, phi_one=0.5)
     assert claims_of("fig6", [*rows, line])[1] == claims_of("fig6", rows)[1]  # one dimension has no variance
     few = claims_of("fig6", [r | {"phi_one": 0.9 * r["m"] / 1000} for r in rows])
-    assert [claim.held for claim in few] == [True, True, False, False]
+    assert [claim.confirmed for claim in few] == [True, True, False, False]
     assert few[-1].ours == "0.9 to 0.9 m/n" and few[-1].paper == "phi_1 = 8 to 37 m/n"
 
 
@@ -133,24 +136,26 @@ def test_skewed_frequencies_have_twice_alpha_less_one():
             part = of_exponent(published.EXPONENTS[alpha, decay], decay, alpha=alpha, phi_one=1.0)
             rows += [r | dict(overlap_mean=1 / r["m"], overlap_variance=0.0, strong_rows=500) for r in part]
     claim = claims_of("fig6", rows)[-1]
-    assert "2(alpha - 1)" in claim.statement and claim.held
+    assert "2(alpha - 1)" in claim.statement and claim.confirmed
     assert claim.ours == claim.paper == "off by -0.06 to +0.29"
     flat = [r | {"loss": 5 / r["m"]} for r in rows]  # 1 at every alpha: short of 1.5 and of 2
-    assert claims_of("fig6", flat)[-1].held is False and claims_of("fig6", flat)[-1].ours == "off by -1.00 to -0.50"
+    assert (
+        claims_of("fig6", flat)[-1].confirmed is False and claims_of("fig6", flat)[-1].ours == "off by -1.00 to -0.50"
+    )
 
 
 def test_figure_7():
     rows = [row(-0.5556, m, (1 + d) * 5 / m, density=d, active=1 + 6 * d, n=200) for d in (0, 0.5, 1) for m in WIDTHS]
-    assert [claim.held for claim in claims_of("fig7", rows)] == [True, True]
+    assert [claim.confirmed for claim in claims_of("fig7", rows)] == [True, True]
     lines = [
         row(-0.5556, m, loss, density=density, active=1 + 6.485 * density)
         for density, losses in published.LINES.items()
         for m, loss in zip(WIDTHS, losses)
     ]
     claim = claims_of("fig7", lines)[-1]
-    assert claim.held and claim.paper == "18 values of Figure 7"
+    assert claim.confirmed and claim.paper == "18 values of Figure 7"
     assert claim.ours == "mean absolute difference 0.002 ± 0.002"  # one loss is in two panels, with three digits in one
-    assert claims_of("fig7", [r | {"loss": 1.5 * r["loss"]} for r in lines])[-1].held is False
+    assert claims_of("fig7", [r | {"loss": 1.5 * r["loss"]} for r in lines])[-1].confirmed is False
 
 
 def test_all_claims_of_figure_1_are_decided():
@@ -159,8 +164,8 @@ def test_all_claims_of_figure_1_are_decided():
         for decay, exponent in ((-1.0, 1.0), (0.1, 0.4)):
             rows += of_exponent(exponent, decay, distribution=name, alpha=alpha, n=2048)
     claims = claims_of("fig1", rows)
-    assert [claim.held for claim in claims] == [True] * 6
-    assert [claim.held for claim in claims_of("fig1", [row for row in rows if row["decay"] > 0])] == [None] * 3
+    assert [claim.confirmed for claim in claims] == [True] * 6
+    assert [claim.confirmed for claim in claims_of("fig1", [row for row in rows if row["decay"] > 0])] == [None] * 3
 
 
 def test_figure_7_is_read_at_the_scanned_width_and_over_replicates():
@@ -171,7 +176,7 @@ def test_figure_7_is_read_at_the_scanned_width_and_over_replicates():
         for point in experiment("fig7").points
     ]  # fmt: skip
     claims = claims_of("fig7", rows)
-    assert claims[0].ours == f"m = 63: {6.25 / 63:.2f} to {12.5 / 63:.2f}, 8 of 8 steps up" and claims[0].held
+    assert claims[0].ours == f"m = 63: {6.25 / 63:.2f} to {12.5 / 63:.2f}, 8 of 8 steps up" and claims[0].confirmed
 
 
 def head(m, overlap, norm):
@@ -182,18 +187,18 @@ def test_figure_8():
     published_points = [head(m, o, 1) for points in published.HEAD_OVERLAPS.values() for m, o in points]
     fit = JointFit(0.95, 0.03, 500.0, {}, 0.0, 108)
     for heads in (published_points, [head(64, 1.05 / 64, 0.2), head(128, 1 / 128, 1), head(512, 1 / 512, 1)]):
-        assert [claim.held for claim in claims_of_language_models(heads, fit)] == [True] * 3
-    assert claims_of_language_models(published_points[:2], None)[1].held is None  # no error of two widths
-    assert claims_of_language_models([head(64, 0.5, "nan")], None)[0].held is None  # not measured
+        assert [claim.confirmed for claim in claims_of_language_models(heads, fit)] == [True] * 3
+    assert claims_of_language_models(published_points[:2], None)[1].confirmed is None  # no error of two widths
+    assert claims_of_language_models([head(64, 0.5, "nan")], None)[0].confirmed is None  # not measured
     heads = [head(64, 0.5, 0.0), head(128, 0.49, 1), head(512, 0.52, 1)]
     claims = claims_of_language_models(heads, fit._replace(exponent=0.5))
-    assert [claim.held for claim in claims] == [False] * 3
+    assert [claim.confirmed for claim in claims] == [False] * 3
     assert claims[2].paper == "0.91 ± 0.04" and claims[2].ours == "0.50 ± 0.03"
     assert claims_of_language_models([], None) == []
     wide = claims_of_language_models([], JointFit(0.30, 0.50, 1.0, {}, 0.0, 108))  # anything from -0.7 to 1.3
-    assert wide[0].held is None and str(wide[0]).startswith("open: ")
+    assert wide[0].confirmed is None and str(wide[0]).startswith("open: ")
     # The paper's formula takes the offsets for known; the error with all unknowns free decides.
-    assert claims_of_language_models([], fit._replace(free_error=0.4))[0].held is None
+    assert claims_of_language_models([], fit._replace(free_error=0.4))[0].confirmed is None
 
 
 class World:
@@ -280,13 +285,13 @@ class World:
 
 @pytest.mark.parametrize("figure", EXPERIMENTS)
 def test_every_claim_is_held_refuted_or_open(figure):
-    """What is so is held, what is not so is refuted, and noise is held in no more than a tenth of the draws."""
+    """True claims are confirmed, false ones refuted, and noise is confirmed in no more than a tenth of the draws."""
     so, not_so = (World(kind, 0).claims(figure) for kind in ("so", "not so"))
-    assert [claim.held for claim in so] == [True] * len(so), list(map(str, so))
-    assert [claim.held for claim in not_so] == [False] * len(so), list(map(str, not_so))
+    assert [claim.confirmed for claim in so] == [True] * len(so), list(map(str, so))
+    assert [claim.confirmed for claim in not_so] == [False] * len(so), list(map(str, not_so))
     draws = 30 if figure == "fig8" else 100  # each fits the losses of language models
     noise = [claim for seed in range(draws) for claim in World("noise", seed).claims(figure)]
-    held = Counter(claim.statement for claim in noise if claim.held)
+    held = Counter(claim.statement for claim in noise if claim.confirmed)
     assert all(count <= draws / 10 for count in held.values()), held
     statements = {claim.statement for claim in so}
     assert {claim.statement for claim in noise} == statements == {claim.statement for claim in not_so}

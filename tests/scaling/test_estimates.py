@@ -40,7 +40,7 @@ def test_means_and_differences():
     assert Estimate(1.5, 0.3, 4).off(1.0) == pytest.approx((0.4, 0.3, 4)) and Estimate(1.1, 0.3, 4).off(1.0).value == 0
 
 
-def test_what_is_false_at_its_bound_is_held_in_one_of_forty_cases():
+def test_a_statement_false_at_its_bound_is_confirmed_in_one_of_forty_cases():
     draws = np.random.default_rng(0).standard_normal((4000, 5))
     held = sum(mean(draw.tolist()).within(least=0) is True for draw in draws)
     assert 0.018 < held / 4000 < 0.032

@@ -6,7 +6,7 @@ from references import toy_reference as reference
 
 from hypvision.errors import HypvisionError
 from hypvision.scaling.data import density_scan, frequencies, sample, sparse, stream
-from hypvision.scaling.model import dense_loss, initial, joined, loss, loss_and_gradient, parts
+from hypvision.scaling.model import initial, joined, loss, loss_and_gradient, parts
 from hypvision.scaling.optimizer import AdamW, learning_rate_factor
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -68,6 +68,11 @@ def test_large_runs_are_those_of_the_literal_step_whatever_the_padding(name):
 
     # 50 does not divide the batch
     assert_same(models, dense, decays, rates, torch.float64, scale=100.0, chunk=50)
+
+
+def dense_loss(x, weight, bias):
+    """As in the formula, for autograd to differentiate."""
+    return (torch.relu(x @ weight @ weight.T + bias) - x).square().mean()
 
 
 @pytest.mark.parametrize("chunk", [None, 1, 7, 64, 100])

@@ -48,8 +48,9 @@ def test_training_finds_the_hierarchy(tree):
     assert found["mean_rank"] < 1.5 and found["map"] > 0.9
     # the general is in the middle: the root nearest to the centre of all
     assert space.dist(points, space.centroid(points)).argmin() == closure.names.index("n00")
-    assert torch.equal(points, embed_closure(closure, dim=5, steps=300))
-    flat = embed_closure(closure, dim=5, steps=30, space=Euclidean())
+    again = [embed_closure(closure, dim=5, steps=10) for _ in range(2)]
+    assert torch.equal(*again)
+    flat = embed_closure(closure, dim=5, steps=10, space=Euclidean())
     assert flat.shape == (40, 5)
 
 

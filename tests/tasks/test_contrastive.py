@@ -61,6 +61,7 @@ def test_loss_pair_by_pair():
     assert float(found["loss_text"]) == pytest.approx(of_text / 2, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_it_learns():
     model = CLIPContrast(dict(name="shapes-s8")).train()
     data = ShapeCaptions(length=8)

@@ -145,7 +145,7 @@ def test_consistency_of_refined_classes_is_an_option():
     assert losses[0]["loss_image"] == losses[1]["loss_image"]
 
 
-def test_what_a_teacher_says_of_distances_and_neighbours_are_options(monkeypatch):
+def test_the_losses_of_a_teacher_are_options(monkeypatch):
     teacher = dict(clip={}, host=dict(name="promptsrc", **HOST["promptsrc"]))
     neighbours = []
     draw = LatentHierarchy._draw

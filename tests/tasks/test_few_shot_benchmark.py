@@ -166,7 +166,7 @@ def test_the_table_says_what_heads_were_trained_on(tmp_path, capsys):
 
 
 @pytest.mark.filterwarnings("ignore:Left out")
-def test_the_cache_of_a_tip_adapter_has_no_place_for_broken_images(tmp_path):
+def test_a_tip_adapter_refuses_broken_images(tmp_path):
     coop(tmp_path, train=2)
     (tmp_path / "caltech-101/101_ObjectCategories/cup/train1.png").write_bytes(b"no image")
     command = ["shots", "--method", "tip-adapter", "--datasets", "caltech101", "--seeds", 1, "--shots", 2]
@@ -239,7 +239,7 @@ def test_promptkd_takes_the_teacher_of_its_cell(tmp_path, capsys):
     assert "PromptKD's teacher: The text prompts have a depth of 9" in told and "Set depth=" in told
 
 
-def test_settings_that_do_not_fit_are_told_once_and_those_that_follow_too(tmp_path, capsys):
+def test_all_settings_that_do_not_fit_are_reported_once(tmp_path, capsys):
     coop(tmp_path)
     grid = ["base2new", "--method", "maple", "maple+lath", "ivlp", "--datasets", "caltech101", "--seeds", 1, 2, 3]
     grid += ["--root", tmp_path, "--out", tmp_path / "out", "--shots", 1, *SMALL]
@@ -446,7 +446,7 @@ def test_cells_of_other_settings_are_no_seeds():
         tables([result(), result(base=61.0)])
 
 
-def test_what_was_chosen_on_test_images_is_marked():
+def test_results_chosen_on_test_images_are_marked():
     best, last = result("promptkd", best_val=True), result("promptkd", best_val=False)
     for cell, selection in ((best, "best_val"), (last, "last")):
         cell["about"] |= dict(transductive=True, selection=selection)

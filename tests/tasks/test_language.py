@@ -373,7 +373,7 @@ FOLDERS = {
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_folders_that_are_no_models_run_nothing(tmp_path, name, monkeypatch):
+def test_folders_without_a_model_run_no_code(tmp_path, name, monkeypatch):
     pytest.importorskip("transformers")
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asks"))
     (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")

@@ -105,7 +105,7 @@ def test_from_a_table_to_labels(trained, tmp_path, capsys):
     np.testing.assert_allclose(again.result.scores, result.result.scores, rtol=1e-5)
 
 
-def test_one_label_is_not_taken_for_several_nor_the_other_way_round():
+def test_single_label_and_multi_label_data_are_not_confused():
     vit = dict(model_name="test_vit", num_classes=3, img_size=32)
     images, one, several = torch.zeros(2, 3, 32, 32), torch.tensor([0, 1]), torch.eye(3)[:2]
     for model, label, said in (

@@ -31,7 +31,7 @@ def test_numbers_of_a_plain_cache():
         assert bench.plain_cache(preset(name)) == count
 
 
-def test_what_other_processes_take_is_not_counted():
+def test_memory_of_other_processes_is_not_counted():
     """On one thread; a call that only waits has taken next to nothing of the processor."""
     calls = {"waits": lambda: time.sleep(0.05)}
     args = argparse.Namespace(device="cpu", repeats=2)

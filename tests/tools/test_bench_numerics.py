@@ -61,7 +61,7 @@ def test_half_types_run_under_autocast(rows, dtype, monkeypatch):
     assert find(rows, "ball", "dist", "near").radii(dtype) == []
 
 
-def test_what_a_library_refuses_and_what_is_not_finite():
+def test_errors_of_libraries_and_values_that_are_not_finite():
     nan, worst = math.nan, bench.Error(math.inf, math.nan)
     found = {
         ("ball", "dist", "ray"): {"hypvision": {1.0: bench.Error(1e-8, 2e-7)}, "HypLL": {1.0: bench.Error(nan, nan)}}

@@ -20,7 +20,7 @@ def test_peak_is_that_of_known_allocations():
     assert bench.peak_bytes(step) == pytest.approx(8_000_000, rel=1e-3)
 
 
-def test_peak_counts_what_a_call_leaves_behind_but_not_what_was_there():
+def test_peak_includes_new_memory_but_not_memory_in_use_before_the_call():
     kept = [torch.ones(500_000)]
 
     def step():

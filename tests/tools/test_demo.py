@@ -159,7 +159,7 @@ def test_ends(demo, monkeypatch, capsys, error, status, message):
     assert message in capsys.readouterr().err and not demo.FINISHED.exists()
 
 
-def test_a_failure_beside_the_classifier_is_told_before_the_detector_begins(demo, monkeypatch, capsys):
+def test_an_error_of_the_classifier_is_reported_before_the_detector_starts(demo, monkeypatch, capsys):
     monkeypatch.setattr(demo, "make_scenes", lambda: None)
     begun, failed = [], threading.Event()
 
@@ -179,7 +179,7 @@ def test_a_failure_beside_the_classifier_is_told_before_the_detector_begins(demo
     assert "no CLIP\nThe demo stopped in" in capsys.readouterr().err
 
 
-def test_a_failure_in_front_interrupts_what_runs_beside_it(demo, monkeypatch, capsys):
+def test_an_error_in_the_foreground_interrupts_the_background(demo, monkeypatch, capsys):
     monkeypatch.setattr(demo, "make_scenes", lambda: None)
 
     def run(part, quiet=False):

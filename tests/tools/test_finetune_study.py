@@ -31,6 +31,7 @@ def call(monkeypatch, *arguments):
     return end.value.code
 
 
+@pytest.mark.slow
 def test_every_run_is_a_config_and_all_of_a_study_train_the_same_parts(tool):
     from mmengine.registry import MODELS
 
@@ -46,7 +47,7 @@ def test_every_run_is_a_config_and_all_of_a_study_train_the_same_parts(tool):
         assert len(resting) == 1
 
 
-def test_trials_change_what_they_are_called_by(tool):
+def test_trials_change_the_settings_in_their_names(tool):
     from hypvision.engine.config import load_config
 
     for study, choices in tool["CHOICES"].items():

@@ -27,6 +27,7 @@ def tool(monkeypatch, *arguments):
     return end.value.code
 
 
+@pytest.mark.slow
 def test_every_variant_is_a_config():
     study = runpy.run_path(str(TOOLS / "hcformer_study.py"))
     from mmengine.optim import build_optim_wrapper

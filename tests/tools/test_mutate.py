@@ -36,7 +36,7 @@ def test_what_people_read_is_no_mutant(tmp_path):
 
 
 @pytest.mark.slow
-def test_survivors_are_told_and_a_second_run_goes_on(tmp_path):
+def test_survivors_are_reported_and_a_second_run_resumes(tmp_path):
     room = tmp_path / "room"
     room.mkdir()
     (room / "sizes.py").write_text(CODE)

@@ -79,7 +79,7 @@ def test_a_figure_has_each_run_in_its_colour(run, tmp_path):
 def test_what_is_no_log(tmp_path, text):
     path = log(tmp_path / "a", "t", [train(1, 1.0)])
     path.write_text(f"{path.read_text()}\n{text}\n")
-    with pytest.raises(HypvisionError, match="Line 3 of .* is no record"):
+    with pytest.raises(HypvisionError, match="Line 3 of .* is not a record"):
         read_runs([path])
 
 

@@ -106,7 +106,7 @@ def test_colour_is_where_the_map_is():
     assert np.abs(first[:, 2:20] - [255, 0, 0]).max() < 30 and np.ptp(first[:, 44:60], axis=-1).max() < 60
 
 
-def test_only_what_wins_is_shown_and_stands_on_what_is_shown():
+def test_only_winning_nodes_and_their_ancestors_are_shown():
     generator = torch.Generator().manual_seed(0)
     for size in (2, 5):
         maps = [torch.rand(n, size, size, generator=generator) for n in (32, 16, 8, 4)]

@@ -38,8 +38,15 @@ def test_dynamic_batch_and_size(zoo, micro, tmp_path, kind):
     assert [p.name for p in path.parent.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize("kind", ["onnx", "torchexport"])
-@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "dynamic"),
+    [
+        ("onnx", True),
+        ("torchexport", True),
+        ("torchexport", False),
+        pytest.param("onnx", False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_small_network(tmp_path, kind, dynamic):
     if kind == "onnx":
         onnxruntime = pytest.importorskip("onnxruntime")
@@ -427,8 +434,15 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
 ABOUT = dict(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), interpolation="bicubic", crop_pct=0.9, classes=("a", "ü"))
 
 
-@pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("kind", ["onnx", "torchexport"])
+@pytest.mark.parametrize(
+    ("kind", "half"),
+    [
+        ("onnx", True),
+        ("torchexport", True),
+        ("torchexport", False),
+        pytest.param("onnx", False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_file_says_what_it_takes_and_gives(tmp_path, kind, half):
     model = nn.Sequential(nn.Conv2d(3, 64, 3, 2, 1), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 2))
     path, steps, x = tmp_path / "model", [], torch.randn(5, 3, 64, 32)

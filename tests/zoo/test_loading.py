@@ -69,7 +69,7 @@ def test_names_without_weights_are_explained(zoo):
         hypvision.load("hcformer_nano.macro")
 
 
-def test_a_place_that_the_caller_names_comes_first(zoo, micro):
+def test_a_checkpoint_given_by_the_caller_has_priority(zoo, micro):
     """timm's own ways of saying where weights lie go on working."""
     arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in MICRO.items()}
     for overlay in (dict(file=str(micro[1])), dict(state_dict=micro[0].state_dict())):
@@ -109,7 +109,7 @@ def test_mirrors_of_every_kind(record, micro, server, tmp_path, monkeypatch):
             resolve(record)
 
 
-def test_the_hub_with_a_token_that_goes_nowhere_else(record, server, micro, monkeypatch):
+def test_the_token_is_sent_to_the_hub_only(record, server, micro, monkeypatch):
     monkeypatch.setattr(
         huggingface_hub.constants,
         "HUGGINGFACE_CO_URL_TEMPLATE",

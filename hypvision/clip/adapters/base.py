@@ -74,7 +74,7 @@ class Adapter(ABC):
     The modules that it adds are registered under its :attr:`name` (``model.NAME``, ``...BLOCK.NAME``), so that its
     entries of the model's state dict are those with this word in their names.
 
-    The constructor leaves the model as it is, and refuses one that the method or its config does not fit.
+    The constructor does not change the model; it raises an error if the method or its config does not fit the model.
     """
 
     name: ClassVar[str]
@@ -85,7 +85,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def attach(self) -> None:
-        """Put the adapter into the model. Most methods leave its outputs as they were."""
+        """Put the adapter into the model. With most methods its outputs do not change until the adapter is trained."""
 
     @abstractmethod
     def detach(self) -> None:
@@ -96,7 +96,8 @@ class Adapter(ABC):
         """What is adapted, for :func:`summary`."""
 
     def merge(self) -> None:
-        """Write the learned change into the base weights, if plain weights can express it; :meth:`detach` follows."""
+        """Merge the learned change into the base weights, if the method allows it; the caller then calls
+        :meth:`detach`."""
         raise HypvisionError(
             f"An adapter '{self.name}' cannot be merged, because weights of a plain CLIP cannot express it. Keep it in "
             "the model, and save it with adapters.save."
@@ -110,7 +111,7 @@ class Adapter(ABC):
         """The adapter's entries of the model's state dict."""
         return {name: value for name, value in self.model.state_dict().items() if self.name in name.split(".")}
 
-    def freeze_unused(self) -> None:  # noqa: B027 - most have nothing to freeze
+    def freeze_unused(self) -> None:  # noqa: B027 - most methods have nothing to freeze
         """Freeze parameters that dense prediction does not use; distributed training fails if they get no gradient."""
 
     def acts_on(self) -> list[tuple[Tower, Sequence[int]]]:

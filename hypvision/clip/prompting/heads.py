@@ -16,7 +16,7 @@ from hypvision.clip.towers import embedding_size
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
 
-ROWS = 4096  # validation images for which affinities with the cache are computed at once
+ROWS = 4096  # validation images whose similarities to the cache are computed in one batch
 
 
 @register_host("linear-probe")
@@ -161,7 +161,7 @@ class TipAdapter(Host):
             features, labels: (N, d), not normalised, and (N,).
             alphas, betas: steps of the grid.
             plain: logits (N, C) to which those of the cache are added; default: CLIP's.
-            ends: of beta and of alpha, which the grid does not reach; published for each data set.
+            ends: upper ends of the grid for beta and for alpha, which are not included; published for each data set.
 
         Returns:
             The accuracy there, in percent.

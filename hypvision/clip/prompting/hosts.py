@@ -55,7 +55,7 @@ class HostOutput:
         teacher: (B, C) logits of a teacher in place of labels (PromptKD).
         direct: (B, C) logits in place of the cosines: of a classifier without class features (linear probe), or minus
             the scaled distances of a hyperbolic CLIP.
-        distillation, temperature: weight of the loss against ``teacher``, and of the softmax in it.
+        distillation: weight of the loss against ``teacher``. temperature: of the softmax in that loss.
         consistency: function that computes ``losses`` for other unit class features (PromptSRC).
         raw_image, raw_text: ``image`` and ``text`` before normalisation.
     """
@@ -318,7 +318,7 @@ def encode_sentences(
     Args:
         clip: an open_clip model.
         tokens: (T, L) token numbers.
-        layers: learned tokens that replace those after the first; (n, width), or (T, n, width).
+        layers: learned tokens that replace the n tokens after the first one; (n, width), or (T, n, width).
         chunk: with gradients, encode this many at a time and recompute activations in backward.
         embeddings: (T, L, width) in place of the tokens' embeddings.
     """
@@ -418,8 +418,8 @@ def sentence_features(host: Host, templates: Sequence[str]) -> Tensor:
 
 def mean_class_features(host: Host) -> Tensor:
     """Class features (C, d) over several sentences: the seven that CLIP's authors selected on ImageNet and, on other
-    data, the data set's own. The direction is that of the mean of unit features, the length the mean of theirs; for a
-    hyperbolic CLIP it is the mean of the features, before the lift."""
+    data, the data set's own. The direction is that of the mean of the unit features, and the length is the mean of the
+    features' lengths. For a hyperbolic CLIP the result is the mean of the features before the lift."""
     sentences = sentence_features(host, host.mean_templates)
     if is_hyperbolic(host.clip):
         return sentences.mean(0)

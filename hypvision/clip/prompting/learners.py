@@ -22,7 +22,7 @@ def tower_width(clip: nn.Module, modality: str, depth: int) -> int:
     """Width of the tower ``"text"`` or ``"vision"``.
 
     Raises:
-        HypvisionError: it is no transformer, or has fewer blocks than the prompts are deep.
+        HypvisionError: the tower is not a transformer, or has fewer blocks than the depth of the prompts.
     """
     tower = next((tower for tower in find_towers(clip) if tower.modality == modality), None)
     if tower is None:
@@ -40,7 +40,8 @@ def tower_width(clip: nn.Module, modality: str, depth: int) -> int:
 
 
 def depth_for(clip: nn.Module, depth: int | None, usual: int, *modalities: str) -> int:
-    """The depth of prompts: the given one, else ``usual``, or with a warning all blocks of a tower with fewer."""
+    """The depth of prompts: the given depth, else ``usual``. If a tower has fewer blocks than that, all of them, with a
+    warning."""
     fewest = min([usual, *(len(tower.blocks) for tower in find_towers(clip) if tower.modality in modalities)])
     if depth is None and fewest < usual:
         warnings.warn(
@@ -51,8 +52,8 @@ def depth_for(clip: nn.Module, depth: int | None, usual: int, *modalities: str) 
 
 
 def tokens_for(clip: nn.Module, tokens: int | None, usual: int) -> int:
-    """The number of text tokens: the given one, else ``usual``, or with a warning half of the positions of a shorter
-    text."""
+    """The number of text tokens: the given number, else ``usual``. If texts of the model are too short for that, half
+    of their positions, with a warning."""
     most = min(usual, len(text_part(clip).positional_embedding) // 2)
     if tokens is None and most < usual:
         warnings.warn(

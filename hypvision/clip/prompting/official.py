@@ -125,7 +125,7 @@ def _reshaped(own: str, value: Tensor) -> Tensor:
 
 
 def _is_needed(name: str, method: str) -> bool:
-    """Whether dropping an entry without a name of ours would change the model."""
+    """Whether the model would change if an entry without a counterpart among our names were dropped."""
     if _FROZEN.match(name) or (method == "promptkd" and not name.startswith("image_encoder.")):
         return False  # PromptKD takes the class features of its teacher
     if "VPT" in name.split(".")[-1]:
@@ -140,7 +140,8 @@ def learned_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def to_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-    """The inverse converter, without the frozen CLIP; entries without a place in the official form raise an error."""
+    """The inverse converter, without the frozen CLIP. It raises an error for entries that the official format cannot
+    represent."""
 
     def convert(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         pairs, found = [(own, official) for official, own in _NAMES[method]], {}
@@ -173,7 +174,7 @@ _CACHE_NAMES = (
 def read_cache(path: Path) -> Mapping[str, Any]:
     """The content of a Tip-Adapter's checkpoint; an official file of keys (d, N) with the ``values`` (N, C) of the file
     beside it."""
-    content = read_file(path, lone="keys")
+    content = read_file(path, single="keys")
     if set(content) != {"keys"}:
         return content
     name, keys = _CACHE.fullmatch(path.name), content["keys"]
@@ -182,13 +183,13 @@ def read_cache(path: Path) -> Mapping[str, Any]:
             f"'{path}' holds one tensor, and the name of the file does not say which one. {_CACHE_NAMES}"
         )
     beside = path.with_name(f"values_{name[2]}.pt")
-    values = read_file(beside, lone="values").get("values")
+    values = read_file(beside, single="values").get("values")
     keys = keys.T if name[1] == "best_F" else keys
     if values is None or keys.dim() != 2 or values.dim() != 2 or keys.shape[1] != len(values):
         shapes = [tuple(value.shape) for value in (keys, values) if isinstance(value, Tensor)]
         raise HypvisionError(
-            f"'{path}' and '{beside}' are no cache of a Tip-Adapter: the shapes are {shapes}, and (d, N) of the keys "
-            "and (N, classes) of the values were expected."
+            f"'{path}' and '{beside}' are not the cache of a Tip-Adapter: their shapes are {shapes}; expected were "
+            "(d, N) for the keys and (N, classes) for the values."
         )
     return dict(keys=keys, values=values)
 

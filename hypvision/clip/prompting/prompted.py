@@ -132,7 +132,7 @@ class IVLP(PromptedHost):
     Args:
         clip, depth, words, emulate_half, text_chunk: see :mod:`.prompted`.
         text, vision: tokens of each layer.
-        text_depth, vision_depth: the depth of one tower, where it is not ``depth``.
+        text_depth, vision_depth: the depth of one tower, if it differs from ``depth``.
     """
 
     usual_depth = 9

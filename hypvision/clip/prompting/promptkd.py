@@ -2,7 +2,7 @@ r"""PromptKD: a prompted student learns a teacher's predictions on images withou
 
 The class features are those of the teacher, a tuned host on a larger CLIP; the student has prompts in its image tower
 and a projector into the teacher's space. It learns by :math:`w\,T^2\, KL(q_T \,\|\, p_T)`. The images of all classes
-are used, those of the new ones too: it is transductive.
+are used, also those of the new classes: the method is transductive.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PromptKD(Host):
 
     learner: nn.ModuleDict
 
-    reads_names = False  # its teacher reads the class names
+    reads_names = False  # the teacher reads the class names
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class PromptKD(Host):
         self.teacher.set_classes(names, template, templates)
 
     def class_features(self) -> tuple[Tensor, Tensor]:
-        """The teacher's, (C, d of the teacher)."""
+        """The class features of the teacher, (C, d of the teacher)."""
         with torch.no_grad():
             return self.teacher.class_features()
 

@@ -25,7 +25,7 @@ from hypvision.errors import HypvisionError, require_finite
 from hypvision.files import name_of, on_disk
 from hypvision.images import SUFFIXES, leaving_out, open_image, require_all
 
-_Path = TypeVar("_Path")  # of a file, or what else can be opened
+_Path = TypeVar("_Path")  # the path of a file, or another object that ``read`` can open
 
 
 @dataclass
@@ -67,7 +67,7 @@ def embed_images(
     clip: CLIPBundle, paths: Sequence[Any], batch: int = 64, read: Callable[[Any], Image.Image] = open_image
 ) -> Tensor:
     """Points ``(m, d)`` of images in the model's space, resized and cropped for the model (:func:`.views.view_of`),
-    ``batch`` of them at a time; ``paths`` are files, or what else ``read`` opens."""
+    ``batch`` of them at a time; ``paths`` are files, or other objects that ``read`` can open."""
     return embed_readable(clip, paths, None, batch, read)[1]
 
 
@@ -79,10 +79,10 @@ def embed_readable(
     batch: int = 64,
     read: Callable[[Any], Image.Image] = open_image,
 ) -> tuple[list[_Path], Tensor]:
-    """:func:`embed_images` of those that can be read, and these; the messages of the others are added to ``failed``.
+    """The readable images and their :func:`embed_images`; the messages of the others are added to ``failed``.
 
     Raises:
-        HypvisionError: none can be read; or, without a list ``failed``, one cannot.
+        HypvisionError: no image can be read; or, without a list ``failed``, at least one cannot be read.
     """
     view = view_of(clip.model)
     kept: list[_Path] = []
@@ -269,7 +269,7 @@ def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
         valid = len(c) == 1 and c[0] > 0
         if not valid or ((time - (1 / c[0] + rest.square().sum(-1)).sqrt()).abs() > 0.01 * time).any():
             raise HypvisionError(
-                f"The {name} of '{path}' are no points of a hyperboloid with c = {found['c']}. Expected: c > 0, and as "
-                "first coordinate the time, sqrt(1 / c + |x|²) of the others x."
+                f"The {name} of '{path}' are not points of a hyperboloid with c = {found['c']}. Expected: c > 0, and "
+                "as first coordinate the time, sqrt(1 / c + |x|²) of the others x."
             )
     return parts["texts"], parts.get("images"), Hyperboloid(c[0])

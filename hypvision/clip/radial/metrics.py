@@ -1,8 +1,9 @@
 """The metrics of HierarCaps (Alper and Averbuch-Elor, ECCV 2024): the texts that an image's walk from general to
 specific finds, and whether the radii of a chain's texts are in order.
 
-The published evaluation goes through images and 50 radii one by one. Here texts are sorted into the 50 shells between
-the radii once, and the walk of all images is one running maximum, read at the end of each shell.
+The published evaluation goes through images and 50 radii one by one. Here the texts are sorted once into the 50 shells
+between the radii. The walks of all images are then one running maximum over the sorted texts, read at the end of each
+shell.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def walk(similarity: Tensor, radii: Tensor, steps: int = 50) -> Tensor:
     similarities ``(m, N)`` and the radii ``(N,)`` of the texts.
 
     The radii are evenly spaced from that of the most general text to that of the most specific one, in float64, and
-    compared in float32. Of equally similar texts the first one counts.
+    compared in float32. If several texts are equally similar, the first one is taken.
     """
     order, ends = _shells(radii, steps)
     return _ends_of_shells(similarity.index_select(1, order.to(similarity.device)), order, ends)
@@ -105,9 +106,9 @@ def chain_metrics(
 ) -> ChainMetrics:
     """Precision, recall and Kendall's tau of chains of texts.
 
-    An image's prediction is what :func:`walk` finds among the texts of all chains, without repeats in a row. Precision
-    is the share of it, as a set of strings, that is in any chain of the image; recall the share of levels at which
-    some chain of the image has its text among it.
+    An image's prediction is what :func:`walk` finds among the texts of all chains, without repeats in a row. The
+    prediction counts as a set of strings. Precision is the share of it that occurs in any chain of the image. Recall is
+    the share of levels at which the prediction contains the text of some chain of the image.
 
     Args:
         texts: n chains of L texts.
@@ -162,16 +163,16 @@ def order_aware_recall(predicted: Sequence[Hashable], chains: Sequence[Sequence[
     """Length of the longest run of predicted texts that rise through the levels of an image's chains, as a share of the
     levels.
 
-    The predicted texts that are in a chain are replaced by their level in the first chain that has them; with several
-    chains, equal neighbours are taken as one. A single text that is in a chain is a run of length 1.
+    Each predicted text that occurs in a chain is replaced by its level in the first such chain. With several chains,
+    equal levels next to each other count as one. A single text that is in a chain is a run of length 1.
     """
     places = [next((c.index(text) for c in chains if text in c), -1) for text in predicted]
     return int(_longest_rise(np.array([places], dtype=int), np.array([len(chains) > 1]))[0]) / len(chains[0])
 
 
 def _longest_rise(levels: np.ndarray, merged: np.ndarray) -> np.ndarray:
-    """Length ``(m,)`` of the longest run of rising neighbours in each row of levels ``(m, steps)``, those below 0 left
-    out; in rows that are ``merged`` equal neighbours are one."""
+    """Length ``(m,)`` of the longest strictly rising run in each row of levels ``(m, steps)``, without the levels below
+    0; in the rows that are ``merged``, equal levels next to each other count as one."""
     longest = run = np.zeros(len(levels), dtype=int)
     before = np.full(len(levels), -1)
     for level in levels.T:

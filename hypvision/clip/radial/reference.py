@@ -28,7 +28,7 @@ class FrozenTexts:
         self.embeddings, self.path = embeddings, path
 
     def __getitem__(self, texts: Sequence[str]) -> Tensor:
-        """Unit embeddings ``(len(texts), d)`` in float32, of known texts."""
+        """Unit embeddings ``(len(texts), d)`` in float32 of texts that were embedded before."""
         try:
             rows = [self.number[text] for text in texts]
         except KeyError as error:

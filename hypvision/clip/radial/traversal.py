@@ -1,4 +1,5 @@
-"""Walks of one image through texts or images, between general and specific: that of HierarCaps and that of MERU."""
+"""Two walks of an image through texts or other images, from general to specific: the one of HierarCaps and the one of
+MERU."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def traverse(
 def hierarcaps_traversal(
     image: Tensor, texts: Tensor, words: Sequence[str], space: Space, steps: int = 50
 ) -> list[Step]:
-    """The most similar text within a growing radius, whenever it changes; from general to specific.
+    """The sequence of the most similar texts within a growing radius, without repeats; from general to specific.
 
     Alper and Averbuch-Elor (ECCV 2024). The published images take the radius ``1 - e . r``:
     ``Sphere(root, "cosine")``.
@@ -72,9 +73,9 @@ def meru_traversal(
     in the tangent space at the origin, for CLIP on the straight line, made unit length. The root is one of the texts:
     "[ROOT]". Texts may be images as well, ``words`` their names, as in HyCoCLIP's walks (Pal et al., ICLR 2025).
 
-    Arguments as of :func:`hierarcaps_traversal`. ``cones`` leaves out texts whose entailment cone does not hold the
-    point (that of the root holds every point); default: on the hyperboloid, not for CLIP, as in the official code.
-    ``end`` ``(d,)`` is where the way ends, such as another image; default: the root.
+    Arguments as of :func:`hierarcaps_traversal`. ``cones`` leaves out texts whose entailment cone does not contain the
+    point (the cone of the root contains every point); default: on the hyperboloid, not for CLIP, as in the official
+    code. ``end`` ``(d,)`` is the last point of the walk, such as another image; default: the root.
     """
     points, root = space.way(image, steps, end), space.way(image, 2)[-1:]
     similarity = space.similarity(points, texts)

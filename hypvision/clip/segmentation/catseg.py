@@ -3,9 +3,10 @@
 Cho et al., "CAT-Seg: Cost Aggregation for Open-Vocabulary Semantic Segmentation", CVPR 2024; the head that HyperCLIP is
 trained with. Parameters have the official names, so official checkpoints load as they are.
 
-This code computes once what the official code repeats for every class or position: a linear map of [x, guidance] is the
-sum of two maps, and that of the guidance is shared; the up to 255 padding tokens of the class attention are equal. Any
-grid and any number of classes; maps are channels-last, (B, T, H, W, C), between the layers.
+The official code repeats some computations for every class or position; this code does them once. A linear map of [x,
+guidance] is the sum of two maps, and the map of the guidance is the same for all classes. The padding tokens of the
+class attention, up to 255, are equal. Any grid and any number of classes; maps are channels-last, (B, T, H, W, C),
+between the layers.
 
 B: images, T: classes, P: prompt templates, E: size of the embeddings.
 """
@@ -149,7 +150,7 @@ class ClassAttention(nn.Module):
             pad_k = _joint_linear(self.k, pad, pad_guidance).unflatten(-1, (self.heads, -1))
             pad_v = self.v(pad).unflatten(-1, (self.heads, -1))
         if self.attention == "linear":
-            # In float32, because sums of positive products over the classes lose digits in half precision.
+            # Computed in float32, because sums of positive products over the classes lose digits in half precision.
             with exact(x.device):
                 q, k, v = F.elu(_at_least_float32(q)) + 1, F.elu(_at_least_float32(k)) + 1, _at_least_float32(v)
                 weighted, total = torch.einsum("bthwnd,bthwne->bhwnde", k, v), k.sum(1)

@@ -123,8 +123,8 @@ def segment(
         weights, clip: see :func:`load_segmenter`.
 
     Raises:
-        HypvisionError: words that the model cannot tell apart, or knows none of (:mod:`hypvision.clip.words`); an image
-            that cannot be read or is too small.
+        HypvisionError: the model cannot distinguish two of the words, or knows none of them
+            (:mod:`hypvision.clip.words`); or the image cannot be read or is too small.
     """
     name = f"The image '{image}'" if isinstance(image, (str, Path)) else "The image"
     image = open_image(image)

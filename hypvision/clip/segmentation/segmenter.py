@@ -3,7 +3,7 @@
 >>> model = OpenVocabSegmenter(clip=dict(name="ViT-B-16", pretrained="openai"), classes=["cat", "grass"])
 >>> model.predict([image])[0]                       # (H, W) numbers of classes
 
-:class:`SegmenterBase` is what the plain module and the one for mmseg share.
+:class:`SegmenterBase` is the common base of the plain module and the one for mmseg.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def segmentation_loss(logits: Tensor, labels: Tensor, ignore: int = 255, mask_ig
     Args:
         logits: (B, T, h, w); resized to the labels.
         labels: (B, H, W) class numbers.
-        ignore: pixels with this label are negative for every class, as in the official code, ...
+        ignore: the label of ignored pixels. As in the official code, they are negative for every class, ...
         mask_ignored: ... or left out.
     """
     valid = labels != ignore
@@ -61,7 +61,7 @@ def segmentation_loss(logits: Tensor, labels: Tensor, ignore: int = 255, mask_ig
 class SimilarityHead(nn.Module):
     """A head of two parameters: a logit is the cosine of a patch and a class, times a learned scale plus a bias.
 
-    Ours, for small data and for comparing adapters: nearly all that is learned is learned by CLIP.
+    This head is ours. It suits small data and comparisons of adapters: nearly all that is learned is learned by CLIP.
     """
 
     checkpointing = False
@@ -118,7 +118,7 @@ class SegmenterBase(OpenVocabularyCLIP):
         if resolution % patch[0] or resolution % patch[1]:
             good = math.lcm(*patch)
             raise HypvisionError(
-                f"resolution={resolution} is no multiple of the patch of {patch[0]} x {patch[1]} pixels. Use "
+                f"resolution={resolution} is not a multiple of the patch of {patch[0]} x {patch[1]} pixels. Use "
                 f"{max(good, resolution // good * good)}."
             )
         depth = len(tower.blocks)
@@ -192,7 +192,7 @@ class SegmenterBase(OpenVocabularyCLIP):
             names: of the images, for messages; default: their numbers.
 
         Raises:
-            HypvisionError: an image smaller than a patch; no classes; probabilities that are not finite.
+            HypvisionError: an image is smaller than a patch, there are no classes, or a probability is not finite.
         """
         text = self.encode_classes()
         found: list[Any] = []
@@ -282,7 +282,7 @@ class OpenVocabSegmenter(SegmenterBase):
         squash: make the image square for sliding, as the official code does; False keeps its shape.
         hooks: blocks that guide the decoder; default at a third and two thirds of the depth.
         upsample: channels of the two guidance maps, the shallower first; zeros for none.
-        checkpointing: less memory in training, more work.
+        checkpointing: recompute activations in the backward pass, which saves memory and costs time.
         mask_ignored: leave ignored pixels out of the loss (officially they are negative for every class).
         official_whole_padding: with ``"whole"``: do not remove the padding of the image, as the official code.
         tokenizer, mean, std: for a ready model.

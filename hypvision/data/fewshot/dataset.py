@@ -59,7 +59,7 @@ def load_cell(
         pickles: folder of official shots (``shot_K-seed_S.pkl``), read instead of drawing: below the data set's own
             (``"split_fewshot"``), or a path, in which ``{dataset}`` stands for the name.
         repeat: see :func:`.shots.draw_shots`.
-        whole: all images of the data set, where they are known already.
+        whole: all images of the data set, if they were read before.
     """
     split, layout = load_split(name, root) if whole is None else whole, layout_of(name, root)
     if shots is not None and pickles is not None:
@@ -105,8 +105,8 @@ def _usage_of(name: str, root: str, part: str, whole: int, drawn: int, used: int
 class FewShotDataset(Dataset):
     """Samples ``dict(inputs=uint8 (3, size, size), label=int, index=int)``.
 
-    Images are resized as the model sees them that the data meets (:func:`hypvision.clip.views.show_to`); before that as
-    OpenAI's CLIP does: the shorter side, bicubic, and the centre cut out.
+    Images are resized as the model expects once :func:`hypvision.clip.views.show_to` has been called; before that as
+    for OpenAI's CLIP: the shorter side is resized (bicubic) and the centre is cut out.
 
     Args:
         root, name, shots, seed, subset, pickles, repeat: see :func:`load_cell`; test images are never drawn.
@@ -115,9 +115,6 @@ class FewShotDataset(Dataset):
         augment: the training transform; default: for ``"train"``.
         scale, flip: of the training transform, see :func:`augmentation`.
         skip_broken: leave out images that cannot be read, with a warning that names them; each is read once for that.
-
-    Raises:
-        HypvisionError: data missing or of another layout; when read, a broken image.
     """
 
     def __init__(
@@ -185,7 +182,7 @@ class FewShotDataset(Dataset):
         return other
 
     def use_features(self, features: torch.Tensor) -> None:
-        """Give features (V, N, d), a view by chance, in place of images."""
+        """Return a random view of the features (V, N, d) in place of images."""
         self.features = features
 
     def __len__(self) -> int:

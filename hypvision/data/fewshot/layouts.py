@@ -41,10 +41,10 @@ class Layout(NamedTuple):
     Attributes:
         folder: below the root.
         images: folder of the images, below that.
-        split: split file; empty where other files say it.
+        split: split file; empty if other files define the split.
         template: sentence for a class name.
         classes: their number.
-        load: what makes a split where there is no split file: a function of the layout and its folder.
+        load: a function of the layout and its folder that makes a split if there is no split file.
         source: where the split file, or the data, comes from.
     """
 
@@ -111,7 +111,7 @@ def _by_wnid(folder: Path, names: dict[str, str], order: Sequence[str] | None = 
 
 
 def _test_only(items: list[Item]) -> Split:
-    # a data set without training images still needs the class names, which its test images have
+    # the class names of a data set without training images come from its test images
     return Split(items, items, items)
 
 
@@ -121,7 +121,7 @@ def _imagenet_v2(layout: Layout, folder: Path) -> Split:
     found = class_folders(folder / layout.images)
     if wrong := [name for name in found if not name.isdecimal() or int(name) >= len(names)]:
         raise HypvisionError(
-            f"'{folder / layout.images}' has a folder '{wrong[0]}', which is no line of classnames.txt."
+            f"'{folder / layout.images}' has a folder '{wrong[0]}', which classnames.txt does not list."
         )
     return _test_only([Item(path, int(name), names[int(name)]) for name, paths in found.items() for path in paths])
 
@@ -147,7 +147,7 @@ def _aircraft(layout: Layout, folder: Path) -> Split:
     return Split(*parts)
 
 
-# Splits that are made where the file is missing ----------------------------------------------------------------------
+# Splits that are made if the file is missing ----------------------------------------------------------------------
 
 _CALTECH = {"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike"}
 _EUROSAT = {
@@ -225,8 +225,8 @@ def _own(layout: Layout, folder: Path) -> Split:
     parts = {part: class_folders(folder / part) for part in PARTS if (folder / part).is_dir()}
     if "train" not in parts or "test" not in parts:
         raise HypvisionError(
-            f"'{folder}' is no few-shot data set: expected there a split.json (paths below images/), or train/CLASS "
-            "and test/CLASS folders with images, with a classnames.txt (lines 'FOLDER NAME') if folders are called "
+            f"'{folder}' is not a few-shot data set. Expected: a split.json (paths below images/), or train/CLASS and "
+            "test/CLASS folders with images, with a classnames.txt (lines 'FOLDER NAME') if folders are called "
             "otherwise."
         )
     sheet, there = folder / "classnames.txt", sorted({name for part in parts.values() for name in part})
@@ -282,5 +282,5 @@ def load_split(name: str, root: str | Path) -> Split:
     for file in (layout.split, layout.split.replace("split_zhou_", "split_drawn_")) if layout.split else ():
         if (folder / file).is_file():
             # Published splits have labels of equal names.
-            return read_split(folder / file, folder / layout.images, twins=name in LAYOUTS)
+            return read_split(folder / file, folder / layout.images, shared_names=name in LAYOUTS)
     return layout.load(layout, folder)

@@ -1,7 +1,7 @@
 """The official code's pickles of shots, read without running anything in them.
 
 ``split_fewshot/shot_K-seed_S.pkl`` holds ``{"train": [Datum, ...], "val": [...]}`` with absolute paths of another
-machine. The one class in it is replaced by a record of ours; a file that asks for anything else is refused.
+machine. The only class in it is replaced by one of ours; a file that refers to any other object raises an error.
 """
 
 from __future__ import annotations
@@ -67,5 +67,5 @@ def _item(row: Any, folder: str, images: str | Path) -> Item:
     if ".." in parts:
         raise ValueError("a path leads out of its folder")
     if (label := whole_label(state["_label"])) is None:
-        raise ValueError(f"the label {state['_label']!r:.60} is no whole number")
+        raise ValueError(f"the label {state['_label']!r:.60} is not an integer")
     return Item(str(Path(images, *parts[place + 1 :])), label, str(state["_classname"]))

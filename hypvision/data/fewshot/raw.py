@@ -1,8 +1,8 @@
 """Splits made of the data as its authors publish it, by the rules of CoOp's code, where the split file is missing.
 
-The published split files were drawn once, from lists in the order of a disk. Those drawn here have their sizes and
-their class names, and the official test images where there are such (Pets, Cars, SUN397, UCF101), but not their draw
-of training and validation images.
+The published split files were drawn once, from lists in the order of a disk. The splits made here have the same sizes
+and class names and, where the authors publish a test set (Pets, Cars, SUN397, UCF101), the same test images. Their
+training and validation images differ, because those were drawn at random.
 
 Each function takes the folder of a data set and that of its images.
 """
@@ -18,7 +18,8 @@ from hypvision.clip.classes import check_classes
 from hypvision.data.fewshot.splits import Item, Split, by_label, class_folders
 from hypvision.data.published import read_label, read_matlab, read_rows
 from hypvision.errors import HypvisionError
-from hypvision.files import read_json, read_lines
+from hypvision.files import read_lines
+from hypvision.records import read_record
 
 Rule = Callable[[Path, Path], Split]
 _SEED = 1
@@ -68,14 +69,8 @@ def flowers(folder: Path, images: Path) -> Split:
     """Flowers102 of ``imagelabels.mat`` and ``cat_to_name.json``, as a data set of class folders."""
     file, sheet = folder / "cat_to_name.json", folder / "imagelabels.mat"
     labels = read_matlab(sheet, "labels").reshape(-1).tolist()
-    try:
-        names = {int(number): str(name) for number, name in read_json(file, unique=True).items()}
-    except FileNotFoundError as error:
-        raise HypvisionError(
-            f"There is no '{file}', the class names ({{'1': 'pink primrose', ...}}, from CoOp's download page)."
-        ) from error
-    except (OSError, ValueError, AttributeError) as error:
-        raise HypvisionError(f"'{file}' is damaged or of another form ({error}). Take an intact copy.") from error
+    advice = "Take an intact copy of the class names ({'1': 'pink primrose', ...}, from CoOp's download page)."
+    names = {read_label(number, file): name for number, name in read_record(dict[str, str], file, advice).items()}
     classes: dict[int, list[str]] = {}
     for number, label in enumerate(labels, 1):
         classes.setdefault(read_label(label, sheet), []).append(str(images / f"image_{number:05}.jpg"))

@@ -50,14 +50,15 @@ def class_names(items: Sequence[Item]) -> list[str]:
     return [names[label] for label in sorted(names)]
 
 
-def check_split(split: Split, where: str, remedy: str, twins: bool = False) -> Split:
+def check_split(split: Split, where: str, remedy: str, shared_names: bool = False) -> Split:
     """The split, if its parts agree on the names of labels (:func:`hypvision.clip.classes.check_classes`)."""
-    check_classes(((item.label, item.name) for part in split for item in part), where, remedy, twins)
+    check_classes(((item.label, item.name) for part in split for item in part), where, remedy, shared_names)
     return split
 
 
 def check_trained(names: Sequence[str], place: str, trained: Sequence[str], source: str) -> None:
-    """Refuse class names of one part, from ``place``, that the training images, from ``source``, lack."""
+    """Raise an error if a part, read from ``place``, has class names that the training images, read from ``source``, do
+    not have."""
     if lost := [name for name in names if name not in set(trained)]:
         raise HypvisionError(
             f"{name_difference(names, place, trained, source)} Without training images of '{lost[0]}' it cannot be "
@@ -68,15 +69,15 @@ def check_trained(names: Sequence[str], place: str, trained: Sequence[str], sour
 def _item(row: Sequence[Any], images: str | Path) -> Item:
     path, label, name = row[0], whole_label(row[1]), row[2]
     if label is None:
-        raise ValueError(f"the label {row[1]!r:.60} of '{path}' is no whole number")
+        raise ValueError(f"the label {row[1]!r:.60} of '{path}' is not an integer")
     if not isinstance(name, str):
-        raise ValueError(f"the class name {name!r:.60} of '{path}' is no text")
+        raise ValueError(f"the class name {name!r:.60} of '{path}' is not a string")
     return Item(str(Path(images, str(path))), label, name)
 
 
-def read_split(path: str | Path, images: str | Path, twins: bool = False) -> Split:
+def read_split(path: str | Path, images: str | Path, shared_names: bool = False) -> Split:
     """A split file: ``{"train": [[path, label, class name], ...], "val": ..., "test": ...}``, whose paths start from
-    ``images``; ``twins``: let labels share a name; whoever reads the names warns of them.
+    ``images``; ``shared_names``: labels may share a name; the code that uses the names warns of that.
 
     Raises:
         HypvisionError: the file is missing or of another form, a part has no images, or labels and names do not fit.
@@ -103,7 +104,7 @@ def read_split(path: str | Path, images: str | Path, twins: bool = False) -> Spl
             f"The split file '{path}' has no training images of '{lost.name}', the class of '{lost.path}'. Add "
             "some, or take the class out of the test."
         )
-    return check_split(Split(**parts), f"The split file '{path}'", "Correct the labels or names in it.", twins)
+    return check_split(Split(**parts), f"The split file '{path}'", "Correct the labels or names in it.", shared_names)
 
 
 def write_split(path: str | Path, split: Split, images: str | Path) -> None:
@@ -116,8 +117,8 @@ def write_split(path: str | Path, split: Split, images: str | Path) -> None:
 
 
 def folder_names(sheet: Path, what: str, folders: Sequence[str] = ()) -> dict[str, str]:
-    """Class names by folder, from lines 'FOLDER NAME' or, with a tab between the two, of any folder and name. Of the
-    ``folders`` that there are, names may have blanks; of others the first blank ends the folder."""
+    """Class names by folder, from lines 'FOLDER NAME'. With a tab between the two, both may contain spaces. Names of
+    existing ``folders`` may contain spaces; in other lines the name of the folder ends at the first space."""
     found: dict[str, str] = {}
     for number, line in enumerate(read_lines(sheet, what, blank=True), 1):
         if not line:

@@ -67,7 +67,7 @@ def hyperplane_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
         Logits ``(..., K)``, by one matrix product (Bdeir et al., ICLR 2024, eq. 11).
 
     Raises:
-        ValueError: ``z`` is not a matrix, or ``a`` has not one offset for each of its rows.
+        ValueError: ``z`` is not a matrix, or ``a`` does not have one offset for each of its rows.
     """
     if z.dim() != 2:
         raise ValueError(f"hyperplane_logits: z must be a matrix (K, n), got the shape {tuple(z.shape)}.")

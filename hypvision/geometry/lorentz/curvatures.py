@@ -24,8 +24,8 @@ def max_distance(c: Curvature, largest: float = 2000.0) -> float | Tensor:
     :math:`k = 1 / c`). A point at that radius has the time coordinate :math:`\sqrt c\, t`.
 
     Where ``c * largest`` is below 20, for ``c < 0.01`` by default, it counts as 20: the published limit would fall with
-    the curvature to 0 at ``c = 1 / largest``, and space that is nearly flat has most room. There the limit is 3.69
-    radii of curvature, ``3.69 / sqrt(c)``.
+    the curvature, to 0 at ``c = 1 / largest``, although it should grow as the space becomes flatter. There the limit is
+    3.69 radii of curvature, ``3.69 / sqrt(c)``.
     """
     root = _root(c)
     x = c * largest

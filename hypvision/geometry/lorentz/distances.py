@@ -48,8 +48,8 @@ def cdist(x: Tensor, y: Tensor, c: Curvature, dtype: torch.dtype | None = None) 
 
     Rounding leaves an absolute error of some ``eps (cosh(r_x) cosh(r_y) - 1)`` in ``q``. Pairs for which that is more
     than 1e-4 of ``q`` are computed once more by :func:`dist`; the diagonal of ``cdist(x, x)`` is 0, or not a number
-    where the point is not. Compilers and ``torch.func`` get that and the product: there points 0.01 apart at a radius
-    of 3 are wrong by 10 % in float32.
+    where the point is not. Compilers and ``torch.func`` use only the product, without this correction: the distance of
+    points 0.01 apart at a radius of 3 is then wrong by 10 % in float32.
 
     Args:
         x: points ``(..., N, n + 1)``.
@@ -114,7 +114,8 @@ def _right(space: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _close(h: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, ...] | None:
-    """Where halves ``(..., N, M)`` of squared chords are round-off to too large a part, from ``u``; None if nowhere."""
+    """The places where halves ``(..., N, M)`` of squared chords consist of rounding errors to too large a part, from
+    ``u``; None if there are none."""
     error = _ROUGH * torch.finfo(h.dtype).eps
     if h.device.type == "cpu" and h.amin().item() >= error * ((1 + x.amax().item()) * (1 + y.amax().item()) - 1):
         return None

@@ -1,4 +1,4 @@
-"""What the functions of the Lorentz model share: caps, points put together, projections."""
+"""Helpers of the functions of the Lorentz model: caps, points from time and space parts, projections."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _largest(v: Tensor) -> Tensor:
 def _overflowing(v: Tensor, over: Tensor) -> Tensor:
     """Largest absolute coordinate in the rows ``over``, whose squares overflow, and 1 in others; no gradient.
 
-    Not a number where the row is infinite itself: no factor brings that back.
+    NaN for rows with an infinite coordinate, which no factor can scale back.
     """
     largest = torch.where(over, _largest(v), 1.0)
     return largest.masked_fill(largest == math.inf, math.nan)
@@ -164,7 +164,7 @@ def _perpendicular(v: Tensor, x: Tensor, where: Tensor) -> Tensor:
 
 
 def _move(qx: Tensor, radial: Tensor, ahead: Tensor, perp: Tensor, chord: Tensor) -> Tensor:
-    """Coefficient of ``x / |x|`` where one arrives from ``x`` (away from the origin).
+    """Coefficient of ``x / |x|`` of the point that is reached from ``x``, in the direction away from the origin.
 
     Args:
         qx: squared norm of the space part, in units of the radius of curvature.

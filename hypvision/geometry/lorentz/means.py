@@ -98,7 +98,7 @@ def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
         Points ``(..., M, n + 1)``.
 
     Raises:
-        ValueError: a row of weights has not one for each point.
+        ValueError: a row of weights does not have one weight for each point.
     """
     one_each("weighted_centroids", "weights", weights, x.shape[-2])
     weights, _ = _normalised(weights, -1)  # squares of the sums must not overflow
@@ -134,7 +134,7 @@ def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, s
     """Weighted Frechet mean: the minimiser of the weighted sum of squared geodesic distances.
 
     Newton's method from the centroid, with the Hessian in closed form and steps no longer than 2 radii of curvature: 3
-    steps for points at a distance of 1, about 10 at 30. The last two steps alone are differentiated, which gives the
+    steps for points at a distance of 1, about 10 at 30. Only the last two steps are differentiated, which gives the
     exact (implicit) first and second derivatives.
 
     Args:
@@ -158,7 +158,7 @@ def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, s
     weights, _ = _normalised(weights, -1)
     with torch.no_grad():
         mean = centroid(x, weights, c)
-        ask = not plain(mean)  # whether Python can read the values of the tensor
+        ask = not plain(mean)  # whether the values of the tensor can be read by Python
         for _ in range((steps if ask else min(steps, 8)) - 1):
             step = _newton(mean, x, weights, c)
             mean = boost(mean, _expmap0(step, c), c)

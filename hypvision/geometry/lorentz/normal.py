@@ -33,7 +33,7 @@ def wrapped_normal(
     ``mean`` ``(..., n + 1)`` and mapped. Differentiable with respect to ``mean`` and ``std``.
 
     Raises:
-        ValueError: ``std`` is a number that is not positive, or has not one for each dimension.
+        ValueError: ``std`` is a number that is not positive, or a tensor without one value for each dimension.
     """
     _check_std("wrapped_normal", std, mean.shape[-1] - 1)
     shape = (*size, *mean.shape[:-1], mean.shape[-1] - 1)

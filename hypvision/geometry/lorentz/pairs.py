@@ -1,4 +1,5 @@
-r"""What two points of the hyperboloid are to each other: one plain form, and one careful form for points far out.
+r"""Differences of two points of the hyperboloid: a plain form in float64, and an accurate form for points far from the
+origin.
 
 Both give the squared chord :math:`q = \langle x - y, x - y\rangle_L`, in units of the radius of curvature, without the
 difference of time coordinates that cancels. :class:`NearPair` takes plain formulas in float64, :class:`Pair` half-angle
@@ -34,7 +35,7 @@ _REACH = 2 * math.sinh(8.0) ** 2
 
 
 class NearPair:
-    """Two broadcasting float32 points within that reach, and what they are to each other, in float64.
+    """Two broadcasting float32 points within that radius, and their differences in float64.
 
     Vectors have all ``n + 1`` coordinates, the first of which is 0: rows without gaps are read faster. They keep the
     unit of the arguments; numbers ``(..., 1)`` are in units of the radius of curvature.
@@ -61,7 +62,7 @@ def space_of(x: Tensor) -> Tensor:
 
 
 def _float32_on_cpu(x: Tensor, y: Tensor) -> bool:
-    """Whether to look how far out points are: compilers know no numbers, and for a GPU the host would wait."""
+    """Whether the radii of points may be read: a compiler has no values, and on a GPU the host would wait for them."""
     return x.dtype == y.dtype == torch.float32 and x.device.type == "cpu" and has_float64(x) and not plain(x)
 
 
@@ -142,7 +143,7 @@ def far_pair(x: Tensor, y: Tensor, c: Curvature) -> Pair:
 
 
 class Pair:
-    """Two broadcasting points ``x``, ``y`` (space parts, capped) and what they are to each other.
+    """Two broadcasting points ``x``, ``y`` (space parts, capped) and their differences.
 
     With radii ``r_x, r_y`` and the angle ``theta`` at the origin, ``A = sinh((r_y - r_x) / 2)`` and
     ``B^2 = sinh(r_x) sinh(r_y) sin^2(theta / 2)``; the squared chord is ``q = 4 (A^2 + B^2)``. Vectors keep the unit of

@@ -45,12 +45,12 @@ from .points import _from_space
 
 @stable("x", "u")
 def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    """Exponential map: where one arrives from ``x`` with the velocity ``u`` after unit time.
+    """Exponential map: the point that the geodesic from ``x`` with the velocity ``u`` reaches after unit time.
 
     Args:
         x: points ``(..., n + 1)``.
-        u: tangent vectors at ``x``, ``(..., n + 1)``; only their space part is read. Longer than 43 (355 in float64) in
-            units of the radius of curvature they count as that long.
+        u: tangent vectors at ``x``, ``(..., n + 1)``; only their space part is read. Vectors longer than 43 (355 in
+            float64) radii of curvature are shortened to that length.
         c: curvature.
     """
     return _expmap(x, u, c)
@@ -196,7 +196,7 @@ def _near_points(x: Tensor, v: Tensor, c: Curvature) -> Tensor | None:
 
 
 def _projected(point: Tensor, v: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
-    """The projection, and how much of the point, whose time it makes positive, it adds to ``v``."""
+    """The projection, and the multiple of the point that it adds to ``v``; the time of the point is made positive."""
     amount = _times((point * v).sum(-1, keepdim=True), c)
     point[..., :1].neg_()
     return torch.addcmul(v, amount, point), amount
@@ -278,8 +278,8 @@ def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Parallel transport of tangent vectors ``v`` from ``x`` to ``y`` along the geodesic, all ``(..., n + 1)``.
 
-    For points far out in float64 inside, where the device has it: what two large parts of the vector leave of each
-    other must keep its digits.
+    Points far from the origin are computed in float64, if the device has it: the length is the small difference of two
+    large parts of the vector.
     """
     return _transp(x, y, v, c)
 

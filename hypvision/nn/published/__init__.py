@@ -1,4 +1,4 @@
-"""Layers of published code bases that no model here uses, for building and loading networks of one's own.
+"""Layers of published code bases that no model of this package uses, to build and load your own networks.
 
 :mod:`hypvision.nn` has the layers of the models. Here are those of HyperbolicCV, fully-hyperbolic-nn, HyperCore, FGG,
 geoopt, hyptorch, HNN++ and HypLL beside them, with the same conventions; :func:`layer_state` loads weights of single

@@ -9,7 +9,7 @@ class GyroLorentzBatchNorm2d(LorentzBatchNorm2d):
     """Gyrogroup batch normalisation (GyroLBN): radii are multiplied by ``exp(gamma) / sqrt(var + eps)``.
 
     The mean is the centroid over all pixels, the variance the mean *squared* distance, and ``gamma`` starts at 0.
-    Otherwise as :class:`LorentzBatchNorm2d`, but radii have no limit below that of the dtype by default.
+    Otherwise this layer equals :class:`LorentzBatchNorm2d`, but by default radii are limited by the dtype only.
     """
 
     gyro = joint = True

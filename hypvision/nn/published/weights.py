@@ -20,7 +20,7 @@
 ======================= ==============================================================================================
 
 hyptorch adds the bias of a linear layer as if ``c`` were 1, whatever it is; ours with ``c``. Where that is not 1 the
-two agree without a bias alone: :func:`layer_state` warns.
+two agree only without a bias: :func:`layer_state` warns.
 
 Whole networks have converters of their own: :mod:`hypvision.zoo.convert`.
 """
@@ -303,8 +303,7 @@ def layer_state(layer: nn.Module, published: Mapping[str, Tensor], library: str)
         library: ``"hyperboliccv"``, ``"lhier"``, ``"fully-hyperbolic-nn"``, ``"hypercore"``, ``"fgg"``,
             ``"geoopt"``, ``"hyptorch"``, ``"hnn++"`` or ``"hypll"``.
 
-    Returns:
-        What ``layer.load_state_dict`` takes; a learned curvature of the layer keeps its value.
+    Returns: The state dict for ``layer.load_state_dict``; a learned curvature of the layer keeps its value.
     """
     if library not in LAYOUTS:
         raise HypvisionError(f"There is no layout '{library}'. Known: {', '.join(LAYOUTS)}.")

@@ -38,6 +38,7 @@ from hypvision.data.annotations import (
     some,
     whole_size,
 )
+from hypvision.data.folders import Listing
 from hypvision.data.taxonomy import TAXONOMY
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean
@@ -56,11 +57,11 @@ _ADVICE = "Expected: COCO's format (see docs/data.md). Correct the file."
 
 
 class CheckedCOCO(COCO):
-    """An annotation file of COCO's format; mistakes in it are told before they become wrong labels.
+    """An annotation file in COCO's format, which raises an error for mistakes that would lead to wrong labels.
 
-    mmdet itself drops annotations of unknown categories without a word, and numbers the classes wrongly where a
-    category is missing. Boxes without ``area`` or ``iscrowd``, which many tools leave out, get those of a plain box.
-    Boxes that are none (without size, outside the image) are no truth.
+    mmdet itself silently drops annotations of unknown categories, and numbers the classes wrongly if a category is
+    missing. Boxes without ``area`` or ``iscrowd``, which many tools leave out, get those of a plain box. Invalid boxes
+    (without size, outside the image) are left out of the ground truth.
 
     Args:
         annotation_file: path of the JSON file.
@@ -68,8 +69,8 @@ class CheckedCOCO(COCO):
         masks: whether the masks are needed, too.
 
     Raises:
-        HypvisionError: it is damaged, not of COCO's format, or refers to images or categories that it does not have; a
-            box or a mask is none.
+        HypvisionError: the file is damaged, not in COCO's format, or refers to images or categories that it does not
+            list; or a box or a mask is invalid.
     """
 
     def __init__(self, annotation_file: str | None = None, usage: Usage | None = None, masks: bool = False):
@@ -86,7 +87,9 @@ class CheckedCOCO(COCO):
     def _check_content(self, usage: Usage) -> None:
         content, images = self.dataset, images_by_id(self.dataset, str(self.place), usage)
         named = ((item["id"], item["name"]) for item in content["categories"])
-        categories = check_classes(named, f"The annotation file '{self.place}'", "Correct its categories.", twins=True)
+        categories = check_classes(
+            named, f"The annotation file '{self.place}'", "Correct its categories.", shared_names=True
+        )
         check, boxes, seen = BoxCheck(usage, "[left, top, width, height]"), [], set()
         for number, item in enumerate(content["annotations"]):
             where = f"In '{self.place}', annotation {item['id']} (annotations[{number}])"
@@ -97,9 +100,11 @@ class CheckedCOCO(COCO):
                     f"({known}{', ...' if len(categories) > 10 else ''}). Correct the number, or add the category."
                 )
             if item["image_id"] not in images:
-                raise HypvisionError(f"{where} has the image_id {item['image_id']}, which the file has not. {_ADVICE}")
+                raise HypvisionError(
+                    f"{where} has the image_id {item['image_id']}, which the file does not list. {_ADVICE}"
+                )
             if item["id"] in seen or not is_number(item["id"]):
-                wrong = "that an earlier one has too" if item["id"] in seen else "that is no number"
+                wrong = "that an earlier one has too" if item["id"] in seen else "that is not a number"
                 raise HypvisionError(f"{where} has an id {wrong}. Give each its own number.")
             seen.add(item["id"])
             image = images[item["image_id"]]
@@ -126,11 +131,7 @@ class CheckedCOCO(COCO):
                 item["id"] = int(max(seen)) + 1
 
     def check_masks(self) -> None:
-        """Check the masks of all objects.
-
-        Raises:
-            HypvisionError: one is missing or is none.
-        """
+        """Check the masks of all objects."""
         images = {item["id"]: item for item in self.dataset["images"]}
         items = self.dataset["annotations"]
         if items and not any(item.get("segmentation") for item in items):
@@ -147,7 +148,8 @@ class CheckedCOCO(COCO):
         refuse_masks(faults, str(self.place))
 
     def get_cat_ids(self, cat_names: Sequence[str] = (), sup_names: Sequence[str] = (), cat_ids: Any = ()) -> list[int]:
-        """As COCO's, but in the order of the names, which mmdet numbers what it finds by; the file's may be another."""
+        """The ids of the categories in the order of the names, which mmdet uses for its labels; the order in the file
+        may differ."""
         if not cat_names:
             return super().get_cat_ids(cat_names, list(sup_names), list(cat_ids))
         check_names(cat_names)
@@ -160,7 +162,7 @@ class CheckedCOCO(COCO):
         return [numbers[name] for name in cat_names]
 
     def loadRes(self, resFile: Any) -> COCO:
-        """As COCO's, but no detection at all is a result, too: of it mmdet would give no metrics."""
+        """Load results as COCO does, but accept an empty list, for which mmdet would give no metrics."""
         if not isinstance(resFile, list) or resFile:
             return super().loadRes(resFile)
         _logger.warning(
@@ -182,7 +184,7 @@ def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str
         needed: the lists that it must have, and the keys of their entries.
 
     Raises:
-        HypvisionError: it is damaged, or lacks one.
+        HypvisionError: the file is damaged, or lacks a list or a key.
     """
     try:
         content = read_json(path)
@@ -215,7 +217,7 @@ def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, 
     """The images of a file; those that are listed twice count once.
 
     Raises:
-        HypvisionError: an image has no name or no size, or two have one id.
+        HypvisionError: an image has no name or no size, or two images have the same id.
     """
     found: dict[Any, dict] = {}
     for number, item in enumerate(content["images"]):
@@ -248,10 +250,10 @@ coco_metric.COCO = CheckedCOCO
 
 
 class CountedDataset(BaseDetDataset):
-    """What is the same in all formats: what is left out is counted, in ``usage``.
+    """Common base of all formats; ``usage`` counts the items that are left out.
 
     Args:
-        ignored: names of objects in the files that shall count for nothing; ``"others"``: all that are no classes.
+        ignored: names of objects in the files to ignore; ``"others"``: all that are not among the classes.
     """
 
     OBJECTS = "boxes"
@@ -261,18 +263,14 @@ class CountedDataset(BaseDetDataset):
         super().__init__(*args, **kwargs)
 
     def full_init(self) -> None:
-        """As mmdet's.
-
-        Raises:
-            HypvisionError: nothing is left to learn from, or images of a test are missing.
-        """
+        """As mmdet's, but it is an error if nothing is left to learn from, or images of a test are missing."""
         if not self._fully_initialized:
             check_names(self.metainfo.get("classes"))
             self.usage = Usage(self.ann_file)
             super().full_init()
 
     def filter_data(self) -> list[dict]:
-        """As mmdet's, and counts what it leaves out."""
+        """The images after mmdet's filter; counts those that it leaves out."""
         found = self._on_disk()
         self.data_list = found
         kept = self._filtered()
@@ -302,23 +300,17 @@ class CountedDataset(BaseDetDataset):
 
     @staticmethod
     def _labels(item: dict) -> list[int]:
-        """Of the objects of an image that are learned from; a segment of which is no box."""
+        """The labels of the objects of an image that are used in training; objects without a box are skipped."""
         objects = item.get("instances") or ()
         return [item["bbox_label"] for item in objects if "bbox_label" in item and not item.get("ignore_flag")]
 
     def _on_disk(self) -> list[dict]:
-        """The images that exist; those of a store elsewhere, and those that no pipeline reads, are not looked for."""
+        """The images that exist; images in a remote store, and images that no pipeline reads, are not checked."""
         read = any(isinstance(step, LoadImageFromFile) for step in self.pipeline.transforms)
         if self.backend_args or not read:
             return self.data_list
-        folders: dict[str, set[str]] = {}
-        found: list[dict] = []
-        missing: list[dict] = []
-        for item in self.data_list:
-            folder, name = os.path.split(item["img_path"])
-            if folder not in folders:
-                folders[folder] = set(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else set()
-            (found if name in folders[folder] else missing).append(item)
+        there = Listing()
+        missing = [item for item in self.data_list if item["img_path"] not in there]
         for item in missing:
             self.usage.leave_out("images", "missing on disk", item["img_path"])
         if missing and self.test_mode:
@@ -326,7 +318,7 @@ class CountedDataset(BaseDetDataset):
                 f"{len(missing)} of the {len(self.data_list)} images of '{self.ann_file}' do not exist, the first is "
                 f"'{missing[0]['img_path']}'. Put them there, correct data_prefix, or take them out of the file."
             )
-        return found
+        return [item for item in self.data_list if item["img_path"] in there]
 
 
 @DATASETS.register_module(name="CocoDataset", force=True)
@@ -334,10 +326,10 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
     """mmdet's CocoDataset, read by :class:`CheckedCOCO`.
 
     Args:
-        ignored: names of categories in the file that shall count for nothing; ``"others"``: all that are no classes.
+        ignored: names of categories in the file to ignore; ``"others"``: all that are not among the classes.
 
     Raises:
-        HypvisionError: as :class:`CheckedCOCO`; the categories of the file are not the classes of the config.
+        HypvisionError: as for :class:`CheckedCOCO`; or the categories of the file are not the classes of the config.
     """
 
     def load_data_list(self) -> list[dict]:
@@ -369,14 +361,14 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
 class CheckedVOCDataset(CountedDataset, XMLDataset):
     """Images with boxes as VOC's XML, ``JPEGImages/NAME.*`` and ``Annotations/NAME.xml``, the names in a list.
 
-    mmdet's own leaves out objects of other classes without a word, and takes every image for a ``.jpg``.
+    mmdet's own class silently leaves out objects of other classes, and expects every image to be a ``.jpg``.
 
     Args:
-        ignored: names of objects that shall count for nothing; ``"others"``: all that are no classes.
+        ignored: names of objects to ignore; ``"others"``: all that are not among the classes.
         metainfo: ``dict(classes=(...))``; the other arguments are those of mmdet's XMLDataset.
 
     Raises:
-        HypvisionError: an annotation that is missing or damaged, an object of another class, a box that is none.
+        HypvisionError: an annotation is missing or damaged, an object has an unknown class, or a box is invalid.
     """
 
     def load_data_list(self) -> list[dict]:
@@ -394,7 +386,7 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
         return found
 
     def parse_data_info(self, img_info: dict[str, Any]) -> dict[str, Any]:
-        """What stands in one file: ``img_path``, ``height``, ``width``, ``instances``."""
+        """The content of one file: ``img_path``, ``height``, ``width``, ``instances``."""
         path, folder = img_info["xml_path"], Path(self.sub_data_root, self.img_subdir)
         try:
             root = ElementTree.parse(path).getroot()
@@ -425,9 +417,10 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
                 self.usage.leave_out("boxes", "of ignored classes", name)
                 return {}
             raise HypvisionError(
-                f"The annotation '{path}' has an object '{name}', which is no class of the data set."
-                f"{did_you_mean(name, self.cat2label)} Classes: {some(list(self.cat2label))}. Name your classes, in "
-                "any order, as metainfo=dict(classes=(...)) of the data set in the config, or what shall not count as "
+                f"The annotation '{path}' has an object '{name}', which is not a class of the data "
+                f"set.{did_you_mean(name, self.cat2label)} Classes: {some(list(self.cat2label))}. Name your classes, "
+                "in any order, as metainfo=dict(classes=(...)) of the data set in the config, or what shall not count "
+                "as "
                 'ignored=(...), or ignored="others".'
             )
         sides = [_number(item.findtext(f"bndbox/{side}", "")) for side in ("xmin", "ymin", "xmax", "ymax")]
@@ -450,11 +443,7 @@ class _StockDataset(CountedDataset):
     """A format of mmdet that is read by mmdet's own code."""
 
     def load_data_list(self) -> list[dict]:
-        """As mmdet's.
-
-        Raises:
-            HypvisionError: the file is not of the format.
-        """
+        """As mmdet's."""
         try:
             return super().load_data_list()
         except (AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError) as error:
@@ -488,7 +477,7 @@ class _OpenImages(_StockDataset):
 
 
 def _checked_base(stock: type) -> type:
-    """Of mmdet's further formats: what goes before one of them."""
+    """A base class that goes before a class of mmdet's for one of its further formats."""
     if issubclass(stock, OpenImagesDataset):
         return _OpenImages
     if issubclass(stock, CocoPanopticDataset):

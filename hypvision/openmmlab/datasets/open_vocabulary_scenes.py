@@ -15,16 +15,12 @@ from mmdet.structures.mask import BitmapMasks
 
 from hypvision.checks import one_of
 from hypvision.data.usage import Usage
-from hypvision.openmmlab.datasets.open_vocabulary_shapes import BASE, CLASSES, GROUND, NOVEL, _scene
+from hypvision.openmmlab.datasets.open_vocabulary_shapes import BASE, CLASSES, GROUND, NOVEL, drawn_scene
 from hypvision.viz.palette import palette
 
 
 def scene_classes(level: str = "shape", which: str = "all", ground: bool = False) -> tuple[str, ...]:
-    """Names of the drawn objects; ``which="base"`` without those held out, ``"novel"`` only those; the ground last.
-
-    Raises:
-        HypvisionError: an unknown level or choice.
-    """
+    """Names of the drawn objects; ``which="base"`` without those held out, ``"novel"`` only those; the ground last."""
     choices = dict(all=CLASSES, base=BASE, novel=NOVEL)
     one_of(CLASSES, level=level)
     one_of(choices, which=which)
@@ -68,14 +64,12 @@ class OpenVocabScenesDataset(BaseDetDataset):
         return [dict(img_id=i, img_path=f"{self.split}_{i:06d}.png") for i in range(self.length)]
 
     def filter_data(self) -> list[dict]:
-        """All of them; whether a scene has objects is known when it is drawn."""
+        """All scenes: whether a scene has objects is known only when it is drawn."""
         return self.data_list
 
     def prepare_data(self, idx: int) -> Any:
         """A scene through the pipeline, which begins after loading; None (take another) if nothing has a label."""
-        scene = _scene(idx, self.split, self.size)
-        image = np.ascontiguousarray(np.asarray(scene.image)[..., ::-1])  # mmdet's pipelines take BGR
-        names = [item.shape if self.level == "shape" else f"{item.colour} {item.shape}" for item in scene.objects]
+        scene, names, read = drawn_scene(self, idx)
         found = [
             (self._number[name], item.box, scene.instances == number, number + 1)
             for number, (name, item) in enumerate(zip(names, scene.objects), start=1)
@@ -90,15 +84,13 @@ class OpenVocabScenesDataset(BaseDetDataset):
         ids = np.zeros(scene.instances.shape, dtype=np.int64)  # 0 means no label
         for _, _, mask, number in found:
             ids[mask] = number
-        size, path = image.shape[:2], f"{self.split}_{idx:06d}.png"
-        read = dict(img=image, img_id=idx, img_path=path, img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
         truth = dict(
             gt_bboxes=HorizontalBoxes(boxes),
             gt_bboxes_labels=np.array(labels, dtype=np.int64),
             gt_ignore_flags=np.zeros(len(found), dtype=bool),
-            gt_masks=BitmapMasks([mask.astype(np.uint8) for _, _, mask, _ in found], *image.shape[:2]),
+            gt_masks=BitmapMasks([mask.astype(np.uint8) for _, _, mask, _ in found], self.size, self.size),
             instances=[dict(bbox=box.tolist(), bbox_label=label, ignore_flag=0) for box, label in zip(boxes, labels)],
             panoptic_ids=ids,
             segments_info=[dict(id=number, category=label, iscrowd=0) for label, _, _, number in found],
         )
-        return self.pipeline(read | truth)
+        return self.pipeline(dict(read, img_id=idx, scale_factor=(1.0, 1.0), **truth))

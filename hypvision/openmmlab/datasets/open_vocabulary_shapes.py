@@ -37,6 +37,16 @@ def _scene(index: int, split: str, size: int) -> Scene:
     return make_scene(index, split, size)
 
 
+def drawn_scene(data: Any, index: int) -> tuple[Scene, list[str], dict[str, Any]]:
+    """A scene of a data set with ``split``, ``size`` and ``level``, the class names of its objects, and what loading
+    transforms of mmseg and mmdet would have set."""
+    scene = _scene(index, data.split, data.size)
+    image = np.ascontiguousarray(np.asarray(scene.image)[..., ::-1])  # their pipelines take BGR
+    names = [item.shape if data.level == "shape" else f"{item.colour} {item.shape}" for item in scene.objects]
+    path, size = f"{data.split}_{index:06d}.png", image.shape[:2]
+    return scene, names, dict(img=image, img_path=path, img_shape=size, ori_shape=size)
+
+
 @DATASETS.register_module()
 class ColourShapeDataset(BaseSegDataset):
     """Scenes drawn on the spot; nothing is read from disk.
@@ -72,12 +82,7 @@ class ColourShapeDataset(BaseSegDataset):
 
     def prepare_data(self, idx: int) -> Any:
         """A scene through the pipeline, which begins after loading."""
-        scene = _scene(idx, self.split, self.size)
-        image = np.ascontiguousarray(np.asarray(scene.image)[..., ::-1])  # mmseg's pipelines take BGR
-        names = [item.shape if self.level == "shape" else f"{item.colour} {item.shape}" for item in scene.objects]
+        scene, names, read = drawn_scene(self, idx)
         labels = [0] + [self._number.get(name, 255) for name in names]
-        size, path = image.shape[:2], f"{self.split}_{idx:06d}.png"
         truth = dict(gt_seg_map=np.array(labels, dtype=np.uint8)[scene.instances], seg_fields=["gt_seg_map"])
-        return self.pipeline(
-            dict(img=image, img_path=path, img_shape=size, ori_shape=size, reduce_zero_label=False, **truth)
-        )
+        return self.pipeline(dict(read, reduce_zero_label=False, **truth))

@@ -85,7 +85,7 @@ def _colours(self: Any) -> dict[str, Any] | None:
 
 
 def _is_default(self: Any, option: str) -> bool:
-    """Whether an option has the value that the class gives it."""
+    """Whether an option has the default value of its class."""
     for cls in type(self).__mro__:
         init = vars(cls).get("__init__")
         if init is not None and option in (known := inspect.signature(init).parameters):
@@ -94,8 +94,8 @@ def _is_default(self: Any, option: str) -> bool:
 
 
 def _load_pairs(self: Any) -> list[dict[str, Any]]:
-    """As in mmseg, but images are found whatever the case of their suffix, and with the suffixes of other formats where
-    none was given."""
+    """List the images as mmseg does, but ignore the case of suffixes, and accept all image formats if no suffix is
+    given."""
     if self.backend_args:  # the files are in a remote store
         return _load_data_list(self)
     images, maps = (self.data_prefix.get(key) for key in ("img_path", "seg_map_path"))
@@ -135,7 +135,8 @@ BaseSegDataset.full_init = _full_init_counted
 class LoadLabelMap(LoadAnnotations):
     """Label maps as :func:`~hypvision.data.label_maps.labels_of` reads them.
 
-    mmseg's own cuts numbers to 8 bits. It reads where the config asks for tifffile, or for files of a store.
+    mmseg's own cuts numbers to 8 bits. mmseg's own reader is used if the config asks for tifffile, or for files in a
+    remote store.
     """
 
     last_is_ignored = True

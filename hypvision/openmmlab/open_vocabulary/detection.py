@@ -52,9 +52,6 @@ class HyperCLIPDetector(Vocabulary, TwoStageDetector):
         rpn_head, roi_head, train_cfg, test_cfg: as in mmdet's two-stage detectors.
         data_preprocessor: options of mmdet's ``DetDataPreprocessor``; the normalisation is CLIP's.
         options: class lists, ``backbone`` and more: see :meth:`.Vocabulary.build_detector`.
-
-    Raises:
-        HypvisionError: options that do not go together.
     """
 
     def __init__(
@@ -109,7 +106,7 @@ class OpenVocabBBoxHead(ConvFCBBoxHead):
         self.background_weight = background_weight
 
     def get_targets(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
-        """As in mmdet, regions of the background weighted."""
+        """mmdet's targets, with a weight for background regions."""
         labels, weights, *boxes = super().get_targets(*args, **kwargs)
         return (labels, torch.where(labels == self.num_classes, weights * self.background_weight, weights), *boxes)
 
@@ -152,7 +149,7 @@ class OpenVocabRoIHead(StandardRoIHead):
         return dict(cls_score=scores, bbox_pred=boxes, bbox_feats=features)
 
     def bbox_loss(self, x: OpenVocabMaps, sampling_results: list) -> dict[str, Any]:
-        """As in mmdet, and CLIP's classification of the regions with an object."""
+        """mmdet's losses, and the loss of CLIP's classification of the regions with an object."""
         results = super().bbox_loss(x, sampling_results)
         if x.trains_clip:
             rois = bbox2roi([result.pos_priors for result in sampling_results])
@@ -178,7 +175,7 @@ class OpenVocabRoIHead(StandardRoIHead):
         """Boxes with fused scores; CLIP looks at the refined boxes.
 
         Raises:
-            HypvisionError: features that are not finite; names the image.
+            HypvisionError: features are not finite; the message names the image.
         """
         x.check(batch_img_metas)
         proposals = [result.bboxes for result in rpn_results_list]
@@ -217,7 +214,7 @@ class OpenVocabCocoDataset(CheckedCocoDataset):
         kwargs: of mmdet's ``CocoDataset``.
 
     Raises:
-        HypvisionError: an empty list, a name that is there twice, or one that the file (or the list) has not.
+        HypvisionError: the list is empty, has a name twice, or has a name that the file (or the list) lacks.
     """
 
     def __init__(
@@ -253,11 +250,7 @@ class OpenVocabCocoMetric(CheckedCocoMetric):
         self.groups = groups
 
     def compute_metrics(self, results: list) -> dict[str, float]:
-        """``AP50``, ``AP``, ``AP50_GROUP``; with ``metric=["bbox", "segm"]`` those of masks as ``segm_...``.
-
-        Raises:
-            HypvisionError: a group has a class that the data set has not.
-        """
+        """``AP50``, ``AP``, ``AP50_GROUP``; with ``metric=["bbox", "segm"]`` those of masks as ``segm_...``."""
         names = list(self.dataset_meta["classes"])
         groups = groups_of(names, self.groups)
         truth, predictions = zip(*results) if results else ((), ())

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from hypvision.clip.classes import check_classes, load_classes
 from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks, region_logits
+from hypvision.data.masks import box_of
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.images import read_labels
@@ -80,7 +81,7 @@ def merge_segments(
         masks: (Q, H, W), from 0 to 1.
         is_thing: for each class, whether each mask is an object of its own; masks of stuff are joined.
         score_thr: masks below are dropped.
-        overlap_thr: so are those of which others take more than the rest of this share.
+        overlap_thr: a mask is also dropped if other masks cover so much of it that less than this share is left.
 
     Returns:
         int64 (H, W): class + 1000 * number of the object (0 for stuff); T where there is nothing.
@@ -112,8 +113,8 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
 
     With the trained head's probability p of a class given that there is one, and CLIP's w of the embeddings under the
     mask, the score is p^(1-a) w^a, made to sum to one, with ``a = alpha`` for classes seen in training and ``beta`` for
-    others. Whether there is anything is up to the head. Where CLIP trains, CLIP's classification of the true segments
-    adds ``loss_region``.
+    others. Only the head decides whether there is a segment. Where CLIP trains, CLIP's classification of the true
+    segments adds ``loss_region``.
 
     Args:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
@@ -125,9 +126,6 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         region_weight: of ``loss_region``.
         data_preprocessor: options of mmdet's ``DetDataPreprocessor``; the normalisation is CLIP's.
         options: class lists, ``backbone`` and more: see :meth:`.Vocabulary.build_detector`.
-
-    Raises:
-        HypvisionError: options that do not go together.
     """
 
     def __init__(
@@ -170,7 +168,7 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
             things: those of which every object is a segment of its own; None: all.
 
         Raises:
-            HypvisionError: an empty list, a name that is there twice, or a thing that is not in the list.
+            HypvisionError: the list is empty, has a name twice, or lacks one of the things.
         """
         names = load_classes(classes)
         found = names if things is None else load_classes(things) if things else ()
@@ -218,7 +216,7 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         """``pred_panoptic_seg.sem_seg`` (1, H, W): of :func:`merge_segments`; ``rescale`` to the original size.
 
         Raises:
-            HypvisionError: features, logits or masks that are not finite; names the image.
+            HypvisionError: features, logits or masks are not finite; the message names the image.
         """
         x = self.extract_feat(batch_inputs)
         logits, masks = self.panoptic_head.predict(x, batch_data_samples)
@@ -265,7 +263,8 @@ class OpenVocabPanopticDataset(CountedDataset):
         kwargs: of mmdet's ``BaseDetDataset``.
 
     Raises:
-        HypvisionError: a wrong list, or a file that is damaged or refers to categories or images that it has not.
+        HypvisionError: the list of classes is wrong, or the file is damaged or refers to categories or images that it
+            does not list.
     """
 
     OBJECTS = "segments"
@@ -290,7 +289,7 @@ class OpenVocabPanopticDataset(CountedDataset):
                 f"list has {len(names)} names. Give one for each category, in the order of the file."
             )
         given = [(item["id"], item["name"]) for item in content["categories"]]
-        check_classes(given, f"The annotation file '{self.ann_file}'", "Correct its categories.", twins=True)
+        check_classes(given, f"The annotation file '{self.ann_file}'", "Correct its categories.", shared_names=True)
         kept = held_out(names, self.out)
         things = [name for name, item in zip(names, content["categories"]) if item.get("isthing", 1) and name in kept]
         self._metainfo.update(classes=kept, thing_classes=tuple(things), palette=palette(1 + len(kept))[1:])
@@ -302,7 +301,7 @@ class OpenVocabPanopticDataset(CountedDataset):
             if item["image_id"] not in images:
                 raise HypvisionError(
                     f"In '{self.ann_file}', the segments of '{item['file_name']}' belong to the image_id "
-                    f"{item['image_id']}, which the file has not. Correct the file."
+                    f"{item['image_id']}, which is not in the file's list of images. Correct the file."
                 )
             where = f"In '{self.ann_file}', a segment of '{item['file_name']}'"
             segments = []
@@ -369,10 +368,7 @@ class LoadPanopticSegments:
             )
         segments = [s for s in results["segments_info"] if not s["iscrowd"] and (ids == s["id"]).any()]
         masks = [ids == segment["id"] for segment in segments]
-        boxes = np.zeros((len(masks), 4), dtype=np.float32)
-        for box, mask in zip(boxes, masks):
-            rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-            box[:] = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
+        boxes = np.array([box_of(mask) for mask in masks], dtype=np.float32).reshape(-1, 4)
         results.update(
             panoptic_ids=ids,
             gt_bboxes=HorizontalBoxes(boxes),
@@ -396,7 +392,8 @@ def panoptic_counts(
     """Matches of one image (Kirillov et al., CVPR 2019, "Panoptic Segmentation"; void and crowds as in COCO).
 
     Args:
-        predicted: numbers of predicted segments (H, W). labels: class of each; other numbers are no segment.
+        predicted: numbers of predicted segments (H, W). labels: class of each; pixels with other numbers belong to no
+            segment.
         truth: numbers of true segments (H, W), 0 for void. segments: ``id``, ``category`` and ``iscrowd`` of each.
         count: number of classes.
 
@@ -456,11 +453,7 @@ class OpenVocabPanopticMetric(Metric):
         self.groups = groups
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Count matches of each image.
-
-        Raises:
-            HypvisionError: the samples lack the ground truth.
-        """
+        """Count matches of each image."""
         count = len(self.dataset_meta["classes"])
         for sample in data_samples:
             if "panoptic_ids" not in sample or "segments_info" not in sample:
@@ -479,11 +472,7 @@ class OpenVocabPanopticMetric(Metric):
             self.results.append(panoptic_counts(predicted, labels, truth, sample["segments_info"], count))
 
     def compute_metrics(self, results: list[np.ndarray]) -> dict[str, float]:
-        """PQ, SQ, RQ.
-
-        Raises:
-            HypvisionError: a group has a class that the data set has not.
-        """
+        """PQ, SQ, RQ."""
         names = list(self.dataset_meta["classes"])
         groups = groups_of(names, self.groups)
         if groups:

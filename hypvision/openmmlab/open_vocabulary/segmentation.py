@@ -70,9 +70,6 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
         background_from: at test, classes from this number on become this number (PAS-20b: 20).
         ignore_index: label of ignored pixels in training.
         options: those of :class:`~hypvision.clip.segmentation.segmenter.OpenVocabSegmenter`.
-
-    Raises:
-        HypvisionError: options that do not go together.
     """
 
     def __init__(
@@ -162,9 +159,6 @@ class OpenVocabSegDataset(BaseSegDataset):
         ignore_index: label of ignored pixels.
         ignore_classes: names whose pixels are ignored and which leave the list (held-out classes in training).
         palette: colour of each class, for ``rgb_masks`` (docs/own-data.md).
-
-    Raises:
-        HypvisionError: no classes, no images, or none with a label map.
     """
 
     def __init__(
@@ -202,7 +196,8 @@ class OpenVocabSegDataset(BaseSegDataset):
 class OpenVocabIoUMetric(LabelMapIoUMetric):
     """mIoU as detectron2 reports it: over the classes that occur in the ground truth.
 
-    mmseg's own counts a class that is predicted but never there as 0, which lowers the mean of long lists strongly.
+    mmseg's own metric counts a class that is predicted but never occurs as 0, which lowers the mean of long class lists
+    strongly.
 
     Args:
         absent_classes: ``"ignore"``, or ``"zero"`` for mmseg's way.
@@ -224,7 +219,7 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
         self.absent_classes, self.groups = absent_classes, dict(groups or {})
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """As in mmseg, after a look at the labels."""
+        """The loss as in mmseg, after a check of the labels."""
         count = len(self.dataset_meta["classes"])
         for sample in data_samples:
             if not self.format_only:

@@ -24,7 +24,7 @@ from hypvision.errors import HypvisionError, require_finite
 
 
 class OpenVocabMaps(tuple):
-    """The maps of a pyramid, and what the heads need beside them.
+    """The maps of a pyramid, and the other inputs of the heads.
 
     Attributes:
         dense: dense CLIP embeddings (B, E, h, w).
@@ -32,7 +32,7 @@ class OpenVocabMaps(tuple):
         seen: bool (T,): which classes training knew.
         scale: patches of ``dense`` for a pixel.
         temperature: factor of the cosines that CLIP was trained with.
-        trains_clip: whether CLIP has something to learn.
+        trains_clip: whether any parameter of CLIP is trained.
     """
 
     dense: Tensor
@@ -45,9 +45,6 @@ class OpenVocabMaps(tuple):
     def check(self, metas: Sequence[Any], *more: Tensor) -> None:
         """Check the maps and other features of the images ``metas`` before detection, because later filters drop NaN
         and would return an image without detections.
-
-        Raises:
-            HypvisionError: there is something that is not finite; names the image.
         """
         for values in (self.dense, *self, *more):
             require_finite(values, lambda row: f"A feature of {_image(metas[row])}")
@@ -77,9 +74,6 @@ class Vocabulary(OpenVocabularyCLIP):
                 :func:`hypvision.clip.classes.load_classes` takes. None: those of the data
                 (:class:`DatasetClassesHook`).
             test_classes: those of the test labels; None: as before.
-
-        Raises:
-            HypvisionError: an empty list, or a name that is there twice.
         """
         self.fixed = dict(train=train_classes is not None, test=test_classes is not None)
         self.train_classes = () if train_classes is None else load_classes(train_classes)
@@ -89,10 +83,11 @@ class Vocabulary(OpenVocabularyCLIP):
     def set_test_classes(
         self, classes: str | Path | Sequence[str], things: str | Path | Sequence[str] | None = None
     ) -> None:
-        """Look for other classes from now on, known in training or not; the data's no longer count.
+        """Use these classes from now on, whether known in training or not, instead of those of the data.
 
         Raises:
-            HypvisionError: an empty list, a name that is there twice, or ``things``, which panoptic models alone take.
+            HypvisionError: the list is empty or has a name twice, or ``things`` are given, which only panoptic models
+                take.
         """
         if things is not None:
             raise HypvisionError(f"A {type(self).__name__} counts nothing: leave out --things.")
@@ -135,7 +130,7 @@ class Vocabulary(OpenVocabularyCLIP):
             backbone: config of a detection backbone; None: CLIP's image tower serves as one.
             neck: config of a neck; its ``in_channels`` are filled in where it stands on CLIP.
             hooks: numbers of CLIP's blocks that it is given; default: four, evenly spaced, the last one included.
-            checkpointing: less memory in training, more work.
+            checkpointing: recompute activations in the backward pass, which saves memory and costs time.
             options: ``adapter``, ``tune``, ``templates`` and ``synonyms`` of
                 :meth:`hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
         """
@@ -155,7 +150,7 @@ class Vocabulary(OpenVocabularyCLIP):
         self.neck = None if neck is None else registry.build(neck)
 
     def open_maps(self, images: Tensor) -> OpenVocabMaps:
-        """What the heads need of normalised images (B, 3, H, W), for the classes of training or of testing."""
+        """The inputs of the heads for normalised images (B, 3, H, W), with the classes of training or of testing."""
         dense, hooked, _ = encode_dense(self.clip, images, self.hooks, self.checkpointing)
         found = tuple(hooked) if self.backbone is None else self.backbone(images)
         names = self.train_classes if self.training else self.test_classes
@@ -176,7 +171,7 @@ def preprocessing(clip: CLIPBundle, options: Mapping[str, Any] | None) -> dict[s
     """Config of mmdet's ``DetDataPreprocessor`` with CLIP's normalisation, padding to whole patches, and ``options``.
 
     Raises:
-        HypvisionError: ``pad_size_divisor`` is no multiple of the patch.
+        HypvisionError: ``pad_size_divisor`` is not a multiple of the patch size.
     """
     patch = patch_size(clip.model)[0]
     found: dict[str, Any] = dict(
@@ -185,8 +180,8 @@ def preprocessing(clip: CLIPBundle, options: Mapping[str, Any] | None) -> dict[s
     found.update(options or {})
     if found["pad_size_divisor"] % patch:
         raise HypvisionError(
-            f"data_preprocessor.pad_size_divisor={found['pad_size_divisor']} is no multiple of CLIP's patch of {patch} "
-            f"pixels. Use {2 * patch}."
+            f"data_preprocessor.pad_size_divisor={found['pad_size_divisor']} is not a multiple of CLIP's patch of "
+            f"{patch} pixels. Use {2 * patch}."
         )
     return found
 
@@ -270,11 +265,7 @@ class TextRadiusHook(Hook):
 
 
 def groups_of(classes: Sequence[str], groups: Mapping[str, str | Path | Sequence[str]] | None) -> dict[str, list[int]]:
-    """Numbers of the classes of each group, e.g. of ``dict(base="coco48", novel=["cat"])``.
-
-    Raises:
-        HypvisionError: a group has a name that the class list has not.
-    """
+    """Numbers of the classes of each group, e.g. of ``dict(base="coco48", novel=["cat"])``."""
     found = {}
     for group, wanted in (groups or {}).items():
         names = load_classes(wanted)

@@ -410,7 +410,7 @@ def test_texts_are_encoded_once_in_evaluation(name):
 
 
 @pytest.mark.parametrize("name", ["deep-vision", "clip-adapter"])
-def test_texts_that_nothing_learned_reaches_are_encoded_once_in_training(name):
+def test_texts_that_do_not_depend_on_learned_weights_are_encoded_once_in_training(name):
     host = make(name).train()
     images = host_images(host)
     with mock.patch.object(module, "encode_text", wraps=module.encode_text) as encode:
@@ -561,7 +561,7 @@ def test_mistakes_are_explained():
     assert set(PROMPTED) < set(HOSTS)
 
 
-def test_a_cache_of_another_number_of_images_says_what_to_set():
+def test_a_cache_of_the_wrong_size_raises_an_error_with_the_remedy():
     host = build_host(bundle(), "tip-adapter", keys=8, classes=4)
     with pytest.raises(HypvisionError, match=r"8 images of 4.*images=3 of few_shot_config or keys=3"):
         host.fill(torch.randn(3, host.learner.keys.shape[1]), torch.tensor([0, 1, 2]))

@@ -240,7 +240,9 @@ def test_files_of_a_tip_adapter_are_found_by_their_names(tmp_path):
     with pytest.raises(HypvisionError, match="no checkpoint '.*values_9shots.pt'"):
         convert_file("tip-adapter", alone, tmp_path / "x.pth")
     torch.save(torch.eye(4), tmp_path / "values_9shots.pt")
-    with pytest.raises(HypvisionError, match=r"no cache of a Tip-Adapter: the shapes are \[\(64, 8\), \(4, 4\)\]"):
+    with pytest.raises(
+        HypvisionError, match=r"not the cache of a Tip-Adapter: their shapes are \[\(64, 8\), \(4, 4\)\]"
+    ):
         convert_file("tip-adapter", alone, tmp_path / "x.pth")
     # What the official files have no place for is told.
     host = build_host(bundle(), "tip-adapter", keys=8, classes=4, alpha=1.25, beta=4.5)

@@ -126,7 +126,7 @@ def test_embeddings_of_a_hyperboloid(tmp_path):
     [
         (dict(root=torch.zeros(4)), r"root \(4,\).* of the same d"),
         (dict(images=torch.ones(2, 4), root=torch.zeros(5)), r"images \(2, 4\)"),
-        (dict(c=torch.tensor(0.5)), "texts of .* are no points of a hyperboloid with c = .*0.5"),
+        (dict(c=torch.tensor(0.5)), "texts of .* are not points of a hyperboloid with c = .*0.5"),
         (dict(c=torch.tensor(-1.0)), "Expected: c > 0"),
         (dict(c=torch.ones(2)), "Expected: c > 0"),
         (dict(images=torch.ones(5), c=torch.ones(1)), r"images \(5,\)"),

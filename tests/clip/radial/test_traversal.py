@@ -79,7 +79,7 @@ def test_ways_between_two_images():
     assert torch.allclose(points, torch.stack([x, (x + y) / (x + y).norm(), y]), atol=1e-6)
 
 
-def test_the_walk_to_another_image_goes_by_what_lies_between():
+def test_the_walk_to_another_image_finds_what_lies_between():
     tangents = torch.tensor([[2.0, 0.0], [1.0, 1.0], [0.0, 2.0], [-2.0, -2.0]])
     images, space = lorentz.expmap0(tangents, 1.0), Hyperboloid(1.0)
     found = meru_traversal(images[0], images, ["a", "between", "b", "far"], space, 51, cones=False, end=images[2])

@@ -221,7 +221,7 @@ def test_whatever_trains_gets_a_gradient(options):
     assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
 
 
-def test_a_tuning_leaves_nothing_of_the_one_before():
+def test_a_second_tuning_replaces_the_first_one():
     model = clip_models.openai_clip()
     for mode in ("attention", "full"):
         set_tuning(model, mode)
@@ -316,7 +316,7 @@ def test_mistakes_are_explained(tmp_path):
     fails("give two numbers", build, hooks=(0,))
     fails("give two numbers", build, upsample=(0, 128))
     fails("synonyms must be one of 'first', 'mean'", build, synonyms="last")
-    fails("no multiple of the patch of 16 x 16 pixels. Use 64", build, resolution=70)
+    fails("not a multiple of the patch of 16 x 16 pixels. Use 64", build, resolution=70)
     fails("tune must be one of .*, got 'lora'", build, adapter=None, tune="lora")
     fails("trains with tune='adapter'", build, tune="full")
     fails("inference must be one of 'slide', 'whole'", build, inference="both")

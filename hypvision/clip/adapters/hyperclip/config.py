@@ -19,13 +19,14 @@ class HyperCLIPConfig(AdapterConfig):
         c_text, c_vision: curvatures (Sec. 4: 0.01 for both).
         projections: which of q, k, v, as a string (Sec. 3.3: all).
         text_layers, vision_layers: numbers of the adapted blocks from 0; None for all (Sec. 3.3).
-        shared: one block for all K of a projection (an option of the official code; it never uses it).
+        shared: use one block in place of all K blocks of a projection (an option of the official code that its configs
+            never use).
         form: ``"weight"``: rows of the weights (the official code); ``"feature"``: the tokens after ln_1 (Eq. 7 as it
             is worded; the weight form with S transposed, apart from the clip). Only the weight form can be merged.
         geometry: ``"hyperbolic"``, or ``"euclidean"``: the same without a clip (an ablation of ours).
-        mobius: False: plain matrix product on the ball (Table 7 as we read it), see
+        mobius: False: use the plain matrix product on the ball (our reading of Table 7), see
             :func:`hypvision.clip.adapters.hyperclip.layer.map_rows`.
-        official_text_curvature: c = 1 in the text tower, as the official code has it.
+        official_text_curvature: use c = 1 in the text tower, as the official code does.
         official_dense_only: the last image block is adapted on the dense path only, as in the official code.
         official_twelve_layers: adapt only the first 11 image blocks and the last, as the official code does at any
         depth.

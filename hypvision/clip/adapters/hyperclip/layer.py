@@ -1,8 +1,8 @@
 r"""The map of HyperCLIP: rows times a block-diagonal matrix on the Poincare ball, and its closed form.
 
-HyperCLIP (Peng et al., CVPR 2025) sends a vector :math:`w` to :math:`\log_0(S \otimes_c \exp_0(w))` with
-:math:`S = \mathrm{diag}(S_1, ..., S_K)`. The Moebius product is :math:`\exp_0 \circ S \circ \log_0`, so the curvature
-cancels and the map is linear, except where the official code clamps. With all its clamps it is, exactly,
+HyperCLIP (Peng et al., CVPR 2025) maps a vector :math:`w` to :math:`\log_0(S \otimes_c \exp_0(w))` with :math:`S =
+\mathrm{diag}(S_1, ..., S_K)`. The Moebius product is :math:`\exp_0 \circ S \circ \log_0`, so the curvature cancels and
+the map is linear, except where the official code clamps. With all its clamps it is, exactly,
 
 .. math:: w' = S w \cdot \min\left(1, \frac{A_0}{\sqrt c\,|w|}, \frac{A_1}{\sqrt c\,|S w|}\right),
           \quad A_0 = \mathrm{artanh}(1 - 10^{-5}), \; A_1 = \mathrm{artanh}(1 - 10^{-3}):
@@ -84,10 +84,11 @@ def _norm(x: Tensor, tiny: float) -> Tensor:
     return (x / largest).square().sum(-1, keepdim=True).clamp(min=1e-30).sqrt() * largest
 
 
-# The fast map of a packed projection -------------------------------------------------------------------------------
+# Fast map of a packed projection -------------------------------------------------------------------------------
 
 # On a CPU, blocks of at least this side are multiplied one by one: a batched product would first copy all weights and
-# gradients into another order, which costs as much as the products. Smaller blocks are too many for single calls.
+# gradients into another order, which costs as much as the products. Smaller blocks are multiplied together: there are
+# too many of them for one call each.
 SMALL = 32
 
 
@@ -234,10 +235,11 @@ class BlockMaps(nn.Module):
             return block_product(x.to(torch.promote_types(x.dtype, s.dtype)), s).to(x.dtype)
         return map_rows(x, s, self.c, self.config.mobius)
 
-    # Hooks on the module that owns the projection. They are methods, so that a copy of the module has its own.
+    # Hooks on the module that owns the projection. The hooks are methods, so that a copy of the module has its own
+    # hooks.
 
     def begin(self, owner: nn.Module, args: Any) -> None:
-        """Forward pre-hook: forget the last graph's result."""
+        """Forward pre-hook: drop the cached result of the last autograd graph."""
         self._running, self._live = True, None
 
     def end(self, owner: nn.Module, args: Any, output: Any) -> None:

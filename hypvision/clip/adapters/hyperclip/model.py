@@ -181,7 +181,7 @@ class HyperCLIP(Adapter):
 
 
 def clip_report(model: nn.Module) -> dict[str, dict[str, float]]:
-    """How far the rows are from the radius of the clip, inside which the map is exactly linear.
+    """Compare the lengths of rows with the radius of the clip; below this radius the map is exactly linear.
 
     Returns:
         For each adapted tower: ``largest_row`` (of the frozen weights), ``largest_mapped_row``, ``clip_radius``
@@ -229,7 +229,7 @@ _PARAMETRISED = {name: ".parametrizations.".join(name.rsplit(".", 1)) + ".origin
 
 
 def _base_names(block: nn.Module, state_dict: dict[str, Tensor], prefix: str, _: Any) -> None:
-    """After ``block.state_dict()``: give the frozen projection its name in the base model."""
+    """After ``block.state_dict()``: rename the frozen projection to its name in the base model."""
     for name, parametrised in _PARAMETRISED.items():
         if prefix + parametrised in state_dict:
             state_dict[prefix + name] = state_dict.pop(prefix + parametrised)

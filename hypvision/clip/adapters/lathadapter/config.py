@@ -21,7 +21,7 @@ def attributes_for(classes: int) -> int:
 
 @dataclass(frozen=True)
 class LatHAdapterConfig(AdapterConfig):
-    """The defaults are the paper's where it gives one, else ours ("here").
+    """The defaults are those of the paper. Where the paper gives none, the default is our choice, marked "here" below.
 
     Attributes:
         attributes: number N of attribute vectors; 0 or ``"auto"`` for :func:`attributes_for` of ``classes``.
@@ -34,11 +34,11 @@ class LatHAdapterConfig(AdapterConfig):
         neighbours: k of the mutual neighbours (3).
         draws: triplets of each anchor (here as HIER: 50).
         tau: temperature of the choice of ancestors (here as HIER's code: 0.1).
-        lca_score: of that choice: ``"distance"`` over tau (here, as HIER's code), or ``"exp"``, the exponential of the
-            negative distance without tau (as the paper writes it).
+        lca_score: the score of a candidate ancestor: ``"distance"``, its negative distance over tau (here, as in HIER's
+            code), or ``"exp"``, the exponential of its negative distance, without tau (as in the paper).
         degree: how negative cosines enter the degree of a node, which the paper leaves undefined: ``"abs"`` sums
             absolute values, ``"relu"`` sets negative cosines to 0 everywhere, ``"clamp"`` is the formula with a degree
-            of at least 1e-6 (here: abs). They agree where all cosines are positive.
+            of at least 1e-6 (here: abs). All three agree if all cosines are positive.
         feature_norm: ``"l2"``: unit vectors go into the ball; ``"none"``: features as they are, clipped (here: l2).
         clip_radius: of ``"none"`` (here as HIER: 2.3).
         riemannian: turn gradients in the ball into Riemannian ones, as HIER does (here: no).
@@ -47,13 +47,14 @@ class LatHAdapterConfig(AdapterConfig):
         start: attributes begin as ``"random"`` vectors of about unit length, or as ``"text"``: the mean class feature
             with some noise, once classes are known (here: random).
         renormalise: refined classes have unit length within the cosines (here: yes, as a cosine is defined).
-        hard: draw one ancestor by a straight-through Gumbel softmax (here as HIER: yes), or weight all by it.
+        hard: True: draw one ancestor by a straight-through Gumbel softmax (here, as in HIER); False: weight all
+            candidates by the softmax.
         detach: stop the gradient of the hierarchical losses at candidate ancestors (here: no).
         average: include attributes in PromptSRC's average over epochs (here: yes).
         refined_consistency: compute PromptSRC's consistency losses on refined class features (here: no).
         pseudo_labels: with a teacher, treat images of one predicted class as neighbours (here: yes).
-        teacher_loss: of the distances with a teacher: ``"kl"``, the divergence from its softmax, or ``"labels"``, the
-            cross-entropy with the class that it predicts (here: kl).
+        teacher_loss: the loss of the distances if there is a teacher: ``"kl"``, the divergence from its softmax, or
+            ``"labels"``, the cross-entropy with the class that it predicts (here: kl).
         hierarchy: False is an ablation with the refiner alone, without hierarchical losses and distances.
     """
 

@@ -102,12 +102,12 @@ class LatentHierarchy(nn.Module):
 
         Args:
             image: (B, d) features of images, of unit length with ``feature_norm="l2"``.
-            text: (C, d) features of classes, or (B, C, d), likewise.
+            text: (C, d) or (B, C, d) features of classes, likewise.
             scale: of the cosines, ``1 / tau``.
             labels: (B,); images of one class are neighbours.
-            losses: whether to compute them; default: in training mode.
-            triplets: of images and of attributes, instead of drawn ones.
-            gumbel: noise for both, see :func:`hypvision.losses.lca_triplet_loss`.
+            losses: whether to compute the losses; default: in training mode only.
+            triplets: the triplets of images and of attributes to use; default: they are drawn.
+            gumbel: Gumbel noise for both losses, see :func:`hypvision.losses.lca_triplet_loss`.
             generator: of the random numbers.
         """
         with exact(image.device):

@@ -177,7 +177,7 @@ def test_a_trained_file_converts_to_the_official_names(tmp_path, family, kind):
         torch.testing.assert_close(again.eval()(x), family.model(x), rtol=1e-4, atol=1e-5)
 
 
-# Families whose models are no timm models: CLIP with what is built on it, language models
+# Families whose models are not timm models: CLIP and everything built on it, language models
 
 
 class Whole(NamedTuple):
@@ -188,17 +188,17 @@ class Whole(NamedTuple):
         module: what registers it.
         part: the name that it keeps that network by; empty for the whole.
         official: weights of the part by the official names.
-        door: a function of ours, beside those of all families, that loads a file of the part; gives a state dict.
+        load: a function of ours, beside those of all families, that loads a file of the part; gives a state dict.
     """
 
     model: dict[str, Any]
     module: str
     part: str
     official: Callable[[dict[str, Any]], dict[str, Any]]
-    door: Callable[[Any, Any], dict[str, Any]]
+    load: Callable[[Any, Any], dict[str, Any]]
 
 
-CLIP = dict(name="doors-s8")
+CLIP = dict(name="readers-s8")
 SEGMENTATION = "hypvision.openmmlab.open_vocabulary.segmentation"
 SEGMENTER = dict(
     type="HyperCLIPSegmentor", clip=CLIP, upsample=(8, 8), resolution=64, crop=64, slide=96,
@@ -361,8 +361,8 @@ def test_models_of_the_engine_load_every_file(whole):
 
 @pytest.mark.parametrize("kind", ["official", "converted", "training"])
 def test_functions_of_a_family_load_every_file(whole, kind):
-    expected = whole.part if whole.family.door in (load_clip, load_meru, load_language_model) else whole.state
-    found = whole.family.door(whole.family, file_of(whole, kind))
+    expected = whole.part if whole.family.load in (load_clip, load_meru, load_language_model) else whole.state
+    found = whole.family.load(whole.family, file_of(whole, kind))
     same({name: found[name] for name in expected}, expected)
 
 
@@ -377,7 +377,7 @@ def test_load_takes_a_config(whole):
     same(model.state_dict(), whole.state)
 
 
-def test_every_converter_has_its_doors_tested():
+def test_every_converter_is_tested():
     assert CONVERTERS.keys() == FAMILIES.keys() | WHOLES.keys()
 
 
@@ -391,8 +391,8 @@ def test_load_takes_the_name_of_a_clip_model(tmp_path):
     model = hypvision.load(tmp_path / "clip.pth", model=CLIP["name"])
     same(model.state_dict(), weights)
     assert model.tokenizer(["a"]).shape == (1, 77)
-    with pytest.raises(HypvisionError, match="There is no model 'doors-s9'"):
-        hypvision.load(tmp_path / "clip.pth", model="doors-s9")
+    with pytest.raises(HypvisionError, match="There is no model 'readers-s9'"):
+        hypvision.load(tmp_path / "clip.pth", model="readers-s9")
     with pytest.raises(HypvisionError, match="contains the arguments of its model: leave out"):
         hypvision.load(tmp_path / "clip.pth", model="hcformer-nano_cifar10", num_classes=3)
 
@@ -477,14 +477,14 @@ READERS = {
 
 @pytest.mark.parametrize("name", DAMAGED)
 @pytest.mark.filterwarnings("ignore")
-def test_hostile_files_get_in_by_no_door(tmp_path, good, name):
+def test_every_reader_refuses_hostile_files(tmp_path, good, name):
     path = write_damaged(name, good, tmp_path)
-    for door, load in READERS.items():
+    for reader, load in READERS.items():
         with pytest.raises(
-            HypvisionError, match="was refused|is damaged|is no checkpoint|cannot be read|holds a list"
+            HypvisionError, match="was refused|is damaged|is not a checkpoint|cannot be read|holds a list"
         ) as caught:
             load(NANO, path)
-        assert str(path) in str(caught.value) and "\n" not in str(caught.value), door
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value), reader
     # timm's own checkpoint_path alone is read by timm, which raises errors of its own.
     if name not in ("code in the state", "bomb", "keys that are tensors", "a class", "expanded", "array too short"):
         with pytest.raises(Exception):  # noqa: B017
@@ -498,8 +498,8 @@ def test_hidden_methods_do_not_matter(tmp_path, good):
     assert set(dict(weights.items())) == set(good) and not hasattr(weights, "_metadata")
 
 
-def test_what_other_code_lets_through_does_not_count(tmp_path, good):
-    """A class that somebody has registered with PyTorch is no class that our reader makes."""
+def test_classes_that_other_code_allows_are_ignored(tmp_path, good):
+    """The reader does not make objects of a class that other code has registered with PyTorch."""
     with torch.serialization.safe_globals([np.dtype, *(type(np.dtype(kind)) for kind in ("f8", "V8"))]):
         path = write_damaged("object at an address", good, tmp_path)
         with pytest.raises(HypvisionError, match=r"contains 'numpy\.dtype'"):
@@ -507,10 +507,10 @@ def test_what_other_code_lets_through_does_not_count(tmp_path, good):
         assert np.dtype in torch.serialization.get_safe_globals()
 
 
-def test_names_that_are_no_text(tmp_path, good):
+def test_weights_must_be_named_by_strings(tmp_path, good):
     torch.save({"state_dict": {**good, 3: torch.ones(2)}}, tmp_path / "odd.pth")
     for load in (by_load, by_converter):
-        with pytest.raises(HypvisionError, match="the name 3, which is no text"):
+        with pytest.raises(HypvisionError, match="weight (named 3: names must be|whose name is 3, not a string)"):
             load(NANO, tmp_path / "odd.pth")
 
 
@@ -548,7 +548,7 @@ def test_a_file_is_known_by_its_content(tmp_path, good):
     save_file({name: value.contiguous() for name, value in good.items()}, tmp_path / "weights.pth")
     assert read_file(tmp_path / "weights.pth").keys() == good.keys()
     torch.save(good, tmp_path / "weights.safetensors")
-    with pytest.raises(HypvisionError, match="is no safetensors file but a zip archive.*Give it the suffix"):
+    with pytest.raises(HypvisionError, match="is not a safetensors file but a zip archive.*its suffix must be"):
         read_file(tmp_path / "weights.safetensors")
 
 

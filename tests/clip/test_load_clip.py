@@ -30,7 +30,7 @@ VIEW = View(32, "bilinear", "squash")
 ROOT = Path(hypvision.__file__).parent
 
 
-def test_nobody_else_makes_models_or_asks_for_what_weights_need():
+def test_only_create_clip_builds_models_and_reads_their_settings():
     """In the code: open_clip's own constructors, and where it stores the size and the normalisation of images."""
     constructors = {"create_model", "create_model_and_transforms", "create_model_from_pretrained", "get_tokenizer",
              "get_pretrained_cfg", "get_model_config"}  # fmt: skip
@@ -108,7 +108,7 @@ def command(odd, tmp_path):
 
 
 @pytest.mark.parametrize("make", [segmenter, segmenter_of_a_training, few_shot, teacher, radial, contrast, command])
-def test_what_the_weights_need_is_behind_every_entry_point(odd, tmp_path, make):
+def test_every_entry_point_applies_the_settings_of_the_weights(odd, tmp_path, make):
     found = make(odd, tmp_path)
     gelus = [module for name, module in found.clip.named_modules() if name.endswith(".gelu")]
     assert gelus and all(isinstance(module, open_clip.transformer.QuickGELU) for module in gelus)

@@ -1,6 +1,8 @@
-"""Sharpness of assignments against closed forms; purity of clusters made by hand."""
+"""The numbers of the diagnosis tool: sharpness of assignments against closed forms; purity of clusters made by hand."""
 
 import math
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,11 @@ import torch
 
 import hypvision.models  # noqa: F401 - registers the models
 from hypvision.nn import ClusterAssignment
-from hypvision.viz.cluster_statistics import cluster_purity, grid_labels, purity, sharpness
+
+_TOOL = runpy.run_path(str(Path(__file__).parents[2] / "tools/hcformer_diagnosis.py"))
+cluster_purity, grid_labels, purity, sharpness = (
+    _TOOL[name] for name in ("cluster_purity", "grid_labels", "purity", "sharpness")
+)
 
 
 def test_uniform_and_hard_assignments_are_the_ends_of_the_scale():

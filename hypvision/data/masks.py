@@ -1,0 +1,33 @@
+"""Masks: the box of one, and COCO's run lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hypvision.errors import require
+
+
+def box_of(mask: np.ndarray) -> tuple[int, int, int, int]:
+    """The box of a mask (H, W) that is not empty: left, top, right, bottom; right and bottom are outside."""
+    rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+
+
+def run_length(mask: np.ndarray) -> dict[str, list[int]]:
+    """A boolean mask ``(H, W)`` as COCO's uncompressed run-length encoding: column-major runs, starting with zeros."""
+    pixels = np.asarray(mask, dtype=bool).ravel(order="F")
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], pixels, [not pixels[-1]]])))
+    return {"size": list(mask.shape), "counts": np.diff(edges, prepend=0).tolist()}
+
+
+def decode(segmentation: Any, height: int, width: int) -> np.ndarray:
+    """The pixels, bool (H, W), of COCO's polygons or run lengths; (H, W) is the size that run lengths have of their
+    own."""
+    masks: Any = require("pycocotools.mask", "mm")
+    if isinstance(segmentation, list):
+        segmentation = masks.merge(masks.frPyObjects(segmentation, height, width))
+    elif isinstance(segmentation["counts"], list):
+        segmentation = masks.frPyObjects(segmentation, height, width)
+    return masks.decode(segmentation).astype(bool)
