@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import parse_json, read_json, read_lines, read_text
+from hypvision.files import parse_json, read_json, read_lines, read_text, why_no_file
 
 # Control characters would change the terminal, and surrogates (the last ones) cannot be written.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -174,6 +174,8 @@ def read_table(
         HypvisionError: the file cannot be read, has no header or has a column twice; or a cell is missing or of another
             type (the message gives the line).
     """
+    if not Path(path).is_file():
+        raise HypvisionError(f"{why_no_file(path, 'table')} {advice}")
     try:
         reader = csv.DictReader(io.StringIO(read_text(path), newline=""), **dialect)
         rows, head = [(reader.line_num, row) for row in reader], list(reader.fieldnames or ())

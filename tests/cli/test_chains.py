@@ -144,7 +144,7 @@ def test_mistakes_are_told(folder, tmp_path, capsys):
     torch.save(weights, tmp_path / "large.pt")
     write_chains(tmp_path / "bare.csv", [Chain(("a", "b"), ("c", "d")), Chain(("c", "d"), ("a", "b"))])
     for words, message in (
-        ([str(tmp_path / "none.csv"), *clip], "There is no table of chains"),
+        ([str(tmp_path / "none.csv"), *clip], "There is no table"),
         ([str(tmp_path / "bare.csv"), *clip, "--images", str(folder)], "name no images"),
         ([str(folder / "chains.csv"), *clip, "--tree", "x.json"], "need each other"),
         ([str(folder / "chains.csv"), *clip, "--images", str(tmp_path)], "images of the chains have no image"),

@@ -139,7 +139,7 @@ def test_figure_1(tmp_path, capsys, drawn_once):
     losses = [f"a,x,{m},{100 / m**0.9 + 2}" for m in (64, 128, 256, 512)]
     (tmp_path / "losses.csv").write_text("\n".join(["family,dataset,m,loss", *losses]))
     status, out, _ = call(capsys, *few, "--losses", tmp_path / "losses.csv")
-    assert status == 0 and "\nheld: the losses of language models" in out
+    assert status == 0 and "\nconfirmed: the losses of language models" in out
 
 
 def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, monkeypatch):
@@ -274,11 +274,13 @@ def test_tokens_fit_and_figure_8(tmp_path, capsys, drawn_once):
     assert len(rows(tmp_path / "losses_fit.csv")) == 4 and "free_error" in rows(tmp_path / "losses_fit.csv")[0]
     status, out, err = call(capsys, "run", "fig8", "--losses", tmp_path / "losses.csv", "--out", tmp_path)
     assert status == 0 and "The overlaps are the paper's" in out and (tmp_path / "fig8.pdf").exists(), err
-    assert "\nheld: the losses of language models" in out and "paper: 0.91 ± 0.04; here: 0.90 ± 0.00" in out
+    assert "\nconfirmed: the losses of language models" in out and "paper: 0.91 ± 0.04; here: 0.90 ± 0.00" in out
     save_file({"lm_head.weight": torch.randn(50, 8)}, tmp_path / "head.safetensors")
     assert call(capsys, "heads", tmp_path / "head.safetensors", "--out", tmp_path)[0] == 0
     status, out, err = call(capsys, "run", "fig8", "--out", tmp_path)
-    assert status == 0 and out.count("\nheld: ") == out.count("\nopen: ") == 1, err  # of one width there is no slope
+    assert status == 0 and out.count("\nconfirmed: ") == out.count("\nopen: ") == 1, (
+        err
+    )  # of one width there is no slope
     table = rows(tmp_path / "fig8.csv")
     assert [row["m"] for row in table if row["source"] == "measured"] == ["8"]
     assert sum(row["source"] == "paper" for row in table) == 25

@@ -198,7 +198,8 @@ KINDS = {
 }
 # Functions that give numbers, or change the manifold; checks wait for the device on purpose.
 NO_TENSORS = {
-    "check_point", "check_point_on_manifold", "check_vector_on_tangent", "assert_check_point_on_manifold", "clamp_",
+    "check_point", "check_point_on_manifold", "check_vector_on_tangent", "assert_check_point_on_manifold",
+    "assert_check_vector_on_tangent", "clamp_",
     "max_distance",
 }  # fmt: skip
 JOINED = dict(

@@ -170,7 +170,7 @@ MISTAKES = {  # the file, the label, both names, and what to do; of doubled keys
         r"FILE.* has '(c/cat|[cC]at|A380)' more than once, for the labels \d and \d.*\. [A-Z].*\.$",
         r"FILE.*the key 'cat' is there twice, with 0 and 2",
     ),
-    "half": (r"FILE.*0\.5.*whole number", r"FILE.*no number: '?0\.5'? stands beside 'cow'"),
+    "half": (r"FILE.*0\.5.*(whole number|an integer)", r"FILE.*no number: '?0\.5'? stands beside 'cow'"),
 }
 # Reader -> the file that the message names, and the mistakes that can be written there.
 READERS = {

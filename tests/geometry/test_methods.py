@@ -86,13 +86,14 @@ OWN = {
 
 @pytest.mark.parametrize(("kind", "module"), [(Lorentz, lorentz), (PoincareBall, poincare)])
 def test_every_function_is_a_method_of_the_same_arguments(kind, module):
-    """But for the curvature, and that those in ``OWN`` take it in another place, or options of the manifold instead."""
+    """But for the curvature and the dtype of ``lorentz.cdist``, which a loss alone needs, and that those in ``OWN`` take
+    the curvature in another place, or options of the manifold instead."""
     for name in public(module):
         method = getattr(kind, RENAMED.get(name, name) or "c")
         if name in RENAMED or name in OWN:
             continue
         function = inspect.signature(getattr(module, name)).parameters
-        expected = {key: (p.default, p.annotation) for key, p in function.items() if key != "c"}
+        expected = {key: (p.default, p.annotation) for key, p in function.items() if key not in ("c", "dtype")}
         found = {key: (p.default, p.annotation) for key, p in inspect.signature(method).parameters.items()}
         found.pop("keepdim", None)
         assert list(found)[1:] == list(expected) and {key: found[key] for key in expected} == expected, name
