@@ -86,8 +86,8 @@ OWN = {
 
 @pytest.mark.parametrize(("kind", "module"), [(Lorentz, lorentz), (PoincareBall, poincare)])
 def test_every_function_is_a_method_of_the_same_arguments(kind, module):
-    """But for the curvature and the dtype of ``lorentz.cdist``, which a loss alone needs, and that those in ``OWN`` take
-    the curvature in another place, or options of the manifold instead."""
+    """But for the curvature and the dtype of ``lorentz.cdist``, which only losses need; those in ``OWN`` take the
+    curvature in another place, or options of the manifold instead."""
     for name in public(module):
         method = getattr(kind, RENAMED.get(name, name) or "c")
         if name in RENAMED or name in OWN:
