@@ -175,7 +175,7 @@ def read_table(
             type (the message gives the line).
     """
     if not Path(path).is_file():
-        raise HypvisionError(f"{why_no_file(path, 'table')} {advice}")
+        raise HypvisionError(f"{why_no_file(path, 'table')} Correct the path.")
     try:
         reader = csv.DictReader(io.StringIO(read_text(path), newline=""), **dialect)
         rows, head = [(reader.line_num, row) for row in reader], list(reader.fieldnames or ())

@@ -172,7 +172,7 @@ def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, m
         (["tokens", "few.npy"], "3 different tokens are too few"),
         (["fit", "a.txt"], "missing family, dataset, m, loss"),
         (["fit", "latin.csv"], "cannot be read as CSV"),
-        (["fit", "no_such.csv"], "no_such.csv' cannot be read as CSV: No such file"),
+        (["fit", "no_such.csv"], "There is no table 'no_such.csv'"),
         (["run", "fig8", "--losses", "word.csv"], "line 3: 'm' must be a finite number"),
         (["run", "fig1", "--losses", "word.csv"], "line 3: 'm' must be a finite number"),  # before the training
         (["fit", "same.csv"], "all the same, so they have no exponent"),
