@@ -53,14 +53,19 @@ class HyperbolicCLIP(CLIP):
         super().__init__(embed_dim, vision_cfg, text_cfg, **others)
         one_of(("lorentz", "sphere"), geometry=geometry)
         self.geometry = geometry
+        self.constants: list[str] = []  # names of parameters that no training changes
         # for traversals; checkpoints of baselines may hold a root too
         self.register_buffer("root", None, persistent=False)
         if (trunk := getattr(self.visual, "trunk", None)) is not None:
             self._as_moco_v3(trunk, vision_heads, vision_cfg["image_size"])
         if geometry == "lorentz":
-            self.curv = nn.Parameter(torch.zeros(()), requires_grad=learn_curvature)
+            self.curv = nn.Parameter(torch.zeros(()))
+            if not learn_curvature:
+                self.constants.append("curv")
             self.visual_alpha = nn.Parameter(torch.tensor(-0.5 * math.log(embed_dim)))
             self.textual_alpha = nn.Parameter(torch.tensor(-0.5 * math.log(embed_dim)))
+        for name in self.constants:
+            self.get_parameter(name).requires_grad_(False)
 
     def _as_moco_v3(self, trunk: Any, vision_heads: int, size: int) -> None:
         self.visual.set_input_size(size)
@@ -74,7 +79,7 @@ class HyperbolicCLIP(CLIP):
             # As in MoCo v3: fixed positions, another epsilon and, in the small ViT, twice as many heads as timm's.
             trunk.pos_embed.copy_(sincos_positions(trunk.patch_embed.grid_size, trunk.embed_dim))
             nn.init.normal_(self.visual.head.proj.weight, std=trunk.embed_dim**-0.5)
-        trunk.pos_embed.requires_grad_(False)
+        self.constants.append("visual.trunk.pos_embed")
 
     @property
     def space(self) -> Space:

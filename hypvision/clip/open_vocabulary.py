@@ -34,7 +34,7 @@ def set_tuning(model: nn.Module, mode: str) -> None:
     """Choose which parameters of an open_clip model train: one of :data:`TUNING`.
 
     ``"attention"`` trains the query and value rows of every packed projection; the gradients of the key rows are set to
-    zero.
+    zero. No mode trains the constants of a hyperbolic CLIP: the positions of its ViT, and a fixed curvature.
     """
     one_of(TUNING, tune=mode)
     model.requires_grad_(mode == "full")
@@ -53,6 +53,8 @@ def set_tuning(model: nn.Module, mode: str) -> None:
                 weight: Any = tower.frozen(block)
                 weight.requires_grad_(True)
                 weight.frozen_keys = weight.register_hook(_without_keys)
+    for name in getattr(model, "constants", ()):
+        model.get_parameter(name).requires_grad_(False)
 
 
 def _without_keys(grad: Tensor) -> Tensor:

@@ -12,18 +12,18 @@ from hypvision.clip import places
 from hypvision.clip.hyperbolic import HyperbolicCLIP, sincos_positions
 from hypvision.clip.hyperbolic_checkpoint import PUBLISHED, check_scalars, from_official, to_official, variant
 from hypvision.clip.models import ARCHITECTURES, CLIPBundle, create_clip, pretrained_tags
-from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
+from hypvision.clip.open_vocabulary import OpenVocabularyCLIP, set_tuning
 from hypvision.clip.spaces import Hyperboloid, Sphere, space_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry import lorentz
 from hypvision.zoo.convert import CONVERTERS, convert_file
 
 
-def tiny(geometry="lorentz"):
+def tiny(geometry="lorentz", **options):
     torch.manual_seed(0)
     vision = dict(image_size=32, timm_model_name="vit_tiny_patch16_224", timm_pool="token", timm_proj="linear")
     text = dict(context_length=77, vocab_size=49408, width=32, heads=2, layers=2)
-    return HyperbolicCLIP(24, vision, text, geometry=geometry, vision_heads=3).eval()
+    return HyperbolicCLIP(24, vision, text, geometry=geometry, vision_heads=3, **options).eval()
 
 
 @pytest.fixture
@@ -51,6 +51,22 @@ def test_official_files_go_in_and_come_out_equal(meru):
     back = to_official(clip.model.state_dict())
     assert back.keys() == weights.keys() and all(torch.equal(back[name], weights[name]) for name in weights)
     assert clip.mean == pytest.approx((123.675, 116.28, 103.53)) and isinstance(clip.space, Hyperboloid)
+
+
+def test_a_training_leaves_constants_alone():
+    """The positions of the ViT (sheet 1), and a curvature that is not learned."""
+    for model, fixed in (
+        (tiny(), {"visual.trunk.pos_embed"}),
+        (tiny("sphere"), {"visual.trunk.pos_embed"}),
+        (tiny(learn_curvature=False), {"visual.trunk.pos_embed", "curv"}),
+    ):
+        assert {name for name, p in model.named_parameters() if not p.requires_grad} == fixed
+        for mode in ("full", "image", "text"):
+            set_tuning(model, mode)
+            trained = {name for name, p in model.named_parameters() if p.requires_grad}
+            assert trained and not trained & fixed, mode
+        set_tuning(model, "full")
+        assert {name for name, p in model.named_parameters() if not p.requires_grad} == fixed
 
 
 @pytest.mark.parametrize("length", [1e-6, 0.5, 3.0, 14.0, 60.0])
