@@ -174,7 +174,8 @@ def read_table(
         HypvisionError: the file cannot be read, has no header or has a column twice; or a cell is missing or of another
             type (the message gives the line).
     """
-    if not Path(path).is_file():
+    path = Path(path).expanduser()
+    if not path.is_file():
         raise HypvisionError(f"{why_no_file(path, 'table')} Correct the path.")
     try:
         reader = csv.DictReader(io.StringIO(read_text(path), newline=""), **dialect)

@@ -52,7 +52,8 @@ def add_explain_arguments(parser: Parser) -> None:
     add_model_args(parser)
     text = "short side, a multiple of 32 (default: that of zoo:NAME or of the config, or else 224)"
     parser.add_argument("--size", type=whole(32, 8192), metavar="N", help=text)
-    parser.add_argument("--mean", nargs="+", type=number, metavar="X", help="normalisation; default: the model's own")
+    text = "normalisation; default: the model's own"
+    parser.add_argument("--mean", nargs="+", type=number, metavar="X", help=text)
     parser.add_argument("--std", nargs="+", type=number, metavar="X", help=text)
     parser.add_argument("--stage", type=int, metavar="N", help="only this stage, counted from 0 (default: all)")
     parser.add_argument("--block", type=int, metavar="N", help="block of each stage (default: the last)")

@@ -41,7 +41,8 @@ class Space(Protocol):
         """Vectors for Euclidean methods, such as a linear probe: in the tangent space at the origin."""
 
     def logits(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
-        """Logits ``(N, M)`` of the contrastive loss, of points ``(N, d)`` and ``(M, d)``; float64 on a hyperboloid."""
+        """Logits ``(N, M)`` of the contrastive loss, of points ``(N, d)`` and ``(M, d)``; on a hyperboloid in
+        float64, if the device has it."""
 
     def radius(self, x: Tensor) -> Tensor:
         """How specific embeddings ``(..., d)`` are: ``(...)``, smallest at the root."""

@@ -47,7 +47,7 @@ class _Edge(NamedTuple):
 
 class _Noun(NamedTuple):
     wnid: str
-    synset: str
+    synset: str = ""
     lemmas: str = ""
 
 
@@ -107,6 +107,7 @@ def read_terms(path: str | Path) -> Terms:
     if path.is_dir():
         names, meaning = _nouns(path / "nouns.tsv")
         for line, (child, parent) in read_table(_Edge, path / "edges.tsv", **_TABS):
+            child, parent = child.strip(), parent.strip()
             if child not in names or parent not in names:
                 raise HypvisionError(
                     f"Line {line} of '{path / 'edges.tsv'}' names a node that nouns.tsv does not have. Take intact "
@@ -114,8 +115,11 @@ def read_terms(path: str | Path) -> Terms:
                 )
             broader.setdefault(child, parent)
         return Terms(names, broader, meaning, top=4)  # the four most general: entity, physical entity, object, whole
-    for _, (word, above) in read_table(_Term, path):
-        broader.setdefault(word.strip(), above.strip())
+    for line, row in read_table(_Term, path):
+        word, above = row.word.strip(), row.broader.strip()
+        if not word or not above:
+            raise HypvisionError(f"Line {line} of '{path}' has blanks for a word or its broader term. Fill in both.")
+        broader.setdefault(word, above)
     names = {word: word for word in (*broader, *broader.values())}
     return Terms(names, broader, {word.lower(): word for word in names})
 
@@ -125,7 +129,8 @@ def _nouns(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     names: dict[str, str] = {}
     senses: dict[str, tuple[int, str]] = {}
     for _, (node, synset, lemmas) in read_table(_Noun, path, **_TABS):
-        words = [word.strip().replace("_", " ") for word in lemmas.split("|") if word.strip()] or [node]
+        words = [word.strip().replace("_", " ") for word in lemmas.split("|") if word.strip()] or [node.strip()]
+        node, synset = node.strip(), synset.strip()
         names[node] = words[0]
         for word in words:
             # bank.n.02 is the second sense of "bank"; for its other lemmas the rank of the sense is unknown.
@@ -213,7 +218,9 @@ def read_captions(path: str | Path) -> list[tuple[str, str | None]]:
     else:
         found = [(line, None) for line in read_lines(path, "the captions")]
     if not found:
-        raise HypvisionError(f"There are no captions in '{path}'.")
+        raise HypvisionError(
+            f"There are no captions in '{path}'. Expected: the columns image and caption, or a text file."
+        )
     return found
 
 

@@ -164,8 +164,8 @@ def _other_looks(looks: Phrase) -> list[Phrase]:
 
 
 def _offset(a: Described, b: Described, relation: str) -> float:
-    """The offset in pixels of the centre of ``a``'s box from that of ``b``, to the left, to the right, above and
-    below."""
+    """By how many pixels the centre of ``a``'s box lies left of, right of, above or below that of ``b``, by
+    ``relation``; negative on the other side."""
     axis = 0 if relation in ("left of", "right of") else 1
     ahead = (b.box[axis] + b.box[axis + 2] - a.box[axis] - a.box[axis + 2]) / 2
     return ahead if relation in ("left of", "above") else -ahead

@@ -67,8 +67,10 @@ def read_chains(path: str | Path) -> list[Chain]:
     found: list[Chain] = []
     for line, row in read_table(_Row, path, advice=f"Expected: {_SCHEMAS}.", strict=True):
         where = f"Line {line} of '{path}'"
+        if not (row.captions or row.positive):
+            raise HypvisionError(f"{where} has neither 'captions' nor 'positive'. Expected: {_SCHEMAS}.")
         texts = _split(row.captions or row.positive, where)
-        negatives = () if row.captions else _split(row.negative, where)
+        negatives = _split(row.negative, where) if row.negative or not row.captions else ()
         if negatives and len(negatives) != len(texts):
             raise HypvisionError(f"{where} has {len(texts)} texts but {len(negatives)} negatives. Give one a text.")
         if found and len(texts) != len(found[0].texts):

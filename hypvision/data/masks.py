@@ -23,8 +23,8 @@ def run_length(mask: np.ndarray) -> dict[str, list[int]]:
 
 
 def decode(segmentation: Any, height: int, width: int) -> np.ndarray:
-    """The pixels, bool (H, W), of COCO's polygons or run lengths; (H, W) is the size that run lengths have of their
-    own."""
+    """The pixels, bool (H, W), of a mask in COCO's form. Polygons are drawn at ``height`` x ``width``; run lengths have
+    their own size, which may differ."""
     masks: Any = require("pycocotools.mask", "mm")
     if isinstance(segmentation, list):
         segmentation = masks.merge(masks.frPyObjects(segmentation, height, width))

@@ -164,7 +164,7 @@ def _write(path: Path, data: bytes) -> None:
             raise
         newest = find_resume_checkpoint(path.parent)
         last = f"The last complete checkpoint is '{newest}'." if newest else "There is no complete checkpoint yet."
-        raise HypvisionError(f"{error} {last} Then go on with --resume, or with another --work-dir.") from error
+        raise HypvisionError(f"{error} {last} When there is space, go on with --resume.") from error
 
 
 class AtomicLocalBackend(LocalBackend):

@@ -237,11 +237,13 @@ def _explain_building(error: Exception, text: str) -> str | None:
             owner, key = unknown[1].removesuffix(".__init__"), unknown[2]
             known: list[str] = []
             kind = names.get(owner)
-            if inspect.isclass(target) and owner in [base.__name__ for base in target.__mro__]:
+            parent, _, method = owner.partition(".")  # a method that the constructor passes its arguments to
+            if inspect.isclass(target) and parent in [base.__name__ for base in target.__mro__]:
                 kind, owner = target, target.__name__  # the class that the config names, or a base class
             if inspect.isclass(kind) and owner != "DataLoader":
                 found = [name for base in kind.__mro__ for name in inspect.signature(base).parameters]
-                known = [name for name in found if name not in ("args", "kwargs")]
+                found += inspect.signature(getattr(kind, method)).parameters if method and kind is target else ()
+                known = [name for name in found if name not in ("args", "kwargs", "options", "self")]
             elif owner == "DataLoader":
                 known = ["batch_size", "num_workers", "dataset", "sampler", "collate_fn", "drop_last", "pin_memory"]
             hint = did_you_mean(key, known, cutoff=0.6)

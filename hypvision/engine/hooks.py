@@ -146,7 +146,8 @@ class UnusedParametersHook(Hook):
 
 @HOOKS.register_module()
 class StopOnNaNHook(Hook):
-    """Stops a training whose loss is not finite, before it writes a checkpoint."""
+    """Stops a training whose loss is not finite, before it writes a checkpoint; the error names the iteration, the last
+    good checkpoint and what to try."""
 
     priority = "HIGHEST"  # runs after ReduceLossHook, so that all processes see the same loss and stop together
 

@@ -258,8 +258,8 @@ class Common(GeooptNames, Manifold):
     """
 
     def _check(self, **points: object) -> None:
-        """With ``check=True``: raise an error for points that are not on the manifold. Other functions only check that
-        it is a tensor."""
+        """With ``check=True``: raise an error for points that are not on the manifold. Arguments that are not tensors
+        are left to the functions, which raise a TypeError."""
         for name, value in points.items() if self.check else ():
             if isinstance(value, Tensor) and value.is_floating_point():
                 self.check_point(value, name)

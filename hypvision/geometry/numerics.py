@@ -109,7 +109,7 @@ def stable(
     off inside. A float32 curvature of float64 points is widened.
 
     No check reads the values of a tensor, because the host would wait for the device. So a curvature given as a tensor
-    is not checked: if it is not positive, results are NaN. Manifold objects with ``check=True`` look.
+    is not checked: if it is not positive, results are NaN. Manifold objects with ``check=True`` check it.
 
     Args:
         points: names of the arguments that hold vectors; they must be floating point and end in the same dimension.

@@ -115,8 +115,8 @@ def hcformer_to_official(state_dict: Mapping[str, Tensor], curvature: float = 1.
 
     Args:
         state_dict: that of :class:`hypvision.models.HCFormer`.
-        curvature: that of the model, which its weights do not contain; official mixers with a window level keep ``k = 1
-            / curvature``.
+        curvature: that of the model, which its weights do not contain; official mixers with a window level keep
+            ``k = 1 / curvature``.
 
     Raises:
         HypvisionError: a name is not one of HCFormer's, or is of an option that has no official counterpart; no

@@ -65,7 +65,8 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
 
 
 def mean(values: Sequence[float | Estimate]) -> Estimate:
-    """The mean, with the error of the scatter, or that which the errors of the values give, whichever is larger.
+    """The mean, with the error of the scatter, or that which the errors of the values give, whichever has the
+    wider confidence interval.
 
     A single number without an error gives no verdict.
     """

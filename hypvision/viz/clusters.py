@@ -243,8 +243,8 @@ def merge_regions(model: nn.Module, image: Tensor, k: int, head: int = 0, seed: 
 
     1. Each pixel of the first stage joins its arg-max centre (last block of the stage).
     2. At each coarser stage a cluster goes as a whole to the centre with the largest sum of assignments of its pixels.
-       So the outlines of regions are those of the finest stage. 3. The clusters of the coarsest stage that still has at
-    least k of them are merged by k-means (seeded, each cluster
+       So the outlines of regions are those of the finest stage.
+    3. The clusters of the coarsest stage that still has at least k of them are merged by k-means (seeded, each cluster
        weighted by its area). Their features are means over the cluster of the final feature map, which is enlarged
        bilinearly to the resolution of the first stage.
 

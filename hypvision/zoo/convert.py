@@ -210,7 +210,8 @@ def convert_file(
         curvature: of an HCFormer or Lorentz ResNet that gets official names, if it is neither 1 nor learned.
         backbone: timm's name of a Hi-Mapper's backbone, if the shapes of the weights do not determine it.
 
-    Returns: The files that were written, and the name of the model.
+    Returns:
+        The files that were written, and the name of the model.
 
     Raises:
         HypvisionError: there is no such family; the file is missing, unreadable or of another model; the target cannot

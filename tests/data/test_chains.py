@@ -44,7 +44,7 @@ def test_schemas(tmp_path):
     [
         ("", "no rows"),
         ("id,captions\n", "no rows"),
-        ("id,text\n1,a => b\n", "Line 2 .* level 1 of '' is empty.* Expected: 'positive,negative"),
+        ("id,text\n1,a => b\n", "Line 2 .* has neither 'captions' nor 'positive'.* Expected: 'positive,negative"),
         ("id,captions\n1,a => b\n2,a => b => c\n", "Line 3 .* chain of 3 texts, those before have 2"),
         ("id,captions\n1,a =>  => b\n", "Line 2 .* level 2 of 'a =>  => b' is empty"),
         ("id,captions\n1,a\n", "Line 2 .* is not a chain"),
@@ -145,7 +145,11 @@ def test_wordnet_export(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("word,above\na,b\n", "line 2: missing broader"), ("word,broader\na,\n", "line 2: missing broader")],
+    [
+        ("word,above\na,b\n", "line 2: missing broader"),
+        ("word,broader\na,\n", "line 2: missing broader"),
+        ("word,broader\na, \n", "Line 2 .* has blanks"),
+    ],
 )
 def test_mistakes_in_tables(tmp_path, text, message):
     with pytest.raises(HypvisionError, match=message):

@@ -55,7 +55,8 @@ class HostOutput:
         teacher: (B, C) logits of a teacher in place of labels (PromptKD).
         direct: (B, C) logits in place of the cosines: of a classifier without class features (linear probe), or minus
             the scaled distances of a hyperbolic CLIP.
-        distillation: weight of the loss against ``teacher``. temperature: of the softmax in that loss.
+        distillation: weight of the loss against ``teacher``.
+        temperature: of the softmax in that loss.
         consistency: function that computes ``losses`` for other unit class features (PromptSRC).
         raw_image, raw_text: ``image`` and ``text`` before normalisation.
     """

@@ -278,8 +278,8 @@ def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Parallel transport of tangent vectors ``v`` from ``x`` to ``y`` along the geodesic, all ``(..., n + 1)``.
 
-    Points far from the origin are computed in float64, if the device has it: the length is the small difference of two
-    large parts of the vector.
+    Points far from the origin are computed in float64, if the device has it: the result is the small difference of
+    two large parts of the vector.
     """
     return _transp(x, y, v, c)
 

@@ -303,7 +303,8 @@ def layer_state(layer: nn.Module, published: Mapping[str, Tensor], library: str)
         library: ``"hyperboliccv"``, ``"lhier"``, ``"fully-hyperbolic-nn"``, ``"hypercore"``, ``"fgg"``,
             ``"geoopt"``, ``"hyptorch"``, ``"hnn++"`` or ``"hypll"``.
 
-    Returns: The state dict for ``layer.load_state_dict``; a learned curvature of the layer keeps its value.
+    Returns:
+        The state dict for ``layer.load_state_dict``; a learned curvature of the layer keeps its value.
     """
     if library not in LAYOUTS:
         raise HypvisionError(f"There is no layout '{library}'. Known: {', '.join(LAYOUTS)}.")

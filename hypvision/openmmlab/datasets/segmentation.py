@@ -135,8 +135,8 @@ BaseSegDataset.full_init = _full_init_counted
 class LoadLabelMap(LoadAnnotations):
     """Label maps as :func:`~hypvision.data.label_maps.labels_of` reads them.
 
-    mmseg's own cuts numbers to 8 bits. mmseg's own reader is used if the config asks for tifffile, or for files in a
-    remote store.
+    mmseg's reader cuts numbers to 8 bits; it is still used if the config asks for tifffile, or for files in a remote
+    store.
     """
 
     last_is_ignored = True

@@ -117,7 +117,10 @@ class Vocabulary(OpenVocabularyCLIP):
         neck: dict | None = None,
         hooks: Sequence[int] | None = None,
         checkpointing: bool = False,
-        **options: Any,
+        adapter: dict[str, Any] | None = None,
+        tune: str = "adapter",
+        templates: str | Sequence[str] = "catseg",
+        synonyms: str = "first",
     ) -> None:
         """CLIP, both class lists, and what the heads look at: a pyramid on CLIP's own blocks, or on a backbone of its
         own; called once by the constructors.
@@ -131,10 +134,10 @@ class Vocabulary(OpenVocabularyCLIP):
             neck: config of a neck; its ``in_channels`` are filled in where it stands on CLIP.
             hooks: numbers of CLIP's blocks that it is given; default: four, evenly spaced, the last one included.
             checkpointing: recompute activations in the backward pass, which saves memory and costs time.
-            options: ``adapter``, ``tune``, ``templates`` and ``synonyms`` of
+            adapter, tune, templates, synonyms: see
                 :meth:`hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
         """
-        self.build_clip(clip, **options)
+        self.build_clip(clip, adapter, tune, templates=templates, synonyms=synonyms)
         self.set_vocabularies(train_classes, test_classes)
         tower = vision_tower(self.clip)
         depth = len(tower.blocks)
