@@ -44,8 +44,8 @@ def contrastive_loss(logits: Tensor, true: Tensor | None = None) -> tuple[Tensor
     """
     if true is None and logits.shape[0] != logits.shape[1]:
         raise ArgumentError(
-            f"contrastive_loss: {logits.shape[0]} images and {logits.shape[1]} texts are no pairs. Give as many of "
-            "both, or say by true which belong together."
+            f"contrastive_loss: {logits.shape[0]} images and {logits.shape[1]} texts are not pairs. Give as many of "
+            "both, or say with true which belong together."
         )
     true = torch.eye(len(logits), device=logits.device) if true is None else true
     return soft_cross_entropy(logits, true), soft_cross_entropy(logits.T, true.T)

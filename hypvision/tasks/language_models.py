@@ -61,7 +61,7 @@ def load_folder(folder: str | Path, device: str = "cpu"):
 
     if not Path(folder, "config.json").is_file():
         raise HypvisionError(
-            f"'{folder}' is no folder of a language model: there is no config.json in it. Write one with hypvision "
+            f"'{folder}' is not the folder of a language model: it has no config.json. Write one with hypvision "
             "lm save CONFIG WEIGHTS FOLDER."
         )
     # otherwise transformers asks whether to run code from the folder

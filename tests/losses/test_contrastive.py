@@ -47,8 +47,8 @@ def test_contrastive_loss(radius):
         assert float(loss) == pytest.approx(expected, rel=1e-6)
 
 
-def test_images_without_texts_are_no_pairs():
-    with pytest.raises(ValueError, match="3 images and 4 texts are no pairs"):
+def test_unpaired_images_and_texts_raise_an_error():
+    with pytest.raises(ValueError, match="3 images and 4 texts are not pairs"):
         contrastive_loss(torch.zeros(3, 4))
 
 
