@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
-from hypvision.viz.overlay import add_legend, font, printable
+from hypvision.viz.overlay import add_legend, font
 from hypvision.viz.palette import line_colours
-from hypvision.viz.sheet import fitted, show_names
+from hypvision.viz.sheet import fitted, show_names, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -162,12 +162,5 @@ def mistake_sheet(
             left = x + i * (cell + gap) + (cell - picture.width) // 2
             sheet.paste(picture, (left, y + (high - picture.height) // 2))
         for i, text in enumerate(mistake.lines):
-            draw.text((x, y + high + i * line + 2), _cut(text, letters, wide), "black", letters)
+            draw.text((x, y + high + i * line + 2), "".join(wrapped(text, wide, _SIZE, 1)), "black", letters)
     return add_legend(sheet, legend, size=_SIZE) if legend else sheet
-
-
-def _cut(text: str, letters: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
-    text = printable(text)
-    while len(text) > 1 and letters.getlength(text) > width:
-        text = f"{text.removesuffix('...')[:-1]}..."
-    return text

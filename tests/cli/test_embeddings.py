@@ -192,7 +192,7 @@ def test_a_sheet_shows_the_images_in_order():
     colours = [(250, 0, 0), (0, 250, 0), (0, 0, 250)]
     query, *found = (Image.new("RGB", (SIZE, 2 * SIZE), colour) for colour in colours)
     sheet = search_sheet(query, [(image, "text") for image in found], columns=2, cell=100)
-    assert [sheet.getpixel((58 + 108 * (i % 2), 58 + 124 * (i // 2))) for i in range(3)] == colours
+    assert [sheet.getpixel((60 + 110 * (i % 2), 60 + 133 * (i // 2))) for i in range(3)] == colours
 
 
 @pytest.mark.drawn
