@@ -178,7 +178,6 @@ def texts_of(args: Namespace) -> list[str]:
 
 
 def add_device_argument(parser: ArgumentParser) -> None:
-    """``--device``."""
     text = "cpu, cuda or cuda:N; default: a GPU, if there is one"
     parser.add_argument("--device", type=_device, metavar="DEVICE", help=text)
 

@@ -117,7 +117,6 @@ class CLIPBundle(NamedTuple):
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
         return next(self.model.parameters()).device
 
     def normalised(self, images: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ def test_words_of_one_embedding_are_refused(model):
         check_words(model, ["road"])
 
 
-def test_a_long_list_may_have_some_twins(model):
+def test_a_long_list_may_have_some_equal_names(model):
     colours = [f"{colour} {shape}" for colour in ("red", "blue", "green") for shape in TAXONOMY.classes["shape"]]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
