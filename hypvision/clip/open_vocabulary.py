@@ -149,7 +149,6 @@ class OpenVocabularyCLIP(nn.Module):
 
     @property
     def embedding_size(self) -> int:
-        """Length of an embedding."""
         return embedding_size(self.clip)
 
     @property

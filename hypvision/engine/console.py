@@ -24,7 +24,7 @@ from mmengine.logging import MMLogger
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from tqdm import tqdm
 
-from hypvision.engine.hooks import unwrapped
+from hypvision.engine.hooks import network_of
 from hypvision.engine.metrics import worst
 from hypvision.zoo.cards import count_text
 
@@ -154,7 +154,7 @@ class ConsoleHook(Hook):
     def before_run(self, runner: Runner) -> None:
         if not is_main_process():
             return
-        model = unwrapped(runner)
+        model = network_of(runner)
         backbone = getattr(model, "backbone", None)
         cfg = getattr(backbone, "pretrained_cfg", None) or {}
         clip = runner.cfg.get("model", {}).get("clip") or {}
@@ -250,7 +250,6 @@ class ConsoleHook(Hook):
             say(f"weights {last}")
 
     def close(self) -> None:
-        """Remove the bars, also after an error."""
         self._end()
         if self.train_bar is not None:
             self.train_bar.close()

@@ -41,7 +41,6 @@ class SegmentationReport(ReportMetric):
         self._worst: list[tuple[float, int, dict[str, Any]]] = []
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Count the pixels of each image."""
         for sample in data_samples:
             finite = "seg_logits" not in sample or bool(sample["seg_logits"]["data"].isfinite().all())
             if "gt_sem_seg" not in sample or not finite:
@@ -74,7 +73,6 @@ class SegmentationReport(ReportMetric):
             entry["pictures"].append(paint(image, small, label_colours(len(self.names)), 0.6))
 
     def report(self, results: list[dict]) -> list[Part]:
-        """The matrix, the classes, the worst images."""
         self._worst.clear()
         if not results:
             return [Part("Predictions", text="No image has a label map and logits that are finite.")]

@@ -42,7 +42,6 @@ class ClassificationReport(ReportMetric):
                 self.results.append((sample["index"], label, best, float(scores[best]), float(scores[label])))
 
     def report(self, results: list[tuple]) -> list[Part]:
-        """The matrix, the classes, the tree, the mistakes."""
         if not results:
             return [Part("Predictions", text="No image has a label and scores that are finite.")]
         count = 1 + max(max(row[1:3]) for row in results)

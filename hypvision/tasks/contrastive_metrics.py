@@ -35,7 +35,6 @@ class ZeroShotAccuracy(Metric):
         self.topk = tuple(topk)
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep whether each image was named rightly."""
         for sample in data_samples:
             if sample["label"] < 0:
                 raise HypvisionError(
@@ -48,7 +47,6 @@ class ZeroShotAccuracy(Metric):
             self.results += [tuple(bool(row[:k].any()) for k in self.topk) for row in best]
 
     def compute_metrics(self, results: list[tuple[bool, ...]]) -> dict[str, float]:
-        """The means."""
         share = torch.tensor(results).double().mean(0) if results else [math.nan] * len(self.topk)
         return {f"top{k}": 100.0 * float(value) for k, value in zip(self.topk, share)}
 
@@ -77,13 +75,11 @@ class HierarchicalErrors(Metric):
         self.above = None if ancestors is None else _ancestors(ancestors)
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep the predicted and the true class of each image."""
         scores = torch.stack([sample["scores"] for sample in data_samples])
         if self.check(scores, "A similarity", data_samples):
             self.results += zip(scores.argmax(1).tolist(), [sample["label"] for sample in data_samples])
 
     def compute_metrics(self, results: list[tuple[int, int]]) -> dict[str, float]:
-        """The means."""
         if not results:
             return dict.fromkeys(self.NAMES, math.nan)
         meta = self.dataset_meta or {}
@@ -168,7 +164,6 @@ class ImageTextRetrieval(Metric):
         self.topk = tuple(topk)
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep the points of each pair."""
         points = [torch.stack([sample[key] for sample in data_samples]) for key in ("image", "text")]
         if not all(self.check(x, f"The point of the {key}", data_samples) for x, key in zip(points, ("image", "text"))):
             return
@@ -178,7 +173,6 @@ class ImageTextRetrieval(Metric):
             self.results.append((*pair, sample["caption"], sample.get("name")))
 
     def compute_metrics(self, results: list[tuple[Tensor, Tensor, str, str | None]]) -> dict[str, float]:
-        """The recalls."""
         names = [f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in self.topk]
         if not results:
             return dict.fromkeys(names, math.nan)

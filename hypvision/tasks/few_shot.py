@@ -41,7 +41,7 @@ from hypvision.clip.prompting.promptsrc import GaussianAverage
 from hypvision.clip.views import show_to, view_of
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.extensions import PREDICTORS
-from hypvision.engine.hooks import unwrapped
+from hypvision.engine.hooks import network_of
 from hypvision.errors import HypvisionError, require_finite
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier
@@ -202,7 +202,7 @@ class FewShotCLIP(BaseModel):
 
 
 def _model(runner: Runner) -> FewShotCLIP:
-    return cast(FewShotCLIP, unwrapped(runner))
+    return cast(FewShotCLIP, network_of(runner))
 
 
 @HOOKS.register_module()
@@ -389,7 +389,6 @@ class FixedLengthSampler(Sampler):
         return len(range(self.rank, self.length, self.world_size))
 
     def set_epoch(self, epoch: int) -> None:
-        """Another order in each epoch."""
         self.epoch = epoch
 
 

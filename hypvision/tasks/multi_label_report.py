@@ -48,7 +48,6 @@ class MultiLabelReport(ReportMetric):
                 self.results.append((sample["label"], sample["scores"].tolist()))
 
     def report(self, results: list[tuple]) -> list[Part]:
-        """The curves and the classes."""
         if not results:
             return [Part("Predictions", text="No image has labels and scores that are finite.")]
         truth, scores = np.array([row[0] for row in results]) > 0, np.array([row[1] for row in results])

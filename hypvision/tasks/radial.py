@@ -33,7 +33,7 @@ from hypvision.clip.spaces import Sphere
 from hypvision.clip.towers import encode_image, encode_packed, find_towers
 from hypvision.clip.views import show_to
 from hypvision.engine.extensions import PREDICTORS
-from hypvision.engine.hooks import unwrapped
+from hypvision.engine.hooks import network_of
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.losses.radial import EntailmentConeLoss, MERUEntailmentLoss, RadialLoss, chain_triples
@@ -178,7 +178,7 @@ class FrozenTextsHook(Hook):
         self.folder, self.dtype = folder, getattr(torch, dtype)
 
     def before_run(self, runner: Runner) -> None:
-        model = cast(RadialTuning, unwrapped(runner))
+        model = cast(RadialTuning, network_of(runner))
         if runner._train_loop is None or not model.loss.prior:
             return
         data = runner.train_dataloader.dataset
@@ -198,13 +198,11 @@ class ChainOrder(Metric):
     default_prefix = ""
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep the radii of each chain."""
         radii = [sample["radii"] for sample in data_samples]
         if self.check(torch.stack(radii), "A radius", data_samples):
             self.results += radii
 
     def compute_metrics(self, results: list[Tensor]) -> dict[str, float]:
-        """The mean."""
         return dict(d_corr=float(kendall_tau(torch.stack(results)).mean()) if results else math.nan)
 
 

@@ -95,10 +95,10 @@ def _capped(space: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
     return _times(space, factor), q
 
 
-def _scaled_tangent(v: Tensor, c: Curvature) -> Tensor:
-    """Space part of tangent vectors times sqrt(c), capped."""
-    factor, _ = _bound(v, c, _LONGEST[v.dtype])
-    return _times(_times(v, factor), _root(c))
+def _capped_tangent(v: Tensor) -> Tensor:
+    """Tangent vectors, capped so that their squares do not overflow."""
+    factor, _ = _bound(v, 1.0, _LONGEST[v.dtype])
+    return _times(v, factor)
 
 
 def _lift(time: Tensor, factor: float | Tensor, space: Tensor) -> Tensor:
