@@ -10,7 +10,13 @@ pytestmark = pytest.mark.drawn
 pyplot = pytest.importorskip("matplotlib.pyplot")
 
 from hypvision.scaling.figures import (  # noqa: E402
-    _figure, _frequencies_and_norms, _grid, _language_models, _means, _r2_bars, draw,
+    _figure,
+    _frequencies_and_norms,
+    _grid,
+    _language_models,
+    _means,
+    _r2_bars,
+    draw,
 )  # fmt: skip
 
 
