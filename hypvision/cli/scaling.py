@@ -179,9 +179,9 @@ def _run_heads(args: Namespace) -> None:
     for subject in args.subjects:
         if subject == "paper" or subject.endswith(".csv"):
             table = paper_models() if subject == "paper" else read_models(subject)
-            tensors |= {model.name: model.head for model in table}
+            tensors |= {row.model: row.head for row in table}
         else:
-            tensors[subject] = {model.name: model.head for model in paper_models()}.get(subject)
+            tensors[subject] = {row.model: row.head for row in paper_models()}.get(subject)
     tensors = {name: args.tensor or tensor for name, tensor in tensors.items()}
     path = Path(args.out, "heads.csv")
     rows = {(row["model"], row["tensor"]): row for row in _read_heads(path)}

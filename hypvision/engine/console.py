@@ -195,7 +195,8 @@ class ConsoleHook(Hook):
             loss = (outputs or {}).get("loss")
             # StopOnNaNHook has already copied the loss to the CPU
             facts = [] if loss is None else [f"loss {float(loss):.4g}"]
-            facts += [f"lr {max(rates):.3g}"] if rates else []
+            if rates:  # from the lowest to the highest of the parameters' groups
+                facts.append("lr " + " to ".join(dict.fromkeys(f"{rate:.3g}" for rate in (min(rates), max(rates)))))
             self.train_bar.update(runner.iter + 1, ", ".join(facts))
 
     def before_val(self, runner: Runner) -> None:

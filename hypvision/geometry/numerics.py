@@ -12,7 +12,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -89,16 +89,6 @@ def backward_of(
 # Checks and precision of the public functions
 
 
-class _Signature(NamedTuple):
-    """The requirements on a function's arguments, each with its position and its name."""
-
-    function: str
-    arguments: list[str]
-    vectors: list[tuple[int, str, int]]  # (position, name, least number of dimensions)
-    others: list[tuple[int, str, int]]  # (position, name, how many coordinates fewer than the vectors)
-    curvatures: list[tuple[int, str]]
-
-
 def stable(
     *points: str, fits: tuple[str, ...] = (), space: tuple[str, ...] = (), sets: tuple[str, ...] = ()
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -124,28 +114,27 @@ def stable(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         names = list(inspect.signature(function).parameters)
-        signature = _Signature(
-            function.__name__.lstrip("_"),
-            names,
-            [(names.index(argument), argument, 1 + (argument in sets)) for argument in points],
-            [(names.index(argument), argument, int(argument in space)) for argument in (*fits, *space)],
-            [(names.index(argument), argument) for argument in ("c", "c_old", "c_new") if argument in names],
-        )
+        label = function.__name__.lstrip("_")
+        ranks = {name: 1 + (name in sets) for name in points}
+        fewer = {name: int(name in space) for name in (*fits, *space)}
+        curvatures = [name for name in ("c", "c_old", "c_new") if name in names]
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            dtype, device, mixed = _vectors(signature, args, kwargs)
-            args, kwargs = _curvatures(signature, args, kwargs, dtype)
+            given = dict(zip(names, args), **kwargs)
+            call: Callable[..., Any] = function
+            if len(given) < len(args) + len(kwargs):
+                return call(*args, **kwargs)  # raises Python's error: too many arguments, or one of them twice
+            dtype, device, mixed = _check_vectors(label, ranks, fewer, given)
+            given |= {name: _curvature(label, name, given[name], dtype) for name in curvatures if name in given}
             if mixed and dtype == torch.float64:
-                args = tuple(a.double() if names[i] in points else a for i, a in enumerate(args))
-                kwargs = {name: a.double() if name in points else a for name, a in kwargs.items()}
-            if _any_half(signature, args, kwargs):
-                args = tuple(_single(a) for a in args)
-                kwargs = {argument: _single(a) for argument, a in kwargs.items()}
+                given |= {name: given[name].double() for name in points if name in given}
+            if _any_half(label, given):
+                given = {name: _single(value) for name, value in given.items()}
             elif device == "meta" or not torch.is_autocast_enabled(device):
-                return function(*args, **kwargs)
+                return call(**given)
             with nullcontext() if device == "meta" else torch.autocast(device, enabled=False):
-                out: Any = function(*args, **kwargs)
+                out: Any = call(**given)
             if dtype not in HALF:
                 return out
             if isinstance(out, (tuple, list)):
@@ -157,71 +146,70 @@ def stable(
     return decorate
 
 
-def _vectors(
-    signature: _Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+def _check_vectors(
+    function: str, ranks: dict[str, int], fewer: dict[str, int], given: dict[str, Any]
 ) -> tuple[torch.dtype | None, str, bool]:
-    """Check vectors: their widest dtype, the kind of the first one's device, and whether dtypes differ."""
+    """Check vectors: their widest dtype, the kind of the first one's device, and whether dtypes differ.
+
+    Args:
+        function: name for the errors.
+        ranks: least number of dimensions of the vectors, by their names.
+        fewer: by how much other arguments are shorter than the vectors, by their names.
+        given: the arguments by name.
+    """
     dtype, device, mixed, size, first = None, "meta", False, 0, ""
-    for place, argument, rank in signature.vectors:
-        value = args[place] if place < len(args) else kwargs.get(argument)
+    for argument, rank in ranks.items():
+        value = given.get(argument)
         if value is None:
             continue  # the call itself raises Python's error about missing or unknown arguments
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < rank:
-            _refuse(signature.function, argument, value, rank)
+            _refuse(function, argument, value, rank)
         if dtype is None:
             dtype, device, size, first = value.dtype, value.device.type, value.shape[-1], argument
             continue
         if value.shape[-1] != size:
             raise ValueError(
-                f"{signature.function}: {first} and {argument} must have the same last dimension, "
+                f"{function}: {first} and {argument} must have the same last dimension, "
                 f"got {size} and {value.shape[-1]}."
             )
         if value.dtype != dtype:
             dtype, mixed = torch.promote_types(dtype, value.dtype), True
-    for place, argument, fewer in signature.others:
-        value = args[place] if place < len(args) else kwargs.get(argument)
+    for argument, less in fewer.items():
+        value = given.get(argument)
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0:
-            _refuse(signature.function, argument, value)
-        if value.shape[-1] != size - fewer:
+            _refuse(function, argument, value)
+        if value.shape[-1] != size - less:
             raise ValueError(
-                f"{signature.function}: the last dimension of {argument} must be {size - fewer} to fit {first}, "
+                f"{function}: the last dimension of {argument} must be {size - less} to fit {first}, "
                 f"which ends in {size}; got {value.shape[-1]}."
             )
     return dtype, device, mixed
 
 
-def _curvatures(
-    signature: _Signature, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype | None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Check curvatures; a learned one gathers the gradients of all rows, of the largest numbers too."""
-    for place, argument in signature.curvatures:
-        c = args[place] if place < len(args) else kwargs.get(argument)
-        if isinstance(c, (int, float)):
-            if not 0 < c < math.inf:
-                raise ValueError(
-                    f"{signature.function}: the curvature {argument} must be positive "
-                    f"(the sectional curvature is -{argument}), got {c}."
-                )
-        elif isinstance(c, Tensor) and (c.requires_grad or dtype == torch.float64 != c.dtype):
-            learned = saturate_gradient(c) if c.is_floating_point() else c
-            if dtype == torch.float64:  # the parameter is float32, but its root and inverse need float64
-                learned = learned.double()
-            if place < len(args):
-                args = (*args[:place], learned, *args[place + 1 :])
-            else:
-                kwargs = {**kwargs, argument: learned}
-    return args, kwargs
+def _curvature(function: str, argument: str, c: Any, dtype: torch.dtype | None) -> Any:
+    """The checked curvature; a learned one gathers the gradients of all rows, of the largest numbers too."""
+    if isinstance(c, (int, float)):
+        if not 0 < c < math.inf:
+            raise ValueError(
+                f"{function}: the curvature {argument} must be positive "
+                f"(the sectional curvature is -{argument}), got {c}."
+            )
+    elif isinstance(c, Tensor) and (c.requires_grad or dtype == torch.float64 != c.dtype):
+        c = saturate_gradient(c) if c.is_floating_point() else c
+        if dtype == torch.float64:  # the parameter is float32, but its root and inverse need float64
+            c = c.double()
+    return c
 
 
-def _any_half(signature: _Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _any_half(function: str, given: dict[str, Any]) -> bool:
     """Whether a tensor is of half precision; raises an error for integer tensors."""
     half = False
-    for argument, value in (*zip(signature.arguments, args), *kwargs.items()):
+    for argument, value in given.items():
         if isinstance(value, Tensor):
             if value.dtype in HALF:
                 half = True
             elif not value.is_floating_point():
-                _refuse(signature.function, argument, value)
+                _refuse(function, argument, value)
     return half
 
 
@@ -351,12 +339,8 @@ class _WideSquareNorm(Function):
         flat = x.reshape(-1, x.shape[-1])
         norm = torch.empty(flat.shape[0], dtype=torch.float64)
         rows = max(1, 2**17 // max(1, x.shape[-1]))
-        precise = torch.empty(min(rows, flat.shape[0]), x.shape[-1], dtype=torch.float64)
-        for start in range(0, flat.shape[0], rows):
-            block = flat[start : start + rows]
-            torch.linalg.vector_norm(
-                precise[: block.shape[0]].copy_(block), dim=-1, out=norm[start : start + block.shape[0]]
-            )
+        for block, out in zip(flat.split(rows), norm.split(rows)):
+            torch.linalg.vector_norm(block.double(), dim=-1, out=out)
         return norm.mul_(norm).reshape(*x.shape[:-1], 1)
 
     @staticmethod

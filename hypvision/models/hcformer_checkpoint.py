@@ -20,24 +20,22 @@ from hypvision.nn import ClusterMixer
 
 # Official name in a block -> (our name, whether a 1x1 convolution becomes a linear map).
 _HCFORMER_BLOCK = {
-    "norm1.weight": ("norm1.weight", False),
-    "norm1.bias": ("norm1.bias", False),
-    "token_mixer.f.weight": ("mixer.feature.weight", True),
-    "token_mixer.f.bias": ("mixer.feature.bias", False),
-    "token_mixer.v.weight": ("mixer.value.weight", True),
-    "token_mixer.v.bias": ("mixer.value.bias", False),
-    "token_mixer.proj.weight": ("mixer.proj.weight", True),
-    "token_mixer.proj.bias": ("mixer.proj.bias", False),
+    f"{official}.{part}": (f"{ours}.{part}", ours.startswith("mixer") and part == "weight")
+    for official, ours in {
+        "norm1": "norm1",
+        "token_mixer.f": "mixer.feature",
+        "token_mixer.v": "mixer.value",
+        "token_mixer.proj": "mixer.proj",
+        "norm2": "norm2",
+        "mlp.fc1": "mlp.fc1",
+        "mlp.fc2": "mlp.fc2",
+    }.items()
+    for part in ("weight", "bias")
+} | {
     "token_mixer.sim_alpha": ("mixer.alpha", False),
     "token_mixer.sim_alpha2": ("mixer.window_alpha", False),
     "token_mixer.relative_position_bias": ("mixer.bias", False),
     "token_mixer.relative_position_bias2": ("mixer.window_bias", False),
-    "norm2.weight": ("norm2.weight", False),
-    "norm2.bias": ("norm2.bias", False),
-    "mlp.fc1.weight": ("mlp.fc1.weight", False),
-    "mlp.fc1.bias": ("mlp.fc1.bias", False),
-    "mlp.fc2.weight": ("mlp.fc2.weight", False),
-    "mlp.fc2.bias": ("mlp.fc2.bias", False),
     "layer_scale_1": ("layer_scale1", False),
     "layer_scale_2": ("layer_scale2", False),
 }

@@ -27,13 +27,6 @@ class LanguageModel(NamedTuple):
     """A row of a table of models: family, name on the hub or place of the checkpoint, tensor of the head, width."""
 
     family: str
-    name: str
-    head: str
-    width: int
-
-
-class _Model(NamedTuple):
-    family: str
     model: str
     head: str
     m: Annotated[int, positive]
@@ -69,7 +62,7 @@ class Head(NamedTuple):
 
 def read_models(path: str | Path) -> list[LanguageModel]:
     """A csv table of models, with the columns ``family``, ``model``, ``head`` and ``m``."""
-    return [LanguageModel(row.family, row.model, row.head, row.m) for _, row in read_table(_Model, path)]
+    return [row for _, row in read_table(LanguageModel, path)]
 
 
 @cache
@@ -168,7 +161,7 @@ def read_losses(path: str | Path) -> list[dict[str, Any]]:
 
     ``model`` may stand for ``family`` and ``m``, if it is one of :func:`paper_models`.
     """
-    known = {model.name: {"family": model.family, "m": str(model.width)} for model in paper_models()}
+    known = {row.model: {"family": row.family, "m": str(row.m)} for row in paper_models()}
     rows = read_table(_Loss, path, lambda row: known.get(row.get("model") or "", {}))
     return [row._asdict() for _, row in rows]
 

@@ -181,11 +181,10 @@ def open_results(folder: str | Path, settings: Settings) -> Path:
             "restore the file."
         )
     before = read_record(dict[str, Any], path, "Restore it, or choose another folder.")
-    # The words name widths too, which belong to the points; folders without a seed have seed 0.
     other = [
         f"{name} {before.get(name)} (now {now[name]})"
         for name in now
-        if name != "shortened" and before.get(name, 0 if name == "seed" else None) != now[name]
+        if name != "shortened" and before.get(name) != now[name]  # those words name widths too, which points have
     ]
     if other:
         raise HypvisionError(

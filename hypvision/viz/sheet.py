@@ -31,12 +31,12 @@ def contact_sheet(images: Sequence[Image.Image], columns: int = 4, cell: int = 2
 def search_sheet(
     query: Image.Image, results: Sequence[tuple[Image.Image, str]], columns: int = 5, cell: int = 160
 ) -> Image.Image:
-    """An image of the query, framed in blue, and of its neighbours with a line of text below each."""
-    tiles, gap = [], 8
+    """An image of the query, framed in blue, and of its neighbours with a text of two lines at most below each."""
+    tiles, gap, size = [], 8, 11
     for image, text in [(query, "query"), *results]:
-        tile, small = Image.new("RGB", (cell, cell + 16), "white"), fitted(image, cell)
+        tile, small = Image.new("RGB", (cell, cell + 3 * size), "white"), fitted(image, cell)
         tile.paste(small, ((cell - small.width) // 2, (cell - small.height) // 2))
-        ImageDraw.Draw(tile).text((0, cell + 2), text[: cell // 6], fill="black")
+        ImageDraw.Draw(tile).multiline_text((0, cell + 2), "\n".join(_lines(text, cell, size)), "black", font(size))
         tiles.append(tile)
     sheet = _rows(tiles, columns, cell, gap)
     frame = (gap - 3, gap - 3, gap + cell + 2, gap + cell + 2)

@@ -304,20 +304,15 @@ def test_float64_up_to_the_cap(name, radius, c, compiling):
 
 @pytest.mark.parametrize("radius", [1e-3, 1.0, 10.0, 25.0, 39.0])
 def test_gradients_from_the_origin_to_the_cap(radius):
-    """In float32 against the closed forms: along the ray and across it."""
+    """In float32 against the closed form, of few rows, and of many, whose gradient one function writes."""
     torch.manual_seed(0)
     heading = torch.nn.functional.normalize(torch.randn(6, 5, dtype=torch.float64), dim=-1)
     space = (heading * torch.tensor(radius, dtype=torch.float64).sinh()).float()
     size = space.double().norm(dim=-1, keepdim=True)
-    heading, weight = space.double() / size, torch.randn(6, 5)
-    x = torch.cat([torch.zeros(6, 1), space], -1).requires_grad_()
-    along = (heading * weight).sum(-1, keepdim=True) * heading
-    slope = 1 / (1 + size * size).sqrt()
-    (found,) = torch.autograd.grad((lorentz.logmap0(x, 1.0) * weight).sum(), x)
-    expected = along * slope + (weight - along) * (size.asinh() / size)
-    torch.testing.assert_close(found[:, 1:].double() / slope, expected / slope, rtol=1e-6, atol=1e-6 * radius)
-    for many in (1, 4000):  # rows that are few, and those for which one function writes the gradient
-        points = x.detach().repeat(many, 1).requires_grad_()
+    heading, slope = space.double() / size, 1 / (1 + size * size).sqrt()
+    x = torch.cat([torch.zeros(6, 1), space], -1)
+    for many in (1, 4000):
+        points = x.repeat(many, 1).requires_grad_()
         (found,) = torch.autograd.grad(lorentz.dist0(points, 1.0).sum(), points)
         torch.testing.assert_close(found[-6:, 1:].double() / slope, heading, rtol=1e-6, atol=1e-6)
         assert not found[:, 0].any()

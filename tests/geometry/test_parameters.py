@@ -169,11 +169,6 @@ def test_a_fixed_or_frozen_curvature_needs_no_module():
         assert list(Cloud(manifold, held=False).state_dict()) == ["points"]
 
 
-@pytest.mark.parametrize("cast", [nn.Module.half, nn.Module.bfloat16])
-def test_curvatures_are_not_rounded_by_half_precision(cast):
-    assert cast(Lorentz(0.7, learnable=True)).c.item() == pytest.approx(0.7, abs=1e-7)
-
-
 @pytest.mark.parametrize(
     ("default", "expected"),
     [(torch.float64, torch.float64), (torch.float32, torch.float32), (torch.bfloat16, torch.float32)],

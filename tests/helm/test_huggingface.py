@@ -39,6 +39,12 @@ def model(request):
     return model_of(request.param)
 
 
+@pytest.fixture(scope="module", params=["D", "MiCE"])
+def published(request):
+    """Both attentions, where the others differ in nothing that a test sees: their caches are compared for all kinds."""
+    return model_of(request.param)
+
+
 @torch.no_grad()
 def test_cache_changes_nothing(model):
     ids = tokens(2, 14)
@@ -65,8 +71,8 @@ def test_absorption_in_float64():
 
 
 @pytest.mark.parametrize("way", [dict(num_beams=1), dict(num_beams=3)], ids=["greedy", "beams"])
-def test_generation(model, way):
-    ids = tokens(2, 9)
+def test_generation(published, way):
+    model, ids = published, tokens(2, 9)
     with_cache = model.generate(ids, do_sample=False, **way, **OPTIONS)
     assert torch.equal(with_cache, model.generate(ids, do_sample=False, use_cache=False, **way, **OPTIONS))
     padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), ids], 1)
@@ -77,7 +83,8 @@ def test_generation(model, way):
     assert model.generate(ids, do_sample=True, **OPTIONS).shape[1] <= 17
 
 
-def test_generation_in_training_mode_sees_the_whole_prompt(model):
+def test_generation_in_training_mode_sees_the_whole_prompt(published):
+    model = published
     prompt = torch.randint(0, 256, (2, 9), generator=torch.Generator().manual_seed(4))
     found = model.eval().generate(prompt, max_new_tokens=5, do_sample=False)
     try:
@@ -107,8 +114,8 @@ def test_logits_of_positions(model):
 
 
 @torch.no_grad()
-def test_auto_classes_and_half_precision(model, tmp_path):
-    ids = tokens(2, 9)
+def test_auto_classes_and_half_precision(published, tmp_path):
+    model, ids = published, tokens(2, 9)
     model.save_pretrained(tmp_path)
     assert (tmp_path / "model.safetensors").is_file()
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)

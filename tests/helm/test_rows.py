@@ -53,16 +53,6 @@ def test_residual(w, gained):
     torch.testing.assert_close(inner, -torch.ones_like(inner))
 
 
-def test_residual_is_the_cores_mean():
-    from hypvision.geometry import Lorentz
-    from hypvision.nn import LorentzResidual
-
-    core = LorentzResidual(Lorentz(1.0), "average", scale=3.0).double()
-    x, u = made(4, WIDTH, timeless=False), made(4, WIDTH, seed=1)
-    ours, _ = rows.residual_norm(x, u, core.weight.detach()[None], None, N, N, 3.0, 1e-8)
-    torch.testing.assert_close(ours[..., :N], core(x[..., :N], u[..., :N]).detach(), rtol=1e-6, atol=1e-6)
-
-
 def test_far_points_keep_their_norms():
     """Radius 12: the squared times are 1e10, and differences of squares have lost everything in float32."""
     u = made(64, WIDTH).float()

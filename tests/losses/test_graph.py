@@ -114,8 +114,8 @@ def test_distortion_is_its_definition_and_the_scale_is_the_best():
 
     assert average_distortion(distances, hops, 0.7) == pytest.approx(slow(0.7), rel=1e-12)
     best = average_distortion(distances, hops)
-    grid = [average_distortion(distances, hops, scale) for scale in np.geomspace(0.05, 5, 4001)]
-    assert best <= min(grid) + 1e-12 and best == pytest.approx(min(grid), rel=1e-4)
+    grid = [average_distortion(distances, hops, scale) for scale in np.geomspace(0.05, 5, 1001)]
+    assert best <= min(grid) + 1e-12 and best == pytest.approx(min(grid), rel=1e-3)
     assert average_distortion(3.5 * hops, hops) == pytest.approx(0, abs=1e-15)
     assert average_distortion(0.0 * hops, hops) == 1.0
     assert average_distortion(3.5 * hops[:2, :2], hops[:2, :2]) == 0  # a single pair

@@ -30,9 +30,8 @@ def test_chance_level_where_all_coincide(logit):
     assert all(torch.isfinite(p.grad).all() for p in points)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.3])
 @pytest.mark.parametrize("logit", LOGITS)
-@pytest.mark.parametrize("geometry", ["lorentz", "euclidean"])
+@pytest.mark.parametrize(("geometry", "temperature"), [("lorentz", 1.0), ("euclidean", 0.3)])
 def test_value_is_that_of_the_sum_written_out(logit, geometry, temperature):
     manifold, points = levels(0.5, manifold=Euclidean() if geometry == "euclidean" else None)
 
@@ -68,7 +67,7 @@ def test_minus_distance_brings_children_to_their_parents_and_distance_does_not(l
         return sum(manifold.dist(h, p.repeat_interleave(2, 1)).mean() for h, p in pairs).item()
 
     before = parent_distance()
-    for _ in range(60):
+    for _ in range(30):
         optimizer.zero_grad()
         tree_contrastive_loss([manifold.expmap0(v) for v in free], manifold, logit).backward()
         optimizer.step()
@@ -86,19 +85,12 @@ def test_half_precision_is_computed_in_float32():
 
 def test_gradients_are_exact():
     manifold, points = levels(batch=1)
-    points = [p[:, : 8 // 2**i, 1:].detach().requires_grad_() for i, p in enumerate(points[:3])]
+    points = [p[:, : 4 // 2**i, 1:].detach().requires_grad_() for i, p in enumerate(points[:3])]
 
     def loss(*spaces):
         return tree_contrastive_loss([manifold.from_space(x) for x in spaces], manifold)
 
     assert torch.autograd.gradcheck(loss, points)
-
-
-def test_curvature_gets_a_gradient():
-    manifold = Lorentz(1.0, learnable=True)
-    _, tangents = levels(manifold=Euclidean(), dtype=torch.float32)
-    tree_contrastive_loss([manifold.expmap0(v) for v in tangents], manifold).backward()
-    assert manifold.log_c.grad.abs() > 0
 
 
 def test_single_levels_and_mistakes():

@@ -95,9 +95,8 @@ def test_double_and_bfloat16_models():
     assert (out.double() - expected).norm() / expected.norm() < 0.1
 
 
-@pytest.mark.parametrize("norm", [True, False])
-@pytest.mark.parametrize("head", [True, False])
-@pytest.mark.parametrize("indices", [1, 3, [0, 2], [1, 3]])
+@pytest.mark.parametrize(("norm", "head"), [(True, False), (False, True)])
+@pytest.mark.parametrize("indices", [1, 3, [0, 2]])
 def test_pruned_models_use_all_their_parameters(indices, norm, head):
     """What pruning leaves is needed, and gives the same maps as before."""
     model, x = micro(), torch.randn(2, 3, 64, 64)
@@ -131,7 +130,7 @@ def test_map_norm_is_a_group_norm(shape, layout):
     torch.testing.assert_close(ours.bias.grad, theirs.bias.grad, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("frozen", [1, 2, 4])
+@pytest.mark.parametrize("frozen", [1, 4])
 def test_norms_behind_frozen_stages(frozen):
     """The maps are channels-last and need no gradient: nn.GroupNorm would crash here (PyTorch 2.11, CPU)."""
     model = timm.create_model("hcformer_nano", features_only=True, **MICRO).model.train()

@@ -15,7 +15,7 @@ from timm.data import resolve_data_config
 from torch import nn
 
 from hypvision.errors import HypvisionError
-from hypvision.geometry import CurvatureParameter, Lorentz, lorentz
+from hypvision.geometry import Lorentz, lorentz
 from hypvision.models import LorentzResNet
 from hypvision.models.lorentz_resnet_checkpoint import (
     hyperboliccv_from_official,
@@ -24,12 +24,10 @@ from hypvision.models.lorentz_resnet_checkpoint import (
     is_official_hyperboliccv,
 )
 from hypvision.nn import (
-    ChangeManifold,
     EfficientLorentzConv2d,
     LorentzBatchNorm2d,
     LorentzResidual,
     ToLorentz,
-    ToTangent,
 )
 from hypvision.optim import RiemannianSGD, param_groups
 from hypvision.zoo.convert import convert_file
@@ -105,12 +103,6 @@ def test_equals_the_published_form(name, training):
     for key, value in ours.state_dict().items():
         if "running" in key:
             torch.testing.assert_close(value, after[key], rtol=1e-5, atol=1e-6)
-
-
-def test_float32_is_close_to_the_published_form_in_float64():
-    ours, reference = published("L-ResNet-18")
-    x = torch.randn(4, 3, 16, 16)
-    torch.testing.assert_close(ours(x).double(), reference.double()(x.double()), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -273,8 +265,8 @@ def move_curvatures(model, bound):
             module.log_c.data.fill_(module.log_bounds[bound])
 
 
-@pytest.mark.parametrize("bound", [None, 0, 1], ids=["start", "lowest", "highest"])
-@pytest.mark.parametrize("c", [1e-6, 4e-4, 5e-3, 1.0, 1e3])
+# the bound at which a learned curvature is; None: where it starts
+@pytest.mark.parametrize("c, bound", [(1e-6, 0), (4e-4, None), (5e-3, 1), (1.0, None), (1e3, 1)])
 @pytest.mark.parametrize("name", ["hecnn_resnet18", "hcnn_resnet18"])
 def test_networks_work_at_every_curvature(name, c, bound):
     """With rescaling, and where a learned curvature may go: images differ, and everything has a gradient."""
@@ -287,21 +279,6 @@ def test_networks_work_at_every_curvature(name, c, bound):
     assert out.std(0).mean() > 1e-4
     for key, gradient in gradients.items():
         assert gradient.isfinite().all(), key
-
-
-@pytest.mark.parametrize("name", ["hcnn18", "hecnn18"])
-def test_a_backward_inside_autocast(name):
-    """As PyTorch advises against, and people do; products of PyTorch's own lose digits there."""
-    found = []
-    for inside in (False, True):
-        torch.manual_seed(0)
-        model = build(name)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = F.cross_entropy(model(torch.randn(4, 3, 32, 32)), torch.arange(4))
-        with torch.autocast("cpu", torch.bfloat16, enabled=inside):
-            loss.backward()
-        found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
-    assert (found[0] - found[1]).norm() < 0.05 * found[0].norm()
 
 
 @pytest.mark.parametrize("c", [0.1, 1.0, 10.0])
@@ -433,26 +410,6 @@ def test_parameter_groups():
     assert all(p.dim() > 1 for p in groups["weights"]["params"])
 
 
-def test_transitions():
-    manifold, other = Lorentz(0.5), Lorentz(2.0)
-    x = 3 * torch.randn(4, 6, 3, 3)
-    entered = ToLorentz(manifold, clip=1.0)(x)
-    unit = x / x.norm(dim=1, keepdim=True).clamp(min=1)
-    expected = lorentz.expmap0(unit.movedim(1, -1), 0.5)[..., 1:]
-    torch.testing.assert_close(entered.movedim(1, -1), expected, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(ToTangent(manifold)(entered), unit, rtol=1e-5, atol=1e-6)
-    moved = ChangeManifold(manifold, other)(entered)
-    torch.testing.assert_close(ToTangent(other)(moved), unit, rtol=1e-5, atol=1e-6)
-    limit = lorentz.max_distance(0.5)
-    rescaled = ToLorentz(manifold, slope=2.0)(x)
-    expected = lorentz.rescale_tangent(x.movedim(1, -1), limit)
-    torch.testing.assert_close(rescaled.movedim(1, -1), expected, rtol=1e-5, atol=1e-6)
-    for layer in (ToLorentz(manifold, 2.0), ToLorentz(manifold), ToTangent(manifold), ChangeManifold(manifold, other)):
-        layer = layer.double()
-        y = (0.7 * torch.randn(2, 3, 2, dtype=torch.float64)).requires_grad_()
-        assert torch.autograd.gradcheck(layer, y)
-
-
 def test_gradient_checkpointing_gives_equal_gradients():
     x, grads = torch.randn(2, 3, 32, 32), []
     for enable in (False, True):
@@ -519,26 +476,6 @@ def test_long_training_with_learned_curvature_is_stable(name, dtype):
     assert all(math.isfinite(loss) for loss in losses)
     assert sum(losses[-100:]) / 100 < 0.5
     check_points(model)
-
-
-def test_points_follow_the_curvature_unless_told_not_to():
-    """The ablation: without the aware update the distance of beta from the origin changes with the curvature."""
-    shifts = {}
-    for move in ("tangent", "project"):
-        torch.manual_seed(0)
-        model = timm.create_model("hcnn_resnet18", plus=True, **TINY)
-        norm = model.stages[0].blocks[0].norm1
-        with torch.no_grad():
-            norm.beta.copy_(norm.manifold.expmap0(torch.full((8,), 0.5)))
-        before = norm.manifold.dist0(norm.beta).item()
-        curvature = [p for p in model.parameters() if isinstance(p, CurvatureParameter)]
-        optimizer = RiemannianSGD([dict(params=[norm.beta], lr=0.0), dict(params=curvature, lr=1.0)], lr=1.0, move=move)
-        for p in (norm.beta, *curvature):
-            p.grad = torch.ones_like(p)
-        optimizer.step()
-        norm.manifold.check_point(norm.beta)
-        shifts[move] = abs(norm.manifold.dist0(norm.beta).item() - before)
-    assert shifts["tangent"] < 1e-5 < 0.05 < shifts["project"]
 
 
 def test_the_data_config_follows_the_stem():

@@ -21,8 +21,7 @@ def with_outlier(size, dtype=torch.float64):
     return x
 
 
-@pytest.mark.parametrize("exp_limit", [10.0, 4.0, 0.5])
-@pytest.mark.parametrize("c", [1.0, 0.5])
+@pytest.mark.parametrize("c, exp_limit", [(0.5, 10.0), (1.0, 0.5)])
 @pytest.mark.parametrize("kind", [hnn.LorentzBatchNorm2d, pub.GyroLorentzBatchNorm2d])
 def test_radius_around_beta_stops_exactly_at_the_limit(kind, c, exp_limit):
     """The direction is normalised first, then the length is cut: no growth beyond."""
@@ -50,8 +49,7 @@ def test_limits_of_the_networks():
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("c", [1.0, 0.5])
-@pytest.mark.parametrize("exp_limit", [10.0, 6.0])
+@pytest.mark.parametrize("c, exp_limit", [(1.0, 6.0), (0.5, 10.0)])
 def test_equals_the_published_chain_beyond_its_limit(training, c, exp_limit):
     manifold = Hyperboloid(1 / c, exp_limit).double()
     published = BatchNorm(manifold, 3).double().train(training)
@@ -125,25 +123,6 @@ def test_derivatives_by_hand_are_those_of_plain_operations(kind, slope, training
 def test_one_far_point_is_its_own_mean():
     far = torch.tensor([[3e7, -4e7]]).view(1, 2, 1, 1)
     torch.testing.assert_close(hnn.LorentzGlobalAvgPool2d(Lorentz())(far), far.flatten(1), rtol=1e-5, atol=0)
-
-
-def test_published_network_does_not_blow_up():
-    """Without the limit the loss of this network is NaN after a few steps: outliers grow from layer to layer."""
-    torch.manual_seed(0)
-    model = timm.create_model("hcnn_resnet18", num_classes=10, stem="imagenet", widths=(16, 32, 64, 128))
-    x = torch.randn(64, 3, 32, 32) * torch.logspace(-2, 0.7, 64).view(-1, 1, 1, 1)
-    labels = torch.randint(10, (64,))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
-    radii = []
-    model.stages[3].register_forward_hook(lambda module, args, out: radii.append(out.detach().norm(dim=1).max()))
-    for _ in range(3):
-        loss = torch.nn.functional.cross_entropy(model(x), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-        optimizer.step()
-        assert loss.isfinite() and norm < 1e3
-    assert max(radii) < 1e6
 
 
 def test_models_cast_to_half_precision_train():

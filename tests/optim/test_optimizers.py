@@ -38,23 +38,26 @@ MANIFOLDS = {
 }
 every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
 every_manifold = pytest.mark.parametrize("kind", MANIFOLDS)
+# What an optimiser adds does not depend on the manifold, nor the manifold's part on the optimiser.
+every_one = pytest.mark.parametrize(
+    ("name", "kind"),
+    [*((name, "lorentz") for name in OPTIMIZERS), *(("adam", kind) for kind in MANIFOLDS if kind != "lorentz")],
+)
 
 
 def points(manifold, *size, std=0.5, dtype=torch.float64):
     return ManifoldParameter(manifold.from_tangent0(std * torch.randn(*size, dtype=dtype)), manifold)
 
 
-@every_optimizer
-@every_manifold
+@every_one
 def test_finds_the_frechet_mean(name, kind):
     torch.manual_seed(1)
     manifold = MANIFOLDS[kind]()
     data = points(manifold, 20, 3, std=1.0).detach()
     mean = points(manifold, 1, 3)
-    decay = {"adamw": 0.0}
     optimizer = OPTIMIZERS[name]([mean])
     for group in optimizer.param_groups:
-        group["weight_decay"] = decay.get(name, 0.0)
+        group["weight_decay"] = 0.0
     for step in range(160):
         if step == 80:
             optimizer.param_groups[0]["lr"] /= 10
@@ -153,7 +156,7 @@ def test_points_stay_on_the_manifold(name, kind):
     u *= torch.tensor([0.0, 1e-20, 1e-3, 1.0, 1.0, 3.0, 8.0, 11.0, 30.0, 30.0]).unsqueeze(1) / u.norm(
         dim=-1, keepdim=True
     )
-    for lr, scale in itertools.product([1e-5, 1e5, 1e8], [0.0, 1e-20, 1.0, 1e18]):
+    for lr, scale in itertools.product([1e-5, 1e8], [0.0, 1e-20, 1.0, 1e18]):
         for start in (u, u[1:5]) if lr < 1e8 else (u, u.double()):
             manifold = WIDE_MANIFOLDS[kind]()
             parameter = ManifoldParameter(manifold.from_tangent0(start).detach(), manifold)
@@ -169,8 +172,7 @@ def test_points_stay_on_the_manifold(name, kind):
                 assert parameter.isfinite().all(), (lr, scale)
 
 
-@every_optimizer
-@every_manifold
+@every_one
 def test_batching_changes_nothing(name, kind, monkeypatch):
     """Many small parameters updated as one table, one by one, and a large one in blocks."""
     torch.manual_seed(3)
@@ -527,7 +529,7 @@ def test_training_with_learned_curvature_stays_sound():
     x, labels = torch.randn(32, 3, 8, 8), torch.randint(4, (32,))
     x += labels[:, None, None, None] * torch.tensor([0.5, -0.3, 0.2]).view(1, 3, 1, 1)
     losses = []
-    for _ in range(150):
+    for _ in range(60):
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16):
             loss = nn.functional.cross_entropy(network(x), labels)

@@ -17,7 +17,7 @@ from hypvision.scaling.language_models import (
 
 
 def test_the_table_has_the_papers_models():
-    table = {model.name: (model.family, model.head, model.width) for model in paper_models()}
+    table = {row.model: (row.family, row.head, row.m) for row in paper_models()}
     assert len(table) == len(paper_models()) == 27
     assert table["facebook/opt-66b"] == ("OPT", "lm_head.weight", 9216)
     assert table["facebook/opt-350m"] == ("OPT", "model.decoder.embed_tokens.weight", 1024)

@@ -238,9 +238,6 @@ def test_seeds(tmp_path, one_by_one):
     assert first[0] != first[1]
     with pytest.raises(HypvisionError, match=r"another grid: seed 7 \(now 0\)"):
         open_results(tmp_path / "7", SETTINGS)
-    path = tmp_path / "7" / "settings.json"
-    path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "seed"}))
-    open_results(tmp_path / "7", SETTINGS)  # of a version without seeds, whose numbers are those of 0
 
 
 @pytest.mark.parametrize(

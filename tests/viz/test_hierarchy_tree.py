@@ -89,14 +89,6 @@ def test_positions_keep_distances_from_the_origin():
         torch.testing.assert_close(radius.float(), lorentz.dist0(point, c), rtol=1e-4, atol=1e-5)
 
 
-def test_two_dimensions_are_drawn_without_loss():
-    angles = torch.arange(6) * 1.0
-    flat = torch.stack([angles.cos(), angles.sin()], 1) * torch.linspace(0.2, 2, 6)[:, None]
-    (place,) = disk_positions([lorentz.expmap0(flat, 1.0)], 1.0)
-    expected = torch.tanh(flat.norm(dim=1) / 2)[:, None] * flat / flat.norm(dim=1, keepdim=True)
-    torch.testing.assert_close(place @ place.T, (expected @ expected.T).double(), rtol=1e-4, atol=1e-5)
-
-
 def test_colour_is_where_the_map_is():
     image = Image.new("RGB", (64, 64), "red")
     left = torch.zeros(2, 4, 4)

@@ -25,17 +25,13 @@ def dist2plane(x: Tensor, z: Tensor, a: Tensor | float, c: Curvature, signed: bo
         c: curvature.
         signed: positive on the side that ``z`` points to; otherwise the absolute value.
     """
-    out = _dist2plane(x, z, a, c)
-    return out if signed else out.abs()
-
-
-def _dist2plane(x: Tensor, z: Tensor, a: Tensor | float, c: Curvature) -> Tensor:
     root = _root(c)
     space, q = _scaled(x[..., 1:], c)
     normals, length = _unit(z)
     cosh, sinh = _offset(a, root, z, length)
     along = dot(space, normals)
-    return (asinh(cosh * along - sinh * torch.sqrt(1 + q)) / root).squeeze(-1)
+    out = (asinh(cosh * along - sinh * torch.sqrt(1 + q)) / root).squeeze(-1)
+    return out if signed else out.abs()
 
 
 def _unit(z: Tensor) -> tuple[Tensor, Tensor]:

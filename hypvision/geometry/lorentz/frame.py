@@ -44,8 +44,17 @@ def _times(v: Tensor, factor: float | Tensor) -> Tensor:
     return v if isinstance(factor, (int, float)) and factor == 1 else v * factor
 
 
-def _multiple(v: Tensor, t: float | Tensor) -> Tensor:
-    """``t v``, cut where a number would overflow: the direction stays, for an infinite ``t`` too."""
+def _multiple(v: Tensor, t: float | Tensor, name: str) -> Tensor:
+    """``t v``, cut where a number would overflow: the direction stays, for an infinite ``t`` too.
+
+    Raises:
+        ValueError: ``t``, the argument ``name`` of a function, would scale each coordinate by itself.
+    """
+    if isinstance(t, Tensor) and t.dim() and t.shape[-1] != 1:
+        raise ValueError(
+            f"{name} must be a number, or end in a dimension of 1 that stands for the coordinates: (..., 1). Got the "
+            f"shape {tuple(t.shape)}; unsqueeze(-1) adds that dimension."
+        )
     most, tiny = torch.finfo(v.dtype).max, torch.finfo(v.dtype).tiny
     longest = (most / 2 / _largest(v).clamp(min=tiny)).clamp(max=most)
     t = t if isinstance(t, Tensor) else torch.full_like(longest, t)
@@ -86,10 +95,10 @@ def _capped(space: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
     return _times(space, factor), q
 
 
-def _scaled_tangent(v: Tensor, c: Curvature) -> Tensor:
-    """Space part of tangent vectors times sqrt(c), capped."""
-    factor, _ = _bound(v, c, _LONGEST[v.dtype])
-    return _times(_times(v, factor), _root(c))
+def _capped_tangent(v: Tensor) -> Tensor:
+    """Tangent vectors, capped so that their squares do not overflow."""
+    factor, _ = _bound(v, 1.0, _LONGEST[v.dtype])
+    return _times(v, factor)
 
 
 def _lift(time: Tensor, factor: float | Tensor, space: Tensor) -> Tensor:

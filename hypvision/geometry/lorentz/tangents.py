@@ -31,12 +31,12 @@ from .frame import (
     _LONGEST,
     _bound,
     _capped,
+    _capped_tangent,
     _join,
     _move,
     _perpendicular,
     _root,
     _scaled,
-    _scaled_tangent,
     _times,
 )
 from .pairs import far_pair, near_pair, space_of
@@ -235,7 +235,7 @@ class _Proju(Function):
 def _proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     space, q = _scaled(x[..., 1:], c)
     space, time = saturate_gradient(space), torch.sqrt(1 + q)
-    v = _scaled_tangent(v, 1.0)
+    v = _capped_tangent(v)
     vector = v[..., 1:]
     amount = saturate(dot(space, vector) - time * v[..., :1])
     out = saturate(vector + space * amount)
@@ -248,7 +248,7 @@ def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Riemannian gradient ``(..., n + 1)`` from the Euclidean gradient ``v`` ``(..., n + 1)`` at ``x``."""
     space, q = _scaled(x[..., 1:], c)
     space, time = saturate_gradient(space), torch.sqrt(1 + q)
-    v = _scaled_tangent(v, 1.0)
+    v = _capped_tangent(v)
     # the derivative along the hyperboloid as a function of the space part
     covector = v[..., 1:] + (space / time) * v[..., :1]
     along = dot(space, covector)
@@ -259,7 +259,7 @@ def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
 def inner(x: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Inner product ``(...)`` of tangent vectors ``u``, ``v`` at ``x``, all ``(..., n + 1)``."""
     space, q = _capped(x[..., 1:], c)
-    u, v = _scaled_tangent(u[..., 1:], 1.0), _scaled_tangent(v[..., 1:], 1.0)
+    u, v = _capped_tangent(u[..., 1:]), _capped_tangent(v[..., 1:])
     far = q > _FAR
     one = torch.ones_like(q)
     lever = torch.sqrt(1 + q) * torch.where(far, safe_sqrt(q), one) / _root(c)
@@ -299,7 +299,7 @@ def _transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 
 def _transp_far(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     dtype = torch.promote_types(x.dtype, torch.promote_types(y.dtype, v.dtype))
-    pair, v = far_pair(x, y, c), _scaled_tangent(v[..., 1:], 1.0)
+    pair, v = far_pair(x, y, c), _capped_tangent(v[..., 1:])
     if pair.q.dtype != v.dtype:
         v = saturate_gradient(widen(v), last=True, dtype=dtype)
     far = pair.far()
@@ -323,7 +323,7 @@ def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     if isinstance(c, Tensor):  # one curvature per row, so that each row's gradient is limited
         c = saturate_gradient(c * torch.ones_like(x[..., :1]))
     space, q = _capped(x[..., 1:], c)
-    u, root = _scaled_tangent(u, 1.0), _root(c)
+    u, root = _capped_tangent(u), _root(c)
     if isinstance(root, Tensor):
         root = saturate_gradient(root)
     # in float64, because the product may be tiny compared with the lengths
@@ -339,7 +339,7 @@ def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
         The space part ``(..., n)``.
     """
     space, q = _capped(x[..., 1:], c)
-    v = _scaled_tangent(v[..., 1:], 1.0)
+    v = _capped_tangent(v[..., 1:])
     time = torch.sqrt(1 + q)
     far = q > _FAR
     scaled = saturate_gradient(_times(space, _root(c)))
