@@ -5,11 +5,19 @@ Importing the package registers its backbones and optimisers in timm, so that ``
 segmentation, detection and CLIP are imported when they are used.
 """
 
-from . import errors, geometry, models, nn, optim  # noqa: F401 - errors first: it names the user for PyTorch
-from .inference import predict
+import sys
+
+try:
+    from . import errors, geometry, models, nn, optim  # noqa: F401 - errors first: it names the user for PyTorch
+    from .inference import predict
+    from .zoo import load
+except KeyboardInterrupt:
+    if sys.orig_argv[1:3] != ["-m", "hypvision.cli"]:
+        raise
+    print("\nInterrupted.", file=sys.stderr)  # Python imports the package before the command's own code runs
+    raise SystemExit(130) from None
 from .plugins import PLUGINS
 from .version import __version__
-from .zoo import load
 
 PLUGINS |= {
     "predictor of a config": "hypvision.engine.predicting:predictor_of",

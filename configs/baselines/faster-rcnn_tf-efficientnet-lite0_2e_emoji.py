@@ -1,5 +1,5 @@
-# Faster R-CNN on EfficientNet-Lite0 as trained on ImageNet, which ships: emoji on photos in 8 groups, 128 x 128 pixels. From
-# scratch: model.backbone.checkpoint_path=None. The data:
+# Faster R-CNN on EfficientNet-Lite0 as trained on ImageNet, which ships: emoji on photos in 8 groups, 128 x 128 pixels.
+# From scratch: model.backbone.checkpoint_path=None. The data:
 #   hypvision data make data/emoji-coco --layout coco --level group --train 2000 --val 500 \
 #       --emoji data/emoji --photos data/grocery/images
 _base_ = [

@@ -131,9 +131,9 @@ def add_cfg_options(parser: ArgumentParser, what: str) -> None:
 
 CLIP_HELP = (
     "NAME: a model of open_clip (ViT-B-16), a hyperbolic one (meru-vit-s-16, hycoclip-vit-b-16), weights of `hypvision "
-    "zoo list --task zero-shot` (shapes-s8.captions and emoji-s16.captions ship), hf-hub:USER/REPO, local-dir:PATH, or "
-    "a file; WEIGHTS: a tag (openai, redcaps, grit), a file, zoo:NAME, or none for random ones; not needed where NAME "
-    "has only one"
+    "zoo list --task zero-shot` (shapes-s8, emoji-s16 and hycoclip-emoji-s16 ship), hf-hub:USER/REPO, local-dir:PATH, "
+    "or a file; WEIGHTS: a tag (openai, redcaps, grit), a file, zoo:NAME, or none for random ones; not needed where "
+    "NAME has only one"
 )
 
 
@@ -178,7 +178,6 @@ def texts_of(args: Namespace) -> list[str]:
 
 
 def add_device_argument(parser: ArgumentParser) -> None:
-    """``--device``."""
     text = "cpu, cuda or cuda:N; default: a GPU, if there is one"
     parser.add_argument("--device", type=_device, metavar="DEVICE", help=text)
 

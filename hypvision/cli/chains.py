@@ -53,7 +53,7 @@ def run_clip_chains(args: Namespace) -> None:
         )
     chains = read_chains(args.chains)
     texts, images = [chain.texts for chain in chains], [chain.image for chain in chains]
-    out, found = Path(args.out), {}
+    out, found, in_tree = Path(args.out), {}, 0
     failed: list[str] = []
     asked, args.show = args.show, []
     for path in asked:
@@ -78,7 +78,7 @@ def run_clip_chains(args: Namespace) -> None:
             if len(named) < len(images):
                 raise HypvisionError(f"The chains '{args.chains}' name no images (id or image_url).")
             files = find_image_files(named, args.images)
-        found = _measure(args, texts, images, files, failed)
+        found, in_tree = _measure(args, texts, images, files, failed)
     width = max(len(name) for measured in found.values() for name in measured.values)
     print(f"{'':{width}}  " + "  ".join(f"{name:>10}" for name in found))
     for name in next(iter(found.values())).values:
@@ -89,18 +89,20 @@ def run_clip_chains(args: Namespace) -> None:
     print(out / "chains.json")
     print(out / "radii.png")
     measured = next(iter(found.values())).images
-    require_all(list(dict.fromkeys(failed)), len(args.show) + (0 if measured is None else len(measured)))
+    done = len(args.show) + in_tree + (0 if measured is None else len(measured))
+    require_all(list(dict.fromkeys(failed)), done)
 
 
-def _measure(args: Namespace, texts, images, files, failed: list[str]) -> dict:
-    """Measurements of a CLIP before and after tuning; ``failed`` gets the messages of images that cannot be read."""
+def _measure(args: Namespace, texts, images, files, failed: list[str]) -> tuple[dict, int]:
+    """Measurements of a CLIP before and after tuning, and the number of images of the tree; ``failed`` gets the
+    messages of images that cannot be read."""
     from hypvision.clip.radial.measure import measure_clip, measure_hyperlex, measure_tree
     from hypvision.clip.radial.retrieval import read_tree
     from hypvision.clip.radial.weights import merge_tower
     from hypvision.errors import HypvisionError
 
     clip = clip_of(args)
-    found, walks, root = {}, {}, None
+    found, walks, root, in_tree = {}, {}, None, 0
     for name in ("before", "after") if args.tuned else ("model",):
         if name == "after":
             root = merge_tower(clip.model, args.tuned)
@@ -112,10 +114,11 @@ def _measure(args: Namespace, texts, images, files, failed: list[str]) -> dict:
         if args.hyperlex:
             measured.values |= measure_hyperlex(clip, args.hyperlex, measured.space, args.template)
         if args.tree:
-            measured.values |= measure_tree(clip, args.tree_images, read_tree(args.tree), args.template, failed)
+            recall, in_tree = measure_tree(clip, args.tree_images, read_tree(args.tree), args.template, failed)
+            measured.values |= recall
         walks[name] = _walks_of_clip(args, clip, measured.space, texts)
     _show(args, walks)
-    return found
+    return found, in_tree
 
 
 def _walks_of_clip(args: Namespace, clip, space, texts) -> list:
@@ -183,7 +186,6 @@ def add_clip_make_chains_arguments(parser: Parser) -> None:
 
 
 def run_clip_make_chains(args: Namespace) -> None:
-    """``clip make-chains`` from parsed arguments."""
     from hypvision.data.broader import build_chains, read_captions, read_terms
     from hypvision.data.chains import emoji_chains, shape_chains, write_chains
     from hypvision.errors import HypvisionError

@@ -28,7 +28,6 @@ def add_zoo_convert_arguments(parser: Parser) -> None:
 
 
 def run_zoo_convert(args: Namespace) -> None:
-    """``zoo convert`` from parsed arguments."""
     from hypvision.zoo.convert import convert_file
 
     written = convert_file(args.family, args.source, args.target, args.to_official, args.curvature, args.backbone)

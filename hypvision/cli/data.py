@@ -24,7 +24,6 @@ def add_data_prepare_arguments(parser: Parser) -> None:
 
 
 def run_data_prepare(args: Namespace) -> None:
-    """``data prepare`` from parsed arguments."""
     from hypvision.data.prepare import prepare
 
     print(f"{args.name}: {prepare(args.name, args.source, args.out)} images in {args.out}")
@@ -59,7 +58,6 @@ def add_data_make_arguments(parser: Parser) -> None:
 
 
 def run_data_make(args: Namespace) -> None:
-    """``data make`` from parsed arguments."""
     from hypvision.checks import one_of
     from hypvision.data.export import export, export_emoji
     from hypvision.errors import HypvisionError
@@ -99,7 +97,6 @@ def add_data_shard_arguments(parser: Parser) -> None:
 
 
 def run_data_shard(args: Namespace) -> None:
-    """``data shard`` from parsed arguments."""
     from hypvision.data.write_shards import write_shards
     from hypvision.files import read_lines
 

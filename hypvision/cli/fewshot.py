@@ -65,7 +65,6 @@ def add_fewshot_arguments(parser: Parser) -> None:
 
 
 def run_fewshot(args: Namespace) -> None:
-    """``fewshot`` from parsed arguments."""
     if args.what in ("table", "explain"):
         if args.results is None:
             raise HypvisionError(f"hypvision fewshot {args.what} needs a folder of results: RESULTS.")

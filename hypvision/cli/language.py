@@ -17,7 +17,6 @@ def add_lm_save_arguments(parser: Parser) -> None:
 
 
 def run_lm_save(args: Namespace) -> None:
-    """``lm save`` from parsed arguments."""
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import parse_options
     from hypvision.tasks.language_models import save_folder

@@ -120,7 +120,8 @@ def run_predict(args: Namespace) -> None:
             require_all(failed, count)
     seconds = time.perf_counter() - begin
     print(
-        f"{count} images in {seconds:.1f} s ({count / seconds:.1f} a second): {len(writer.written)} files in {args.out}"
+        f"{count} image{'s' * (count != 1)} in {seconds:.1f} s ({count / seconds:.1f} a second): "
+        f"{len(writer.written)} file{'s' * (len(writer.written) != 1)} in {args.out}"
     )
     if boxless:
         print(f"warning: --max-boxes has no effect: {model} gives no boxes.", file=sys.stderr)

@@ -30,7 +30,6 @@ def add_zoo_publish_arguments(parser: Parser) -> None:
 
 
 def run_zoo_publish(args: Namespace) -> None:
-    """``zoo publish`` from parsed arguments."""
     from hypvision.tasks.publishing import publish, read_about
 
     about = read_about(args.about) if args.about else {}

@@ -60,7 +60,6 @@ def add_scaling_arguments(parser: Parser) -> None:
 
 
 def run_scaling(args: Namespace) -> None:
-    """``scaling`` from parsed arguments."""
     if args.action == "heads":
         _run_heads(args)
         return

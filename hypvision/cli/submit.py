@@ -114,7 +114,7 @@ def run_cells(
         arrived: called in this process with key and result of each cell as it ends.
 
     Returns:
-        Results, failures and what was skipped. Failures are also printed when they happen.
+        Results, failures and what was skipped. Failures are also printed when they happen, each reason once.
 
     Raises:
         HypvisionError: submitit or its cluster is not there, or refuses the options.
@@ -147,8 +147,11 @@ def run_cells(
             outcome.results[key] = answer.value
             arrived(key, answer.value)
         else:
+            if answer.failure in outcome.failures.values():  # a mistake in the settings makes all cells fail
+                tqdm.write(f"{key} failed: the same")
+            else:
+                tqdm.write(f"{key} failed: {answer.failure}\n{answer.trace}".rstrip())
             outcome.failures[key] = answer.failure
-            tqdm.write(f"{key} failed: {answer.failure}\n{answer.trace}".rstrip())
     return outcome
 
 

@@ -31,7 +31,6 @@ def add_train_arguments(parser: Parser) -> None:
 
 
 def run_train(args: Namespace) -> None:
-    """``train`` from parsed arguments."""
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import leave_processes, parse_options
     from hypvision.engine.run import train

@@ -13,7 +13,6 @@ _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 def bytes_of(value: Tensor) -> bytes:
-    """The bytes of a tensor."""
     return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 

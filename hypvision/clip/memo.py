@@ -23,7 +23,6 @@ class Memo:
         self.clear()
 
     def clear(self) -> None:
-        """Forget the value."""
         self._state: tuple[object, list[tuple[int, int]]] | None = None
         self._tensors: Sequence[Tensor] = ()
         self._value: Any = None

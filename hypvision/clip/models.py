@@ -85,6 +85,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 """Architectures that open_clip does not have: arguments of :class:`open_clip.model.CLIP`, or, with a ``geometry``, of
 :class:`hypvision.clip.hyperbolic.HyperbolicCLIP`."""
 
+ARCHITECTURES["hycoclip-emoji-s16"] = {**ARCHITECTURES["emoji-s16"], "geometry": "lorentz"}
+
 _VITS = {"s": ("small", 12), "b": ("base", 12), "l": ("large", 16)}  # size -> (timm's name, heads)
 for _family, _size in ((family, size) for family in ("clip", "meru", "hycoclip") for size in _VITS):
     _name, _heads = _VITS[_size]
@@ -115,7 +117,6 @@ class CLIPBundle(NamedTuple):
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
         return next(self.model.parameters()).device
 
     def normalised(self, images: Tensor) -> Tensor:

@@ -149,7 +149,6 @@ class OpenVocabularyCLIP(nn.Module):
 
     @property
     def embedding_size(self) -> int:
-        """Length of an embedding."""
         return embedding_size(self.clip)
 
     @property
@@ -225,9 +224,10 @@ def equal_pairs(text: Tensor) -> list[tuple[int, int]]:
 def _warn_of_equal(names: Sequence[str], text: Tensor) -> None:
     if pairs := equal_pairs(text):
         pair = f"'{names[pairs[0][0]]}' from '{names[pairs[0][1]]}'"
+        more = f" (and {len(pairs) - 1} more such pairs)" if len(pairs) > 1 else ""
         warnings.warn(
-            f"CLIP cannot tell {pair}: their texts have the same embedding ({len(pairs)} such pairs). They are the "
-            "same word, or words that it was never taught, as most are for 'shapes-s8', which knows drawn shapes only.",
+            f"CLIP cannot tell {pair}{more}: their texts have the same embedding. They are the same word, or words "
+            "that it was never taught: of the small ones that ship, shapes-s8 knows drawn shapes, emoji-s16 emoji.",
             stacklevel=3,
         )
 

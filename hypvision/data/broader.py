@@ -1,7 +1,7 @@
 """Chains for captions of one's own, from a table of words and their broader terms.
 
 >>> terms = read_terms("words.csv")          # word,broader: "ramen,noodle dish", "noodle dish,dish", "dish,food"
->>> chain_of("a bowl of ramen with egg", terms, levels=4)
+>>> build_chains([("a bowl of ramen with egg", "1.jpg")], terms, levels=4)[0].texts
 ('food', 'noodle dish', 'ramen', 'a bowl of ramen with egg')
 
 WordNet's nouns are read from the folder of an export: ``nouns.tsv`` (wnid, synset, lemmas) and ``edges.tsv`` (child,
@@ -178,15 +178,11 @@ def _chosen(path: Sequence[str], count: int, top: int) -> list[int] | None:
     return np.linspace(first, len(path) - 1, count).round().astype(int).tolist()
 
 
-def chain_of(caption: str, terms: Terms, levels: int = 4) -> tuple[str, ...] | None:
-    """Broader terms, the term and the caption; None if the caption has no term with enough broader ones."""
-    found = _build(caption, terms, levels)
-    return None if found is None else found[0]
-
-
 def _build(
-    caption: str, terms: Terms, levels: int, rng: np.random.Generator | None = None
+    caption: str, terms: Terms, levels: int, rng: np.random.Generator
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Broader terms, the term and the caption, and a negative for each; None if the caption has no term with enough
+    broader ones, or a level has no sibling."""
     if (term := _term_in(caption, terms)) is None:
         return None
     written, word, node = term
@@ -196,8 +192,6 @@ def _build(
     texts = (*(terms.names[path[place]] for place in places[:-1]), word, caption)
     if len(set(texts)) < levels:
         return None
-    if rng is None:
-        return texts, ()
     negatives: list[str] = []
     for place in places:
         others = [terms.names[other] for other in terms.siblings(path[: place + 1]) if terms.names[other] not in texts]

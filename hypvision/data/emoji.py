@@ -106,7 +106,7 @@ def _read(kind: Any, path: Path) -> Any:
         "A folder of emoji has emoji.json, images/STYLE/ID.png, splits/classes.json and splits/emoji_split.json; give "
         "its place with --cfg-options data_root=FOLDER."
     )
-    return read_record(kind, path, advice, extra=True)
+    return read_record(kind, path, "Replace it by an intact copy." if path.is_file() else advice, extra=True)
 
 
 def class_groups(root: str | Path) -> tuple[tuple[str, ...], ...]:

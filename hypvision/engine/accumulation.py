@@ -13,7 +13,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from hypvision.engine.hooks import unwrapped
+from hypvision.engine.hooks import network_of
 from hypvision.engine.sharded import cut, whole_tensor
 
 
@@ -35,7 +35,7 @@ class AccumulationHook(Hook):
 
         def save_all(*args: Any, **options: Any) -> None:
             """Called on all processes; one of them writes."""
-            self._kept = [] if _between_steps(runner) else gather_object(_summed(unwrapped(runner))) or []
+            self._kept = [] if _between_steps(runner) else gather_object(_summed(network_of(runner))) or []
             save(*args, **options)
 
         runner.save_checkpoint = save_all
@@ -48,7 +48,7 @@ class AccumulationHook(Hook):
         kept = checkpoint.get("accumulated")
         if not kept or not runner._resume:
             return
-        model: Any = unwrapped(runner)
+        model: Any = network_of(runner)
         own = kept[get_rank()] if len(kept) == get_world_size() else None
         for name, parameter in model.named_parameters():
             grad, parts = kept[0]["whole"].get(name), [one["gradients"].get(name) for one in kept]

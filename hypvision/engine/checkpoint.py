@@ -176,7 +176,6 @@ class AtomicLocalBackend(LocalBackend):
     """
 
     def get(self, filepath: str | Path) -> bytes:
-        """The content of a file."""
         if not os.path.isfile(filepath) and os.path.exists(filepath):
             raise HypvisionError(f"'{filepath}' is not a file, but a folder, device or pipe. Check the path.")
         return super().get(filepath)

@@ -24,7 +24,7 @@ from mmengine.logging import MMLogger
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from tqdm import tqdm
 
-from hypvision.engine.hooks import unwrapped
+from hypvision.engine.hooks import network_of
 from hypvision.engine.metrics import worst
 from hypvision.zoo.cards import count_text
 
@@ -154,7 +154,7 @@ class ConsoleHook(Hook):
     def before_run(self, runner: Runner) -> None:
         if not is_main_process():
             return
-        model = unwrapped(runner)
+        model = network_of(runner)
         backbone = getattr(model, "backbone", None)
         cfg = getattr(backbone, "pretrained_cfg", None) or {}
         clip = runner.cfg.get("model", {}).get("clip") or {}
@@ -195,7 +195,8 @@ class ConsoleHook(Hook):
             loss = (outputs or {}).get("loss")
             # StopOnNaNHook has already copied the loss to the CPU
             facts = [] if loss is None else [f"loss {float(loss):.4g}"]
-            facts += [f"lr {max(rates):.3g}"] if rates else []
+            if rates:  # from the lowest to the highest of the parameters' groups
+                facts.append("lr " + " to ".join(dict.fromkeys(f"{rate:.3g}" for rate in (min(rates), max(rates)))))
             self.train_bar.update(runner.iter + 1, ", ".join(facts))
 
     def before_val(self, runner: Runner) -> None:
@@ -249,7 +250,6 @@ class ConsoleHook(Hook):
             say(f"weights {last}")
 
     def close(self) -> None:
-        """Remove the bars, also after an error."""
         self._end()
         if self.train_bar is not None:
             self.train_bar.close()

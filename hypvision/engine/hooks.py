@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from mmengine.dist import all_reduce, get_rank, get_world_size, is_main_process
 from mmengine.hooks import CheckpointHook, Hook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import FUNCTIONS, HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
@@ -37,11 +36,6 @@ from hypvision.geometry import CurvatureParameter
 
 class TrainingInterrupted(KeyboardInterrupt):
     """SIGINT or SIGTERM was received and the state is on disk; the message says how to resume."""
-
-
-def unwrapped(runner: Runner) -> torch.nn.Module:
-    """The model of a run without its distributed wrapper."""
-    return runner.model.module if is_model_wrapper(runner.model) else runner.model
 
 
 def network_of(runner: Runner) -> Any:
@@ -128,7 +122,7 @@ class UnusedParametersHook(Hook):
         strict = get_world_size() > 1 and not getattr(model, "find_unused_parameters", True)
         if strict and isinstance(optimizer, torch.optim.Optimizer):
             self._first = True
-            optimizer.register_step_pre_hook(lambda *_: self._check(unwrapped(runner)))
+            optimizer.register_step_pre_hook(lambda *_: self._check(network_of(runner)))
 
     def _check(self, model: torch.nn.Module) -> None:
         if not self._first:  # a hook must not remove itself while mmengine iterates over the hooks
@@ -556,7 +550,7 @@ class CurvatureHook(Hook):
     """Logs the learned curvatures ``c`` after every epoch, as ``curvature/NAME``."""
 
     def after_train_epoch(self, runner: Runner) -> None:
-        model = unwrapped(runner)
+        model = network_of(runner)
         curvatures = {
             name.removesuffix(".log_c"): parameter.detach().exp().item()
             for name, parameter in model.named_parameters()

@@ -17,7 +17,7 @@ from mmengine.runner import Runner
 
 from hypvision.engine.checks import as_list
 from hypvision.engine.extensions import REPORTS
-from hypvision.engine.hooks import unwrapped
+from hypvision.engine.hooks import network_of
 from hypvision.viz.report import Part, write_report
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ class ReportMetric(BaseMetric):
     parts: Sequence[Part] = ()
 
     def compute_metrics(self, results: list) -> dict[str, float]:
-        """Make the parts; gives no numbers."""
         self.parts = self.report(results)
         return {}
 
@@ -99,7 +98,7 @@ class ReportHook(Hook):
         table = [("metric", "value"), *((name, float(value)) for name, value in (metrics or {}).items())]
         found = [metric.parts for metric in runner.test_evaluator.metrics if isinstance(metric, ReportMetric)]
         own = [part for parts in found for part in parts]
-        none = Part("Mistakes", text=_NO_CLASSES.format(type(unwrapped(runner)).__name__))
+        none = Part("Mistakes", text=_NO_CLASSES.format(type(network_of(runner)).__name__))
         parts = [Part("Metrics", "metrics", table=table), *(own or [*_classes(runner), none])]
         title = f"Test of {Path(self.config).stem}"
         _logger.info("Report: %s", write_report(self.folder, title, facts, parts))

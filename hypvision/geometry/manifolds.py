@@ -459,6 +459,8 @@ class Lorentz(Hyperbolic):
         *,
         k: float | None = None,
     ):
+        if k is not None and not k > 0:
+            raise ValueError(f"k, the square of the hyperboloid's radius, must be positive, got {k}.")
         super().__init__(c if k is None else 1 / k, learnable, bounds, check)
 
     @property
@@ -583,6 +585,11 @@ class PoincareBall(Hyperbolic):
         *,
         k: float | None = None,
     ):
+        if k is not None and not k < 0:
+            raise ValueError(
+                f"k, the sectional curvature of the ball, must be negative, got {k}: positive ones are spheres, "
+                "which do not exist here."
+            )
         super().__init__(c if k is None else -k, learnable, bounds, check)
         if eps is not None and not 0 < eps < 1:
             raise ValueError(f"eps must lie between 0 and 1, got {eps}.")

@@ -36,13 +36,14 @@ class ManifoldParameter(nn.Parameter):
     too. Else ``state_dict()`` would lose the curvature, and raises.
 
     Args:
-        data: points ``(..., d)``.
+        data: points ``(..., d)``; ``manifold.projx`` moves others onto the manifold.
         manifold: their manifold.
         requires_grad: whether they are trained.
 
     Raises:
         TypeError: ``manifold`` is not a manifold, or ``data`` is not a floating point tensor.
-        ValueError: ``data`` does not end in the coordinates of a point.
+        ValueError: ``data`` does not end in the coordinates of a point; or, with ``check=True`` of the manifold, is not
+            on it.
     """
 
     manifold: Manifold
@@ -63,6 +64,8 @@ class ManifoldParameter(nn.Parameter):
                 f"data must end in the {'' if isinstance(manifold, Product) else 'at least '}{least} coordinates of a "
                 f"point of {manifold}, got the shape {tuple(data.shape)}."
             )
+        if manifold.check and not data.is_meta:
+            manifold.check_point(data.detach(), "data")
         _watch()
         out: ManifoldParameter = torch.Tensor._make_subclass(cls, data, requires_grad)
         out.manifold = manifold

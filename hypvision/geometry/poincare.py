@@ -477,7 +477,7 @@ def mobius_sub(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 @stable("x")
 def mobius_scalar_mul(r: float | Tensor, x: Tensor, c: Curvature) -> Tensor:
     r"""Points on the same rays at ``r`` times the radius, :math:`r \otimes x`; ``r`` a number or ``(..., 1)``."""
-    return _expmap0(_multiple(_logmap0(x, c), r), c)
+    return _expmap0(_multiple(_logmap0(x, c), r, "mobius_scalar_mul: r"), c)
 
 
 @stable("x", fits=("matrix",))
@@ -504,7 +504,7 @@ def gyration(u: Tensor, v: Tensor, w: Tensor, c: Curvature) -> Tensor:
 @stable("x", "y")
 def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """The point at the fraction ``t`` (a number, or ``(..., 1)``) of the way from ``x`` to ``y``."""
-    return expmap(x, _multiple(logmap(x, y, c), t), c)
+    return expmap(x, _multiple(logmap(x, y, c), t, "geodesic: t"), c)
 
 
 @stable("x", "u")
@@ -513,7 +513,7 @@ def geodesic_unit(t: float | Tensor, x: Tensor, u: Tensor, c: Curvature) -> Tens
     length = norm(x, u, c).unsqueeze(-1)
     none = length <= torch.finfo(u.dtype).tiny ** 0.47  # so that the square of the inverse is finite
     unit = _bounded(u) * saturate_gradient(1 / torch.where(none, torch.ones_like(length), length))
-    return expmap(x, _multiple(unit, t), c)
+    return expmap(x, _multiple(unit, t, "geodesic_unit: t"), c)
 
 
 @stable("x", "u")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hypvision.inference.results import Boxes, Classes, Result, Tags
+from hypvision.inference.sources import IN_MEMORY
 
 # No class stands out if entropy / log(number of classes) is above this. Share of images above it: grocery classifier:
 # 15 % of its own photos (13 % of all 160; it is right for 14 % of these and for 81 % of the others), 52 % of emoji, 96
@@ -101,7 +102,7 @@ def warnings_of(doubted: Iterable[tuple[str, Sequence[str]]], known: Known) -> l
     """A sentence for each kind of doubt.
 
     Args:
-        doubted: the name of each picture, and its :func:`doubts`.
+        doubted: the name of each picture, or :data:`~hypvision.inference.sources.IN_MEMORY`, and its :func:`doubts`.
         known: what the model knows.
     """
     size = "" if known.size is None else f"{known.size[0]} x {known.size[1]} pixels"
@@ -121,8 +122,12 @@ def warnings_of(doubted: Iterable[tuple[str, Sequence[str]]], known: Known) -> l
             pictures.setdefault(kind, []).append(name)
     found = []
     for kind in (kind for kind in texts if kind in pictures):
-        names, files = pictures[kind], list(dict.fromkeys(pictures[kind]))  # all frames of a video have one name
-        listed = ", ".join(f"'{name}'" for name in files[:_NAMED]) + (", ..." if len(files) > _NAMED else "")
-        which = listed if len(everything) == 1 else f"{len(names)} of {len(everything)} pictures ({listed})"
+        names = pictures[kind]
+        files = [f"'{name}'" for name in dict.fromkeys(names) if name != IN_MEMORY]  # frames of a video have one name
+        listed = ", ".join(files[:_NAMED]) + (", ..." if len(files) > _NAMED else "")
+        if len(everything) == 1:
+            which = listed or "this picture"
+        else:
+            which = f"{len(names)} of {len(everything)} pictures" + (f" ({listed})" if listed else "")
         found.append(f"{which}: {texts[kind]}.")
     return found

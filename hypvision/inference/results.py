@@ -234,7 +234,6 @@ class Embedding(Result):
     names: tuple[str, ...] = ()
 
     def annotations(self) -> list[dict[str, Any]]:
-        """The vector."""
         return [dict(embedding=[float(value) for value in self.vector])]
 
     def rows(self) -> list[dict[str, Any]]:

@@ -23,6 +23,9 @@ from hypvision.viz.video import VIDEO_SUFFIXES, frame_count, read_frames
 Source: TypeAlias = str | Path | Image.Image | np.ndarray
 """The name of images, or one in memory."""
 
+IN_MEMORY = "image"
+"""The name of an image that is in memory, and so of what is written about it."""
+
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -31,7 +34,7 @@ class Frame(NamedTuple):
     """An image to look at.
 
     Attributes:
-        file: where it is from; ``"image"`` of one that is in memory.
+        file: where it is from; :data:`IN_MEMORY` of one that is in memory.
         name: what its results are called.
         number: of a frame in its video, from 0; None of an image.
         source: path of the image, or the image itself.
@@ -83,7 +86,7 @@ class Sources:
         Args:
             failed: a list for the messages of videos that cannot be read; None: the error is raised.
         """
-        paths = [source if isinstance(source, Path) else Path("image") for source in self.images]
+        paths = [source if isinstance(source, Path) else Path(IN_MEMORY) for source in self.images]
         for image, path, name in zip(self.images, paths, output_names(paths)):
             yield Frame(str(path), name, None, image)
         for video, name in zip(self.videos, output_names(self.videos)):
@@ -157,11 +160,11 @@ def _listed(name: str | Path) -> list[Path]:
 
 
 def in_advance(
-    function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int = 2, ahead: int = 16
+    function: Callable[[_Item], _Result], items: Iterable[_Item], ahead: int = 16
 ) -> Iterator[tuple[_Item, _Result]]:
-    """Each item with what a function makes of it; threads compute up to ``ahead`` results before they are asked for."""
+    """Each item with what a function makes of it; two threads compute up to ``ahead`` results in advance."""
     waiting: deque[tuple[_Item, Future[_Result]]] = deque()
-    pool = ThreadPoolExecutor(workers)
+    pool = ThreadPoolExecutor(2)
     try:
         for item in items:
             waiting.append((item, pool.submit(function, item)))

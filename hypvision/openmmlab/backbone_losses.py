@@ -35,7 +35,6 @@ class BackboneLosses(BaseModel):
     backbone: nn.Module
 
     def loss(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The losses of the model, and the backbone's."""
         return {**super().loss(*args, **kwargs), **backbone_losses(self.backbone)}
 
 

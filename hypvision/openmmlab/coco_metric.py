@@ -34,7 +34,6 @@ class _InOrder(COCOeval):
     """
 
     def evaluate(self) -> None:
-        """The parent's method, which also stores the requested order."""
         self.wanted, self.counts = list(self.params.catIds), sorted(self.params.maxDets)
         self.params.maxDets = sorted({*self.counts, 100})
         super().evaluate()

@@ -50,7 +50,6 @@ class DetectionReport(ReportMetric):
     Args:
         ann_file: of the truth; None: that of the samples.
         backend_args: see mmdet's CocoMetric.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     def __init__(self, ann_file: str | None = None, backend_args: dict | None = None, **kwargs: Any):
@@ -59,7 +58,6 @@ class DetectionReport(ReportMetric):
         self.boxes.allow_nonfinite = True
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Keep the true and the predicted boxes of each image, and its path."""
         self.boxes.dataset_meta = self.dataset_meta
         for sample in data_samples:
             found = sample["pred_instances"]
@@ -69,7 +67,6 @@ class DetectionReport(ReportMetric):
             self.boxes.results.clear()
 
     def report(self, results: list[tuple]) -> list[Part]:
-        """The curves, the classes, the matrix, the worst images."""
         if not results:
             return [Part("Predictions", text="No image has boxes that are finite.")]
         names = self.names
@@ -157,7 +154,6 @@ class _Scene:
         return len(self.matches.missed), len(self.confused), len(self.matches.false)
 
     def draw(self, names: Sequence[str]) -> Mistake:
-        """The boxes in the image."""
         image = open_image(self.path)
         small = fitted(image, _CELL)
         wrong = {p for _, p in self.confused}

@@ -49,7 +49,6 @@ class LoadShownImage(LoadImageFromFile):
     """
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any] | None:
-        """As mmcv's."""
         if self.color_type != "color" or self.backend_args or self.file_client_args:
             return super().transform(results)
         try:

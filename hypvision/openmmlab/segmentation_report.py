@@ -32,7 +32,6 @@ class SegmentationReport(ReportMetric):
 
     Args:
         ignore_index: label of pixels without truth.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     def __init__(self, ignore_index: int = 255, **kwargs: Any):
@@ -41,7 +40,6 @@ class SegmentationReport(ReportMetric):
         self._worst: list[tuple[float, int, dict[str, Any]]] = []
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Count the pixels of each image."""
         for sample in data_samples:
             finite = "seg_logits" not in sample or bool(sample["seg_logits"]["data"].isfinite().all())
             if "gt_sem_seg" not in sample or not finite:
@@ -74,7 +72,6 @@ class SegmentationReport(ReportMetric):
             entry["pictures"].append(paint(image, small, label_colours(len(self.names)), 0.6))
 
     def report(self, results: list[dict]) -> list[Part]:
-        """The matrix, the classes, the worst images."""
         self._worst.clear()
         if not results:
             return [Part("Predictions", text="No image has a label map and logits that are finite.")]

@@ -15,7 +15,7 @@ from torch import Tensor
 from hypvision.checks import at_least, one_of
 from hypvision.data.samplers import class_numbers
 from hypvision.engine.extensions import RUN_HOOKS
-from hypvision.engine.hooks import unwrapped
+from hypvision.engine.hooks import network_of
 from hypvision.errors import HypvisionError
 
 
@@ -72,7 +72,7 @@ class ClassWeightsHook(Hook):
     """Shows the training data to the ``class_weights`` of a model that has some."""
 
     def before_train(self, runner: Runner) -> None:
-        model = unwrapped(runner)
+        model = network_of(runner)
         weights = getattr(model, "class_weights", None)
         if isinstance(weights, ClassWeights):
             weights.fit(runner.train_dataloader.dataset, next(model.parameters()).device)

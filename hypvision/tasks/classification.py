@@ -167,7 +167,6 @@ class BackboneModel(BaseModel):
             )
 
     def init_weights(self) -> None:
-        """Load the checkpoint that the training starts from."""
         super().init_weights()
         if self.checkpoint is not None:
             load_start(self.backbone, self.checkpoint)

@@ -26,7 +26,6 @@ class ClassificationReport(ReportMetric):
     Args:
         ancestors: the groups above each class, from general to specific, by the names of the classes, or a JSON file
             of it; None: those of the data, if it has some.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     def __init__(self, ancestors: Mapping[str, Sequence[str]] | str | None = None, **kwargs: Any):
@@ -42,7 +41,6 @@ class ClassificationReport(ReportMetric):
                 self.results.append((sample["index"], label, best, float(scores[best]), float(scores[label])))
 
     def report(self, results: list[tuple]) -> list[Part]:
-        """The matrix, the classes, the tree, the mistakes."""
         if not results:
             return [Part("Predictions", text="No image has a label and scores that are finite.")]
         count = 1 + max(max(row[1:3]) for row in results)

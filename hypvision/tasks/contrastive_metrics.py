@@ -25,7 +25,6 @@ class ZeroShotAccuracy(Metric):
 
     Args:
         topk: which shares to give.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     default_prefix = ""
@@ -35,7 +34,6 @@ class ZeroShotAccuracy(Metric):
         self.topk = tuple(topk)
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep whether each image was named rightly."""
         for sample in data_samples:
             if sample["label"] < 0:
                 raise HypvisionError(
@@ -48,7 +46,6 @@ class ZeroShotAccuracy(Metric):
             self.results += [tuple(bool(row[:k].any()) for k in self.topk) for row in best]
 
     def compute_metrics(self, results: list[tuple[bool, ...]]) -> dict[str, float]:
-        """The means."""
         share = torch.tensor(results).double().mean(0) if results else [math.nan] * len(self.topk)
         return {f"top{k}": 100.0 * float(value) for k, value in zip(self.topk, share)}
 
@@ -66,7 +63,6 @@ class HierarchicalErrors(Metric):
             of it; the folder of BREEDS (:func:`hypvision.clip.radial.retrieval.read_tree`); or a file of pairs of a
             name and one of its ancestors (:func:`hypvision.data.closures.read_closure`), such as WordNet's, where a
             name may have several parents. Default: those of the data set.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     default_prefix = ""
@@ -77,13 +73,11 @@ class HierarchicalErrors(Metric):
         self.above = None if ancestors is None else _ancestors(ancestors)
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep the predicted and the true class of each image."""
         scores = torch.stack([sample["scores"] for sample in data_samples])
         if self.check(scores, "A similarity", data_samples):
             self.results += zip(scores.argmax(1).tolist(), [sample["label"] for sample in data_samples])
 
     def compute_metrics(self, results: list[tuple[int, int]]) -> dict[str, float]:
-        """The means."""
         if not results:
             return dict.fromkeys(self.NAMES, math.nan)
         meta = self.dataset_meta or {}
@@ -158,7 +152,6 @@ class ImageTextRetrieval(Metric):
 
     Args:
         topk: the numbers of results that are looked at.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     default_prefix = ""
@@ -168,7 +161,6 @@ class ImageTextRetrieval(Metric):
         self.topk = tuple(topk)
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep the points of each pair."""
         points = [torch.stack([sample[key] for sample in data_samples]) for key in ("image", "text")]
         if not all(self.check(x, f"The point of the {key}", data_samples) for x, key in zip(points, ("image", "text"))):
             return
@@ -178,7 +170,6 @@ class ImageTextRetrieval(Metric):
             self.results.append((*pair, sample["caption"], sample.get("name")))
 
     def compute_metrics(self, results: list[tuple[Tensor, Tensor, str, str | None]]) -> dict[str, float]:
-        """The recalls."""
         names = [f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in self.topk]
         if not results:
             return dict.fromkeys(names, math.nan)

@@ -21,7 +21,7 @@ from hypvision.checkpoints.match import placed
 from hypvision.checks import one_of
 from hypvision.data.language import PackedText
 from hypvision.engine.extensions import PREDICTORS
-from hypvision.engine.hooks import unwrapped
+from hypvision.engine.hooks import network_of
 from hypvision.engine.metrics import Metric
 from hypvision.engine.param_groups import ParamGroups
 from hypvision.engine.sharded import whole_tensor
@@ -57,7 +57,6 @@ class LanguageModel(BaseModel):
         freeze_embedding: leave the table of embeddings as it starts. The published script of HELM-D does so by an
             oversight.
         checkpointing: compute blocks again in the backward.
-        data_preprocessor, init_cfg: of mmengine.
         **options: changes of the preset.
     """
 
@@ -131,7 +130,7 @@ class ExpertLoadHook(Hook):
         self._loads: Tensor | None = None
 
     def before_train(self, runner: Runner) -> None:
-        model = cast(LanguageModel, unwrapped(runner))
+        model = cast(LanguageModel, network_of(runner))
         runner.optim_wrapper.optimizer.register_step_pre_hook(lambda *_: self._before_step(model))
 
     def _before_step(self, model: LanguageModel) -> None:
@@ -150,7 +149,7 @@ class ExpertLoadHook(Hook):
         if self._loads is None:
             return
         numbers = {}
-        for i, (layer, load) in enumerate(zip(_mixtures(unwrapped(runner)), self._loads)):
+        for i, (layer, load) in enumerate(zip(_mixtures(network_of(runner)), self._loads)):
             layer.gate.follow(load)
             numbers[f"expert_share/{i}"] = load.max() / load.sum()
             for j, expert in enumerate(layer.experts):
@@ -219,12 +218,10 @@ class BitsPerByte(Metric):
     default_prefix = ""
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep sum and count of each row."""
         if self.check([sample["loss"] for sample in data_samples], "The loss", data_samples):
             self.results += [(sample["loss"], sample["count"]) for sample in data_samples]
 
     def compute_metrics(self, results: list[tuple[float, int]]) -> dict[str, float]:
-        """The means over all tokens."""
         tokens = sum(count for _, count in results)
         loss = sum(total for total, _ in results) / tokens if tokens else math.nan
         ratio = (self.dataset_meta or {}).get("tokens_per_byte", 1.0)

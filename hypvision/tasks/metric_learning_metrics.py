@@ -246,14 +246,12 @@ class RetrievalMetric(Metric):
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep embeddings, labels and numbers."""
         points = torch.stack([sample["embedding"] for sample in data_samples])
         if self.check(points, "The embedding", data_samples):
             for sample, point in zip(data_samples, points.numpy()):
                 self.results.append((sample["index"], sample["label"], point, sample["space"]))
 
     def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
-        """Metrics from ``(index, label, embedding, space)`` of all images."""
         meta = self.dataset_meta or {}
         queries = meta.get("queries")
         results.sort(key=lambda result: result[0])

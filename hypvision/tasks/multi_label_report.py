@@ -34,7 +34,6 @@ class MultiLabelReport(ReportMetric):
 
     Args:
         threshold: labels with a score of at least this are predicted.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     def __init__(self, threshold: float = 0.5, **kwargs: Any):
@@ -48,7 +47,6 @@ class MultiLabelReport(ReportMetric):
                 self.results.append((sample["label"], sample["scores"].tolist()))
 
     def report(self, results: list[tuple]) -> list[Part]:
-        """The curves and the classes."""
         if not results:
             return [Part("Predictions", text="No image has labels and scores that are finite.")]
         truth, scores = np.array([row[0] for row in results]) > 0, np.array([row[1] for row in results])

@@ -34,7 +34,7 @@ from hypvision.errors import HypvisionError
 from hypvision.files import read_text, write_text
 from hypvision.zoo.cards import readme
 
-PACKAGED_LIMIT = 40 * 10**6  # limit in bytes for all weight files in the repository
+PACKAGED_LIMIT = 40 * 2**20  # limit in bytes for all weight files in the repository
 MAIN_METRICS = {"classification": "top1", "segmentation": "mIoU", "detection": "coco/bbox_mAP_50", "zero-shot": "top1"}
 # Arguments of a config's model that only its training needs: records in the zoo omit them.
 _TRAINING_ONLY = {
@@ -220,9 +220,9 @@ def publish(
         total = file["bytes"] + sum(r.file.bytes for r in index if r.file.path is not None and r.name != name)
         if total > PACKAGED_LIMIT:
             raise HypvisionError(
-                f"With this file the zoo would hold {total / 1e6:.1f} MB; {PACKAGED_LIMIT / 1e6:.0f} MB is the limit "
-                "for files in the repository. Store it with fewer bits, or put it on a hub (hypvision zoo push) and "
-                "list its url."
+                f"With this file the zoo would hold {total / 2**20:.1f} MiB; {PACKAGED_LIMIT / 2**20:.0f} MiB is the "
+                "limit for files in the repository. Store it with fewer bits, or put it on a hub (hypvision zoo push) "
+                "and list its url."
             )
         test_data = texts.pop("test_data")
         record = {

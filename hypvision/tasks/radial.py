@@ -33,7 +33,7 @@ from hypvision.clip.spaces import Sphere
 from hypvision.clip.towers import encode_image, encode_packed, find_towers
 from hypvision.clip.views import show_to
 from hypvision.engine.extensions import PREDICTORS
-from hypvision.engine.hooks import unwrapped
+from hypvision.engine.hooks import network_of
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.losses.radial import EntailmentConeLoss, MERUEntailmentLoss, RadialLoss, chain_triples
@@ -61,7 +61,6 @@ class RadialTuning(BaseModel):
             ``"frozen"``: that of the model as it was; ``"parameter"``: a vector that begins there and learns by itself.
         pairs: of levels, of :func:`hypvision.losses.chain_triples`: ``"next"``, ``"all"``, or pairs such as
             ``[(0, 1), (0, 3)]``.
-        data_preprocessor, init_cfg: of mmengine.
     """
 
     def __init__(
@@ -178,7 +177,7 @@ class FrozenTextsHook(Hook):
         self.folder, self.dtype = folder, getattr(torch, dtype)
 
     def before_run(self, runner: Runner) -> None:
-        model = cast(RadialTuning, unwrapped(runner))
+        model = cast(RadialTuning, network_of(runner))
         if runner._train_loop is None or not model.loss.prior:
             return
         data = runner.train_dataloader.dataset
@@ -198,13 +197,11 @@ class ChainOrder(Metric):
     default_prefix = ""
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep the radii of each chain."""
         radii = [sample["radii"] for sample in data_samples]
         if self.check(torch.stack(radii), "A radius", data_samples):
             self.results += radii
 
     def compute_metrics(self, results: list[Tensor]) -> dict[str, float]:
-        """The mean."""
         return dict(d_corr=float(kendall_tau(torch.stack(results)).mean()) if results else math.nan)
 
 

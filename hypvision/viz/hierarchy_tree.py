@@ -33,10 +33,11 @@ from hypvision.models.hierarchy_mapper import HierarchyMapper
 from hypvision.models.himapper import HiMapper
 from hypvision.viz.clusters import enlarge, evaluating, prepare_for
 from hypvision.viz.disk import geodesic_arc, to_disk
-from hypvision.viz.overlay import paint
+from hypvision.viz.overlay import font, paint
 from hypvision.viz.sheet import titled_sheet
 
 GAP, MARGIN = 4, 12
+_LEGEND = "below each part: how many patches of the map it wins in its level"
 
 
 # Maps
@@ -176,7 +177,7 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96, labels
         image: what the model saw.
         maps: of one image, ``(n_l, h, w)`` for each level from the finest.
         leaf: width in pixels of a leaf.
-        labels: write under each node in how many patches it is the strongest of its level.
+        labels: write under each node in how many patches it is the strongest of its level, and what that number is.
     """
     counts, photo = [len(level) for level in maps], to_rgb(image)
     colours, aspect = node_colours(counts), image.height / image.width
@@ -193,7 +194,8 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96, labels
     # a wide node over a single leaf at the edge stands out beyond that leaf
     left = max(0, *(w / 2 - step * (min(level.values()) + 0.5) for w, level in zip(widths, places)))
     right = max(len(middles[0]) * step, *(w / 2 + step * (max(x.values()) + 0.5) for w, x in zip(widths, places)))
-    size = round(2 * MARGIN + left + right), tops[0] + heights[0] + text + MARGIN
+    legend = font(13).getlength(_LEGEND) if labels else 0
+    size = round(2 * MARGIN + max(left + right, legend)), tops[0] + heights[0] + text + MARGIN + (20 if labels else 0)
     sheet = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(sheet)
 
@@ -220,6 +222,8 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96, labels
             draw.rectangle([x - 3, y - 3, x + widths[l] + 2, y + heights[l] + 2], outline=colours[l][node], width=3)
             if labels:
                 draw.text((x, y + heights[l] + 4), str(int(won[l][node])), fill="black", font_size=13)
+    if labels:
+        draw.text((MARGIN, sheet.height - MARGIN), _LEGEND, "black", font(13), "ls")
     return sheet
 
 

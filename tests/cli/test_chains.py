@@ -97,7 +97,7 @@ def test_embeddings_of_a_file(folder, tmp_path, capsys):
         assert message in told and f"{name}.safetensors' and '{folder / 'chains.csv'}'" in told
 
 
-def test_hyperlex_and_a_tree(folder, tmp_path):
+def test_hyperlex_and_a_tree(folder, tmp_path, capsys):
     """A tree of classes alone: its R@1 is zero-shot recognition, and follows the template."""
     lines = ["WORD1 WORD2 POS TYPE AVG_SCORE", "cat animal N h 6", "animal cat N h 1", "dog animal N h 5"]
     (tmp_path / "hyperlex.txt").write_text("\n".join(lines))
@@ -115,6 +115,9 @@ def test_hyperlex_and_a_tree(folder, tmp_path):
         found.append(json.loads((tmp_path / "out/chains.json").read_text())["models"]["model"])
         assert found[-1]["tree_R@1"] == pytest.approx(1 / 3)  # one image in all three classes
     assert found[0]["d_corr"] == found[1]["d_corr"] and -1 <= found[1]["rho_all"] <= 1
+    (tmp_path / "images/bird/broken.png").write_bytes(b"no image")
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    assert "1 of 4 images are left out." in capsys.readouterr().err
 
 
 def test_own_captions(tmp_path, capsys):

@@ -227,3 +227,11 @@ def test_inputs_in_folders_are_kept(tmp_path, monkeypatch, capsys):
     assert main(["clip", "segment", "*.png", "--classes", "disk, ring", "--clip", "shapes-s8", "--out", "."]) == 2
     assert "a_overlay.png' would be overwritten, but it is an input" in capsys.readouterr().err
     assert Path("a_overlay.png").read_bytes() == before
+
+
+def test_ctrl_c_while_python_imports_the_package(tmp_path):
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    line = [sys.executable, "-m", "hypvision.cli", "configs"]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True)
+    assert done.returncode == 130 and done.stderr == "\nInterrupted.\n"

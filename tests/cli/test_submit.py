@@ -91,6 +91,13 @@ def test_every_way_gives_the_same_and_failures_stay_alone(work, tmp_path, capsys
     assert (tmp_path / "jobs").exists() == ("submit" in way)
 
 
+def test_a_reason_that_all_cells_share_is_printed_once(work, capsys):
+    outcome = run_cells([Cell("one", work.mistake), Cell("two", work.bug), Cell("three", work.mistake)])
+    said = capsys.readouterr().out
+    assert said.count("The width is too large.") == 1 and "three failed: the same" in said
+    assert outcome.failures["one"] == outcome.failures["three"] == "The width is too large."
+
+
 def test_a_process_that_dies_and_a_result_that_cannot_travel(work):
     cells = [Cell("die", work.die), Cell("lambda", work.unpicklable), Cell("pid", work.process)]
     outcome = run_cells(cells, jobs=2)

@@ -301,7 +301,7 @@ FUNCTIONS = {
     "kendall_tau": ordered, "hyperlex_correlation": related, "graph_map": neighbourhood,
 }  # fmt: skip
 NO_NUMBERS_OF_A_MODEL = {
-    "lca_heights": "of a tree", "read_hyperlex": "a file", "read_tree": "a file", "order_aware_recall": "of texts",
+    "lca_heights": "of a tree", "read_hyperlex": "a file", "read_tree": "a file",
     "walk": "numbers of texts, which chain_metrics judges",
 }  # fmt: skip
 

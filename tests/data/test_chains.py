@@ -5,7 +5,7 @@ import gzip
 import pytest
 from helpers.emoji import make_emoji
 
-from hypvision.data.broader import build_chains, chain_of, read_terms
+from hypvision.data.broader import build_chains, read_terms
 from hypvision.data.chains import Chain, emoji_chains, read_chains, shape_chains, with_negatives, write_chains
 from hypvision.data.emoji import read_emoji
 from hypvision.errors import HypvisionError
@@ -114,14 +114,8 @@ dog,animal
 
 def test_own_captions(tmp_path):
     terms = read_terms(write(tmp_path / "terms.csv", TERMS))
-    assert chain_of("A bowl of Ramen with egg", terms, 4) == (
-        "food",
-        "noodle dish",
-        "ramen",
-        "A bowl of Ramen with egg",
-    )
-    assert chain_of("two pizzas", terms, 3) == ("food", "pizza", "two pizzas")
-    assert chain_of("two pizzas", terms, 6) is None and chain_of("a car", terms, 3) is None
+    texts = [build_chains([(text, None)], terms, 3)[0].texts for text in ("A bowl of Ramen with egg", "two pizzas")]
+    assert texts == [("food", "ramen", "A bowl of Ramen with egg"), ("food", "pizza", "two pizzas")]
     chains = build_chains([("a bowl of ramen", "1.jpg"), ("a car", "2.jpg")], terms, 5)
     assert chains == [
         Chain(("food", "dish", "noodle dish", "ramen", "a bowl of ramen"),
@@ -139,7 +133,7 @@ def test_wordnet_export(tmp_path):
           "4\tdog.n.01\tdog\t\n5\tguy.n.01\tguy|cat\t\n")  # fmt: skip
     write(tmp_path / "edges.tsv", "child\tparent\tkind\n3\t1\tis-a\n4\t1\tis-a\n2\t5\tis-a\n")
     terms = read_terms(tmp_path)
-    assert chain_of("a true cat", terms, 3) == ("animal", "true cat", "a true cat")
+    assert build_chains([("a true cat", None)], terms, 3)[0].texts == ("animal", "true cat", "a true cat")
     assert build_chains([("the cat, my cat", None)], terms, 3)[0].negatives == ("guy", "dog", "the dog, my dog")
 
 
@@ -161,4 +155,4 @@ def test_mistakes_in_tables(tmp_path, text, message):
 def test_terms_in_a_circle(tmp_path):
     terms = read_terms(write(tmp_path / "terms.csv", "word,broader\nhen,egg\negg,hen\n"))
     with pytest.raises(HypvisionError, match="circle"):
-        chain_of("a hen", terms, 3)
+        build_chains([("a hen", None)], terms, 3)

@@ -98,7 +98,7 @@ def test_one_sided_pictures_are_not_mirrored(root):
 
 
 def test_mistakes_are_told(root, tmp_path):
-    with pytest.raises(HypvisionError, match="emoji.json' cannot be read as JSON: No such file"):
+    with pytest.raises(HypvisionError, match="emoji.json' cannot be read as JSON: No such file.* data_root=FOLDER"):
         make_emoji(tmp_path / "a")
         (tmp_path / "a/emoji.json").unlink()
         EmojiCaptions(tmp_path / "a")
@@ -118,7 +118,7 @@ def test_mistakes_are_told(root, tmp_path):
     with pytest.raises(HypvisionError, match="emoji.json.*missing keywords"):
         EmojiCaptions(broken)
     (broken / "emoji.json").write_text("{")
-    with pytest.raises(HypvisionError, match="cannot be read as JSON"):
+    with pytest.raises(HypvisionError, match="cannot be read as JSON: .* Replace it by an intact copy"):
         EmojiCaptions(broken)
 
 

@@ -13,7 +13,7 @@ from helpers.engine import make_images, write_config
 from hypvision import cli
 from hypvision.cli import main
 from hypvision.engine import console
-from hypvision.engine.console import _count, _duration, _Progress, _table, quiet
+from hypvision.engine.console import ConsoleHook, _count, _duration, _Progress, _table, quiet
 from hypvision.engine.metrics import OfClass
 
 
@@ -92,6 +92,14 @@ def test_a_terminal_has_a_live_bar(monkeypatch, capsys):
         bar.update(step, "loss 0.5")
     bar.close()
     assert "train: 100%" in capsys.readouterr().err and bar.bar.n == 4
+
+
+@pytest.mark.parametrize(("rates", "said"), [([0.1, 0.1], "lr 0.1"), ([0.01, 0.1, 0.02], "lr 0.01 to 0.1")])
+def test_the_bar_shows_all_rates_of_the_groups(rates, said):
+    hook, shown = ConsoleHook(), []
+    hook.train_bar = SimpleNamespace(update=lambda done, facts: shown.append((done, facts)))
+    hook.after_train_iter(SimpleNamespace(iter=4, optim_wrapper=SimpleNamespace(get_lr=lambda: {"lr": rates})), 0)
+    assert shown == [(5, said)]
 
 
 def test_warnings_of_libraries_about_their_own_code_are_hidden(capsys):

@@ -76,8 +76,8 @@ def test_curvatures_as_geoopt_names_them():
     assert Lorentz(k=4.0).c == 1 / geoopt.Lorentz(k=4.0).k == 0.25
     assert PoincareBall(k=-0.5).c == 0.5 and PoincareBall(0.5).k == pytest.approx(geoopt.PoincareBall(c=0.5).k.item())
     assert Lorentz(0.25).k == 4.0
-    for kind, k in ((Lorentz, -1.0), (PoincareBall, 1.0)):
-        with pytest.raises(ValueError, match="curvature c must be positive"):
+    for kind, k, word in ((Lorentz, -1.0, "positive"), (Lorentz, 0.0, "positive"), (PoincareBall, 1.0, "negative")):
+        with pytest.raises(ValueError, match=f"^k, the .* must be {word}, got {k}"):
             kind(k=k)
 
 

@@ -96,6 +96,7 @@ def test_every_point_is_checked():
         lambda: ball.dist2plane(inside, outside, inside),
         lambda: ball.gyration(inside, outside, inside),
         lambda: ball.retr(outside, inside),
+        lambda: ManifoldParameter(outside, ball),
     ):
         with pytest.raises(ValueError, match="is not in the ball"):
             call()

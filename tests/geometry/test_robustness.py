@@ -659,6 +659,15 @@ BAD_ARGUMENTS = {
         lambda: poincare.wrapped_normal_log_prob(torch.zeros(3), torch.zeros(3), 0, 1.0),
         "wrapped_normal_log_prob: std must be positive",
     ),
+    "fractions without a dimension for the coordinates": (
+        lambda: lorentz.geodesic(torch.linspace(0, 1, N + 1), _points(), _points(), 1.0),
+        r"geodesic: t must be a number, or end in a dimension of 1.*unsqueeze\(-1\)",
+    ),
+    "the same in the ball": (
+        lambda: poincare.geodesic_unit(torch.ones(7), torch.zeros(3), torch.ones(3), 1.0),
+        r"geodesic_unit: t must be.*Got the shape \(7,\)",
+    ),
+    "factors, the same": (lambda: poincare.mobius_scalar_mul(torch.ones(3), torch.zeros(3), 1.0), "scalar_mul: r must"),
     "no room": (lambda: lorentz.rescale(_points(2), 1.0, limit=0.0), "rescale: limit must be positive, got 0.0"),
     "no slope": (lambda: lorentz.rescale_tangent(torch.ones(3), 1.0, slope=-1.0), "slope must be positive, got -1.0"),
     "no steps": (lambda: lorentz.frechet_mean(_points(2), None, 1.0, steps=0), "steps must be positive, got 0"),

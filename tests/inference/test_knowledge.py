@@ -12,6 +12,7 @@ from hypvision.data.shapes import make_object, make_scene
 from hypvision.inference import Boxes, Classes, Embedding, Known, Tags
 from hypvision.inference.knowledge import doubts, entropy, warnings_of
 from hypvision.inference.predictors import Request, load_predictor
+from hypvision.inference.sources import IN_MEMORY
 
 ABC = ("a", "b", "c")
 
@@ -80,6 +81,14 @@ def test_each_kind_of_doubt_is_one_sentence():
     assert warnings_of([("a.jpg", ())], known) == []
 
 
+def test_pictures_without_a_file_are_not_named_in_warnings():
+    known = Known(ABC)
+    assert warnings_of([(IN_MEMORY, ["unsure"])], known)[0].startswith("this picture: no class")
+    assert warnings_of([(IN_MEMORY, ["unsure"])] * 2, known)[0].startswith("2 of 2 pictures: no class")
+    mixed = [(IN_MEMORY, ["unsure"]), ("a.jpg", ["unsure"]), ("b.jpg", ())]
+    assert warnings_of(mixed, known)[0].startswith("2 of 3 pictures ('a.jpg'): no class")
+
+
 def test_what_it_knows_in_words():
     names = ("tench, Tinca tinca", *"bcdefg")
     assert (
@@ -95,7 +104,7 @@ def test_shipped_weights_doubt_images_unlike_their_training_data():
     assert len(photos.known.names) == 1000 and photos.known.size == (224, 224)
     assert photos.known.source == "of the zoo, trained on: ImageNet-1k"
     flat = np.full((128, 128, 3), (200, 30, 90), dtype=np.uint8)
-    with pytest.warns(UserWarning, match="'image': no class stands out"):
+    with pytest.warns(UserWarning, match="^this picture: no class stands out"):
         (found,) = hypvision.predict(flat, photos)
     assert found.doubts == ("unsure",) and found.known is photos.known
     with pytest.warns(UserWarning, match="enlarged more than 4 times, to the 224 x 224 pixels of the training"):

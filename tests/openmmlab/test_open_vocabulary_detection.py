@@ -14,7 +14,7 @@ pytest.importorskip("open_clip")
 from hypvision.clip.regions import fuse_scores, pool_boxes, pool_masks, region_logits
 from hypvision.data.export import export
 from hypvision.engine.config import load_config
-from hypvision.engine.predicting import predictor_of, trained_model
+from hypvision.engine.predicting import predictor_of, trained_model, untrained_model
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
@@ -45,6 +45,12 @@ def test_fusion_by_hand():
         fuse_scores(trained, clip, seen, 0.1, 1.8)
     with pytest.raises(HypvisionError, match="numbers from 0 to 1"):
         OpenVocabRoIHead(alpha=-1.0, bbox_roi_extractor=None, bbox_head=None)
+
+
+def test_a_misspelt_option_of_the_detector():
+    config = load_config(CONFIGS / "shapes_hyperclip-det_600i.py", {"model.template": "a photo of a {}."})
+    with pytest.raises(HypvisionError, match="HyperCLIPDetector an argument 'template', .* Did you mean templates"):
+        untrained_model(config)
 
 
 def test_pooling_by_hand():

@@ -165,7 +165,6 @@ class Host(nn.Module):
                 warn_of_equal_texts(self.names, self.tokens(self.sentences()))
 
     def sentences(self) -> list[str]:
-        """The sentence of each class."""
         return [self.template.format(name) for name in self.names]
 
     def tokens(self, sentences: list[str]) -> Tensor:

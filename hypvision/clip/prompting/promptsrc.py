@@ -118,7 +118,6 @@ class GaussianAverage:
 
     @torch.no_grad()
     def update(self, named: Iterable[tuple[str, Tensor]]) -> None:
-        """Add the weights of one more epoch."""
         weight = self.weights[self.seen]
         for name, value in named:
             value = value.detach().to(torch.promote_types(value.dtype, torch.float32)) * weight

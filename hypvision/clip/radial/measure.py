@@ -63,12 +63,10 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
 
 
 @torch.no_grad()
-def embed_images(
-    clip: CLIPBundle, paths: Sequence[Any], batch: int = 64, read: Callable[[Any], Image.Image] = open_image
-) -> Tensor:
-    """Points ``(m, d)`` of images in the model's space, resized and cropped for the model (:func:`.views.view_of`),
-    ``batch`` of them at a time; ``paths`` are files, or other objects that ``read`` can open."""
-    return embed_readable(clip, paths, None, batch, read)[1]
+def embed_images(clip: CLIPBundle, paths: Sequence[Any]) -> Tensor:
+    """Points ``(m, d)`` of images, by their files, in the model's space, resized and cropped for the model
+    (:func:`.views.view_of`)."""
+    return embed_readable(clip, paths, None)[1]
 
 
 @torch.no_grad()
@@ -79,7 +77,8 @@ def embed_readable(
     batch: int = 64,
     read: Callable[[Any], Image.Image] = open_image,
 ) -> tuple[list[_Path], Tensor]:
-    """The readable images and their :func:`embed_images`; the messages of the others are added to ``failed``.
+    """The readable images and their :func:`embed_images`, ``batch`` of them at a time; the messages of the others are
+    added to ``failed``. ``paths`` are files, or other objects that ``read`` can open.
 
     Raises:
         HypvisionError: no image can be read; or, without a list ``failed``, at least one cannot be read.
@@ -109,6 +108,7 @@ def measure_chains(
     embedded_images: Tensor | None,
     space: Space,
     steps: int = 50,
+    rows: Sequence[int] = (),
 ) -> Measured:
     """The metrics of HierarCaps and retrieval at each level.
 
@@ -120,28 +120,30 @@ def measure_chains(
             order of the texts is measured.
         space: of the embeddings.
         steps: number of radii of the walk.
+        rows: of the chains in their file, for messages; default: 1, 2, ...
     """
-    depth = len(chains[0])
+    depth, rows = len(chains[0]), rows or range(1, len(chains) + 1)
     if texts.shape[:2] != (len(chains), depth):
         raise HypvisionError(
             f"The embeddings have {texts.shape[0]} chains of {texts.shape[1]} texts, but the file of chains has "
             f"{len(chains)} of {depth}. Give files that belong together."
         )
+    radii = space.radius(texts)
     require_finite(
-        texts.flatten(0, 1),
-        lambda i: f"The embedding of '{chains[i // depth][i % depth]}' (row {i // depth + 1}, level {i % depth + 1})",
+        radii.flatten(),
+        lambda i: f"The radius of '{chains[i // depth][i % depth]}' (row {rows[i // depth]}, level {i % depth + 1})",
     )
     found = Measured(space, texts, embedded_images)
     if embedded_images is None:
-        found.values["d_corr"] = float(kendall_tau(space.radius(texts)).mean())
+        found.values["d_corr"] = float(kendall_tau(radii).mean())
         return found
     order = list(dict.fromkeys(images))
     if len(order) != len(embedded_images):
         lacking = "image" if len(embedded_images) > len(order) else "chain"
-        row = len(order) if lacking == "image" else list(images).index(order[len(embedded_images)])
+        row = len(order) + 1 if lacking == "image" else rows[list(images).index(order[len(embedded_images)])]
         raise HypvisionError(
-            f"There are {len(embedded_images)} images, but chains of {len(order)}: the {lacking} in row {row + 1} has "
-            f"no {'chain' if lacking == 'image' else 'image'}."
+            f"There are {len(embedded_images)} images, but chains of {len(order)}: the {lacking} in row {row} has no "
+            f"{'chain' if lacking == 'image' else 'image'}."
         )
     require_finite(embedded_images, lambda row: f"The embedding of the image '{order[row]}' (row {row + 1} of images)")
     found.metrics = chain_metrics(chains, texts, list(images), embedded_images, space, steps)
@@ -202,15 +204,15 @@ def measure_clip(
     embedded = embed_texts(clip.model, clip.tokenizer, every, progress=True, where=where)
     space = rooted(clip, root)
     texts = embedded[rows].unflatten(0, (len(chains), -1))
-    found = None
+    found: Tensor | None = None
+    left: Sequence[int] = range(len(chains))
     if image_files is not None:
         files = [image_files[image] for image in dict.fromkeys(images) if image is not None]
         kept, found = embed_readable(clip, files, failed)
-        if len(kept) < len(files):
-            usable = set(kept)
-            left = [row for row, image in enumerate(images) if image is not None and image_files[image] in usable]
-            chains, images, texts = [chains[row] for row in left], [images[row] for row in left], texts[left]
-    return measure_chains(chains, images, texts, found, space, steps)
+        usable = {image for image, file in image_files.items() if file in set(kept)}
+        left = [row for row, image in enumerate(images) if image in usable]
+        chains, images, texts = [chains[row] for row in left], [images[row] for row in left], texts[left]
+    return measure_chains(chains, images, texts, found, space, steps, [row + 1 for row in left])
 
 
 def measure_hyperlex(clip: CLIPBundle, path: str | Path, space: Space, template: str = "{}") -> dict[str, float]:
@@ -223,10 +225,10 @@ def measure_hyperlex(clip: CLIPBundle, path: str | Path, space: Space, template:
 
 def measure_tree(
     clip: CLIPBundle, folder: str | Path, tree: LabelTree, template: str = "{}", failed: list[str] | None = None
-) -> dict[str, float]:
+) -> tuple[dict[str, float], int]:
     """:func:`~hypvision.clip.radial.retrieval.tree_recall` of the images in one folder a class, which are classes of
-    the ``tree``, whose nodes of equal names are one; names are put into the ``template``. The messages of images that
-    cannot be read are added to ``failed``; None: the first one raises."""
+    the ``tree``, whose nodes of equal names are one, and how many images these are; names are put into the
+    ``template``. The messages of images that cannot be read are added to ``failed``; None: the first one raises."""
     folder = Path(folder).expanduser()
     classes = sorted(name_of(entry.name) for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
     paths = [(path, label) for label, name in enumerate(classes) for path in sorted((folder / on_disk(name)).rglob("*"))
@@ -244,7 +246,7 @@ def measure_tree(
     texts = embed_texts(clip.model, clip.tokenizer, names)
     kept, images = embed_readable(clip, [path for path, _ in paths], failed)
     label_of = dict(paths)
-    return tree_recall(clip.similarity(images, texts).cpu(), [label_of[path] for path in kept], lineage)
+    return tree_recall(clip.similarity(images, texts).cpu(), [label_of[path] for path in kept], lineage), len(kept)
 
 
 def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:

@@ -24,8 +24,8 @@ _BLOCK = 2**18  # similarities per block, which fits into a CPU's cache
 
 @dataclass(frozen=True)
 class ChainMetrics:
-    """Precision, recall, :func:`order_aware_recall` of each image ``(m,)``; Kendall's tau of each chain ``(n,)``; walk
-    of each image ``(m, steps)``, as numbers of the distinct ``strings``."""
+    """Precision, recall and order-aware recall of each image ``(m,)``; Kendall's tau of each chain ``(n,)``; walk of
+    each image ``(m, steps)``, as numbers of the distinct ``strings``."""
 
     precision: np.ndarray
     recall: np.ndarray
@@ -108,7 +108,10 @@ def chain_metrics(
 
     An image's prediction is what :func:`walk` finds among the texts of all chains, without repeats in a row. The
     prediction counts as a set of strings. Precision is the share of it that occurs in any chain of the image. Recall is
-    the share of levels at which the prediction contains the text of some chain of the image.
+    the share of levels at which the prediction contains the text of some chain of the image. Order-aware recall is the
+    length of the longest run of predicted texts that rise through the levels, as a share of the levels: each predicted
+    text has its level in the first chain of the image with it; with several chains, equal levels next to each other
+    count as one.
 
     Args:
         texts: n chains of L texts.
@@ -157,17 +160,6 @@ def chain_metrics(
         walks=found,
         strings=list(number),
     )
-
-
-def order_aware_recall(predicted: Sequence[Hashable], chains: Sequence[Sequence[Hashable]]) -> float:
-    """Length of the longest run of predicted texts that rise through the levels of an image's chains, as a share of the
-    levels.
-
-    Each predicted text that occurs in a chain is replaced by its level in the first such chain. With several chains,
-    equal levels next to each other count as one. A single text that is in a chain is a run of length 1.
-    """
-    places = [next((c.index(text) for c in chains if text in c), -1) for text in predicted]
-    return int(_longest_rise(np.array([places], dtype=int), np.array([len(chains) > 1]))[0]) / len(chains[0])
 
 
 def _longest_rise(levels: np.ndarray, merged: np.ndarray) -> np.ndarray:

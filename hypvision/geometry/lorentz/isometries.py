@@ -58,7 +58,7 @@ def rotate(x: Tensor, matrix: Tensor, c: Curvature) -> Tensor:
 def scalar_mul(r: float | Tensor, x: Tensor, c: Curvature) -> Tensor:
     r"""Points on the same rays at ``r`` times the radius: :math:`\exp_0(r \log_0 x)`."""
     space, q = _capped(x[..., 1:], c)
-    return _expmap0(_multiple(saturate_gradient(space) * asinhc_sqrt(q), r), c)
+    return _expmap0(_multiple(saturate_gradient(space) * asinhc_sqrt(q), r, "scalar_mul: r"), c)
 
 
 @stable("x", space=("matrix",))
@@ -70,7 +70,7 @@ def matvec(matrix: Tensor, x: Tensor, c: Curvature) -> Tensor:
 @stable("x", "y")
 def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """The point ``(..., n + 1)`` at the fraction ``t`` (a number, or ``(..., 1)``) of the way from ``x`` to ``y``."""
-    return expmap(x, _multiple(logmap(x, y, c), t), c)
+    return expmap(x, _multiple(logmap(x, y, c), t, "geodesic: t"), c)
 
 
 @stable("x", "u")
@@ -79,4 +79,4 @@ def geodesic_unit(t: float | Tensor, x: Tensor, u: Tensor, c: Curvature) -> Tens
     length = safe_sqrt(saturate_gradient(inner(x, u, u, c))).unsqueeze(-1)
     none = length <= torch.finfo(u.dtype).tiny ** 0.47  # the square of the inverse must be finite
     unit = u * saturate_gradient(1 / torch.where(none, torch.ones_like(length), length))
-    return expmap(x, _multiple(unit, t), c)
+    return expmap(x, _multiple(unit, t, "geodesic_unit: t"), c)

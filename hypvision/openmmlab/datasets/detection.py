@@ -131,7 +131,6 @@ class CheckedCOCO(COCO):
                 item["id"] = int(max(seen)) + 1
 
     def check_masks(self) -> None:
-        """Check the masks of all objects."""
         images = {item["id"]: item for item in self.dataset["images"]}
         items = self.dataset["annotations"]
         if items and not any(item.get("segmentation") for item in items):
@@ -333,7 +332,6 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
     """
 
     def load_data_list(self) -> list[dict]:
-        """The images with their objects."""
         masks = any(getattr(step, "with_mask", False) for step in self.pipeline.transforms)
         self.COCOAPI = partial(self._open, masks=masks)
         self.checked = False
@@ -372,7 +370,6 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
     """
 
     def load_data_list(self) -> list[dict]:
-        """The images with their objects."""
         self.cat2label = {name: number for number, name in enumerate(self.metainfo["classes"])}
         self.check = BoxCheck(self.usage, "xmin, ymin, xmax and ymax in <bndbox>")
         names = Counter(read_lines(self.ann_file, "the list of the images"))
@@ -443,7 +440,6 @@ class _StockDataset(CountedDataset):
     """A format of mmdet that is read by mmdet's own code."""
 
     def load_data_list(self) -> list[dict]:
-        """As mmdet's."""
         try:
             return super().load_data_list()
         except (AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError) as error:

@@ -60,7 +60,6 @@ class OpenVocabScenesDataset(BaseDetDataset):
         super().__init__(metainfo=metainfo, data_prefix={}, serialize_data=False, **kwargs)
 
     def load_data_list(self) -> list[dict[str, Any]]:
-        """The numbers of the scenes."""
         return [dict(img_id=i, img_path=f"{self.split}_{i:06d}.png") for i in range(self.length)]
 
     def filter_data(self) -> list[dict]:

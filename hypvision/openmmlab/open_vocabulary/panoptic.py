@@ -280,7 +280,6 @@ class OpenVocabPanopticDataset(CountedDataset):
         super().__init__(ann_file=ann_file, **kwargs)
 
     def load_data_list(self) -> list[dict[str, Any]]:
-        """The images with their segments."""
         content = read_annotations(self.ann_file, _NEEDED)
         names = load_classes([item["name"] for item in content["categories"]] if self.words is None else self.words)
         if len(names) != len(content["categories"]):
@@ -453,7 +452,6 @@ class OpenVocabPanopticMetric(Metric):
         self.groups = groups
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Count matches of each image."""
         count = len(self.dataset_meta["classes"])
         for sample in data_samples:
             if "panoptic_ids" not in sample or "segments_info" not in sample:
@@ -472,7 +470,6 @@ class OpenVocabPanopticMetric(Metric):
             self.results.append(panoptic_counts(predicted, labels, truth, sample["segments_info"], count))
 
     def compute_metrics(self, results: list[np.ndarray]) -> dict[str, float]:
-        """PQ, SQ, RQ."""
         names = list(self.dataset_meta["classes"])
         groups = groups_of(names, self.groups)
         if groups:

@@ -144,6 +144,8 @@ def test_mistakes_in_embeddings_are_told():
     broken[1, 2, 0] = float("nan")
     with pytest.raises(HypvisionError, match=r"'f' \(row 2, level 3\) is not finite"):
         measure_chains(CHAINS, IMAGES, broken, images, space)
+    with pytest.raises(HypvisionError, match=r"'f' \(row 7, level 3\)"):
+        measure_chains(CHAINS, IMAGES, broken, images, space, rows=[3, 7, 8])
     with pytest.raises(HypvisionError, match=r"image '2' \(row 2 of images\) is not finite"):
         measure_chains(CHAINS, IMAGES, texts, torch.stack([images[0], broken[1, 2]]), space)
     with pytest.raises(HypvisionError, match="the image in row 3 has no chain"):
@@ -179,8 +181,8 @@ def test_pictures_are_found_and_embedded(folder, clip):
 def test_tree_of_class_folders(folder, clip):
     (folder / "tree/cat").mkdir(parents=True)
     (folder / "1.jpg").rename(folder / "tree/cat/1.jpg")
-    found = measure_tree(clip, folder / "tree", LabelTree({"cat": ["animal"]}, {}))
-    assert found["tree_R@5"] == 1.0
+    found, count = measure_tree(clip, folder / "tree", LabelTree({"cat": ["animal"]}, {}))
+    assert found["tree_R@5"] == 1.0 and count == 1
     with pytest.raises(HypvisionError, match="lacks the class 'cat'"):
         measure_tree(clip, folder / "tree", LabelTree({"dog": ["animal"]}, {}))
     with pytest.raises(HypvisionError, match="no images in class folders"):
@@ -199,7 +201,7 @@ def test_trees_of_json_and_of_breeds(folder, tmp_path, clip):
     assert tree.names["n2"] == tree.names["dummy1"] == "feline" and tree.names["n3"] == "tabby"
     (folder / "images/n3").mkdir(parents=True)
     (folder / "1.jpg").rename(folder / "images/n3/1.jpg")
-    found = measure_tree(clip, folder / "images", tree)
+    found, _ = measure_tree(clip, folder / "images", tree)
     assert found == {"tree_R@1": 0.25, "tree_R@5": 1.0}  # tabby, feline, pet, entity: the dummy is no name of its own
 
 

@@ -106,5 +106,4 @@ class LatHAdapterConfig(AdapterConfig):
 
     @property
     def count(self) -> int:
-        """The number of attributes, ``auto`` resolved."""
         return int(self.attributes) or attributes_for(self.classes)
