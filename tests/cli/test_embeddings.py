@@ -104,7 +104,7 @@ def test_search_finds_a_copy_first(learner, tmp_path, capsys, kind):
     assert said[-1] == f"Drawn in {out}; weights {weights}"
     assert [float(line.split()[0]) for line in said[:4]] == sorted(float(line.split()[0]) for line in said[:4])
     with Image.open(out) as drawn:
-        assert drawn.size[0] == 5 * 168 + 8 and drawn.format == ("JPEG" if kind == "timm" else "PNG")
+        assert drawn.size[0] == 5 * 170 + 10 and drawn.format == ("JPEG" if kind == "timm" else "PNG")
 
 
 def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys, monkeypatch):
