@@ -105,24 +105,8 @@ WIDTHS = {
 
 def losses_of(noise):
     """The paper's 27 models on four data sets, with its result as the truth."""
-    offsets = [
-        2.207,
-        2.275,
-        1.719,
-        2.185,
-        1.608,
-        2.101,
-        1.489,
-        1.935,
-        2.302,
-        2.355,
-        1.941,
-        2.296,
-        2.141,
-        2.3,
-        1.52,
-        2.242,
-    ]
+    offsets = [2.207, 2.275, 1.719, 2.185, 1.608, 2.101, 1.489, 1.935,
+               2.302, 2.355, 1.941, 2.296, 2.141, 2.3, 1.52, 2.242]  # fmt: skip
     random = np.random.default_rng(0)
     widths, losses, groups = [], [], []
     for i, (family, sizes) in enumerate(WIDTHS.items()):
