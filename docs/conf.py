@@ -50,7 +50,7 @@ autodoc_member_order = "bysource"
 # A notebook runs when its code has changed; what it showed is kept beside the site.
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / "build/notebooks")
-nb_execution_timeout = 600
+nb_execution_timeout = 1800  # of a cell: on two busy cores one takes ten minutes
 nb_execution_raise_on_error = True
 nb_output_stderr = "remove"
 

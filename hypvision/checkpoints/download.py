@@ -295,15 +295,15 @@ def _full(folder: Path, sizes: str = "") -> str:
     )
 
 
-def download_text(url: str, headers: Mapping[str, str] | None = None, limit: int = 4 * 2**20) -> str:
-    """A text of at most ``limit`` bytes from an address, with the retries and limits of :func:`download`.
+def download_text(url: str, headers: Mapping[str, str] | None = None) -> str:
+    """A text of at most 4 MiB from an address, with the retries and limits of :func:`download`.
 
     Raises:
         SourceError: the address does not provide the text, or it is too long or not text in UTF-8.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder, "text")
-        download(url, path, lambda part: None, headers=headers, name=url.rpartition("/")[2], limit=limit)
+        download(url, path, lambda part: None, headers=headers, name=url.rpartition("/")[2], limit=4 * 2**20)
         try:
             return path.read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:

@@ -364,14 +364,12 @@ def token_lengths(tokens: Tensor) -> Tensor:
     return torch.where(tokens != 0, places, 0).amax(-1)
 
 
-def encode_by_length(
-    model: nn.Module, tokens: Tensor, normalize: bool = False, parts: int = 4, size: int | None = None
-) -> Tensor:
-    """:func:`encode_text` in ``parts`` of similar lengths, or in parts of ``size`` texts, each cut to its longest
+def encode_by_length(model: nn.Module, tokens: Tensor, normalize: bool = False, size: int | None = None) -> Tensor:
+    """:func:`encode_text` in four parts of similar lengths, or in parts of ``size`` texts, each cut to its longest
     text."""
     lengths = token_lengths(tokens)
     order = lengths.argsort(stable=True)
-    size = size or max(1, -(-len(tokens) // parts))
+    size = size or max(1, -(-len(tokens) // 4))
     chunks = tokens[order].split(size)
     words: Sequence[Tensor | None] = [None] * len(chunks)
     if torch.is_grad_enabled() and _can_be_cut(text := text_part(model)) and text.token_embedding.weight.requires_grad:

@@ -147,22 +147,22 @@ def _sibling(
     )
 
 
-def shape_chains(length: int, split: str = "train", size: int = 64, seed: int = 0) -> list[Chain]:
+def shape_chains(length: int, split: str = "train", seed: int = 0) -> list[Chain]:
     """Chains of the drawn scenes (:func:`hypvision.data.shapes.make_scene`), with their own contradictions."""
     from hypvision.data.shapes import make_scene
 
-    scenes = (make_scene(index, split, size, seed) for index in range(length))
+    scenes = (make_scene(index, split, 64, seed) for index in range(length))
     return [Chain(tuple(s.captions), tuple(s.contradictions), f"{i:06d}") for i, s in enumerate(scenes)]
 
 
-def emoji_chains(root: str | Path, split: str, keywords: int = 6, seed: int = 0) -> list[Chain]:
-    """``animal or plant => mammal => dog face => dog face: pet, puppy`` of each emoji, with negatives from siblings.
+def emoji_chains(root: str | Path, split: str, seed: int = 0) -> list[Chain]:
+    """``animal or plant => mammal => dog face => dog face: pet, puppy`` of each emoji, with negatives from siblings;
+    the last text has six keywords at most.
 
     Emoji whose steps repeat themselves, or that have no keyword beyond the words of the name, are left out.
 
     Args:
         root, split: see :func:`hypvision.data.emoji.read_emoji`.
-        keywords: largest number in the last text.
         seed: of the choice of negatives, which come from the same split.
     """
     from hypvision.data.emoji import read_emoji
@@ -170,7 +170,7 @@ def emoji_chains(root: str | Path, split: str, keywords: int = 6, seed: int = 0)
     chains = []
     for item in read_emoji(root, split)[0]:
         known = _pieces(item.name)
-        words = [word for word in item.keywords if not _pieces(word) <= known and not re.search(r"\d", word)][:keywords]
+        words = [word for word in item.keywords if not _pieces(word) <= known and not re.search(r"\d", word)][:6]
         texts = (item.group, item.classname, item.name, f"{item.name}: {', '.join(words)}")
         if words and len(set(texts)) == len(texts):
             chains.append(Chain(texts, image=item.id))

@@ -57,9 +57,9 @@ class ShapeCaptions(Dataset):
         return dict(inputs=torch.from_numpy(np.array(image)).permute(2, 0, 1), caption=caption, label=label)
 
 
-def vocabulary(count: int = 8_000) -> Tensor:
-    """Numbers of the tokens in the captions of so many samples and in the prompts of the test, int64, rising."""
+def vocabulary() -> Tensor:
+    """Numbers of the tokens in the captions of 8,000 samples and in the prompts of the test, int64, rising."""
     tokenizer = create_clip("shapes-s8").tokenizer
-    data = ShapeCaptions(length=count)
-    sentences = {data[i]["caption"] for i in range(count)} | {TEMPLATE.format(w) for w in ("a", "grey ground")}
+    data = ShapeCaptions(length=8_000)
+    sentences = {data[i]["caption"] for i in range(len(data))} | {TEMPLATE.format(w) for w in ("a", "grey ground")}
     return tokenizer(sorted(sentences)).unique()

@@ -160,11 +160,11 @@ def _listed(name: str | Path) -> list[Path]:
 
 
 def in_advance(
-    function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int = 2, ahead: int = 16
+    function: Callable[[_Item], _Result], items: Iterable[_Item], ahead: int = 16
 ) -> Iterator[tuple[_Item, _Result]]:
-    """Each item with what a function makes of it; threads compute up to ``ahead`` results before they are asked for."""
+    """Each item with what a function makes of it; two threads compute up to ``ahead`` results in advance."""
     waiting: deque[tuple[_Item, Future[_Result]]] = deque()
-    pool = ThreadPoolExecutor(workers)
+    pool = ThreadPoolExecutor(2)
     try:
         for item in items:
             waiting.append((item, pool.submit(function, item)))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from sys import modules
 from typing import Any
 
 import torch.nn.functional as F
@@ -27,7 +26,7 @@ from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from hypvision.checkpoints.match import compare
+from hypvision.checkpoints.match import compare, filtered
 from hypvision.checkpoints.read import network_weights
 from hypvision.errors import HypvisionError
 from hypvision.tasks.classification import create_backbone
@@ -353,8 +352,7 @@ def _strip_prefix(expected: Iterable[str], weights: dict[str, Tensor]) -> dict[s
 
 def _rename(base: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights renamed to the names of the network, as far as it has them."""
-    convert = getattr(modules[type(base).__module__], "checkpoint_filter_fn", None)
-    if convert is not None and not type(base).__module__.startswith("timm.models._"):
-        weights = convert(weights, base)  # converts official names and resizes tables of position biases
+    if not type(base).__module__.startswith("timm.models._"):
+        weights = filtered(base, weights)  # converts official names and resizes tables of position biases
     expected = {_flat(name): name for name in base.state_dict()}
     return {expected.get(_flat(name), name): value for name, value in weights.items()}

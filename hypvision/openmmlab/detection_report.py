@@ -50,7 +50,6 @@ class DetectionReport(ReportMetric):
     Args:
         ann_file: of the truth; None: that of the samples.
         backend_args: see mmdet's CocoMetric.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     def __init__(self, ann_file: str | None = None, backend_args: dict | None = None, **kwargs: Any):

@@ -9,7 +9,7 @@ from typing import Any
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from PIL import Image
+from PIL import ImageOps
 
 from hypvision.engine.checking import picture_of
 from hypvision.files import below
@@ -57,12 +57,6 @@ class ResultPainterHook(Hook):
             truth = picture_of(dataset, index) if self.annotated and "segments_info" not in info else None
             tiles = [(found, "found")] if truth is None else [(truth, "true"), (found, "found")]
             high = max(image.height for image, _ in tiles)
-            sheet = titled_sheet([(_filled(image, high), title) for image, title in tiles])
-            save_image(sheet, below(self.out_dir, f"{self.names[path]}.png"))
-
-
-def _filled(image: Image.Image, height: int) -> Image.Image:
-    """The image above white, so that images beside each other begin at one line though their legends differ."""
-    sheet = Image.new("RGB", (image.width, height), "white")
-    sheet.paste(image, (0, 0))
-    return sheet
+            # white below, so that images beside each other begin at one line though their legends differ
+            tiles = [(ImageOps.pad(x, (x.width, high), color="white", centering=(0, 0)), title) for x, title in tiles]
+            save_image(titled_sheet(tiles), below(self.out_dir, f"{self.names[path]}.png"))

@@ -32,7 +32,6 @@ class SegmentationReport(ReportMetric):
 
     Args:
         ignore_index: label of pixels without truth.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     def __init__(self, ignore_index: int = 255, **kwargs: Any):

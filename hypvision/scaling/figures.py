@@ -61,9 +61,13 @@ def draw(
 
 def _figure(name: str, panels: Sequence[Panel], title: str, folder: str | Path, formats: Iterable[str]) -> list[Path]:
     pyplot = require("matplotlib.pyplot", "viz")
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(_SIZE[0] * len(panels), _SIZE[1]), squeeze=False)
+    columns = min(2, len(panels))  # more beside each other cannot be read on a page
+    rows = -(-len(panels) // columns)
+    figure, axes = pyplot.subplots(rows, columns, figsize=(_SIZE[0] * columns, _SIZE[1] * rows), squeeze=False)
     try:
-        for panel, axis in zip(panels, axes[0]):
+        for axis in axes.flat[len(panels) :]:
+            axis.set_axis_off()
+        for panel, axis in zip(panels, axes.flat):
             panel(axis)
             if not axis.has_data():
                 axis.set_axis_off()
@@ -159,7 +163,8 @@ def _grid(axis: Any, values: dict[tuple[float, float], float], label: str, **lim
         for i, row in enumerate(table):
             for j, value in enumerate(row):
                 if not math.isnan(value):
-                    axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=6, color="w")
+                    ink = "k" if shown.norm(value) > 0.6 else "w"  # the upper colours of the map are light
+                    axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=6, color=ink)
     axis.figure.colorbar(shown, ax=axis)
 
 

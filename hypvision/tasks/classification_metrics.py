@@ -63,7 +63,6 @@ class TopKAccuracy(ScoreMetric):
         topk: the values of k; one above the number of classes is left out.
         macro: add ``macro``, the mean of ``top1`` over the classes, in which all classes have the same weight.
         out_file: write the metrics, the accuracy of each class and every prediction there, as JSON.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     def __init__(self, topk: tuple[int, ...] = (1, 5), out_file: str | None = None, macro: bool = False, **kwargs: Any):
@@ -113,7 +112,6 @@ class CalibrationError(ScoreMetric):
 
     Args:
         bins: number of bins of equal width.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     def __init__(self, bins: int = 15, **kwargs: Any):
@@ -148,7 +146,6 @@ class GroupAccuracy(ScoreMetric):
         ancestors: the groups above each class, from general to specific, by the names of the classes; or a JSON file
             of it.
         levels: what the levels are called, from general to specific.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     def __init__(self, ancestors: Mapping[str, Sequence[str]] | str, levels: Sequence[str], **kwargs: Any):

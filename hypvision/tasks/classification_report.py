@@ -26,7 +26,6 @@ class ClassificationReport(ReportMetric):
     Args:
         ancestors: the groups above each class, from general to specific, by the names of the classes, or a JSON file
             of it; None: those of the data, if it has some.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     def __init__(self, ancestors: Mapping[str, Sequence[str]] | str | None = None, **kwargs: Any):

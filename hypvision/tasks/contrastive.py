@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from mmengine.dist import all_gather_object
 from mmengine.model import BaseModel
 from mmengine.registry import MODELS
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 import hypvision.data.shape_captions
 import hypvision.tasks.contrastive_metrics  # noqa: F401 - registers the metrics
@@ -54,7 +55,6 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         blank_words: begin the table of words with zeros. Rows of words that occur in no caption stay zero, and are left
             out of a published file. For a training from scratch.
         entail: weight of the entailment on a hyperboloid: 0.2 in MERU and HyCoCLIP; 0 for none.
-        data_preprocessor, init_cfg: of mmengine.
     """
 
     mean: Tensor
@@ -141,7 +141,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             scale = logit_scale.float().exp().clamp(max=100)
             points, words = points.float(), words.float()
             images, texts = gathered(points[:count]), gathered(words[:count])
-            captions = [text for part in _of_all_processes(caption) for text in part]
+            captions = [text for part in all_gather_object(list(caption)) for text in part]
             column = {text: number for number, text in enumerate(dict.fromkeys(captions))}
             own = torch.tensor([column[text] for text in captions], device=images.device)
             texts = texts[[captions.index(text) for text in column]]  # encode each caption once
@@ -169,14 +169,6 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
                 else:  # the term of MERU
                     losses["loss_entail"] = self.entail * lorentz.entailment_loss(words, points, space.c).mean()
         return {name: value.float() for name, value in losses.items()}
-
-
-def _of_all_processes(caption: list[str]) -> list[list[str]]:
-    if not distributed.is_initialized():
-        return [caption]
-    found: list[list[str]] = [[]] * distributed.get_world_size()
-    distributed.all_gather_object(found, list(caption))
-    return found
 
 
 PREDICTORS["CLIPContrast"] = lambda model, config, request: zero_shot(model, request)

@@ -25,7 +25,6 @@ class ZeroShotAccuracy(Metric):
 
     Args:
         topk: which shares to give.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     default_prefix = ""
@@ -64,7 +63,6 @@ class HierarchicalErrors(Metric):
             of it; the folder of BREEDS (:func:`hypvision.clip.radial.retrieval.read_tree`); or a file of pairs of a
             name and one of its ancestors (:func:`hypvision.data.closures.read_closure`), such as WordNet's, where a
             name may have several parents. Default: those of the data set.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     default_prefix = ""
@@ -154,7 +152,6 @@ class ImageTextRetrieval(Metric):
 
     Args:
         topk: the numbers of results that are looked at.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     default_prefix = ""

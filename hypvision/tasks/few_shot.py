@@ -66,7 +66,6 @@ class FewShotCLIP(BaseModel):
         adapter: ``dict(type="lathadapter", ...)``, see
             :class:`~hypvision.clip.adapters.lathadapter.LatHAdapterConfig`; None for none.
         class_weights: see :class:`~hypvision.tasks.class_weights.ClassWeights`; for methods that learn from labels.
-        data_preprocessor, init_cfg: of mmengine.
     """
 
     checkpoint_is_partial = True
@@ -369,20 +368,19 @@ class FixedLengthSampler(Sampler):
     Args:
         dataset: the data.
         length: images of an epoch, over all processes.
-        shuffle, seed: as for mmengine's ``DefaultSampler``; None: a seed that all processes share.
+        seed: as for mmengine's ``DefaultSampler``; None: one that all processes share.
     """
 
-    def __init__(self, dataset: Any, length: int, shuffle: bool = True, seed: int | None = None):
+    def __init__(self, dataset: Any, length: int, seed: int | None = None):
         self.rank, self.world_size = get_dist_info()
-        self.size, self.length, self.shuffle, self.epoch = len(dataset), length, shuffle, 0
+        self.size, self.length, self.epoch = len(dataset), length, 0
         self.seed = sync_random_seed() if seed is None else seed
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order: list[int] = []
         while len(order) < self.length:
-            turn = torch.randperm(self.size, generator=generator) if self.shuffle else torch.arange(self.size)
-            order += turn.tolist()
+            order += torch.randperm(self.size, generator=generator).tolist()
         return iter(order[self.rank : self.length : self.world_size])
 
     def __len__(self) -> int:

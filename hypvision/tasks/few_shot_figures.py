@@ -87,18 +87,16 @@ def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Plac
     return Places(attributes.cpu(), classes.cpu(), seen.cpu(), torch.cat(labels), numbers, model.host.names)
 
 
-def attribute_sheet(
-    placed: Places, hierarchy: LatentHierarchy, paths: Sequence[str], count: int = 8, cell: int = 72
-) -> Image.Image:
-    """A row for each attribute: its nearest classes in words, its nearest images below."""
+def attribute_sheet(placed: Places, hierarchy: LatentHierarchy, paths: Sequence[str]) -> Image.Image:
+    """A row for each attribute: its nearest classes in words, its eight nearest images below."""
     to_class = hierarchy.ball.cdist(placed.attributes, placed.classes)
     to_image = hierarchy.ball.cdist(placed.attributes, placed.images)
     rows = []
     for number, (classes, images) in enumerate(zip(to_class, to_image)):
         nearest = classes.topk(min(5, len(classes)), largest=False).indices.tolist()
         words = f"attribute {number + 1}: {', '.join(placed.names[i] for i in nearest)}"
-        shown = images.topk(min(count, len(images)), largest=False).indices.tolist()
-        strip = contact_sheet([open_image(paths[i]) for i in shown], len(shown), cell)
+        shown = images.topk(min(8, len(images)), largest=False).indices.tolist()
+        strip = contact_sheet([open_image(paths[i]) for i in shown], len(shown), 72)
         row = Image.new("RGB", (max(strip.width, 640), strip.height + 18), "white")
         ImageDraw.Draw(row).text((8, 3), words[:110], fill="black")
         row.paste(strip, (0, 18))

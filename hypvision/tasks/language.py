@@ -57,7 +57,6 @@ class LanguageModel(BaseModel):
         freeze_embedding: leave the table of embeddings as it starts. The published script of HELM-D does so by an
             oversight.
         checkpointing: compute blocks again in the backward.
-        data_preprocessor, init_cfg: of mmengine.
         **options: changes of the preset.
     """
 

@@ -44,7 +44,6 @@ class MultiLabelAP(ScoreMetric):
     Args:
         threshold: labels with a score of at least this are predicted.
         out_file: write the metrics, the average precision of each class and every prediction there, as JSON.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     multi_label = True

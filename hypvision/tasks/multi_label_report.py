@@ -34,7 +34,6 @@ class MultiLabelReport(ReportMetric):
 
     Args:
         threshold: labels with a score of at least this are predicted.
-        **kwargs: see :class:`mmengine.evaluator.BaseMetric`.
     """
 
     def __init__(self, threshold: float = 0.5, **kwargs: Any):

@@ -61,7 +61,6 @@ class RadialTuning(BaseModel):
             ``"frozen"``: that of the model as it was; ``"parameter"``: a vector that begins there and learns by itself.
         pairs: of levels, of :func:`hypvision.losses.chain_triples`: ``"next"``, ``"all"``, or pairs such as
             ``[(0, 1), (0, 3)]``.
-        data_preprocessor, init_cfg: of mmengine.
     """
 
     def __init__(

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
-from hypvision.viz.overlay import font, printable
+from hypvision.viz.overlay import add_legend, font
 from hypvision.viz.palette import line_colours
-from hypvision.viz.sheet import fitted, show_names
+from hypvision.viz.sheet import fitted, show_names, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -132,7 +132,7 @@ def mistake_sheet(
     titles: Sequence[str] = (),
     legend: Sequence[tuple[str, Sequence[int] | None]] = (),
 ) -> Image.Image:
-    """Mistakes in rows, all tiles of one size, texts below them.
+    """Mistakes in rows, all tiles of one size, texts below them, and the legend below all.
 
     Args:
         mistakes: at least one, each with equally many pictures.
@@ -149,44 +149,18 @@ def mistake_sheet(
     columns = min(columns, len(mistakes))
     rows = -(-len(mistakes) // columns)
     step = (wide + 2 * gap, high + below + 2 * gap)
-    places, top = _legend_places([text for text, _ in legend], letters, columns * step[0])
-    head = top + (line + gap // 2 if titles else 0)
+    head = line + gap // 2 if titles else 0
     sheet = Image.new("RGB", (columns * step[0], rows * step[1] + head), "white")
     draw = ImageDraw.Draw(sheet)
-    for (text, colour), (x, y) in zip(legend, places):
-        if colour is not None:
-            draw.rectangle((x, y, x + _SIZE, y + _SIZE), fill=tuple(map(int, colour)))
-        draw.text((x + (0 if colour is None else 20), y - 1), printable(text), "black", letters)
     for column in range(columns if titles else 0):
         for i, title in enumerate(titles):
             middle = column * step[0] + gap + i * (cell + gap) + cell // 2
-            draw.text((middle, top + gap // 2), title, "black", letters, anchor="ma")
+            draw.text((middle, gap // 2), title, "black", letters, anchor="ma")
     for place, (mistake, pictures) in enumerate(zip(mistakes, tiles)):
         x, y = place % columns * step[0] + gap, place // columns * step[1] + head + gap
         for i, picture in enumerate(pictures):
             left = x + i * (cell + gap) + (cell - picture.width) // 2
             sheet.paste(picture, (left, y + (high - picture.height) // 2))
         for i, text in enumerate(mistake.lines):
-            draw.text((x, y + high + i * line + 2), _cut(text, letters, wide), "black", letters)
-    return sheet
-
-
-def _legend_places(
-    texts: Sequence[str], letters: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int
-) -> tuple[list[tuple[int, int]], int]:
-    """Where the entries of a legend begin, in lines of a width, and the height of all."""
-    found, x, y = [], 8, 8
-    for text in texts:
-        wide = 20 + round(letters.getlength(printable(text)))
-        if x > 8 and x + wide > width:
-            x, y = 8, y + 2 * _SIZE - 4
-        found.append((x, y))
-        x += wide + 16
-    return found, y + 2 * _SIZE if texts else 0
-
-
-def _cut(text: str, letters: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
-    text = printable(text)
-    while len(text) > 1 and letters.getlength(text) > width:
-        text = f"{text.removesuffix('...')[:-1]}..."
-    return text
+            draw.text((x, y + high + i * line + 2), "".join(wrapped(text, wide, _SIZE, 1)), "black", letters)
+    return add_legend(sheet, legend, size=_SIZE) if legend else sheet

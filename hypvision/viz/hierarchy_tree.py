@@ -34,6 +34,7 @@ from hypvision.models.himapper import HiMapper
 from hypvision.viz.clusters import enlarge, evaluating, prepare_for
 from hypvision.viz.disk import geodesic_arc, to_disk
 from hypvision.viz.overlay import font, paint
+from hypvision.viz.sheet import titled_sheet
 
 GAP, MARGIN = 4, 12
 _LEGEND = "below each part: how many patches of the map it wins in its level"
@@ -248,15 +249,12 @@ def draw_levels(image: Image.Image, maps: Sequence[Tensor], alpha: float = 0.6, 
     win them: maps of one image, ``(n_l, h, w)`` for each level. ``side`` is the width of each image in pixels."""
     height = round(side * image.height / image.width)
     small = to_rgb(image).resize((side, height), Image.Resampling.BICUBIC)
-    sheet = Image.new("RGB", (GAP + (len(maps) + 1) * (side + GAP), height + 14 + 2 * GAP), "white")
-    draw = ImageDraw.Draw(sheet)
-    sheet.paste(small, (GAP, GAP + 14))
-    for place, (level, colours) in enumerate(zip(maps, node_colours([len(m) for m in maps])), start=1):
+    tiles = [(small, "image")]
+    for number, (level, colours) in enumerate(zip(maps, node_colours([len(m) for m in maps]))):
         labels = level.argmax(0).numpy()
-        left = GAP + place * (side + GAP)
-        sheet.paste(paint(small, enlarge(labels, (height, side)), np.array(colours), alpha), (left, GAP + 14))
-        draw.text((left, GAP), f"level {place - 1}: {len(np.unique(labels))} of {len(level)} nodes", fill="black")
-    return sheet
+        painted = paint(small, enlarge(labels, (height, side)), np.array(colours), alpha)
+        tiles.append((painted, f"level {number}: {len(np.unique(labels))} of {len(level)} nodes"))
+    return titled_sheet(tiles, columns=len(tiles))
 
 
 def disk_positions(points: Sequence[Tensor], c: float) -> list[Tensor]:

@@ -151,6 +151,7 @@ def add_legend(
     entries: Sequence[tuple[str, Sequence[int] | None]],
     columns: int | None = None,
     width: int | None = None,
+    size: int | None = None,
 ) -> Image.Image:
     """The image above a list of texts, each beside a field of its colour.
 
@@ -159,8 +160,9 @@ def add_legend(
         entries: texts with their colours, RGB; None: no field.
         columns: of the list; None: as many as fit.
         width: of the whole; wider texts become smaller. None: that of the image, or of the widest text.
+        size: height of the texts in pixels; None: :func:`text_size`.
     """
-    texts, size = [printable(text) for text, _ in entries], text_size(image)
+    texts, size = [printable(text) for text, _ in entries], size or text_size(image)
     indent, row = round(1.5 * size), round(1.6 * size)
     widest = max((_extent(text, size)[0] for text in texts), default=1)
     width, letters = width or max(image.width, indent + size + widest), size

@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageOps
 
 from hypvision.errors import HypvisionError
 from hypvision.errors import printable as escaped
@@ -31,17 +31,13 @@ def contact_sheet(images: Sequence[Image.Image], columns: int = 4, cell: int = 2
 def search_sheet(
     query: Image.Image, results: Sequence[tuple[Image.Image, str]], columns: int = 5, cell: int = 160
 ) -> Image.Image:
-    """An image of the query, framed in blue, and of its neighbours with a text of two lines at most below each."""
-    tiles, gap, size = [], 8, 11
-    for image, text in [(query, "query"), *results]:
-        tile, small = Image.new("RGB", (cell, cell + 3 * size), "white"), fitted(image, cell)
-        tile.paste(small, ((cell - small.width) // 2, (cell - small.height) // 2))
-        ImageDraw.Draw(tile).multiline_text((0, cell + 2), "\n".join(_lines(text, cell, size)), "black", font(size))
-        tiles.append(tile)
-    sheet = _rows(tiles, columns, cell, gap)
-    frame = (gap - 3, gap - 3, gap + cell + 2, gap + cell + 2)
-    ImageDraw.Draw(sheet).rectangle(frame, outline=(40, 90, 200), width=3)
-    return sheet
+    """An image of the query, framed in blue, and of its neighbours with a text below each."""
+    tiles = [
+        (ImageOps.pad(fitted(image, cell), (cell, cell), color="white"), text)
+        for image, text in [(query, "query"), *results]
+    ]
+    ImageDraw.Draw(tiles[0][0]).rectangle((0, 0, cell - 1, cell - 1), outline=(40, 90, 200), width=3)
+    return titled_sheet(tiles, columns=columns)
 
 
 def titled_sheet(tiles: Sequence[tuple[Image.Image, str]], heading: str = "", columns: int = 4) -> Image.Image:
@@ -52,7 +48,7 @@ def titled_sheet(tiles: Sequence[tuple[Image.Image, str]], heading: str = "", co
         raise ValueError("There are no images to put on the sheet.")
     size, gap = 12, 10
     wide, high = (max(image.size[axis] for image, _ in tiles) for axis in (0, 1))
-    titles = [_lines(title, wide, size) for _, title in tiles]
+    titles = [wrapped(title, wide, size) for _, title in tiles]
     below = round(1.4 * size) * max(map(len, titles)) + size // 2
     cells = []
     for (image, _), lines in zip(tiles, titles):
@@ -66,12 +62,12 @@ def titled_sheet(tiles: Sequence[tuple[Image.Image, str]], heading: str = "", co
         return sheet
     top = Image.new("RGB", (sheet.width, sheet.height + 2 * size + gap), "white")
     top.paste(sheet, (0, 2 * size + gap))
-    (line,) = _lines(heading, sheet.width - 2 * gap, size + 2, 1)
+    (line,) = wrapped(heading, sheet.width - 2 * gap, size + 2, 1)
     ImageDraw.Draw(top).text((gap, gap), line, "black", font(size + 2), "la")
     return top
 
 
-def _lines(text: str, width: int, size: int, most: int = 2) -> list[str]:
+def wrapped(text: str, width: int, size: int, most: int = 2) -> list[str]:
     """A text in lines of a width in pixels; what does not fit into the lines is cut off."""
     found = wrap(printable(text), max(1, int(width / font(size).getlength("n"))))
     return [*found[: most - 1], found[most - 1][:-3] + "..."] if len(found) > most else found

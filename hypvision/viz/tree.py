@@ -53,10 +53,8 @@ def average_linkage(distances: np.ndarray) -> np.ndarray:
 
 def cophenetic_distances(linkage: np.ndarray) -> np.ndarray:
     """The height at which two leaves are joined, ``(N, N)``."""
-    count = len(linkage) + 1
-    out = np.zeros((count, count))
-    out[np.triu_indices(count, 1)] = _scipy().cophenet(linkage)
-    return out + out.T
+    squareform = require("scipy.spatial.distance", "viz").squareform
+    return cast(np.ndarray, squareform(_scipy().cophenet(linkage)))
 
 
 def dendrogram_purity(linkage: np.ndarray, groups: Sequence[int]) -> float:

@@ -100,18 +100,17 @@ def saved(write):
 
 
 @pytest.mark.parametrize("name", INTACT)
-@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
 @pytest.mark.filterwarnings("ignore")
-def test_intact_files_of_another_kind_are_named(tmp_path, name, suffix):
+def test_intact_files_of_another_kind_are_named(tmp_path, name):
     write, says = INTACT[name]
-    path = tmp_path / "file.pth"
-    write(path)
-    path = path.rename(tmp_path / f"file{suffix}")
-    if suffix == ".safetensors" and name in ("another protocol", "a tensor", "a network"):
-        says = "not a safetensors file but a zip archive, as torch.save writes it. Rename it: its suffix"
-    with pytest.raises(HypvisionError, match=says) as caught:
-        read_file(path)
-    assert "damaged" not in str(caught.value) and str(path) in str(caught.value)
+    write(tmp_path / "file.pth")
+    for suffix in (".pth", ".safetensors"):
+        path = (tmp_path / "file.pth").rename(tmp_path / f"file{suffix}")
+        if suffix == ".safetensors" and name in ("another protocol", "a tensor", "a network"):
+            says = "not a safetensors file but a zip archive, as torch.save writes it. Rename it: its suffix"
+        with pytest.raises(HypvisionError, match=says) as caught:
+            read_file(path)
+        assert "damaged" not in str(caught.value) and str(path) in str(caught.value)
 
 
 READ = {

@@ -21,18 +21,18 @@ from hypvision.zoo.convert import CONVERTERS, convert_file
 
 def tiny(geometry="lorentz", **options):
     torch.manual_seed(0)
-    vision = dict(image_size=32, timm_model_name="vit_tiny_patch16_224", timm_pool="token", timm_proj="linear")
+    vision = dict(image_size=32, timm_model_name="test_vit", timm_pool="token", timm_proj="linear")
     text = dict(context_length=77, vocab_size=49408, width=32, heads=2, layers=2)
-    return HyperbolicCLIP(24, vision, text, geometry=geometry, vision_heads=3, **options).eval()
+    return HyperbolicCLIP(24, vision, text, geometry=geometry, vision_heads=2, **options).eval()
 
 
 @pytest.fixture
 def meru(tmp_path, monkeypatch):
     """An official file of a small model, and its name."""
     model = tiny()
-    vision = dict(image_size=32, timm_model_name="vit_tiny_patch16_224", timm_pool="token", timm_proj="linear")
+    vision = dict(image_size=32, timm_model_name="test_vit", timm_pool="token", timm_proj="linear")
     text = dict(context_length=77, vocab_size=49408, width=32, heads=2, layers=2)
-    config = dict(embed_dim=24, vision_cfg=vision, text_cfg=text, vision_heads=3)
+    config = dict(embed_dim=24, vision_cfg=vision, text_cfg=text, vision_heads=2)
     monkeypatch.setitem(ARCHITECTURES, "meru-tiny", config | dict(geometry="lorentz"))
     monkeypatch.setitem(ARCHITECTURES, "clip-tiny", config | dict(geometry="sphere"))
     weights = to_official(model.state_dict())

@@ -139,25 +139,13 @@ def test_numpy_arrays_of_both_major_versions(tmp_path):
         assert load_checkpoint_file(tmp_path / "b.pth")["x"].tolist() == [0, 1, 2]
 
 
-def test_safetensors(tmp_path):
-    from safetensors.torch import save_file
-
-    save_file({"w": torch.arange(3.0)}, tmp_path / "a.safetensors")
-    assert load_checkpoint_file(tmp_path / "a.safetensors")["w"].tolist() == [0, 1, 2]
-    (tmp_path / "b.safetensors").write_bytes((tmp_path / "a.safetensors").read_bytes()[:-2])
-    with pytest.raises(HypvisionError, match="b.safetensors' is damaged"):
-        load_checkpoint_file(tmp_path / "b.safetensors")
-
-
 @pytest.mark.parametrize("zipped", [True, False])
-@pytest.mark.parametrize("through_mmengine", [True, False])
-def test_code_in_a_pickle_is_refused_and_not_run(tmp_path, zipped, through_mmengine):
+def test_code_in_a_pickle_is_refused_and_not_run(tmp_path, zipped):
     proof = tmp_path / "proof"
     path = tmp_path / "bad.pth"
     torch.save(resumable(extra=Command(f"touch {proof}")), path, _use_new_zipfile_serialization=zipped)
-    load = CheckpointLoader.load_checkpoint if through_mmengine else load_checkpoint_file
     with pytest.raises(HypvisionError, match=r"bad\.pth' was refused: it contains 'posix\.system'.*convert it once"):
-        load(str(path))
+        CheckpointLoader.load_checkpoint(str(path))
     assert not proof.exists()
     torch.load(path, weights_only=False)
     assert proof.exists()  # the trap works
@@ -180,30 +168,11 @@ def test_attributes_of_anything_else_are_refused(tmp_path, arguments):
         load_checkpoint_file(tmp_path / "bad.pth")
 
 
-@pytest.mark.parametrize(
-    "content,reason",
-    [
-        (b"", "is damaged: it is empty"),
-        (b"<html>404</html>", "is not a checkpoint: it is a web page, such as the error page"),
-        (b"\x80\x02garbage", "is damaged: .* not a complete"),
-    ],
-)
-def test_damaged_files_are_named(tmp_path, content, reason):
-    (tmp_path / "x.pth").write_bytes(content)
-    with pytest.raises(HypvisionError, match=f"x.pth' {reason}"):
-        load_checkpoint_file(tmp_path / "x.pth")
-
-
-def test_truncated_missing_and_useless_files(tmp_path):
-    torch.save(resumable(), tmp_path / "whole.pth")
-    (tmp_path / "half.pth").write_bytes((tmp_path / "whole.pth").read_bytes()[:-100])
-    with pytest.raises(HypvisionError, match="half.pth' is damaged"):
-        load_checkpoint_file(tmp_path / "half.pth")
+def test_a_missing_file_is_named_beside_those_that_are_there(tmp_path):
+    for name in ("half", "whole"):
+        torch.save(resumable(), tmp_path / f"{name}.pth")
     with pytest.raises(HypvisionError, match=r"no checkpoint '.*none.pth'. The folder has: half.pth, whole.pth"):
         load_checkpoint_file(tmp_path / "none.pth")
-    torch.save(torch.ones(2), tmp_path / "tensor.pth")
-    with pytest.raises(HypvisionError, match="holds a Tensor, not a dict"):
-        load_checkpoint_file(tmp_path / "tensor.pth")
 
 
 def test_config_text_that_mmengine_would_execute_is_dropped(tmp_path):

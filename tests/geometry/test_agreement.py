@@ -228,7 +228,7 @@ def test_means_of_nothing_and_without_data():
 
 
 @pytest.mark.parametrize("c", [0.5, 2.0])
-@pytest.mark.parametrize("radius", [0.01, 1.0, 3.0, 5.0, 8.0])
+@pytest.mark.parametrize("radius", [0.01, 3.0, 8.0])
 def test_pairwise_distances_of_near_points(radius, c):
     """Each point beside its neighbour, 0.01 and less apart, in 64 dimensions."""
     torch.manual_seed(0)
@@ -255,7 +255,7 @@ def test_pairwise_distances_of_near_points(radius, c):
 
 
 @pytest.mark.parametrize("c", [0.5, 2.0])
-@pytest.mark.parametrize("radius", [0.01, 1.0, 3.0, 5.0, 8.0])
+@pytest.mark.parametrize("radius", [0.01, 3.0, 8.0])
 def test_pairwise_distances_of_near_points_of_the_ball(radius, c):
     torch.manual_seed(0)
     x = poincare.expmap0(torch.nn.functional.normalize(torch.randn(20, 64), dim=-1) * (radius / 2 / c**0.5), c)

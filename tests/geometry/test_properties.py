@@ -34,7 +34,6 @@ few_examples = settings(deadline=None, max_examples=12, derandomize=True, databa
 every = pytest.mark.parametrize("name", MANIFOLDS)
 curved = pytest.mark.parametrize("name", ["lorentz", "poincare"])
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])
-c_values = pytest.mark.parametrize("c", [0.01, 1.0, 10.0])
 
 
 class Case:

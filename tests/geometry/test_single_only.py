@@ -26,7 +26,7 @@ def exact_square(row: list[float]) -> Fraction:
     return sum((Fraction(v) ** 2 for v in row), Fraction(0))
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 3, 16, 63, 512, 1000])
+@pytest.mark.parametrize("n", [0, 1, 2, 63, 512])
 def test_compensated_squared_norms_have_twice_the_digits(n):
     torch.manual_seed(n)
     x = torch.cat([torch.randn(6, n), 10.0 ** (6 * torch.rand(6, n) - 3), torch.full((1, n), 0.1)])
@@ -50,8 +50,8 @@ def test_compensated_squared_norms_in_double():
         assert abs(Fraction(a) + Fraction(b) - exact_square(row)) <= exact_square(row) * Fraction(2) ** -100
 
 
-@pytest.mark.parametrize("n", [2, 16, 512])
-@pytest.mark.parametrize("c", [0.01, 0.1, 1.0, 10.0])
+@pytest.mark.parametrize("n", [2, 512])
+@pytest.mark.parametrize("c", [0.01, 1.0, 10.0])
 def test_the_gap_to_the_rim_is_exact(n, c):
     """Relative to the gap itself, up to one spacing from the boundary, for curvatures that float32 cannot hold."""
     torch.manual_seed(n)

@@ -364,14 +364,13 @@ def test_a_broken_embedding_affects_only_tokens_that_attend_to_it(name, fused):
         torch.testing.assert_close(found[~seen], clean[case][~seen], rtol=1e-4, atol=1e-4)
         if case == "documents":
             continue
-        for ends in ((0, 3, 4, 9, 12), (0, 6, 7, 8, 12)):  # with a cache, in parts
-            cache, parts = LatentCache(), []
-            for i, j in zip(ends, ends[1:]):
-                part = {key: value[:, :j] for key, value in given.items()}
-                parts.append(model(ids[:, i:j], cache=cache, **part).logits)
-            parts = torch.cat(parts, 1)
-            assert torch.equal(parts.isnan().any(-1), seen), (case, ends)
-            torch.testing.assert_close(parts[~seen], clean[case][~seen], rtol=1e-4, atol=1e-4)
+        cache, parts = LatentCache(), []
+        for i, j in ((0, 3), (3, 4), (4, 9), (9, 12)):
+            part = {key: value[:, :j] for key, value in given.items()}
+            parts.append(model(ids[:, i:j], cache=cache, **part).logits)
+        parts = torch.cat(parts, 1)
+        assert torch.equal(parts.isnan().any(-1), seen), case
+        torch.testing.assert_close(parts[~seen], clean[case][~seen], rtol=1e-4, atol=1e-4)
     model.embed.weight[258] = float("inf")
     assert torch.equal(model(ids).logits.isnan().any(-1), later)
 
@@ -380,14 +379,11 @@ def test_a_broken_embedding_affects_only_tokens_that_attend_to_it(name, fused):
 def test_no_tokens(name, fused):
     kind, options = FAR[name]
     model = Helm(preset(kind, fused=fused, **options))
-    for batch, length in ((0, 8), (2, 0), (0, 0)):
+    for batch, length in ((0, 8), (2, 0)):
         ids = torch.zeros(batch, length, dtype=torch.long)
         some = torch.zeros(batch, 1, dtype=torch.long)
         for given in (
             {},
-            dict(attention_mask=torch.ones_like(ids)),
-            dict(sequence_id=torch.zeros_like(ids)),
-            dict(position_ids=ids),
             dict(position_ids=ids, attention_mask=torch.ones_like(ids)),
             dict(position_ids=ids, sequence_id=ids),
         ):

@@ -123,6 +123,7 @@ def test_boxes_that_are_the_whole_images_change_nothing_without_entailment():
     assert len(hycoclip) == 4 and sum(hycoclip.values()).item() == pytest.approx(float(meru), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(tmp_path):
     pytest.importorskip("open_clip")
     model, batch = model_and_batch()

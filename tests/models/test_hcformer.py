@@ -7,13 +7,12 @@ import timm
 import timm.optim
 import torch
 import torch.nn.functional as F
-from references.hcformer import VARIANTS, ReferenceHCFormer
+from references.hcformer import ReferenceHCFormer
 
 import hypvision  # noqa: F401 - registers the models
 from hypvision.models.hcformer import Mlp, checkpoint_filter_fn
 from hypvision.models.hcformer_checkpoint import hcformer_from_official, hcformer_to_official
 
-NAMES = list(VARIANTS)
 MICRO = dict(layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4, num_classes=5)
 
 

@@ -19,7 +19,7 @@ def manifolds(kind):
     return PoincareBall(C, exact=True), geoopt.PoincareBallExact(c=C)
 
 
-def race(kind, ours, theirs, steps=12, buffer="zero", **options):
+def race(kind, ours, theirs, steps=6, buffer="zero", **options):
     """Largest difference of the points after every step, and of the Euclidean parameter.
 
     ``buffer`` is how geoopt's momentum starts: at zero as ours, or with the Euclidean gradient, of which points take

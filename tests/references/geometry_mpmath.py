@@ -174,11 +174,6 @@ def lorentz_scalar_mul(c, x, r):
     return lorentz_expmap0(c, lorentz_logmap0(c, x) * r)
 
 
-def lorentz_geodesic(c, x, y, t):
-    x, y = lift(x, c), lift(y, c)
-    return _exp(x, _log(x, y, c).times(t), c)
-
-
 def lorentz_centroid(c, *points):
     """With the weights 1, 2, 3, ..."""
     total = lift(points[0], c)

@@ -9,7 +9,15 @@ from hypvision.scaling.measures import represented
 pytestmark = pytest.mark.drawn
 pyplot = pytest.importorskip("matplotlib.pyplot")
 
-from hypvision.scaling.figures import _frequencies_and_norms, _language_models, _means, _r2_bars, draw  # noqa: E402
+from hypvision.scaling.figures import (  # noqa: E402
+    _figure,
+    _frequencies_and_norms,
+    _grid,
+    _language_models,
+    _means,
+    _r2_bars,
+    draw,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -30,6 +38,21 @@ def test_error_bars_are_over_replicates_or_over_test_batches():
     assert _means(one, "m", "phi_half") == ([4, 8], [1.0, 0.5], [0.0, 0.0])
     two = [*one, dict(m=8, loss=4.0, loss_std=0.3, phi_half=0.5)]
     assert _means(two, "m", "loss")[2] == [0.0, pytest.approx(2**0.5)]
+
+
+def test_panels_stand_in_rows_of_two(tmp_path):
+    """A figure of five beside each other has letters that cannot be read on a page."""
+    sizes = {}
+    for count in (1, 2, 5):
+        [path] = _figure(f"of{count}", [lambda axis: axis.plot([0, 1])] * count, "", tmp_path, ["png"])
+        sizes[count] = pyplot.imread(path).shape[:2]
+    (high, wide), two, five = sizes.values()
+    assert two == (high, 2 * wide) and five == (3 * high, 2 * wide)
+
+
+def test_numbers_on_light_cells_are_dark(axis):
+    _grid(axis, {(0.0, -1.0): 0.1, (0.0, 1.0): 2.0}, "exponent")
+    assert {text.get_text(): text.get_color() for text in axis.texts} == {"0.10": "w", "2.00": "k"}
 
 
 def test_r2_has_a_bar_for_each_decay(axis):

@@ -42,7 +42,7 @@ def batches(p, size, steps, dtype, seed=3):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize(("alpha", "density"), [(0.0, 0.0), (1.0, 0.0), (1.5, 0.0), (2.0, 0.0), (1.0, 0.5)])
+@pytest.mark.parametrize(("alpha", "density"), [(0.0, 0.0), (1.0, 0.0), (1.5, 0.5)])
 def test_small_runs_are_those_of_the_reference(alpha, density, dtype):
     decays = [-1.0, -0.556, -0.333, 0.111, 1.0]
     models = [initial(100, 10, stream("a", decay), dtype) for decay in decays]
@@ -56,7 +56,7 @@ def test_small_runs_are_those_of_the_reference(alpha, density, dtype):
     assert_same(models, batches(p, 128, 60, dtype), decays, rates, dtype)
 
 
-@pytest.mark.parametrize("name", ["power", "exponential1", "exponential", "linear"])
+@pytest.mark.parametrize("name", ["power", "linear"])
 def test_large_runs_are_those_of_the_literal_step_whatever_the_padding(name):
     decays = [-1.0, 0.1, -1.0, 0.1]
     models = [initial(160, m, stream(name, i), torch.float64) for i, m in enumerate((8, 8, 16, 16))]

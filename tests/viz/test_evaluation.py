@@ -47,4 +47,4 @@ def test_tiles_keep_their_places_and_sizes():
     assert len(places["red"]) == 2 * 100 * 100 and len(places["blue"]) == 2 * 100 * 50
     upper = places["red"][: 100 * 100]
     assert upper[:, 1].max() < 120 and places["red"][100 * 100 :, 1].min() > 110
-    assert (sheet[: upper[0, 0]] == [0, 255, 0]).all(2).any()  # the legend stands above
+    assert (sheet[places["blue"].max(0)[0] :] == [0, 255, 0]).all(2).any()  # the legend stands below

@@ -193,8 +193,13 @@ def draw(results: dict[str, tuple[float, list[Run]]], parents: Sequence[int], pa
     for node in parents[1:]:
         depth.append(depth[node] + 1)
     depth = np.asarray(depth)
-    figure = figures.Figure(figsize=(4.6 * len(results), 4.9), layout="constrained")
-    for axes, (name, (_, runs)) in zip(figure.subplots(1, len(results), squeeze=False)[0], results.items()):
+    columns = min(2, len(results))  # more beside each other cannot be read on a page
+    rows = -(-len(results) // columns)
+    figure = figures.Figure(figsize=(4.6 * columns, 4.9 * rows), layout="constrained")
+    places = figure.subplots(rows, columns, squeeze=False).flat
+    for axes in places[len(results) :]:
+        axes.axis("off")
+    for axes, (name, (_, runs)) in zip(places, results.items()):
         method, best = METHODS[name], runs[0]
         dots = {"c": depth, "cmap": "viridis_r", "s": 16 - 2 * depth, "zorder": 2}
         if isinstance(method.manifold, Euclidean):

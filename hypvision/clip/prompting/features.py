@@ -31,8 +31,8 @@ def cached_texts(folder: str | Path | None, host: Host, sentences: list[str], ma
 class FeatureCache:
     """Features of data sets, cached in the folder (if given): one file per data set, part and number of views."""
 
-    def __init__(self, folder: str | Path | None = None, batch: int = 64):
-        self.folder, self.batch = None if folder is None else Path(folder).expanduser(), batch
+    def __init__(self, folder: str | Path | None = None):
+        self.folder = None if folder is None else Path(folder).expanduser()
 
     def features(self, host: Host, dataset: Any, views: int = 0) -> Tensor:
         """Features (V, N, d) by the frozen image tower of a host, on the CPU, not normalised: of so many augmented
@@ -49,9 +49,7 @@ class FeatureCache:
         device, every = host.scale.device, []
         seen = dataset.viewed(augment=views > 0)
         for _ in range(max(1, views)):
-            batches = DataLoader(
-                seen, self.batch, collate_fn=lambda samples: torch.stack([s["inputs"] for s in samples])
-            )
+            batches = DataLoader(seen, 64, collate_fn=lambda samples: torch.stack([s["inputs"] for s in samples]))
             every.append(torch.cat([host.frozen_features(images.to(device)).cpu() for images in batches]))
         return torch.stack(every)
 

@@ -63,12 +63,10 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
 
 
 @torch.no_grad()
-def embed_images(
-    clip: CLIPBundle, paths: Sequence[Any], batch: int = 64, read: Callable[[Any], Image.Image] = open_image
-) -> Tensor:
-    """Points ``(m, d)`` of images in the model's space, resized and cropped for the model (:func:`.views.view_of`),
-    ``batch`` of them at a time; ``paths`` are files, or other objects that ``read`` can open."""
-    return embed_readable(clip, paths, None, batch, read)[1]
+def embed_images(clip: CLIPBundle, paths: Sequence[Any]) -> Tensor:
+    """Points ``(m, d)`` of images, by their files, in the model's space, resized and cropped for the model
+    (:func:`.views.view_of`)."""
+    return embed_readable(clip, paths, None)[1]
 
 
 @torch.no_grad()
@@ -79,7 +77,8 @@ def embed_readable(
     batch: int = 64,
     read: Callable[[Any], Image.Image] = open_image,
 ) -> tuple[list[_Path], Tensor]:
-    """The readable images and their :func:`embed_images`; the messages of the others are added to ``failed``.
+    """The readable images and their :func:`embed_images`, ``batch`` of them at a time; the messages of the others are
+    added to ``failed``. ``paths`` are files, or other objects that ``read`` can open.
 
     Raises:
         HypvisionError: no image can be read; or, without a list ``failed``, at least one cannot be read.
