@@ -30,7 +30,7 @@ def check_words(model: OpenVocabularyCLIP, names: Sequence[str]) -> None:
             trained on none of the names.
     """
     foreign = unknown_words(model.clip, model.tokenizer, names)
-    listed = ", ".join(f"'{name}'" for name in foreign[:5]) + (", ..." if len(foreign) > 5 else "")
+    listed = _listed(foreign)
     if len(foreign) == len(names):
         raise HypvisionError(f"This CLIP was never taught {'any of the words ' * (len(names) > 1)}{listed}. {_ADVICE}")
     with torch.no_grad(), warnings.catch_warnings():
@@ -45,21 +45,43 @@ def check_words(model: OpenVocabularyCLIP, names: Sequence[str]) -> None:
         warnings.warn(f"This CLIP was never taught {listed}: what it finds there means little. {_ADVICE}", stacklevel=3)
 
 
+def warn_of_classes(clip: nn.Module, tokenizer: object, names: Sequence[str], data: str) -> None:
+    """Warn of the classes of a data set that a CLIP does not know (:func:`unknown_words`)."""
+    if foreign := unknown_words(clip, tokenizer, names):
+        warnings.warn(
+            f"This CLIP was never taught {len(foreign)} of the {len(names)} classes of '{data}' ({_listed(foreign)}): "
+            f"methods that compare with their names guess there. {_ADVICE}",
+            stacklevel=3,
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names[:5]) + (", ..." if len(names) > 5 else "")
+
+
+def lacks_words(clip: nn.Module) -> bool:
+    """Whether there are words that never occurred in the training of a CLIP, see :func:`unknown_words`."""
+    return bool(_blank_tokens(clip).any())
+
+
+def _blank_tokens(clip: nn.Module) -> Tensor:
+    """For each token whether its row of the embedding is zero; () of a CLIP without such a table."""
+    words = getattr(getattr(clip, "text", None) or clip, "token_embedding", None)
+    weight: Tensor | None = getattr(words, "weight", None)
+    return torch.zeros(0, dtype=torch.bool) if weight is None else ~(weight.detach() != 0).any(1)
+
+
 def unknown_words(clip: nn.Module, tokenizer: object, names: Sequence[str]) -> list[str]:
     """The names with a token that never occurred in the training of a CLIP: its row of the token embedding is zero.
 
     Only CLIPs that were trained with hypvision from scratch have such rows.
     """
-    words = getattr(getattr(clip, "text", None) or clip, "token_embedding", None)
-    weight: Tensor | None = getattr(words, "weight", None)
-    if weight is None or not callable(tokenizer):
-        return []
-    blank = ~(weight.detach() != 0).any(1)
-    if not blank.any():
+    blank = _blank_tokens(clip)
+    if not blank.any() or not callable(tokenizer):
         return []
     found = []
     for name in names:
-        tokens = tokenizer([text for (text,) in prompts(name, ("{}",))]).to(weight.device)
+        tokens = tokenizer([text for (text,) in prompts(name, ("{}",))]).to(blank.device)
         if (blank[tokens] & (tokens != 0)).any():  # texts are padded with 0
             found.append(name)
     return found

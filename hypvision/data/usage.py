@@ -30,10 +30,11 @@ class Usage:
         self.used[kind] += count
 
     def leave_out(self, kind: str, reason: str, name: str | Path, count: int = 1) -> None:
-        """Count what is left out, e.g. ``leave_out("boxes", "outside the image", "a.jpg, annotation 3")``."""
+        """Count what is left out, e.g. ``leave_out("boxes", "outside the image", "a.jpg, annotation 3")``; an empty
+        name is no example."""
         self._left_out[kind, reason] += count
         examples = self._examples.setdefault((kind, reason), [])
-        if len(examples) < self.EXAMPLES:
+        if str(name) and len(examples) < self.EXAMPLES:
             examples.append(str(name))
 
     def add(self, other: Usage) -> None:
@@ -50,18 +51,23 @@ class Usage:
 
     def rows(self) -> list[tuple[str, int, str, str]]:
         """(kind, number, reason, examples): what is used, with the reason "used", before what is left out."""
-        used = [(kind, count, "used", "") for kind, count in self.used.items()]
-        return used + [
-            (kind, count, reason, ", ".join(self._examples[kind, reason]) + (", ..." if count > self.EXAMPLES else ""))
-            for (kind, reason), count in self._left_out.items()
-        ]
+        found = [(kind, count, "used", "") for kind, count in self.used.items()]
+        for (kind, reason), count in self._left_out.items():
+            names = self._examples[kind, reason]
+            more = ", ..." if names and count > self.EXAMPLES else ""
+            found.append((kind, count, reason, ", ".join(names) + more))
+        return found
 
     def __str__(self) -> str:
         """E.g. ``'photos/train': used 96 of 98 images. Left out: 2 images (suffix .xcf: a.xcf, b.xcf).``"""
         kinds = dict.fromkeys([*self.used, *(kind for kind, _ in self._left_out)])
         parts = [f"{self.used[kind]} of {self.used[kind] + self.left_out(kind)} {kind}" for kind in kinds]
         text = f"'{self.place}': used {', '.join(parts) or 'nothing'}."
-        reasons = [f"{n} {kind} ({reason}: {names})" for kind, n, reason, names in self.rows() if reason != "used"]
+        reasons = [
+            f"{n} {kind} ({reason}{': ' * bool(names)}{names})"
+            for kind, n, reason, names in self.rows()
+            if reason != "used"
+        ]
         return f"{text} Left out: {'; '.join(reasons)}." if reasons else text
 
 

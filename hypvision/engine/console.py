@@ -40,6 +40,13 @@ class _Brief(logging.Filter):
         return record.levelno >= (logging.WARNING if ours else logging.ERROR)
 
 
+class _Plain(logging.Formatter):
+    """``warning: ...``, as commands say it; time and logger stand in the log file."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{record.levelname.lower()}: {super().format(record)}"
+
+
 class _IntoLog(io.TextIOBase):
     """Writes the output of libraries into the log file."""
 
@@ -70,6 +77,7 @@ def quiet(verbose: bool = False) -> Iterator[None]:
             if type(handler) is logging.StreamHandler:
                 handler.setStream(sys.stderr)
                 handler.addFilter(_Brief())
+                handler.setFormatter(_Plain())
 
     MMLogger.__init__ = init  # replaced, because mmengine creates its logger and logs the config in one step
     warned = logging.getLogger("py.warnings")
@@ -168,7 +176,7 @@ class ConsoleHook(Hook):
         if device.type == "cuda":
             place = torch.cuda.get_device_name(device)
         several = f", {get_world_size()} processes" if get_world_size() > 1 else ""
-        size = f"{count_text(sum(sizes))} parameters, {count_text(trained)} of them trained"
+        size = f"{count_text(sum(sizes))} parameters, {count_text(trained) if trained else 'none'} of them trained"
         say(f"model   {type(model).__name__}{on}, {size}")
         say(f"device  {place}{several}")
         say(f"log     {runner.log_dir}")

@@ -63,8 +63,8 @@ def load_learner(config: str | Path, weights: str | Path) -> tuple[MetricLearner
     loaded = load_config(config)
     if loaded.model.get("type") != "MetricLearner":
         raise HypvisionError(
-            f"The config '{loaded.filename}' describes a {loaded.model.get('type')}, not a MetricLearner. Give one of "
-            "configs/lhier, or your own like them."
+            f"The config '{loaded.filename}' is of a model {loaded.model.get('type')}, not a MetricLearner. Give "
+            "one of configs/lhier, or your own like them."
         )
     model = trained_model(loaded, weights)
     assert isinstance(model, MetricLearner)

@@ -24,6 +24,7 @@ from mmengine.registry import MODELS
 import hypvision
 from hypvision.clip.models import create_clip
 from hypvision.clip.prompting.features import FeatureCache
+from hypvision.clip.words import lacks_words, warn_of_classes
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.data.fewshot.dataset import intact, load_cell
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
@@ -238,7 +239,7 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     epochs = config.train_cfg.max_epochs if learns else 0
     trains = learns or name == "tip-adapter"  # tip-adapter fills its cache in a "training"
     if trains and not (folder / f"epoch_{config.train_cfg.max_epochs}.pth").is_file():
-        before = None  # the result belongs to weights that were deleted
+        before = None  # the weights of that result were deleted, so train and measure anew
     if trains:
         runner = train(config, folder, resume="auto")
         model, steps = runner.model, runner.iter if learns else 0
@@ -305,10 +306,14 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
 
 
 def check_methods(specs: Sequence[CellSpec], settings: Settings) -> None:
-    """Build each method once, without data, so that an error or a warning about the CLIP comes before the first
-    cell.
+    """Build each method once, without data, and compare the names of classes with what the CLIP knows, so that an
+    error or a warning about the CLIP comes before the first cell.
     """
     clip = create_clip(**settings.clip)
+    for dataset in dict.fromkeys(spec.dataset for spec in specs) if lacks_words(clip.model) else ():
+        with suppress(HypvisionError):  # of data that are not there: their cells fail, others run
+            names = class_names(load_cell(settings.root, dataset, None, 1).train)
+            warn_of_classes(clip.model, clip.tokenizer, names, dataset)
     for spec in {spec.method: spec for spec in specs}.values():
         teacher = {key: value for key, value in (_teacher(spec, settings) or {}).items() if key != "checkpoint"}
         model = _options(spec, settings, teacher, classes=2, images=2)["model"]

@@ -33,8 +33,8 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
     loaded = load_config(config, options)
     if loaded.model.get("type") != "LanguageModel":
         raise HypvisionError(
-            f"The config '{loaded.filename}' describes a {loaded.model.get('type')}, not a LanguageModel. Give one of "
-            "configs/helm, or your own like them."
+            f"The config '{loaded.filename}' is of a model {loaded.model.get('type')}, not a LanguageModel. Give "
+            "one of configs/helm, or your own like them."
         )
     trained = trained_model(loaded, weights)
     assert isinstance(trained, LanguageModel)

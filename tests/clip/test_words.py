@@ -13,7 +13,7 @@ from hypvision.clip import segment
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP, equal_pairs
 from hypvision.clip.segmentation.segment import load_segmenter
 from hypvision.clip.towers import MANY_TEXTS, counted
-from hypvision.clip.words import check_words, unknown_words
+from hypvision.clip.words import check_words, lacks_words, unknown_words, warn_of_classes
 from hypvision.data.captions import NOUNS
 from hypvision.data.shapes import TAXONOMY
 from hypvision.errors import HypvisionError
@@ -43,6 +43,16 @@ def test_a_table_without_blank_rows_knows_every_word(model):
     words = OpenVocabularyCLIP()
     words.build_clip(dict(name="shapes-s8", pretrained=None), tune="frozen", dense=False)
     assert unknown_words(words.clip, words.tokenizer, ["road", "sky"]) == []
+    assert not lacks_words(words.clip)
+
+
+def test_classes_of_a_data_set_that_a_clip_does_not_know_are_warned_of(model):
+    assert lacks_words(model.clip)
+    with pytest.warns(UserWarning, match=r"never taught 1 of the 3 classes of 'mine' \('road'\): .* guess.*shapes-s8"):
+        warn_of_classes(model.clip, model.tokenizer, ["disk", "road", "ring"], "mine")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_classes(model.clip, model.tokenizer, ["disk", "ring"], "mine")
 
 
 def test_words_of_one_embedding_are_refused(model):

@@ -15,6 +15,9 @@ def test_counts_and_reasons():
     )
     assert usage.left_out() == 5 and usage.left_out("boxes") == 1
     assert usage.rows()[0] == ("images", 3, "used", "")
+    usage = Usage("photos")
+    usage.leave_out("files", "not drawn", "", 9)
+    assert str(usage) == "'photos': used 0 of 9 files. Left out: 9 files (not drawn)."
 
 
 def test_counts_inside_wrappers():

@@ -79,7 +79,7 @@ def test_errors_and_our_warnings_reach_the_console(tmp_path, capsys):
     for handler in logger.handlers:
         handler.flush()
     said, text = capsys.readouterr(), (tmp_path / "log").read_text()
-    assert "serious" in said.err and "details" not in said.err and "theirs" not in said.err and said.out == ""
+    assert "error: serious\n" in said.err and "details" not in said.err and "theirs" not in said.err and said.out == ""
     assert all(word in text for word in ("details", "theirs", "serious", "printed by a library", "of Python"))
     record = logging.LogRecord("x", logging.WARNING, console.__file__, 1, "ours", (), None)
     assert console._Brief().filter(record)

@@ -27,7 +27,7 @@ from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.engine.config import load_config, parse_options
 from hypvision.errors import HypvisionError
 from hypvision.tasks import few_shot_published as published
-from hypvision.tasks.few_shot_benchmark import Settings, cell_config, check_settings, is_finished, plan
+from hypvision.tasks.few_shot_benchmark import Settings, cell_config, check_methods, check_settings, is_finished, plan
 from hypvision.tasks.few_shot_figures import load_cell_model, places
 from hypvision.tasks.few_shot_recipes import METHODS, check_options
 from hypvision.tasks.few_shot_tables import draw_shots, harmonic, read_results, tables
@@ -249,6 +249,22 @@ def test_all_settings_that_do_not_fit_are_reported_once(tmp_path, capsys):
     assert run(*grid[:3], *grid[5:8], *grid[10:]) == 0  # maple alone, one seed
     out, err = capsys.readouterr()
     assert out.count("The prompts have a depth of 3 instead of 9: a tower of this CLIP has 3 blocks.\n") == 1
+
+
+def test_words_that_the_clip_was_never_taught_are_told_before_the_first_cell(tmp_path, monkeypatch):
+    coop(tmp_path)
+    monkeypatch.setattr("hypvision.tasks.few_shot_benchmark.create_clip", lambda **options: unread())
+    (spec,) = plan("shots", ["zeroshot"], ["caltech101"], [1], [2])
+    with pytest.warns(UserWarning, match="never taught . of the . classes of 'caltech101'"):
+        check_methods([spec, spec._replace(dataset="none")], Settings({}, root=str(tmp_path)))
+
+
+def unread():
+    """A CLIP that has read nothing but the two ends of a text."""
+    found = bundle()
+    embedding = found.model.token_embedding.weight.data
+    embedding[1:-2] = 0
+    return found
 
 
 def test_images_of_a_cell(tmp_path):

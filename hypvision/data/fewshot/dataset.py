@@ -95,7 +95,7 @@ def _usage_of(name: str, root: str, part: str, whole: int, drawn: int, used: int
     if drawn > used:
         usage.leave_out("files", "cannot be read", "see the warnings", drawn - used)
     if whole > drawn:
-        usage.leave_out("files", "not drawn, or of other classes", f"of '{part}'", whole - drawn)
+        usage.leave_out("files", f"of '{part}', not drawn or of other classes", "", whole - drawn)
     if name not in LAYOUTS and (folder / part).is_dir():
         class_folders(folder / part, usage=usage)
     return usage
