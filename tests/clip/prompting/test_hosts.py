@@ -237,7 +237,10 @@ def test_tip_adapter():
     expected = reference.tip_adapter(image, host.texts(), reference.unit(features), values, 1.7, 3.0)
     close(host(images).logits(), expected, 1e-4)
     assert not [p for p in host.learner.parameters() if p.requires_grad]
-    with pytest.raises(HypvisionError, match="for 8 images of 4 classes, but the data has 7 of 4.*images=7 of few_shot_config or keys=7"):
+    with pytest.raises(
+        HypvisionError,
+        match="for 8 images of 4 classes, but the data has 7 of 4.*images=7 of few_shot_config or keys=7",
+    ):
         host.fill(features[:7], torch.tensor([0, 1, 2, 3, 0, 1, 2]))
     host.set_classes(OTHERS)
     with pytest.raises(HypvisionError, match="cannot recognise 2 others"):
