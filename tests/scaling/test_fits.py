@@ -42,7 +42,7 @@ def test_mistakes_are_named():
         with pytest.raises(HypvisionError, match="positive, finite"):
             power_law(x, y)
     for x, y in (([1, 1], [1.0, 2.0]), ([1, 2], [1.0]), ([], [])):
-        with pytest.raises(HypvisionError, match="two points"):
+        with pytest.raises(HypvisionError, match="at least two different x"):
             power_law(x, y)
     with pytest.raises(HypvisionError, match="equal lengths, got 2, 1"):
         joint_fit([1, 2], [1.0], ["a", "a"])

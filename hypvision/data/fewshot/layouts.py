@@ -105,7 +105,7 @@ def _by_wnid(folder: Path, names: dict[str, str], order: Sequence[str] | None = 
     """The images of the folders, labelled in the given order of the folders, by default that of the names."""
     found = class_folders(folder)
     if unknown := sorted(set(found) - set(names)):
-        raise HypvisionError(f"'{folder}' has a folder '{unknown[0]}', which classnames.txt does not list.")
+        raise HypvisionError(f"'{folder}' has a folder '{unknown[0]}', which the class names do not list.")
     labels = {wnid: i for i, wnid in enumerate(order or [wnid for wnid in names if wnid in found])}
     return [Item(path, labels[wnid], names[wnid]) for wnid in found for path in found[wnid]]
 
