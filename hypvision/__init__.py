@@ -12,7 +12,7 @@ try:
     from .inference import predict
     from .zoo import load
 except KeyboardInterrupt:
-    if sys.orig_argv[1:3] != ["-m", "hypvision.cli"]:
+    if "hypvision.cli" not in sys.orig_argv:
         raise
     print("\nInterrupted.", file=sys.stderr)  # Python imports the package before the command's own code runs
     raise SystemExit(130) from None

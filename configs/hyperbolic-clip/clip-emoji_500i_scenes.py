@@ -24,4 +24,5 @@ param_scheduler = [
     dict(type="LinearLR", start_factor=0.02, begin=0, end=100, by_epoch=False),
     dict(type="LinearLR", start_factor=1.0, end_factor=0.01, begin=400, end=500, by_epoch=False),
 ]
+optim_wrapper = dict(optimizer=dict(lr=2e-3))  # the better of two for CLIP and HyCoCLIP
 default_hooks = dict(logger=dict(log_metric_by_epoch=False))

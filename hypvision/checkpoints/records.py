@@ -241,6 +241,7 @@ class Index:
         return len(self.records)
 
     def get(self, name: str) -> Record:
+        """The record of that name."""
         if name in self.records:
             return self.records[name]
         tags = [known for known in self.records if known.startswith(name + ".")]

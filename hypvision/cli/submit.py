@@ -142,15 +142,15 @@ def run_cells(
         answers = _in_processes(left, jobs)
     else:
         answers = ((cell.key, _call(cell.function, *cell.arguments)) for cell in left)
+    reasons: dict[str, str] = {}
     for key, answer in progress(answers, len(left), unit):
         if answer.failure is None:
             outcome.results[key] = answer.value
             arrived(key, answer.value)
         else:
-            if answer.failure in outcome.failures.values():  # a mistake in the settings makes all cells fail
-                tqdm.write(f"{key} failed: the same")
-            else:
-                tqdm.write(f"{key} failed: {answer.failure}\n{answer.trace}".rstrip())
+            told = f"{answer.failure}\n{answer.trace}".rstrip()
+            first = reasons.setdefault(told, key)  # a mistake in the settings makes all cells fail
+            tqdm.write(f"{key} failed: {told if first == key else f'as {first} did'}")
             outcome.failures[key] = answer.failure
     return outcome
 

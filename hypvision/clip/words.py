@@ -15,9 +15,8 @@ from hypvision.errors import HypvisionError
 # Long lists have a few classes with equal texts (ADE-847: 18 of 847); a larger share is a mistake of the user.
 _EQUAL_SHARE = 0.1
 _ADVICE = (
-    "Small CLIPs ship: shapes-s8 knows drawn shapes (disk, red star, grey ground), emoji-s16 and hycoclip-emoji-s16 "
-    "what emoji show (cat face, fruit). For other words take one that was trained on photos, downloaded once: --clip "
-    "ViT-B-16:openai."
+    "Small CLIPs ship: shapes-s8 knows drawn shapes (disk, red star, grey ground), emoji-s16 what emoji show (cat "
+    "face, fruit). For other words take one that was trained on photos, downloaded once: --clip ViT-B-16:openai."
 )
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import lorentz
 from .geoopt_names import GeooptNames
-from .lorentz.frame import _perpendicular
+from .lorentz.frame import _check_factor, _perpendicular
 from .lorentz.means import _normalised
 from .lorentz.normal import _check_std
 from .manifolds import Manifold, check_numbers
@@ -91,10 +91,12 @@ class Euclidean(GeooptNames, Manifold):
 
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
         """``x + t (y - x)``."""
+        _check_factor(t, "geodesic: t")
         return x + t * (y - x)
 
     def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:
         """``x + t u / |u|``."""
+        _check_factor(t, "geodesic_unit: t")
         return x + t * torch.nn.functional.normalize(u, dim=-1, eps=torch.finfo(u.dtype).tiny ** 0.5)
 
     def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
@@ -109,6 +111,7 @@ class Euclidean(GeooptNames, Manifold):
 
     def mobius_scalar_mul(self, r: float | Tensor, x: Tensor) -> Tensor:
         """``r x``."""
+        _check_factor(r, "mobius_scalar_mul: r")
         return r * x
 
     def mobius_matvec(self, matrix: Tensor, x: Tensor) -> Tensor:

@@ -66,21 +66,18 @@ class ManifoldParameter(nn.Parameter):
             )
         if manifold.check and not data.is_meta:
             manifold.check_point(data.detach(), "data")
-        _watch()
-        out: ManifoldParameter = torch.Tensor._make_subclass(cls, data, requires_grad)
-        out.manifold = manifold
-        return out
+        return _rebuild(data, manifold, requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ManifoldParameter:
         if id(self) not in memo:
             data = self.data.clone(memory_format=torch.preserve_format)
-            memo[id(self)] = type(self)(data, copy.deepcopy(self.manifold, memo), self.requires_grad)
+            memo[id(self)] = _rebuild(data, copy.deepcopy(self.manifold, memo), self.requires_grad)
         out: ManifoldParameter = memo[id(self)]
         return out
 
     def module_load(self, other: Tensor, assign: bool = False) -> ManifoldParameter:
         """The parameter that replaces this one when weights are loaded by swapping tensors."""
-        return ManifoldParameter(super().module_load(other, assign), self.manifold)  # type: ignore[no-untyped-call]
+        return _rebuild(super().module_load(other, assign), self.manifold)  # type: ignore[no-untyped-call]
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         return _rebuild, (self.data, self.manifold, self.requires_grad)
@@ -89,8 +86,12 @@ class ManifoldParameter(nn.Parameter):
         return f"ManifoldParameter on {self.manifold} containing:\n{self.data!r}"
 
 
-def _rebuild(data: Tensor, manifold: Manifold, requires_grad: bool) -> ManifoldParameter:
-    return ManifoldParameter(data, manifold, requires_grad)
+def _rebuild(data: Tensor, manifold: Manifold, requires_grad: bool = True) -> ManifoldParameter:
+    """A parameter of points that need no check: of a copy, or of weights, which are loaded before their curvature."""
+    _watch()
+    out: ManifoldParameter = torch.Tensor._make_subclass(ManifoldParameter, data, requires_grad)
+    out.manifold = manifold
+    return out
 
 
 # PyTorch calls these hooks for every module, so they are registered with the first manifold parameter.
@@ -134,7 +135,7 @@ def _loading(
             is_tensor = type(value) in (Tensor, nn.Parameter)
             # PyTorch raises an error for another shape
             if isinstance(parameter, ManifoldParameter) and is_tensor and value.shape == parameter.shape:
-                state_dict[prefix + name] = ManifoldParameter(value.detach(), parameter.manifold)
+                state_dict[prefix + name] = _rebuild(value.detach(), parameter.manifold)
 
 
 def _saved(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:

@@ -127,6 +127,7 @@ class TimmBackbone(BaseModule):
 
     @property
     def feature_info(self) -> Any:
+        """timm's description of the levels."""
         return self.timm_model.feature_info
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:

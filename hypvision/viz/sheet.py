@@ -68,9 +68,19 @@ def titled_sheet(tiles: Sequence[tuple[Image.Image, str]], heading: str = "", co
 
 
 def wrapped(text: str, width: int, size: int, most: int = 2) -> list[str]:
-    """A text in lines of a width in pixels; what does not fit into the lines is cut off."""
-    found = wrap(printable(text), max(1, int(width / font(size).getlength("n"))))
-    return [*found[: most - 1], found[most - 1][:-3] + "..."] if len(found) > most else found
+    """A text in lines of a width in pixels, broken at spaces; what does not fit into the lines is cut off."""
+    letters, rest, found = font(size), " ".join(printable(text).split()), list[str]()
+    while rest and len(found) < most:
+        end = next(n for n in range(len(rest), 0, -1) if n == 1 or letters.getlength(rest[:n]) <= width)
+        if end < len(rest) and len(found) == most - 1:
+            while end > 1 and letters.getlength(f"{rest[:end]}...") > width:
+                end -= 1
+            return [*found, f"{rest[:end].rstrip()}..."]
+        if end < len(rest) and " " in rest[: end + 1]:
+            end = rest.rindex(" ", 0, end + 1)
+        found.append(rest[:end].rstrip())
+        rest = rest[end:].lstrip()
+    return found
 
 
 def text_tile(text: str, cell: int = 160) -> Image.Image:

@@ -1,5 +1,7 @@
 """``hypvision explain --clip``: the way of a photo to the root, and distances from the root."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -150,3 +152,16 @@ def test_labels_do_not_cover_each_other():
 def test_few_values_are_lines(tmp_path):
     draw_radii({"images": torch.tensor([0.5, 0.7]), "texts": torch.rand(100)}, {}, tmp_path / "radii.png", "distance")
     assert Image.open(tmp_path / "radii.png").size == (720, 480)
+
+
+def test_the_clip_that_ships_walks_as_its_page_shows(tmp_path, capsys):
+    """docs/hyperbolic-clip.md: a monkey's face, past 'mammal', to the root; points have a time and 128 coordinates."""
+    root = Path(__file__).parents[2]
+    photo, words = root / "tools/demo_data/emoji/images/noto/1f435.png", root / "docs/images/hyperbolic-clip/words.txt"
+    arguments = ["--clip", "hycoclip-emoji-s16", "--texts", str(words), "--out", str(tmp_path / "out")]
+    assert main(["explain", str(photo), *arguments]) == 0
+    said = capsys.readouterr().out
+    found = [line.split("way: ")[1].split(" (")[0] for line in said.splitlines() if "% of the way: " in line]
+    assert found[0] == "monkey face" and "mammal" in found and found[-1] == "[ROOT]"
+    points = create_clip("hycoclip-emoji-s16", "zoo:hycoclip-emoji-s16.scenes").embed_texts(["mammal"])
+    assert points.shape == (1, 129)

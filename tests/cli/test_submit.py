@@ -94,7 +94,7 @@ def test_every_way_gives_the_same_and_failures_stay_alone(work, tmp_path, capsys
 def test_a_reason_that_all_cells_share_is_printed_once(work, capsys):
     outcome = run_cells([Cell("one", work.mistake), Cell("two", work.bug), Cell("three", work.mistake)])
     said = capsys.readouterr().out
-    assert said.count("The width is too large.") == 1 and "three failed: the same" in said
+    assert said.count("The width is too large.") == 1 and "three failed: as one did" in said
     assert outcome.failures["one"] == outcome.failures["three"] == "The width is too large."
 
 

@@ -137,6 +137,17 @@ class TestAliases:
             matrix = torch.randn(2, 3)
             assert torch.equal(manifold.matvec(matrix, x), manifold.mobius_matvec(matrix, x))
 
+    def test_the_models_agree(self):
+        matrix, weights = torch.randn(3, 3), torch.rand(2, 4) + 0.1
+        self.same(self.space.mobius_sub(self.x, self.y), self.ball.unboost(self.p, self.q))
+        self.same(self.space.mobius_scalar_mul(-0.4, self.x), self.ball.scalar_mul(-0.4, self.p))
+        self.same(self.space.mobius_matvec(matrix, self.x), self.ball.matvec(matrix, self.p))
+        self.same(self.space.weighted_centroids(weights, self.x), self.ball.weighted_centroids(weights, self.p))
+        rotation = torch.linalg.qr(matrix)[0]
+        self.same(self.space.rotate(self.x, rotation), self.ball.rotate(self.p, rotation))
+        torch.testing.assert_close(self.space.sqdist(self.x, self.y), self.ball.sqdist(self.p, self.q))
+        assert self.space.max_distance() == self.ball.max_distance()
+
     def test_maps_between_the_models(self):
         assert torch.equal(self.p, maps.lorentz_to_poincare(self.x, 0.7))
         torch.testing.assert_close(self.space.from_poincare(self.p), self.x)

@@ -203,3 +203,20 @@ TAKERS = {
 def test_messages_say_whose_manifold_it_is(taker):
     with pytest.raises((TypeError, ValueError), match="got PoincareBall of geoopt"):
         TAKERS[taker](geoopt.PoincareBall())
+
+
+@pytest.mark.parametrize("space", [Lorentz, PoincareBall])
+def test_checked_points_are_loaded_together_with_their_curvature(space):
+    """The points come before the curvature that they lie on."""
+    first, second = (space(c, learnable=True, check=True) for c in (0.5, 2.0))
+    points = [manifold.expmap0(torch.full((3, 2), 0.4) * 4) for manifold in (first, second)]
+    modules = []
+    for manifold, x in zip((first, second), points):
+        module = torch.nn.Module()
+        module.manifold, module.points = manifold, ManifoldParameter(x.detach(), manifold)
+        modules.append(module)
+    modules[1].load_state_dict(modules[0].state_dict(), assign=True)
+    torch.testing.assert_close(modules[1].points.data, points[0].detach())
+    assert isinstance(modules[1].points, ManifoldParameter)
+    with pytest.raises(ValueError, match="data"):
+        ManifoldParameter(torch.full((3, 3 if space is Lorentz else 2), 7.0), first)

@@ -17,7 +17,7 @@ import torch
 from helpers.cases import each
 from torch import Tensor, nn
 
-from hypvision.geometry import lorentz, maps, poincare
+from hypvision.geometry import Euclidean, lorentz, maps, poincare
 
 N = 3  # dimension of the space
 LORENTZ, BALL = 1, 0  # coordinates of a point beyond it
@@ -668,6 +668,10 @@ BAD_ARGUMENTS = {
     "the same in the ball": (
         lambda: poincare.geodesic_unit(torch.ones(7), torch.zeros(3), torch.ones(3), 1.0),
         r"geodesic_unit: t must be.*Got the shape \(7,\)",
+    ),
+    "the same in flat space": (
+        lambda: Euclidean().geodesic(torch.linspace(0, 1, 3), torch.zeros(3), torch.ones(3)),
+        r"geodesic: t must be.*Got the shape \(3,\)",
     ),
     "factors, the same": (lambda: poincare.mobius_scalar_mul(torch.ones(3), torch.zeros(3), 1.0), "scalar_mul: r must"),
     "no room": (lambda: lorentz.rescale(_points(2), 1.0, limit=0.0), "rescale: limit must be positive, got 0.0"),

@@ -154,3 +154,23 @@ def test_gradients_of_a_tight_cluster(slope, gamma, spread):
     found = torch.autograd.grad((out * weight).sum(), [x, layer.gamma])
     for one, other in zip(found, torch.autograd.grad((expected * weight).sum(), [x, layer.gamma])):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-7 * other.abs().max().item())
+
+
+@pytest.mark.slow
+def test_published_network_does_not_blow_up():
+    """Without the limit the loss of this network is NaN after a few steps: outliers grow from layer to layer."""
+    torch.manual_seed(0)
+    model = timm.create_model("hcnn_resnet18", num_classes=10, stem="imagenet", widths=(16, 32, 64, 128))
+    x = torch.randn(64, 3, 32, 32) * torch.logspace(-2, 0.7, 64).view(-1, 1, 1, 1)
+    labels = torch.randint(10, (64,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    radii = []
+    model.stages[3].register_forward_hook(lambda module, args, out: radii.append(out.detach().norm(dim=1).max()))
+    for _ in range(3):
+        loss = torch.nn.functional.cross_entropy(model(x), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+        optimizer.step()
+        assert loss.isfinite() and norm < 1e3
+    assert max(radii) < 1e6

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tools/demo_data"
@@ -70,6 +71,20 @@ def test_scenes_of_emoji_without_a_label(tool, monkeypatch, tmp_path):
     rows = tool.objects(network, DATA / "emoji", DATA / "photos/test", count=2, size=64)
     assert [(row["regions"], row["method"]) for row in rows[:3]] == [(8, "clusters"), (8, "SLIC"), (8, "grid")]
     assert rows[1]["best overlap"] == rows[2]["best overlap"] and all(0 < row["best overlap"] <= 1 for row in rows)
+
+
+def test_photos_and_their_label_maps(tool, tmp_path):
+    pytest.importorskip("skimage")
+    for name in ("img", "ann"):
+        (tmp_path / name).mkdir()
+    for number in range(2):
+        labels = halves(40 + 8 * number, 96)
+        Image.fromarray((labels * 200).astype(np.uint8)).convert("RGB").save(tmp_path / f"img/{number}.png")
+        Image.fromarray(labels.astype(np.uint8)).save(tmp_path / f"ann/{number}.png")
+    network = tool.clustering_network("zoo:hcformer_nano.shapes")
+    rows = tool.superpixels(network, tmp_path / "img", tmp_path / "ann", 2)
+    slic = [row for row in rows if row["method"] == "SLIC"]
+    assert slic[0]["boundary recall"] > 0.95 and slic[0]["achievable accuracy"] > 0.98
 
 
 def test_a_model_without_clusters_is_refused(tool):

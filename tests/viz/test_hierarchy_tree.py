@@ -139,3 +139,11 @@ def test_command(tmp_path):
     small = ["backbone=vit_tiny_patch16_224", "patch_size=8", "embed_dim=48", "depth=1", "num_heads=2", "img_size=32"]
     options = ["--weights", str(tmp_path / "w.pth"), "--out", str(tmp_path / "new"), "--model-args", *small]
     assert main([*arguments, *options]) == 0 and len(list((tmp_path / "new").iterdir())) == 3
+
+
+def test_two_dimensions_are_drawn_without_loss():
+    angles = torch.arange(6) * 1.0
+    flat = torch.stack([angles.cos(), angles.sin()], 1) * torch.linspace(0.2, 2, 6)[:, None]
+    (place,) = disk_positions([lorentz.expmap0(flat, 1.0)], 1.0)
+    expected = torch.tanh(flat.norm(dim=1) / 2)[:, None] * flat / flat.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(place @ place.T, (expected @ expected.T).double(), rtol=1e-4, atol=1e-5)

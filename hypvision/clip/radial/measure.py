@@ -130,8 +130,8 @@ def measure_chains(
         )
     radii = space.radius(texts)
     require_finite(
-        radii.flatten(),
-        lambda i: f"The radius of '{chains[i // depth][i % depth]}' (row {rows[i // depth]}, level {i % depth + 1})",
+        torch.cat([texts.flatten(0, 1), radii.reshape(-1, 1)], 1),
+        lambda i: f"The embedding of '{chains[i // depth][i % depth]}' (row {rows[i // depth]}, level {i % depth + 1})",
     )
     found = Measured(space, texts, embedded_images)
     if embedded_images is None:
@@ -209,8 +209,8 @@ def measure_clip(
     if image_files is not None:
         files = [image_files[image] for image in dict.fromkeys(images) if image is not None]
         kept, found = embed_readable(clip, files, failed)
-        usable = {image for image, file in image_files.items() if file in set(kept)}
-        left = [row for row, image in enumerate(images) if image in usable]
+        usable = set(kept)
+        left = [row for row, image in enumerate(images) if image is not None and image_files[image] in usable]
         chains, images, texts = [chains[row] for row in left], [images[row] for row in left], texts[left]
     return measure_chains(chains, images, texts, found, space, steps, [row + 1 for row in left])
 

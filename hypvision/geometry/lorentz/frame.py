@@ -45,17 +45,18 @@ def _times(v: Tensor, factor: float | Tensor) -> Tensor:
     return v if isinstance(factor, (int, float)) and factor == 1 else v * factor
 
 
-def _multiple(v: Tensor, t: float | Tensor, name: str) -> Tensor:
-    """``t v``, cut where a number would overflow: the direction stays, for an infinite ``t`` too.
-
-    Raises:
-        ValueError: ``t``, the argument ``name`` of a function, would scale each coordinate by itself.
-    """
+def _check_factor(t: float | Tensor, name: str) -> None:
+    """Raise an error if ``t``, the argument ``name`` of a function, would scale each coordinate by itself."""
     if isinstance(t, Tensor) and t.dim() and t.shape[-1] != 1:
         raise ValueError(
             f"{name} must be a number, or end in a dimension of 1 that stands for the coordinates: (..., 1). Got the "
             f"shape {tuple(t.shape)}; unsqueeze(-1) adds that dimension."
         )
+
+
+def _multiple(v: Tensor, t: float | Tensor, name: str) -> Tensor:
+    """``t v``, cut where a number would overflow: the direction stays, for an infinite ``t`` too."""
+    _check_factor(t, name)
     most, tiny = torch.finfo(v.dtype).max, torch.finfo(v.dtype).tiny
     longest = (most / 2 / _largest(v).clamp(min=tiny)).clamp(max=most)
     t = t if isinstance(t, Tensor) else torch.full_like(longest, t)
