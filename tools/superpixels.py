@@ -3,8 +3,8 @@
 
 Beside SLIC (scikit-image) and a grid of as many cells. With ``--images`` and ``--masks``, photos and their label maps:
 boundary recall, undersegmentation error and achievable accuracy of the clusters of the last block of each stage. With
-``--emoji`` and ``--photos``, scenes of emoji: how far the best region overlaps an emoji, among 8, 16 and 32 regions,
-which no label has made.
+``--emoji`` and ``--photos``, scenes of emoji: how far the best of 8, 16 and 32 regions, formed without labels, overlaps
+an emoji. SLIC needs ``pip install scikit-image``.
 
     python tools/superpixels.py zoo:semantic-fpn_hcformer_nano.camvid \\
         --images data/camvid/img/test --masks data/camvid/ann/test --emoji data/emoji --photos data/grocery/images/test
