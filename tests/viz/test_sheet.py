@@ -5,7 +5,6 @@ import pytest
 from hypvision.viz.overlay import font
 from hypvision.viz.sheet import wrapped
 
-
 TEXTS = ["a " * 40, "MMMMMMMM WWWWWWWW " * 3, "photos/" + "i" * 90, "true: yellow traffic light 0.93"]
 
 
