@@ -159,7 +159,7 @@ def output_names(paths: Sequence[Path]) -> list[str]:
     It has 200 bytes at most, since more follows.
     """
     names: dict[str, None] = {}
-    numbers: dict[str, int] = {}  # try the numbers from the last used one
+    numbers: dict[str, int] = {}  # stem -> its last number; a search for a free one starts there
     for path in paths:
         raw = os.fsencode(path.stem)
         stem = name = path.stem if len(raw) <= 200 else raw[:200].decode("utf-8", "ignore")

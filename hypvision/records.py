@@ -96,7 +96,8 @@ _TYPES: dict[Any, Callable] = {
 }
 
 
-# get_type_hints() does not find names of this module in a lambda within a class, so define the types here.
+# A lambda in an annotation of a class does not find the names of this module when get_type_hints() evaluates it, so the
+# annotated types are defined outside of the classes.
 Name = Annotated[str, rule("the name of a file below this folder", lambda value: is_text(value) and is_inside(value))]
 
 

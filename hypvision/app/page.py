@@ -22,7 +22,7 @@ from hypvision.viz.sheet import save_image
 
 TITLE = "hypvision"
 EXAMPLES = 4  # drawn pictures of a kind
-# a large drawing hides the small ones behind it
+# Gradio's large preview of a drawing gets a solid background, which hides the small drawings behind it
 STYLE = ".preview { background: var(--background-fill-primary) !important; backdrop-filter: none !important }"
 SECONDS = 20  # how long an error is shown
 

@@ -107,7 +107,9 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
         records[record.name] = record
     for record in records.values():
         if record.parent is not None and (record.parent not in records or record.parent == record.name):
-            raise HypvisionError(f"{where}: the parent '{record.parent}' of '{record.name}' is not another record.")
+            raise HypvisionError(
+                f"{where}: '{record.name}' names '{record.parent}' as its parent, which is no other record."
+            )
     return Index(records, root, address)
 
 

@@ -64,7 +64,7 @@ def kind_of(path: str | Path) -> Kind | None:
         return _zip_kind(path)
     if len(start) > 1 and start[0] == 0x80 and start[1] <= 5:
         return _pickle_kind(path, start[1])
-    # a protocol buffer that begins with a version and a text
+    # a protocol buffer whose first field is a number (the version) and whose second one is a text
     if len(start) > 2 and start[0] == 0x08 and start[2] == 0x12:
         return Kind("a protocol buffer, as ONNX and TensorFlow write them", _CONVERT)
     return _text_kind(start)
@@ -98,7 +98,7 @@ def _listed(names: Iterable[str]) -> str:
 def _pickle_kind(path: str | Path, protocol: int) -> Kind:
     try:
         with open(path, "rb") as file:
-            for _ in pickletools.genops(file):  # parses the instructions and executes none
+            for _ in pickletools.genops(file):  # reads the instructions without executing them
                 pass
     except ValueError:  # the bytes are cut off, or have arrays between the instructions
         return Kind("a Python pickle", _CONVERT, read=protocol <= 2)  # torch.save writes protocol 2
@@ -109,7 +109,7 @@ def _text_kind(start: bytes) -> Kind | None:
     try:
         text = start.decode()
     except UnicodeDecodeError as error:
-        if error.end < len(start):  # otherwise the 4096 bytes only end within a letter
+        if error.end < len(start):  # otherwise only the last letter is cut off, as the start of a file may end anywhere
             return None
         text = start[: error.start].decode()
     if not text or any(letter < " " and letter not in "\t\n\r\f" for letter in text):

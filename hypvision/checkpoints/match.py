@@ -113,14 +113,14 @@ def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str
     if translate is not None:
         weights = network_weights(checkpoint, part=None)
         renamed = translate(weights)
-    elif backbone is None or hasattr(backbone, "load_pretrained"):  # a TimmBackbone selects its own weights
+    elif backbone is None or hasattr(backbone, "load_pretrained"):  # a TimmBackbone chooses by itself
         return checkpoint
     else:
         expected, whole = model.state_dict().keys(), network_weights(checkpoint, part=None)
         if expected <= whole.keys():
             return checkpoint
         weights = network_weights(checkpoint)
-        beside = {name: value for name, value in whole.items() if name in expected}  # a neck, proxies
+        beside = {name: value for name, value in whole.items() if name in expected}  # of a neck or proxies
         renamed = {**beside, **placed(model, "backbone", filtered(backbone, weights))}
     return checkpoint if renamed.keys() == weights.keys() else {**checkpoint, "state_dict": renamed}
 

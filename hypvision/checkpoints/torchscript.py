@@ -29,7 +29,7 @@ class ScriptModule:
     attributes: dict[Any, Any] = {}
 
     def __setstate__(self, state: Any) -> None:
-        # another state belongs to a class that holds no weights
+        # a state that is no dict is that of an object without weights
         self.attributes = state if isinstance(state, dict) else {}
 
 

@@ -144,7 +144,9 @@ def _walks_of_embeddings(args: Namespace, measured, texts, images) -> list:
         raise HypvisionError(f"'{args.embeddings}' has no images, so --show has none to draw.")
     rows = {Path(str(image)).stem: row for row, image in enumerate(dict.fromkeys(images))}
     if missing := [path for path in args.show if Path(path).stem not in rows]:
-        raise HypvisionError(f"The image '{missing[0]}' has no chain in '{args.chains}'.")
+        raise HypvisionError(
+            f"The image '{missing[0]}' has no chain in '{args.chains}'. Name another image, or add its chain."
+        )
     shown = measured.images[[rows[Path(path).stem] for path in args.show]]
     place: dict[str, int] = {}
     for number, text in enumerate(text for chain in texts for text in chain):

@@ -104,7 +104,7 @@ def check_scalars(weights: Mapping[str, Tensor], geometry: str, source: Any = No
         )
     if geometry == "lorentz" and whole and not there:
         raise HypvisionError(
-            f"{place} has no curvature ('curv'): it is a CLIP baseline. Name the model 'clip-vit-...'."
+            f"{place} has no curvature ('curv'), so its model is the CLIP baseline. Name the model 'clip-vit-...'."
         )
     missing = [name for name in SCALARS if name not in weights]
     if geometry == "lorentz" and whole and missing:
@@ -116,7 +116,7 @@ def check_scalars(weights: Mapping[str, Tensor], geometry: str, source: Any = No
     if "curv" in there and not CURVATURES[0] * 0.95 <= (c := math.exp(float(weights["curv"]))) <= CURVATURES[1] * 1.05:
         raise HypvisionError(
             f"{place} has the curvature {c:.4g}; MERU's and HyCoCLIP's trainings keep it between {CURVATURES[0]} "
-            f"and {CURVATURES[1]:.0f}. Is 'curv' its logarithm? Take an intact copy."
+            f"and {CURVATURES[1]:.0f}. The entry 'curv' must be the logarithm of the curvature. Take an intact copy."
         )
 
 

@@ -205,7 +205,7 @@ class OpenVocabularyCLIP(nn.Module):
         return super().train(mode)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self._text.clear()  # the module was moved or cast
+        self._text.clear()  # a move or a cast of the module makes the cached embeddings useless
         return super()._apply(*args, **kwargs)
 
 

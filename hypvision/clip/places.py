@@ -203,7 +203,7 @@ def _from_zoo(name: str, address: str) -> Path:
         if not address.startswith("hf-hub:"):
             raise
         raise HypvisionError(
-            f"{error} If it is a repository of open_clip's, it is the name of the model: '{address}' in place of "
+            f"{error} If '{address}' is a model repository of open_clip, give it as the name of the model, in place of "
             f"'{name}'."
         ) from error
     if record.task != "zero-shot" or record.model != name:

@@ -72,14 +72,17 @@ def read_chains(path: str | Path) -> list[Chain]:
         texts = _split(row.captions or row.positive, where)
         negatives = _split(row.negative, where) if row.negative or not row.captions else ()
         if negatives and len(negatives) != len(texts):
-            raise HypvisionError(f"{where} has {len(texts)} texts but {len(negatives)} negatives. Give one a text.")
+            raise HypvisionError(
+                f"{where} has {len(texts)} texts but {len(negatives)} negatives. Give one negative for each text."
+            )
         if found and len(texts) != len(found[0].texts):
             raise HypvisionError(
-                f"{where} has a chain of {len(texts)} texts, those before have {len(found[0].texts)}. Make them equal."
+                f"{where} has a chain of {len(texts)} texts, but the chains before have {len(found[0].texts)}. Give "
+                "all chains equally many texts."
             )
         found.append(Chain(texts, negatives, row.image_url or row.id or None))
     if not found:
-        raise HypvisionError(f"The chains '{path}' have no rows. Expected: {_SCHEMAS}.")
+        raise HypvisionError(f"The file of chains '{path}' has no rows. Expected: a csv with the columns {_SCHEMAS}.")
     return found
 
 
@@ -123,7 +126,7 @@ def with_negatives(chains: Sequence[Chain], seed: int = 0) -> list[Chain]:
     for chain in chains:
         for level in range(depth):
             for shared in range(level + 1):
-                # The dict serves as an ordered set, so that siblings with many chains are not drawn more often.
+                # The keys of the dict are an ordered set: a text with many chains must not be chosen more often.
                 below[level][chain.texts[:shared]][chain.texts[level]] = None
     texts = [{above: list(found) for above, found in level.items()} for level in below]
     return [
@@ -139,7 +142,8 @@ def _sibling(
         if others := [text for text in texts[chain[:shared]] if text not in chain]:
             return others[int(rng.integers(len(others)))]
     raise HypvisionError(
-        f"All chains have '{chain[level]}' at level {level + 1}: there is no other text to contradict it."
+        f"All chains have '{chain[level]}' at level {level + 1}, so no text of another chain can be its negative. Give "
+        "chains that differ at this level."
     )
 
 

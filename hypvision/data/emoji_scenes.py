@@ -31,7 +31,7 @@ from hypvision.images import images_in, open_image
 
 # least value of the channels of a white pixel; white pixels that are connected to the border are background
 _WHITE = 235
-_WORDS = 400  # bytes of a caption in the cache
+_WORDS = 400  # the cache has this many bytes for each caption
 
 
 class Placed(NamedTuple):
@@ -140,7 +140,7 @@ class EmojiScenes(Dataset):
         if self.cache is None:
             return self._sample(index)
         row = self._rows[index]
-        if not row["drawn"]:  # two processes may draw a sample at once: both write the same
+        if not row["drawn"]:  # if two processes paint a sample at once, both write the same pixels
             sample = self._sample(index)
             if max(len(value.encode()) for value in sample.values() if isinstance(value, str)) > _WORDS:
                 return sample

@@ -183,7 +183,7 @@ def read_label_map(path: str | Path) -> np.ndarray:
         HypvisionError: it cannot be read, is coloured or transparent, or has numbers that are not whole.
     """
     labels = read_labels(path)
-    # an alpha channel without transparency
+    # drop an alpha channel if all pixels are opaque
     if labels.ndim == 3 and labels.shape[2] == 2 and (labels[..., 1] == 255).all():
         labels = labels[..., 0]
     if labels.ndim != 2:

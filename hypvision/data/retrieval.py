@@ -328,7 +328,7 @@ class RetrievalFolder(ImageFolderDataset):
         self.metainfo |= dict(ancestors=tuple(above), queries=queries)
 
     def _sorted(self, names: list[str]) -> list[str]:
-        return names  # retrieval does not depend on the order of the labels
+        return names  # retrieval only compares labels for equality, so they need no order
 
     def _thin(self, per_class: int) -> None:
         chosen: list[int] = []

@@ -184,7 +184,7 @@ class _Shards(IterableDataset):
                 "Write more, smaller shards, or set train_dataloader.num_workers lower."
             )
         if not self.shuffle and world > 1:
-            raise HypvisionError("Shards are tested in one process. Run the test without a launcher.")
+            raise HypvisionError("A test on shards must run in a single process. Run it without --launcher.")
         skip = -(-max(0, batches - worker) // workers) * size  # the loader takes batches from the workers in turn
         for epoch in count():
             order = np.arange(len(self.paths))

@@ -137,7 +137,7 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
         try:
             _import_modules(config)
         except ImportError as error:
-            raise HypvisionError(f"The options {options} name what cannot be imported: {error}.") from error
+            raise HypvisionError(f"The options {options} name a module that cannot be imported: {error}.") from error
     return config
 
 
@@ -156,8 +156,8 @@ def _check_kinds(config: Config, source: str | Path | Config) -> None:
 def _check_suffix(path: Path) -> None:
     if path.suffix not in (".py", ".json"):
         raise HypvisionError(
-            f"The config '{path}' ends in '{path.suffix}'. Configs are Python (.py) or JSON (.json); both can run any "
-            "code."
+            f"The config '{path}' ends in '{path.suffix}', but configs are Python (.py) or JSON (.json). Both can run "
+            "any code, so take them only from people whom you trust."
         )
 
 

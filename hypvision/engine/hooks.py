@@ -526,7 +526,7 @@ class ClassTableHook(Hook):
                 runner.logger.info("\n".join([f"{type(metric).__name__} of each class (samples):", *lines]))
 
 
-_LOGGED = 50  # classes that are logged
+_LOGGED = 50  # only the results of this many worst classes are logged
 
 
 @HOOKS.register_module()

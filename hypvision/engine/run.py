@@ -80,8 +80,8 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
             check_output(written)
     check_output(Path(config.work_dir, "last_checkpoint"))
     if number := next(_RUNS):
-        # mmengine names the log and the message hub by this name and the second: two runs in one second would share
-        # them.
+        # mmengine names the log and the message hub by this name and the time in seconds: without a number, two runs in
+        # one second would share them.
         config.experiment_name = f"{config.get('experiment_name') or Path(config.filename or 'run').stem}-{number}"
     if config.get("runner_type") == "ShardedRunner":
         import hypvision.engine.sharded  # noqa: F401 - registers it; too heavy to import in every training
@@ -373,10 +373,12 @@ def _write_predictions(config: Config, path: Path) -> None:
         evaluator[argument] = str(path)
         return
     if any(argument for _, argument in _evaluators(config)):
-        raise HypvisionError("--save: the predictions of a segmenter are label maps, a folder of them. Use --out DIR.")
+        raise HypvisionError(
+            "--save writes one file, but a segmenter predicts a label map for each image. Use --out DIR."
+        )
     types = ", ".join(str(evaluator.get("type")) for evaluator, _ in _evaluators(config))
     able = ", ".join(name for name, argument in PREDICTION_ARGUMENTS.items() if argument != "output_dir")
-    raise HypvisionError(f"--save: predictions can be written by {able}, but the config has {types}.")
+    raise HypvisionError(f"--save needs one of the metrics {able} in the config, which has {types}.")
 
 
 def _write_report(config: Config, folder: Path, weights: str) -> None:
@@ -394,7 +396,7 @@ def check_result(config: Config, path: Path) -> None:
     """Raise an error for a result path inside a data folder, where it could overwrite images or true label maps."""
     result, here = path.expanduser().resolve(), Path.cwd()
     for data in data_folders(config):
-        # The working directory contains everything, not only data.
+        # A data folder that contains the working directory contains other files too, such as results.
         holds_all = here.is_relative_to(data) and result != data and not is_image(path)
         if result.is_relative_to(data) and not holds_all:
             raise HypvisionError(f"'{path}' lies in '{data}', which holds data. Give another place for the results.")

@@ -114,7 +114,7 @@ class ShardedRunner(Runner):
         return model
 
     def _init_model_weights(self) -> None:
-        if not self.distributed:  # with several processes it was done before sharding
+        if not self.distributed:  # several processes have initialised them before sharding
             super()._init_model_weights()
 
     def register_hooks(self, default_hooks: dict | None = None, custom_hooks: list | None = None) -> None:

@@ -36,7 +36,7 @@ def worker_context() -> BaseContext | None:
             loaded = {module for role, module in PLUGINS.items() if role.startswith("scope ") and module in sys.modules}
             return _import_and_make, (sorted(loaded), kind), vars(self)
 
-    context: Any = type(default)()  # a copy, because the default context is shared by the whole process
+    context: Any = type(default)()  # a copy: all code of this process uses multiprocessing's own
     context.Process = Process
     return context
 

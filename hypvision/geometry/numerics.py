@@ -217,7 +217,7 @@ def _refuse(function: str, argument: str, value: object, rank: int = 1) -> NoRet
     """Raise the error for an argument that must be vectors and is not."""
     if isinstance(value, Tensor) and value.is_floating_point():
         if rank == 1:
-            raise ValueError(f"{function}: {argument} must have at least one dimension, the vector's.")
+            raise ValueError(f"{function}: {argument} must be a vector or a tensor of vectors, got a single number.")
         raise ValueError(
             f"{function}: {argument} must have at least two dimensions, (..., N, coordinates), "
             f"got the shape {tuple(value.shape)}."
@@ -237,7 +237,9 @@ def one_each(function: str, argument: str, value: Tensor, count: int, what: str 
         _refuse(function, argument, value)
     if value.dim() == 0 or value.shape[-1] != count:
         found = value.shape[-1] if value.dim() else "a single number"
-        raise ValueError(f"{function}: {argument} must end in the number of {what} {count}, got {found}.")
+        raise ValueError(
+            f"{function}: the last dimension of {argument} must be {count}, the number of {what}; got {found}."
+        )
 
 
 def positive(function: str, argument: str, value: object, zero: bool = False) -> None:

@@ -190,7 +190,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
             start = 0 if cache is None else int(cache.get_seq_length())
             if cache_position.tolist() != list(range(start, start + input_ids.shape[1])):
                 raise HypvisionError(
-                    f"cache_position must be the columns of the tokens, from {start}, got {cache_position.tolist()}."
+                    f"cache_position must number the tokens one by one from {start}, got {cache_position.tolist()}."
                 )
         found = self.model(input_ids, labels, attention_mask, sequence_id, cache, logits_to_keep, position_ids)
         logits, loss = found.logits, found.loss

@@ -262,9 +262,8 @@ class Helm(nn.Module):
     def _check_labels(self, labels: Tensor, input_ids: Tensor, context: Context) -> None:
         if labels.shape != input_ids.shape or context.start:
             raise HypvisionError(
-                "labels must have the shape of the tokens, each compared with what the one before it predicts, and go "
-                f"without tokens in a cache; got {tuple(labels.shape)} for {tuple(input_ids.shape)} and "
-                f"{context.start} tokens in the cache."
+                "labels must have the shape of the tokens (the model shifts them by one), and no tokens may be in a "
+                f"cache; got {tuple(labels.shape)} for {tuple(input_ids.shape)}, with {context.start} in the cache."
             )
         if labels.device.type == "cpu" and not torch.compiler.is_compiling():
             check_tokens(labels[labels != -100], self.config.vocab_size)
@@ -333,9 +332,9 @@ def _documents(
         return jump.cumsum(1) if bool(jump.any()) else None
     if bool(wrong.any()):
         raise HypvisionError(
-            "position_ids must go up by one from token to token of a document (padding aside), and go on from the "
-            "tokens in the cache, because the code of positions is relative. Packed documents have positions that "
-            "begin anew and no attention_mask, or numbers in sequence_id."
+            "position_ids must rise by one from each token of a document to the next (padding does not count), and "
+            "continue those of the cached tokens. For packed documents, let position_ids begin anew at each document "
+            "and give no attention_mask, or give sequence_id."
         )
     return sequence_id
 
@@ -349,10 +348,10 @@ def _padding_mask(there: Tensor, start: int) -> Tensor:
 
 
 def _check_cache(cache: Cache, batch: int) -> None:
-    # such a cache is preallocated with zeros, which have a time like any point
+    # such a cache is allocated in advance, filled with zeros, which attention cannot tell from points
     if getattr(cache, "is_compileable", False):
         raise HypvisionError(
-            f"A {type(cache).__name__} has empty places for tokens to come, which HELM's attention would take for "
+            f"A {type(cache).__name__} has empty places for future tokens, and HELM's attention would treat them as "
             "tokens. Give a DynamicCache (in generate(): leave cache_implementation out) or a "
             "hypvision.helm.LatentCache."
         )
@@ -360,5 +359,5 @@ def _check_cache(cache: Cache, batch: int) -> None:
     keys = getattr(layers[0], "keys", None) if layers else None
     if keys is not None and keys.shape[0] != batch:
         raise HypvisionError(
-            f"The cache is of a batch of {keys.shape[0]}, the tokens of {batch}. Give the cache of these prompts."
+            f"The cache holds {keys.shape[0]} sequences, but {batch} are given. Give the cache of these prompts."
         )

@@ -171,7 +171,7 @@ def _of_the_zoo(request: Request) -> Predictor:
         if not name.startswith("hf-hub:"):
             raise
         raise HypvisionError(
-            f"{error} A repository of timm's has none: fetch it (hf download USER/REPO --local-dir DIR) and give "
+            f"{error} If it is a repository of timm, download it (hf download USER/REPO --local-dir DIR) and give "
             "local-dir:DIR."
         ) from error
     if record.task == "zero-shot":

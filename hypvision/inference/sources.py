@@ -73,7 +73,7 @@ class Sources:
         """How many frames there are, as far as the headers of videos say."""
         count = len(self.images)
         for video in self.videos:
-            with suppress(HypvisionError):  # reading its frames says why
+            with suppress(HypvisionError):  # the error is raised when its frames are read
                 count += -(-frame_count(video) // self.every)
         return count
 
@@ -126,7 +126,7 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
     """
     if isinstance(given, (str, Path, Image.Image, np.ndarray)):
         given = [given]
-    files: dict[Path, None] = {}  # each once
+    files: dict[Path, None] = {}  # a dict as an ordered set: each file once
     in_memory: list[Image.Image | np.ndarray] = []
     for item in given:
         if not isinstance(item, (str, Path)):

@@ -112,7 +112,9 @@ def subject_of(name: str, arguments: Mapping[str, Any], size: int | None = None)
     if is_address(name) or name in builtin_index().records:
         record = find(name)[1]
         if arguments and record.task != "classification":
-            raise HypvisionError(f"The weights '{name}' are of a {record.task} model: leave out --model-args.")
+            raise HypvisionError(
+                f"--model-args is only for classifiers, and '{name}' is a {record.task} model. Leave out --model-args."
+            )
         if record.task == "zero-shot":
             if size:
                 raise HypvisionError(f"The CLIP '{name}' takes images of one size: leave out --size.")

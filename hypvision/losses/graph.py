@@ -47,7 +47,7 @@ def tree_distances(parents: Sequence[int]) -> Tensor:
             "parents must begin with -1, for the root, and give for every other node the index of an earlier one."
         )
     hops = torch.zeros(len(parents), len(parents), dtype=torch.long)
-    for node, parent in enumerate(parents):  # the root has no earlier node
+    for node, parent in enumerate(parents):  # for the root, both slices are empty
         hops[node, :node] = hops[:node, node] = hops[parent, :node] + 1
     return hops
 
@@ -66,7 +66,7 @@ def neighbour_loss(distances: Tensor, hops: Tensor) -> Tensor:
     """
     if distances.shape != hops.shape:
         raise ArgumentError(
-            f"distances and hops must have one shape, got {tuple(distances.shape)}, {tuple(hops.shape)}."
+            f"distances and hops must have the same shape, got {tuple(distances.shape)} and {tuple(hops.shape)}."
         )
     edges = hops == 1
     if not edges.any():

@@ -153,7 +153,7 @@ class MetricLoss(nn.Module):
                 options["distance"] = hyperbolic_distance(manifold, name in _WANTS_SIMILARITY, centred)
         try:
             self.loss = kind(**{**sizes, **options})
-        except AssertionError as error:  # the library asserts what kind of distance it gets
+        except AssertionError as error:  # some losses assert that they get a distance, others a similarity
             raise HypvisionError(
                 f"The loss '{name}' has no form for hyperbolic distances ({error}): set distance='angular'."
             ) from error

@@ -98,7 +98,7 @@ def hcformer_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
     return {} if curvature == 1 else {"curvature": curvature}
 
 
-# Options that the published network lacks, by a part of the names of their weights.
+# Options that the official network lacks: pattern of the names of their weights -> the option.
 _OWN_OPTIONS = {
     r"stem\.0\.(weight|bias)$": 'stem="conv"',
     r"stem\.0\.conv\.": 'stem="residual"',

@@ -128,7 +128,7 @@ class Layers:
         """Batch norm."""
         if self.manifold is None:
             return nn.BatchNorm2d(channels, **self.factory)
-        exp_limit = 10.0 if self.slope is None else 100.0  # limits of the two published codes
+        exp_limit = 10.0 if self.slope is None else 100.0  # each of the two published codes has its own limit
         sizes: dict[str, Any] = dict(slope=self.slope, limit=self.limit, exp_limit=exp_limit)
         return LorentzBatchNorm2d(channels, self.manifold, **sizes, **self.factory)
 
@@ -391,7 +391,7 @@ class LorentzResNet(StagedModel):
 
     def _set_pool(self, pool_type: str, num_classes: int) -> None:
         manifold = self._outside[-1]
-        # points are pooled by their centroid only
+        # points of a hyperboloid can be pooled only by their centroid
         check_pool(pool_type, num_classes, POOLS if manifold is None else ("avg", ""))
         if manifold is not None and pool_type:
             self.global_pool = LorentzGlobalAvgPool2d(manifold)

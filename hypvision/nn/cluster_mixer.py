@@ -228,7 +228,7 @@ class ClusterMixer(nn.Module):
         """Pixels to add before and after an axis of ``size``."""
         if not self.pad_always and _surely_zero(size % self.fold):
             return 0, 0
-        # Derived from the side of a window, so that torch.export knows that fold divides the padded size.
+        # The padded size is written as side * fold, so that torch.export sees that fold divides it.
         side = size // self.fold + 1 if self.pad_always else (size + self.fold - 1) // self.fold
         pad = side * self.fold - size
         return pad // 2, pad - pad // 2

@@ -40,7 +40,7 @@ class _Options(NamedTuple):
         return _CAP[dtype] if self.exp_limit is None else min(self.exp_limit, _CAP[dtype])
 
 
-# Mean and variance of a batch norm in evaluation, else None.
+# The running mean and variance of a batch norm in evaluation; None in training.
 _Running = tuple[Tensor, Tensor] | None
 
 
@@ -75,7 +75,7 @@ def _composite(
     Boost by -mean, multiply the radii, boost by beta: a factor of every point and two terms of rank one.
     """
     root, longest = torch.sqrt(c), options.longest(x.dtype)
-    unit = c if options.gyro else root  # of the variance
+    unit = c if options.gyro else root  # the variance is measured in squared lengths (gyro) or lengths
     q = c * (x * x).sum(1, keepdim=True)
     time = torch.sqrt(1 + q)
     if running is not None:
@@ -268,7 +268,7 @@ class _BatchNorm(Function):
         if by_c is not None:
             by_c = by_c + by_bend
 
-        # gradients of the gain through variance and gamma
+        # pass the gradient of the gain on to the variance and gamma
         total = var + options.eps
         if options.gyro:
             g_gamma = g_gain * gain

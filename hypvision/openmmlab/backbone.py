@@ -161,7 +161,7 @@ class TimmBackbone(BaseModule):
             )
         for module in self._frozen():
             module.requires_grad_(False)
-        # Position embeddings and class tokens are parameters of the modules that contain the stages.
+        # Freeze position embeddings and class tokens as well: they belong to the modules that contain the stages.
         paths = [name.split(".") for names in self._stem_and_stages[: self.frozen_stages + 1] for name in names]
         for holder in {".".join(path[:depth]) for path in paths for depth in range(len(path))}:
             for parameter in self._base.get_submodule(holder).parameters(recurse=False):

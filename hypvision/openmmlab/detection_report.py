@@ -24,7 +24,7 @@ from hypvision.viz.sheet import fitted
 # least score and IoU of a box that counts as found (not for curves), as in mmdet's confusion matrix
 _SCORE, _IOU = 0.3, 0.5
 _WORST = 12  # largest number of images on the sheet
-_CELL = 300  # longer side of an image in pixels
+_CELL = 300  # longer side of an image on the sheet in pixels
 _LINES = 10  # largest number of classes with a curve
 _COLOURS = dict(found=(46, 140, 60), missed=(240, 160, 20), false=(205, 40, 40))
 

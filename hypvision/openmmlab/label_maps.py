@@ -56,7 +56,7 @@ class LabelMapIoUMetric(Metric, IoUMetric):
         depth = np.uint8 if len(self.dataset_meta["classes"]) <= 255 else np.uint16
         for sample in data_samples:
             labels = sample["pred_sem_seg"]["data"][0].cpu().numpy()
-            if sample.get("reduce_zero_label", False):  # as the data set does, which never uses the label 0
+            if sample.get("reduce_zero_label", False):  # its files number classes from 1
                 labels = labels + 1
             path = str(sample["img_path"])
             name = Path(path).stem if self.map_names is None else self.map_names[path]

@@ -33,7 +33,7 @@ class ResultPainterHook(Hook):
     def before_test(self, runner: Runner) -> None:
         dataset: Any = runner.test_dataloader.dataset
         self.annotated, paths = False, []
-        for index in range(len(dataset)):  # one at a time: they hold all boxes and polygons
+        for index in range(len(dataset)):  # keep no list of the infos: they hold all boxes and polygons
             info = dataset.get_data_info(index)
             self.annotated |= bool(info.get("seg_map_path") or info.get("instances"))
             paths.append(str(info["img_path"]))
@@ -46,7 +46,7 @@ class ResultPainterHook(Hook):
     ) -> None:
         dataset: Any = runner.test_dataloader.dataset
         classes = tuple(map(str, dataset.metainfo["classes"]))
-        for sample in outputs or ():  # each process draws its own part of the samples
+        for sample in outputs or ():  # each process paints the samples that it has tested
             path = str(sample.img_path)
             found = result_of(sample, classes).draw(open_image(path))
             if found is None:

@@ -74,7 +74,7 @@ def _classes(model: BaseModel, config: Config, request: Request) -> tuple[str, .
         if request.classes is not None:
             model.set_test_classes(request.classes, request.things)
         known = _known(model, config)
-        if known and not model.train_classes:  # a training reads them from its data
+        if known and not model.train_classes:  # otherwise a training has set them from its data
             model.train_classes = load_classes(known)
         if not model.test_classes:
             model.set_test_classes(known or _unknown())
@@ -113,7 +113,7 @@ def _pipeline(config: Config) -> list[dict[str, Any]]:
             f"{', '.join(names) or 'empty'}."
         )
     kept = [step for step, name in zip(steps, names) if not name.startswith("Load")]
-    if "meta_keys" in kept[-1]:  # keep the keys that heads read; without files there are no paths
+    if "meta_keys" in kept[-1]:  # images in memory have no paths; heads read the other keys
         kept[-1]["meta_keys"] = tuple(key for key in kept[-1]["meta_keys"] if key not in ("img_path", "seg_map_path"))
     return kept
 

@@ -21,7 +21,7 @@ from hypvision.viz.report import Part
 from hypvision.viz.sheet import fitted
 
 _WORST = 10  # largest number of images on the sheet
-_CELL = 220  # longer side of an image in pixels
+_CELL = 220  # longer side of an image on the sheet in pixels
 _LEGEND = 40  # largest number of classes in the legend
 
 

@@ -30,7 +30,7 @@ def unsharded_parameters(model: nn.Module, group: dist.ProcessGroup | None = Non
         raise RuntimeError("unsharded_parameters needs torch.distributed.init_process_group() to have been called.")
 
     def average(parameter: Tensor) -> None:
-        assert parameter.grad is not None  # autograd has just accumulated it
+        assert parameter.grad is not None  # this hook runs after autograd has added the gradient
         dist.all_reduce(parameter.grad, group=group)
         parameter.grad /= dist.get_world_size(group)
 

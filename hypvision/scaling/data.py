@@ -72,7 +72,7 @@ def check_frequencies(p: Tensor, density: float | None = None) -> None:
         raise HypvisionError("Frequencies must be numbers from 0 to 1; these are not.")
     total = float(p.double().sum())
     if density is not None and abs(total - density) > 1e-4 * density:
-        raise HypvisionError(f"The frequencies sum to {total:.6g} instead of {density:g}. Divide them by their sum.")
+        raise HypvisionError(f"The frequencies sum to {total:.6g} instead of {density:g}. Scale them to this sum.")
 
 
 def stream(*words: object) -> torch.Generator:

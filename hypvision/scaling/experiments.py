@@ -86,7 +86,7 @@ def experiment(name: str, gpu: bool = False, tiny: bool = False, widths: Sequenc
     """
     if name in ("fig2", "fig8"):
         models = "about language models; see: hypvision scaling heads and hypvision scaling fit"
-        raise HypvisionError(f"'{name}' has no training: it is {'a drawing' if name == 'fig2' else models}.")
+        raise HypvisionError(f"'{name}' trains no models: it is {'a drawing' if name == 'fig2' else models}.")
     if name not in EXPERIMENTS:
         hint = did_you_mean(name, EXPERIMENTS, 1)
         raise HypvisionError(f"There is no figure '{name}'.{hint} There are: {', '.join(EXPERIMENTS)}.")
@@ -159,7 +159,7 @@ def narrowed(
     other = set(taken) != set(chosen.widths)
     for m in taken:
         check_width(m, settings.n)
-    # The figure's own marks of these settings no longer apply.
+    # The figure's preset says in words how it differs from the paper; drop the words about settings changed here.
     old = {*changed, "m"} if other else changed
     marks = [mark for mark in settings.shortened.split(", ") if mark and mark.split()[0] not in old]
     more: list[str] = []

@@ -42,7 +42,9 @@ def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
 def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
     """Ordinary least squares of ``ln y`` on ``ln x``."""
     if len(x) != len(y) or len(set(x)) < 2:
-        raise HypvisionError(f"A power law needs two points or more, got {len(x)} x and {len(y)} y.")
+        raise HypvisionError(
+            f"A power law needs a y for each x, and at least two different x; got {len(x)} x and {len(y)} y."
+        )
     if not all(math.isfinite(value) and value > 0 for value in (*x, *y)):
         raise HypvisionError("A power law needs positive, finite numbers; there are others, or NaN, among the points.")
     a, b = ([math.log(value) for value in values] for values in (x, y))

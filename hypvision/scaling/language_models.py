@@ -74,7 +74,8 @@ def paper_models() -> tuple[LanguageModel, ...]:
     return tuple(read_models(config_folder() / "scaling" / "language_models.csv"))
 
 
-# Names of the output matrix in checkpoints, the untied ones first.
+# Names of the output matrix in checkpoints. Models that tie it to their input embedding store only the embedding, so
+# its names come last.
 HEADS = (
     "lm_head.weight",
     "embed_out.weight",

@@ -131,7 +131,7 @@ def welch_bound(count: int, m: int) -> float:
     Equiangular tight frames reach it, all their overlaps being equal; real ones have no more than m (m + 1)/2 vectors.
     """
     if count < 2 or m < 1:
-        raise HypvisionError(f"The bound is for two vectors or more in a dimension or more, got {count} in {m}.")
+        raise HypvisionError(f"The bound needs at least two vectors in at least one dimension, got {count} in {m}.")
     return math.sqrt(max(0.0, count - m) / (m * (count - 1)))
 
 

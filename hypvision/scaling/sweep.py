@@ -38,7 +38,7 @@ from hypvision.scaling.optimizer import AdamW, learning_rate_factor
 
 CHECK_STEPS = 200  # steps between checks that the losses are finite
 SAVE_SECONDS = 120
-_BANK_NUMBERS = 50_000  # parameters of models that are trained together on a CPU
+_BANK_NUMBERS = 50_000  # on a CPU, models are trained together up to this many parameters in all
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def open_results(folder: str | Path, settings: Settings) -> Path:
     other = [
         f"{name} {before.get(name)} (now {now[name]})"
         for name in now
-        if name != "shortened" and before.get(name) != now[name]  # those words name widths too, which points have
+        if name != "shortened" and before.get(name) != now[name]  # its words may name widths, which points may add
     ]
     if other:
         raise HypvisionError(
@@ -329,7 +329,7 @@ def train(
         return
     states = {point: _read_state(place, point, settings) for point in left}
     trained = []
-    if banks is None:  # points that draw their own batches are trained one by one
+    if banks is None:  # models can be trained together only on the same batches
         banks = [[point] for point in left] if settings.independent else banks_of(left, device, settings.n)
     for group in banks:
         by_step: dict[int, list[Point]] = {}

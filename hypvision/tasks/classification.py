@@ -312,7 +312,7 @@ class PredictionPainterHook(Hook):
     ) -> None:
         dataset = runner.test_dataloader.dataset
         names = dataset.metainfo["classes"]
-        for output in outputs or ():  # each process draws its own part of the samples
+        for output in outputs or ():  # each process paints the samples that it has tested
             if output["index"] not in self.chosen:
                 continue
             scores, label = output["scores"], output["label"]

@@ -20,7 +20,7 @@ from hypvision.losses.graph import graph_map, mean_rank, neighbour_loss
 from hypvision.optim import RiemannianAdam
 from hypvision.viz.sheet import save_figure
 
-LARGEST = 20_000  # in names: all distances between so many take 3 GB
+LARGEST = 20_000  # most names of a hierarchy; the distances between all pairs of them take 3 GB
 SPREAD = 0.01  # standard deviation of the initial tangent vectors
 
 

@@ -119,14 +119,19 @@ def input_size(config: Any, side: int | None = None) -> tuple[int, int, int]:
         return int(config.model.backbone.get("in_chans", 3)), height, width
     size = (side, side) if side else (config.model.get("data_preprocessor") or {}).get("size") or _resized(dataset)
     if size is None:
-        raise HypvisionError("The input size is in neither model.data_preprocessor nor a Resize of the test pipeline.")
+        raise HypvisionError(
+            "The config does not say the input size. Add size to model.data_preprocessor, or a Resize to the test "
+            "pipeline."
+        )
     return 3, int(size[0]), int(size[1])
 
 
 def _describe_clip(config: Any) -> dict[str, Any]:
     name = config.model.clip.name
     if name not in ARCHITECTURES:
-        raise HypvisionError(f"Of CLIP models those of hypvision can be published ({', '.join(ARCHITECTURES)}).")
+        raise HypvisionError(
+            f"Only CLIP models of hypvision can be published ({', '.join(ARCHITECTURES)}), not '{name}'."
+        )
     side = ARCHITECTURES[name]["vision_cfg"]["image_size"]
     given = dict(mean=[round(value / 255, 6) for value in MEAN], std=[round(value / 255, 6) for value in STD])
     size = dict(size=[3, side, side], **given, crop_pct=1.0, interpolation="bicubic")
@@ -284,7 +289,7 @@ def _measure_both(
     before = _measure(config, checkpoint, {}, stage / "before", options)
     for metric in draft:
         if metric["name"] not in before:
-            raise HypvisionError(f"The test gives no metric '{metric['name']}' but {', '.join(before)}.")
+            raise HypvisionError(f"The test measures no '{metric['name']}'. It measures: {', '.join(before)}.")
         if math.isnan(before[metric["name"]]):
             raise HypvisionError(
                 f"The test data have no truth for '{metric['name']}', so it is NaN. Give other --metrics."

@@ -16,7 +16,7 @@ from hypvision.viz.palette import line_colours
 from hypvision.viz.sheet import save_figure
 
 LOG = "vis_data/scalars.json"
-_PLACES = ("step", "iter", "epoch")  # keys that give the position in the training
+_PLACES = ("step", "iter", "epoch")  # keys of a line of the log that say how far the training was
 _MOST = 12  # largest number of panels if no quantities are chosen
 
 

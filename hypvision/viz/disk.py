@@ -271,7 +271,7 @@ def _branches(top: int, below: Sequence[set[int]], edges: np.ndarray, count: int
         if not children:
             break
         found = (found - {largest}) | children
-    # drop names below another of the names, whose branch contains them
+    # drop names that lie below another found name, because its branch contains them
     return {name for name in found if not any(name in below[other] for other in found)}
 
 

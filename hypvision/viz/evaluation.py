@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _DPI = 110
-_NUMBERED, _NAMED = 20, 100  # a matrix shows counts, or names, up to so many classes
-_LARGE = 10_000  # from this count on, percentages are written
+_NUMBERED, _NAMED = 20, 100  # most classes of a matrix that shows counts, and of one that shows names
+_LARGE = 10_000  # a matrix with a count of at least this shows percentages
 _SIZE = 13  # text height of a sheet in pixels
 _SHORT = 24  # longest class name beside a matrix, in letters
 

@@ -121,7 +121,8 @@ def containment(maps: Sequence[Tensor], mass: float = 0.5) -> Containment:
     """
     if len(maps) < 2 or maps[-1].shape[-3] < 2:
         raise ValueError(
-            "Containment (of a node's map in its ancestor's) needs at least two levels, and two nodes in the coarsest."
+            "Containment compares the map of a node with that of its ancestor and with those of the ancestor's "
+            "neighbours, so maps must have at least two levels, and the coarsest at least two nodes."
         )
     scores, chances = [], []
     for children, parents in zip(maps, maps[1:]):

@@ -11,7 +11,7 @@ from torch import Tensor
 from hypvision.errors import require
 from hypvision.viz.sheet import save_figure
 
-_FEW = 10  # up to this many values are drawn one by one
+_FEW = 10  # up to this many values, each is drawn as a line; more become a histogram
 
 
 def draw_radii(

@@ -171,7 +171,7 @@ def test_scalars_stay_in_their_intervals():
 @pytest.mark.parametrize(
     ("change", "name", "message"),
     [
-        ({"curv": None, "visual_alpha": None, "textual_alpha": None}, "meru-tiny", "it is a CLIP baseline"),
+        ({"curv": None, "visual_alpha": None, "textual_alpha": None}, "meru-tiny", "its model is the CLIP baseline"),
         ({}, "clip-tiny", "hyperbolic"),
         ({"textual_alpha": None}, "meru-tiny", "lacks textual_alpha"),
         ({"curv": None}, "meru-tiny", "lacks curv"),
@@ -196,7 +196,7 @@ def test_wrong_files_are_named(meru, change, name, message):
 @pytest.mark.parametrize(
     ("change", "name", "message"),
     [
-        ({"curv": None, "visual_alpha": None, "textual_alpha": None}, "meru-tiny", "it is a CLIP baseline"),
+        ({"curv": None, "visual_alpha": None, "textual_alpha": None}, "meru-tiny", "its model is the CLIP baseline"),
         ({}, "clip-tiny", "hyperbolic"),
         ({"textual_alpha": None}, "meru-tiny", "lacks textual_alpha"),
         ({"curv": torch.tensor(5.0)}, "meru-tiny", "curvature 148.4"),

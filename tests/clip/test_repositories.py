@@ -150,7 +150,11 @@ def test_what_is_not_there_is_told(tmp_path, monkeypatch):
     fails("'hf-hub:none' is not hf-hub:USER/REPO", "hf-hub:none")
     fails("'none' is not a folder. Give a folder with open_clip_config.json and weights", "local-dir:none")
     fails(f"'{tmp_path}' has no open_clip_config.json", f"local-dir:{tmp_path}")
-    fails("it is the name of the model: 'hf-hub:me/tiny' in place of", "ViT-B-32", pretrained="hf-hub:me/tiny")
+    fails(
+        "If 'hf-hub:me/tiny' is a model repository of open_clip, give it as the name of the model",
+        "ViT-B-32",
+        pretrained="hf-hub:me/tiny",
+    )
     path = clip_repository.folder(tmp_path / "odd")
     for content, says in (
         ("{", "describes no model of open_clip"),

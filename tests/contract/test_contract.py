@@ -93,7 +93,7 @@ def test_what_is_pushed_can_be_fine_tuned(tmp_path):
         if place == "folder":
             assert main(["zoo", "push", name, "--out", str(folder)]) == 0
         else:
-            folder.mkdir()
+            folder.mkdir(parents=True)
             hub_folder(index, index.get(name), folder)
         expected = hypvision.load(name).state_dict()
         is_same(timm.create_model(f"local-dir:{folder}", pretrained=True), expected)

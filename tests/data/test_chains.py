@@ -45,7 +45,7 @@ def test_schemas(tmp_path):
         ("", "no rows"),
         ("id,captions\n", "no rows"),
         ("id,text\n1,a => b\n", "Line 2 .* has neither 'captions' nor 'positive'.* Expected: 'positive,negative"),
-        ("id,captions\n1,a => b\n2,a => b => c\n", "Line 3 .* chain of 3 texts, those before have 2"),
+        ("id,captions\n1,a => b\n2,a => b => c\n", "Line 3 .* chain of 3 texts, but the chains before have 2"),
         ("id,captions\n1,a =>  => b\n", "Line 2 .* level 2 of 'a =>  => b' is empty"),
         ("id,captions\n1,a\n", "Line 2 .* is not a chain"),
         ("positive,negative\na => b,c\n", "Line 2 .* is not a chain"),

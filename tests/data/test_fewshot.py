@@ -57,7 +57,7 @@ def test_imagenet_and_its_variants(tmp_path):
     (tmp_path / gone.name).rename(gone)
     (tmp_path / "imagenet/classnames.txt").unlink()
     told = pytest.warns(UserWarning, match=r"no '.*classnames.txt', the benchmark's list of class names")
-    with told, pytest.raises(HypvisionError, match="class names have no 'n00000001'"):
+    with told, pytest.raises(HypvisionError, match="has a folder 'n00000001', which the class names do not list"):
         load_split("imagenet", tmp_path)
     for part in ("train", "val"):
         (tmp_path / "imagenet/images" / part).rename(tmp_path / f"old {part}")

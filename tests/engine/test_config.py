@@ -25,7 +25,7 @@ def test_yaml_configs_run_nothing(tmp_path, suffix, as_base):
     if as_base:
         (tmp_path / "config.py").write_text(f"_base_ = ['{path.name}']")
         path = tmp_path / "config.py"
-    with pytest.raises(HypvisionError, match=f"config{suffix}' ends in '{suffix}'. Configs are Python"):
+    with pytest.raises(HypvisionError, match=f"config{suffix}' ends in '{suffix}', but configs are Python"):
         load_config(path)
     assert not target.exists()
 

@@ -127,13 +127,13 @@ def test_numbers_are_looked_at_when_asked(manifold):
 @pytest.mark.parametrize("manifold", [Lorentz(1.0), PoincareBall(1.0), Euclidean(), Product((Lorentz(1.0), 3))])
 def test_arguments_are_named_by_every_manifold(manifold):
     x = manifold.random(5, 3)
-    with pytest.raises(ValueError, match="weights must end in the number of points 5, got 4"):
+    with pytest.raises(ValueError, match="the last dimension of weights must be 5, the number of points; got 4"):
         manifold.centroid(x, torch.ones(4))
-    with pytest.raises(ValueError, match="weights must end in the number of points 5, got 4"):
+    with pytest.raises(ValueError, match="the last dimension of weights must be 5, the number of points; got 4"):
         manifold.weighted_centroids(torch.ones(2, 4), x)
     with pytest.raises(ValueError, match="std must be positive, got 0"):
         manifold.wrapped_normal(x, 0.0)
-    with pytest.raises(ValueError, match="std must end in the number of dimensions 3, got 2"):
+    with pytest.raises(ValueError, match="the last dimension of std must be 3, the number of dimensions; got 2"):
         manifold.wrapped_normal_log_prob(x, x, torch.ones(2))
     with pytest.raises(ValueError, match="std must be 0 or more, got -1"):
         manifold.random(5, 3, std=-1)

@@ -261,7 +261,7 @@ def test_normal_distributions_of_products(std):
 
 
 def test_hyperplanes_of_flat_space_have_an_offset_each():
-    with pytest.raises(ValueError, match="a must end in the number of hyperplanes 2, got 3"):
+    with pytest.raises(ValueError, match="the last dimension of a must be 2, the number of hyperplanes; got 3"):
         Euclidean().hyperplane_logits(torch.zeros(5, 3), torch.ones(2, 3), torch.zeros(3))
 
 

@@ -615,7 +615,9 @@ def test_weights_that_do_not_fit_are_named(name):
     x = TABLE[name].tensors()["weighted" in name]
     x = x if x.dim() == 3 else TABLE[name].tensors()[1]
     for shape in ((4, 4), (4, 6), (4, 1)):
-        with pytest.raises(ValueError, match=f"weights must end in the number of points 5, got {shape[-1]}"):
+        with pytest.raises(
+            ValueError, match=f"the last dimension of weights must be 5, the number of points; got {shape[-1]}"
+        ):
             mean_of(name, x, torch.ones(shape))
     with pytest.raises(ValueError, match="x must have at least two dimensions"):
         mean_of(name, x[0, 0], torch.ones(5))
@@ -653,7 +655,7 @@ BAD_ARGUMENTS = {
     "a negative spread": (lambda: poincare.wrapped_normal(torch.zeros(3), -1, 1.0), "std must be positive, got -1"),
     "spreads that do not fit": (
         lambda: lorentz.wrapped_normal(_points(2), torch.ones(2), 1.0),
-        "std must end in the number of dimensions 3, got 2",
+        "the last dimension of std must be 3, the number of dimensions; got 2",
     ),
     "a density without spread": (
         lambda: poincare.wrapped_normal_log_prob(torch.zeros(3), torch.zeros(3), 0, 1.0),
@@ -673,11 +675,11 @@ BAD_ARGUMENTS = {
     "no steps": (lambda: lorentz.frechet_mean(_points(2), None, 1.0, steps=0), "steps must be positive, got 0"),
     "offsets that do not fit": (
         lambda: lorentz.hyperplane_logits(_points(2), torch.ones(4, N), torch.ones(3), 1.0),
-        "hyperplane_logits: a must end in the number of hyperplanes 4, got 3",
+        "hyperplane_logits: the last dimension of a must be 4, the number of hyperplanes; got 3",
     ),
     "one offset": (
         lambda: lorentz.hyperplane_logits(_points(2), torch.ones(4, N), torch.tensor(1.0), 1.0),
-        "a must end in the number of hyperplanes 4, got a single number",
+        "the last dimension of a must be 4, the number of hyperplanes; got a single number",
     ),
     "a normal that is no matrix": (
         lambda: lorentz.hyperplane_logits(_points(2), torch.ones(N), torch.ones(1), 1.0),
@@ -685,11 +687,11 @@ BAD_ARGUMENTS = {
     ),
     "offsets of the ball": (
         lambda: poincare.hyperplane_logits(torch.zeros(2, 3), torch.ones(4, 3), torch.ones(5), 1.0),
-        "r must end in the number of hyperplanes 4, got 5",
+        "the last dimension of r must be 4, the number of hyperplanes; got 5",
     ),
     "factors of the ball": (
         lambda: poincare.hyperplane_logits(torch.zeros(2, 3), torch.ones(4, 3), torch.ones(4), 1.0, torch.ones(2)),
-        "g must end in the number of hyperplanes 4, got 2",
+        "the last dimension of g must be 4, the number of hyperplanes; got 2",
     ),
     "points and normals that differ": (
         lambda: poincare.ganea_logits(torch.zeros(2, 3), torch.zeros(4, 3), torch.ones(5, 3), 1.0),

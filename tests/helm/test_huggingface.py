@@ -338,7 +338,7 @@ def test_labels_belong_to_the_tokens():
         cache = LatentCache()
         inner = getattr(network, "model", network)
         inner(ids, cache=cache)
-        with pytest.raises(HypvisionError, match="without tokens in a cache"):
+        with pytest.raises(HypvisionError, match="no tokens may be in a cache"):
             inner(ids, labels=ids, cache=cache)
 
 
@@ -377,10 +377,10 @@ def test_mistakes_are_sentences():
     model = model_of("D")
     cache = LatentCache()
     model.model(tokens(2, 4), cache=cache)
-    with pytest.raises(HypvisionError, match="The cache is of a batch of 2"):
+    with pytest.raises(HypvisionError, match="The cache holds 2 sequences"):
         model.model(tokens(1, 1), cache=cache)
     stock = model(tokens(3, 4), use_cache=True).past_key_values
-    with pytest.raises(HypvisionError, match="The cache is of a batch of 3"):
+    with pytest.raises(HypvisionError, match="The cache holds 3 sequences"):
         model(tokens(2, 1), past_key_values=stock)
     fixed = transformers.StaticCache(config=model.config, max_cache_len=20)
     for mistake in (

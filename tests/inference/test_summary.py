@@ -144,8 +144,8 @@ def test_the_towers_of_a_clip(capsys):
         (["resnet18", "--save", "a.txt"], "ends in .csv or .json"),
         (["deepseek-small_books"], "describes a LanguageModel, which learns from texts"),
         (["photos", "--model-args", "a=1"], "A config contains the arguments of its model"),
-        (["semantic-fpn_hcformer_nano.camvid", "--model-args", "a=1"], "are of a segmentation model"),
-        (["shapes-s8.captions", "--model-args", "a=1"], "are of a zero-shot model"),
+        (["semantic-fpn_hcformer_nano.camvid", "--model-args", "a=1"], "is a segmentation model"),
+        (["shapes-s8.captions", "--model-args", "a=1"], "is a zero-shot model"),
         (["shapes-s8.captions", "--size", "99"], "takes images of one size"),
     ],
 )

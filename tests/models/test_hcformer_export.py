@@ -52,20 +52,6 @@ def test_compiled_training_step_without_graph_breaks(autocast):
         assert (eager - traced).abs().max() <= tolerance
 
 
-@pytest.mark.slow
-def test_onnx_with_dynamic_batch(tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    model, path = micro(), tmp_path / "model.onnx"
-    shapes = {"x": {0: torch.export.Dim("batch")}}
-    torch.onnx.export(model, (torch.randn(2, 3, 96, 64),), path, dynamo=True, dynamic_shapes=shapes, verbose=False)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    for batch in (1, 3):
-        x = torch.randn(batch, 3, 96, 64)
-        (out,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-        torch.testing.assert_close(torch.from_numpy(out), model(x), rtol=1e-3, atol=1e-4)
-
-
 def test_sizes_may_change_from_call_to_call():
     model, again = micro(), [torch.randn(1, 3, *size) for size in SIZES]
     first = [model(x) for x in again]
@@ -74,12 +60,8 @@ def test_sizes_may_change_from_call_to_call():
     assert all(name in dict(model.named_parameters()) for name in model.state_dict())  # no caches in buffers
 
 
-LARGER = ("hcformer_tiny", "hcformer_small", "hcformer_medium")  # more of the same blocks
-
-
-@pytest.mark.parametrize("name", ["hcformer_nano", *(pytest.param(n, marks=pytest.mark.slow) for n in LARGER)])
-def test_meta_device(name):
-    model = timm.create_model(name, device="meta", dtype=torch.bfloat16)
+def test_meta_device():
+    model = timm.create_model("hcformer_nano", device="meta", dtype=torch.bfloat16)
     assert all(p.is_meta and p.dtype == torch.bfloat16 for p in model.parameters())
     assert model(torch.empty(2, 3, 96, 64, device="meta", dtype=torch.bfloat16)).shape == (2, 1000)
 

@@ -325,30 +325,6 @@ def test_compiled_training_step_without_graph_breaks(name):
         torch.testing.assert_close(grads[1][key], eager, rtol=1e-2, atol=2e-3 * eager.abs().max().item() + 1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["hcnn18", "hecnn18", "hecnn50"])
-def test_export_with_dynamic_batch(name):
-    model = build(name).eval()
-    x = torch.randn(2, 3, 32, 32)
-    program = torch.export.export(model, (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch", min=2)}}).module()
-    x = torch.randn(5, 3, 32, 32)
-    torch.testing.assert_close(program(x), model(x), rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["hcnn18", "hecnn50"])
-def test_onnx(name, tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    model, path, x = build(name), tmp_path / "model.onnx", torch.randn(2, 3, 32, 32)
-    model(x)  # running statistics
-    model.eval()
-    torch.onnx.export(model, (x,), path, dynamo=True, verbose=False)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    (out,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-    torch.testing.assert_close(torch.from_numpy(out), model(x), rtol=1e-3, atol=1e-4)
-
-
 def test_features_are_tangent_vectors_at_the_origin():
     model = build("hcnn18").eval()
     x = torch.randn(2, 3, 32, 32)

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import torch
 from PIL import Image
 
 pytest.importorskip("open_clip")
+from helpers.open_vocabulary import CONFIGS, one_step, small
 
 from hypvision.clip.regions import fuse_scores, pool_boxes, pool_masks, region_logits
 from hypvision.data.export import export
@@ -30,8 +30,7 @@ from hypvision.openmmlab.open_vocabulary.detection import (
 from hypvision.openmmlab.open_vocabulary.vocabulary import groups_of
 from hypvision.openmmlab.pyramid import BlockPyramid
 
-ROOT = Path(__file__).parents[2]
-CONFIGS = ROOT / "configs/hyperclip"
+SCENES = "shapes_hyperclip-det_600i.py"
 
 
 def test_fusion_by_hand():
@@ -199,20 +198,6 @@ def test_drawn_scenes():
         OpenVocabScenesDataset(level="kind", pipeline=[])
 
 
-def small(options=None):
-    """The offline config, untrained CLIP, two small steps."""
-    config = load_config(CONFIGS / "shapes_hyperclip-det_600i.py")
-    config.model.clip.pop("pretrained")
-    config.merge_from_dict({
-        "train_dataloader.batch_size": 2, "train_dataloader.dataset.size": 64, "train_dataloader.dataset.length": 8,
-        "val_dataloader.dataset.size": 64, "val_dataloader.dataset.length": 2, "val_dataloader.batch_size": 2,
-        "test_dataloader.dataset.size": 64, "test_dataloader.dataset.length": 2, "test_dataloader.batch_size": 2,
-        "train_cfg.max_iters": 2, "train_cfg.val_interval": 2, "default_hooks.checkpoint.interval": 2,
-        **(options or {}),
-    })  # fmt: skip
-    return config
-
-
 TUNING = {
     "adapter": {},
     "frozen": {"model.adapter": None, "model.tune": "frozen"},
@@ -225,7 +210,7 @@ TUNING = {
 )
 def test_train_and_test(tune, tmp_path):
     torch.manual_seed(0)
-    runner = train(small(TUNING[tune]), tmp_path)
+    runner = train(small(SCENES, TUNING[tune]), tmp_path)
     model = runner.model
     losses = {key for key in runner.message_hub.log_scalars if "loss" in key}
     assert ("train/loss_region" in losses) == (tune != "frozen") and "train/loss_mask" in losses
@@ -233,7 +218,7 @@ def test_train_and_test(tune, tmp_path):
     assert bool(trained) == (tune != "frozen") and (tune != "adapter" or all(".hyperclip." in name for name in trained))
     assert set(model.train_classes) < set(model.test_classes) == set(scene_classes())
     places = dict(out=tmp_path / "report", save=tmp_path / "found.json")
-    metrics = run_test(small(TUNING[tune]), tmp_path / "iter_2.pth", tmp_path / "test", **places)
+    metrics = run_test(small(SCENES, TUNING[tune]), tmp_path / "iter_2.pth", tmp_path / "test", **places)
     assert {"ov/AP50", "ov/AP50_base", "ov/AP50_novel"} <= set(metrics)
     assert {path.name for path in tmp_path.glob("found.*.json")} >= {"found.bbox.json"}
     assert (tmp_path / "report/precision_recall.csv").is_file()
@@ -243,12 +228,12 @@ def test_train_and_test(tune, tmp_path):
 
 def check_any_image(trained, folder):
     """The model of the checkpoint on images of its own, with words of its own."""
-    model = trained_model(small(), folder / "iter_2.pth")
+    model = trained_model(small(SCENES), folder / "iter_2.pth")
     own = trained.state_dict()
     assert all(torch.equal(value, own[name]) for name, value in model.state_dict().items())
     pixels = np.random.default_rng(0).integers(0, 255, (40, 120, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(folder / "a.png")
-    config = small({"model.test_cfg.rcnn.score_thr": 0.0})
+    config = small(SCENES, {"model.test_cfg.rcnn.score_thr": 0.0})
     request = Request(config, folder / "iter_2.pth", classes=["disk", "zebra"], score=0.0)
     predictor = predictor_of(request)
     file, array = (predict(source, predictor, expect=Boxes)[0].result for source in (folder / "a.png", pixels))
@@ -260,7 +245,7 @@ def check_any_image(trained, folder):
 def detector(**options):
     from mmdet.registry import MODELS
 
-    config = small()
+    config = small(SCENES)
     config.model.update(options)
     torch.manual_seed(0)
     return MODELS.build(config.model).eval()
@@ -361,7 +346,7 @@ def test_every_parameter_that_trains_has_a_gradient(tune, boxes):
 
 def test_mistakes_in_the_config(tmp_path):
     with pytest.raises(HypvisionError, match=r"data have 12 classes, but model\.train_classes has 2 names"):
-        train(small({"model.train_classes": ["disk", "car"]}), tmp_path)
+        train(small(SCENES, {"model.train_classes": ["disk", "car"]}), tmp_path)
     with pytest.raises(HypvisionError, match="not a multiple of CLIP's patch of 8 pixels"):
         detector(data_preprocessor=dict(pad_size_divisor=12))
     with pytest.raises(HypvisionError, match="Leave out one of the two"):
@@ -373,11 +358,8 @@ DETECTION = sorted(path.name for path in CONFIGS.glob("*-det-*coco*.py"))
 
 def shrink(name, coco):
     """A COCO config on six images, its CLIP replaced by a small random one, the heads made narrow."""
-    config = load_config(CONFIGS / name, {"data_root": f"{coco}/"})
+    config = one_step(name, coco)
     model = config.model
-    model.clip = dict(name="shapes-s8")
-    if model.get("adapter"):
-        model.adapter.block = 32
     strides = [2, 4, 8, 16, 32]
     if model.get("backbone"):
         model.backbone.update(depth=18, init_cfg=None)
@@ -385,7 +367,6 @@ def shrink(name, coco):
         strides = [4, 8, 16, 32, 64]
     else:
         model.hooks = (1, 2, 4, 5)
-    model.neck.out_channels = 32
     model.rpn_head.update(in_channels=32, feat_channels=32)
     model.rpn_head.anchor_generator.strides = strides
     for extractor in (model.roi_head.bbox_roi_extractor, model.roi_head.mask_roi_extractor):
@@ -396,21 +377,7 @@ def shrink(name, coco):
     model.train_cfg.rcnn.sampler.num = 32
     model.test_cfg.rpn.update(nms_pre=100, max_per_img=50)
     model.test_cfg.rcnn.max_per_img = 5
-    for step in config.train_dataloader.dataset.pipeline:
-        for key in ("scale", "crop_size", "size"):
-            if key in step:
-                step[key] = (64, 64)
-        if step.type == "RandomResize":
-            step.ratio_range = (1.0, 1.0)
-    config.test_dataloader.dataset.pipeline[1].scale = (64, 64)
-    config.train_dataloader.update(batch_size=2, num_workers=0, persistent_workers=False)
     config.train_dataloader.dataset.filter_cfg = None
-    config.test_dataloader.update(num_workers=0, persistent_workers=False)
-    for key in ("val_dataloader", "val_evaluator", "val_cfg"):
-        config.pop(key)
-    config.train_cfg = dict(type="IterBasedTrainLoop", max_iters=1)
-    config.param_scheduler = []
-    config.default_hooks.checkpoint = dict(type="CheckpointHook", by_epoch=False, interval=1)
     return config
 
 

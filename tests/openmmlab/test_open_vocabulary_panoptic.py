@@ -1,7 +1,6 @@
 """Open-vocabulary panoptic segmentation: PQ, merging and fusion by hand, words changed at test, tiny data."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ import torch
 from PIL import Image
 
 pytest.importorskip("open_clip")
+from helpers.open_vocabulary import CONFIGS, one_step, small
 
 from hypvision.clip.classes import load_classes
 from hypvision.data.shapes import make_scene
@@ -28,8 +28,7 @@ from hypvision.openmmlab.open_vocabulary.panoptic import (
     panoptic_counts,
 )
 
-ROOT = Path(__file__).parents[2]
-CONFIGS = ROOT / "configs/hyperclip"
+SCENES = "shapes_hyperclip-panoptic_600i.py"
 
 
 def test_counts_by_hand():
@@ -227,33 +226,19 @@ def test_what_is_left_out_is_counted(coco, tmp_path):
         dataset(coco, test_mode=True, **options)
 
 
-def small(options=None):
-    """The offline config, untrained CLIP, two small steps."""
-    config = load_config(CONFIGS / "shapes_hyperclip-panoptic_600i.py")
-    config.model.clip.pop("pretrained")
-    config.merge_from_dict({
-        "train_dataloader.batch_size": 2, "train_dataloader.dataset.size": 64, "train_dataloader.dataset.length": 8,
-        "val_dataloader.dataset.size": 64, "val_dataloader.dataset.length": 2, "val_dataloader.batch_size": 2,
-        "test_dataloader.dataset.size": 64, "test_dataloader.dataset.length": 2, "test_dataloader.batch_size": 2,
-        "train_cfg.max_iters": 2, "train_cfg.val_interval": 2, "default_hooks.checkpoint.interval": 2,
-        **(options or {}),
-    })  # fmt: skip
-    return config
-
-
 @pytest.mark.parametrize("frozen", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_train_and_test(frozen, tmp_path):
     options = {"model.adapter": None, "model.tune": "frozen"} if frozen else {}
-    runner = train(small(options), tmp_path)
+    runner = train(small(SCENES, options), tmp_path)
     model = runner.model
     losses = {key for key in runner.message_hub.log_scalars if "loss" in key}
     assert ("train/loss_region" in losses) != frozen and "train/loss_dice" in losses
     assert model.data_things == scene_classes() and model.test_classes == (*scene_classes(), "grey ground")
-    metrics = run_test(small(options), tmp_path / "iter_2.pth", tmp_path / "test")
+    metrics = run_test(small(SCENES, options), tmp_path / "iter_2.pth", tmp_path / "test")
     assert {"ov/PQ", "ov/PQ_base", "ov/PQ_novel", "ov/PQ_stuff"} <= set(metrics)
     if not frozen:
         pixels = np.random.default_rng(0).integers(0, 255, (40, 60, 3), dtype=np.uint8)
-        request = Request(small(), tmp_path / "iter_2.pth", classes=["disk", "sky"], things=["disk"])
+        request = Request(small(SCENES), tmp_path / "iter_2.pth", classes=["disk", "sky"], things=["disk"])
         [found] = predict(pixels, predictor_of(request), expect=Segments)
         assert found.result.segments.shape == (40, 60) and set(found.result.labels.tolist()) <= {0, 1}
 
@@ -261,7 +246,7 @@ def test_train_and_test(frozen, tmp_path):
 def panoptic(**options):
     from mmdet.registry import MODELS
 
-    config = small()
+    config = small(SCENES)
     config.model.update(options)
     torch.manual_seed(0)
     return MODELS.build(config.model).eval()
@@ -333,14 +318,9 @@ QUICK = "hyperclip-panoptic-vitb16_8xb2-50e_coco116-17.py"
 
 def shrink(name, coco):
     """A COCO config on six images, its CLIP replaced by a small random one, the heads made narrow."""
-    config = load_config(CONFIGS / name, {"data_root": f"{coco}/"})
-    model = config.model
-    model.clip = dict(name="shapes-s8")
-    if model.get("adapter"):
-        model.adapter.block = 32
-    model.hooks = (1, 2, 4, 5)
-    model.neck.out_channels = 32
-    head = model.panoptic_head
+    config = one_step(name, coco)
+    config.model.hooks = (1, 2, 4, 5)
+    head = config.model.panoptic_head
     head.update(in_channels=[32] * 4, feat_channels=32, out_channels=32, num_queries=8)
     head.positional_encoding.num_feats = head.pixel_decoder.positional_encoding.num_feats = 16
     for decoder in (head.transformer_decoder, head.pixel_decoder.encoder):
@@ -349,21 +329,6 @@ def shrink(name, coco):
             part.embed_dims = 32
             if key == "ffn_cfg":
                 part.feedforward_channels = 32
-    for loader in ("train_dataloader", "test_dataloader"):
-        if loader not in config:
-            continue
-        config[loader].update(batch_size=2, num_workers=0, persistent_workers=False)
-        for step in config[loader].dataset.pipeline:
-            for key in ("scale", "crop_size"):
-                if key in step:
-                    step[key] = (64, 64)
-            if step.type == "RandomResize":
-                step.ratio_range = (1.0, 1.0)
-    for key in ("val_dataloader", "val_evaluator", "val_cfg"):
-        config.pop(key)
-    config.train_cfg = dict(type="IterBasedTrainLoop", max_iters=1)
-    config.param_scheduler = []
-    config.default_hooks.checkpoint = dict(type="CheckpointHook", by_epoch=False, interval=1)
     return config
 
 

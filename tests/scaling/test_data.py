@@ -40,7 +40,7 @@ def test_density_scan():
 
 
 def test_mistakes_are_named():
-    with pytest.raises(HypvisionError, match="sum to 2 instead of 1. Divide them by their sum"):
+    with pytest.raises(HypvisionError, match="sum to 2 instead of 1. Scale them to this sum"):
         density_scan(torch.tensor([1.0, 1.0]), 0.5)
     with pytest.raises(HypvisionError, match="from 0 to 1, got 2"):
         density_scan(torch.tensor([1.0]), 2)

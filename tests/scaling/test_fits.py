@@ -42,7 +42,7 @@ def test_mistakes_are_named():
         with pytest.raises(HypvisionError, match="positive, finite"):
             power_law(x, y)
     for x, y in (([1, 1], [1.0, 2.0]), ([1, 2], [1.0]), ([], [])):
-        with pytest.raises(HypvisionError, match="two points"):
+        with pytest.raises(HypvisionError, match="at least two different x"):
             power_law(x, y)
     with pytest.raises(HypvisionError, match="equal lengths, got 2, 1"):
         joint_fit([1, 2], [1.0], ["a", "a"])
@@ -72,14 +72,14 @@ def test_losses_without_a_power_of_the_width_are_named(losses, said):
 
 
 def test_noise_has_no_exponent():
-    """Of twenty draws most are refused: the level is 5 % for a line, and an exponent that is free fits more."""
+    """Of ten draws most are refused: the level is 5 % for a line, and an exponent that is free fits more."""
     refused = 0
-    for losses in 2 + 0.1 * np.random.default_rng(0).standard_normal((20, 20)):
+    for losses in 2 + 0.1 * np.random.default_rng(0).standard_normal((10, 20)):
         try:
             joint_fit([64, 128, 256, 512, 1024] * 4, losses.tolist(), [g for g in "abcd" for _ in range(5)])
         except HypvisionError:
             refused += 1
-    assert refused >= 17
+    assert refused >= 8
 
 
 def test_widths_that_determine_no_exponent_are_named():

@@ -140,7 +140,7 @@ def test_ambiguity_is_a_spectral_norm(n, m):
 
 
 def test_the_bound_needs_two_vectors():
-    with pytest.raises(HypvisionError, match="two vectors or more"):
+    with pytest.raises(HypvisionError, match="at least two vectors"):
         measures.welch_bound(1, 3)
 
 

@@ -251,44 +251,6 @@ def test_tokens_of_another_tokenizer_are_found_before_they_reach_a_device(tmp_pa
         load_folder(tmp_path)
 
 
-def test_the_harness_on_the_items_of_hellaswag(tmp_path, capsys):
-    """A hundred of the data set, as they lie in data/lm_eval: the command finds what scoring by hand finds."""
-    pytest.importorskip("lm_eval", reason="the harness (extra 'eval') is not installed")
-    transformers = pytest.importorskip("transformers")
-    from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
-
-    source = ROOT / "data/lm_eval/hellaswag_val_1000.jsonl"
-    if not source.is_file():
-        pytest.skip(f"there is no {source}")
-    folder = tmp_path / "model"
-    torch.manual_seed(0)
-    model = HelmForCausalLM(HelmConfig.of("helm_d_tiny", bos_token_id=1, eos_token_id=1, pad_token_id=0)).eval()
-    model.model.head.weight.data.mul_(8)
-    model.save_pretrained(folder)
-    tokenizer = transformers.ByT5Tokenizer(extra_ids=0)
-    tokenizer.save_pretrained(folder)
-    items = [json.loads(line) for line in source.read_text().splitlines()]
-    items = [item for item in items if len(item["context"].encode()) + max(map(len, item["choices"])) < 200][:100]
-    (tmp_path / "items.jsonl").write_text("\n".join(map(json.dumps, items)))
-    task = dict(
-        task="hellaswag_items", dataset_path="json", dataset_kwargs=dict(data_files=str(tmp_path / "items.jsonl")),
-        test_split="train", output_type="multiple_choice", doc_to_text="{{context}}", doc_to_choice="{{choices}}",
-        doc_to_target="{{label}}", metric_list=[dict(metric="acc")],
-    )  # fmt: skip
-    (tmp_path / "hellaswag_items.yaml").write_text(yaml.safe_dump(task))
-    right = 0
-    for item in items:
-        ahead, scores = tokenizer.encode(item["context"], add_special_tokens=False), []
-        for choice in item["choices"]:
-            behind = tokenizer.encode(f" {choice}", add_special_tokens=False)
-            logits = model(torch.tensor([ahead + behind])).logits[0].log_softmax(-1)
-            scores.append(sum(logits[len(ahead) + k - 1, token].item() for k, token in enumerate(behind)))
-        right += scores.index(max(scores)) == item["label"]
-    assert main(["lm", "eval", str(folder), "--tasks", "hellaswag_items", "--include", str(tmp_path)]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])["hellaswag_items"]
-    assert len(items) == 100 and found["acc,none"] == pytest.approx(right / 100, abs=1e-4)
-
-
 def test_tasks_whose_items_are_out_of_reach(tmp_path, capsys, monkeypatch):
     """Without a network the harness fails on its own data sets: a sentence, no traceback."""
     pytest.importorskip("lm_eval", reason="the harness (extra 'eval') is not installed")

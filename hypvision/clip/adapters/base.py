@@ -173,7 +173,7 @@ def adapter_of(model: nn.Module, name: str | None = None) -> Adapter:
         return carried[name]
     if not carried:
         raise HypvisionError("The model has no adapter. Call adapters.inject(model) or adapters.load(model, path).")
-    raise HypvisionError(f"The model has {', '.join(carried)}; give one of these names, not {name!r}.")
+    raise HypvisionError(f"The name must be one of the model's adapters ({', '.join(carried)}), got {name!r}.")
 
 
 def inject(

@@ -127,7 +127,7 @@ def _reshaped(own: str, value: Tensor) -> Tensor:
 def _is_needed(name: str, method: str) -> bool:
     """Whether the model would change if an entry without a counterpart among our names were dropped."""
     if _FROZEN.match(name) or (method == "promptkd" and not name.startswith("image_encoder.")):
-        return False  # PromptKD takes the class features of its teacher
+        return False  # PromptKD learns no text weights: it takes the class features of its teacher
     if "VPT" in name.split(".")[-1]:
         return True
     return not name.startswith(_TOWERS) if method in _ALONE else name.startswith("prompt_learner.")
@@ -232,7 +232,7 @@ def variant(method: str) -> Callable[[Mapping[str, Tensor]], tuple[str, dict[str
             found = dict(tokens=own["ctx"].shape[-2])
             if own["ctx"].dim() == 3:
                 found |= dict(per_class=True, classes=len(own["ctx"]))
-        # The official code initialises up to this many tokens from "a photo of a"; CoCoOp uses exactly these words.
+        # The official code starts at most four tokens from the words "a photo of a"; in CoCoOp only exactly four.
         if (method in ("maple", "promptsrc") and len(own["ctx"]) > 4) or (method == "cocoop" and len(own["ctx"]) != 4):
             found["words"] = ""
         return method, found

@@ -33,8 +33,8 @@ class FrozenTexts:
             rows = [self.number[text] for text in texts]
         except KeyError as error:
             raise HypvisionError(
-                f"There is no embedding of {error} by the frozen model, which embeds all texts of the data before the "
-                "training. Use data whose 'texts' lists every text."
+                f"The frozen model embeds all texts of the data before the training, but {error} was not among them. "
+                "Use data whose 'texts' lists every text."
             ) from None
         return torch.nn.functional.normalize(self.embeddings[rows].float(), dim=-1)
 

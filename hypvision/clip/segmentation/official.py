@@ -42,11 +42,11 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
         if name.startswith(("upsample1.", "upsample2.")):
             out[name] = value
         elif short == name:
-            # our constructor sets these
+            # skip what our constructor sets
             if name not in ("pixel_mean", "pixel_std", "clip_pixel_mean", "clip_pixel_std"):
                 raise _unknown(name)
         elif short.endswith("attn_mask"):
-            continue  # computed from the size of the grid
+            continue  # our model computes it from the size of the grid
         elif short.startswith("transformer."):
             out["head." + short.removeprefix("transformer.")] = value
         elif match := re.fullmatch(r"clip_model\.(.+\.attn)\.([qkv])_proj_weight", short):

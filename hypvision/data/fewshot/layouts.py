@@ -105,7 +105,7 @@ def _by_wnid(folder: Path, names: dict[str, str], order: Sequence[str] | None = 
     """The images of the folders, labelled in the given order of the folders, by default that of the names."""
     found = class_folders(folder)
     if unknown := sorted(set(found) - set(names)):
-        raise HypvisionError(f"The class names have no '{unknown[0]}', for which there is a folder in '{folder}'.")
+        raise HypvisionError(f"'{folder}' has a folder '{unknown[0]}', which the class names do not list.")
     labels = {wnid: i for i, wnid in enumerate(order or [wnid for wnid in names if wnid in found])}
     return [Item(path, labels[wnid], names[wnid]) for wnid in found for path in found[wnid]]
 
@@ -142,7 +142,7 @@ def _aircraft(layout: Layout, folder: Path) -> Split:
         file = folder / f"images_variant_{part}.txt"
         rows = [line.split(" ", 1) for line in read_lines(file, "the list of images (lines 'NUMBER VARIANT')")]
         if wrong := [row for row in rows if len(row) < 2 or row[1] not in label]:
-            raise HypvisionError(f"'{file}' has a line '{' '.join(wrong[0])}', which names no variant.")
+            raise HypvisionError(f"The line '{' '.join(wrong[0])}' of '{file}' names no variant of variants.txt.")
         parts.append([Item(str(folder / layout.images / f"{number}.jpg"), label[name], name) for number, name in rows])
     return Split(*parts)
 

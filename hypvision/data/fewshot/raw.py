@@ -75,7 +75,7 @@ def flowers(folder: Path, images: Path) -> Split:
     for number, label in enumerate(labels, 1):
         classes.setdefault(read_label(label, sheet), []).append(str(images / f"image_{number:05}.jpg"))
     if unknown := sorted(set(classes) - set(names)):
-        raise HypvisionError(f"'{file}' has no name for the class {unknown[0]} of imagelabels.mat.")
+        raise HypvisionError(f"'{file}' has no name for the class {unknown[0]} of imagelabels.mat. {advice}")
     return _by_class((label - 1, names[label], classes[label]) for label in sorted(classes))
 
 

@@ -14,7 +14,8 @@ from ..numerics import Function, asinh, dot, has_float64, plain, safe_sqrt, satu
 # sqrt(c) * radius is capped at this value, so that squares of sinh(radius) do not overflow
 _CAP = {torch.float32: 40.0, torch.float64: 350.0}
 _LIMIT = {dtype: math.sinh(cap) ** 2 for dtype, cap in _CAP.items()}
-# Cap of the squared length of tangent vectors: at a capped point a vector of length cap has cap * cosh(cap)
+# Cap of the squared norm of the coordinates of tangent vectors. At a capped point, a tangent vector of Riemannian
+# length cap has coordinates up to cap * cosh(cap).
 _LONGEST = {torch.float32: 1e37, torch.float64: 1e307}
 # vectors are split into a radial and a perpendicular part if the squared norm of the scaled space part exceeds this
 _FAR = 0.25
@@ -69,7 +70,7 @@ def _bound(v: Tensor, c: Curvature, limit: float) -> tuple[float | Tensor, Tenso
     """
     square = square_norm(v)
     q = _times(square, c)
-    # on a CPU reading the maximum is cheap, so most calls return here; NaN goes on
+    # on a CPU reading the maximum is cheap, so most calls return here; a maximum of NaN does not
     if v.device.type == "cpu" and not plain(v) and q.numel() and q.amax().item() <= limit:
         return 1.0, q
     over = torch.isinf(q)  # in these rows the norm overflows: use the largest coordinate

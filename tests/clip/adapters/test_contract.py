@@ -398,7 +398,7 @@ def test_mistakes_are_explained(tmp_path):
     assert not adapters.is_injected(model) and all(p.requires_grad for p in model.parameters())
     adapters.inject(model, block=16)
     fails("written as .safetensors", adapters.save, model, tmp_path / "a.pth")
-    fails("has hyperclip; give one of these names, not 'prompts'", adapters.merge, model, "prompts")
+    fails(r"one of the model's adapters \(hyperclip\), got 'prompts'", adapters.merge, model, "prompts")
 
 
 # Two methods on one model
@@ -431,7 +431,7 @@ def test_two_methods_on_one_model(monkeypatch, tmp_path):
     both, own = adapters.trainable_parameters(model), adapters.trainable_parameters(model, "scale")
     assert len(own) == 2 and len(both) == len(own) + len(adapters.trainable_parameters(model, "hyperclip"))
     assert all(parameter.requires_grad for parameter in both)
-    with pytest.raises(HypvisionError, match="has hyperclip, scale; give one of these names"):
+    with pytest.raises(HypvisionError, match=r"one of the model's adapters \(hyperclip, scale\), got None"):
         adapters.save(model, tmp_path / "a.safetensors")
     with pytest.raises(HypvisionError, match="'scale' cannot be merged, because weights of a plain CLIP cannot"):
         adapters.merge(model, "scale")

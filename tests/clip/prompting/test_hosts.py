@@ -237,22 +237,10 @@ def test_tip_adapter():
     expected = reference.tip_adapter(image, host.texts(), reference.unit(features), values, 1.7, 3.0)
     close(host(images).logits(), expected, 1e-4)
     assert not [p for p in host.learner.parameters() if p.requires_grad]
-    # The grid: what it chooses is no worse than any of its points.
-    held = torch.randn(40, 64, generator=generator)
-    truth = (reference.unit(held) @ reference.unit(features).T).argmax(1) % 4
-    best = host.search(held, truth, alphas=4, betas=5)
-
-    def accuracy(alpha, beta):
-        logits = reference.tip_adapter(
-            reference.unit(held), host.texts(), reference.unit(features), values, alpha, beta
-        )
-        return 100 * float((logits.argmax(1) == truth).float().mean())
-
-    grid = [accuracy(0.1 + 2.9 * a / 4, 0.1 + 6.9 * b / 5) for a in range(4) for b in range(5)]
-    assert (
-        best == pytest.approx(max(grid)) == pytest.approx(accuracy(float(host.learner.alpha), float(host.learner.beta)))
-    )
-    with pytest.raises(HypvisionError, match="made for 8 images of 4 classes, but the data has 7 of 4"):
+    with pytest.raises(
+        HypvisionError,
+        match="for 8 images of 4 classes, but the data has 7 of 4.*images=7 of few_shot_config or keys=7",
+    ):
         host.fill(features[:7], torch.tensor([0, 1, 2, 3, 0, 1, 2]))
     host.set_classes(OTHERS)
     with pytest.raises(HypvisionError, match="cannot recognise 2 others"):
@@ -559,12 +547,6 @@ def test_mistakes_are_explained():
     resnet.model.visual = torch.nn.Linear(1, 1)
     fails("no prompts can enter it. Methods for it: zeroshot", build_host, resnet, "maple", depth=2)
     assert set(PROMPTED) < set(HOSTS)
-
-
-def test_a_cache_of_the_wrong_size_raises_an_error_with_the_remedy():
-    host = build_host(bundle(), "tip-adapter", keys=8, classes=4)
-    with pytest.raises(HypvisionError, match=r"8 images of 4.*images=3 of few_shot_config or keys=3"):
-        host.fill(torch.randn(3, host.learner.keys.shape[1]), torch.tensor([0, 1, 2]))
 
 
 def test_defaults_follow_the_clip():

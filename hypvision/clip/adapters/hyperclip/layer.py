@@ -272,7 +272,7 @@ class BlockMaps(nn.Module):
         return super().train(mode)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self._memo.clear()  # the module was moved or cast
+        self._memo.clear()  # a move or a cast of the module makes the stored result useless
         return super()._apply(*args, **kwargs)
 
     def extra_repr(self) -> str:

@@ -1,0 +1,41 @@
+"""The configs of open-vocabulary detection and panoptic segmentation, made small."""
+
+from helpers.engine import ROOT
+from hypvision.engine.config import load_config
+
+CONFIGS = ROOT / "configs/hyperclip"
+
+
+def small(name, options=None):
+    """An offline config on scenes, its CLIP untrained, two small steps."""
+    config = load_config(CONFIGS / name)
+    config.model.clip.pop("pretrained")
+    config.merge_from_dict({
+        "train_dataloader.batch_size": 2, "train_dataloader.dataset.size": 64, "train_dataloader.dataset.length": 8,
+        "val_dataloader.dataset.size": 64, "val_dataloader.dataset.length": 2, "val_dataloader.batch_size": 2,
+        "test_dataloader.dataset.size": 64, "test_dataloader.dataset.length": 2, "test_dataloader.batch_size": 2,
+        "train_cfg.max_iters": 2, "train_cfg.val_interval": 2, "default_hooks.checkpoint.interval": 2,
+        **(options or {}),
+    })  # fmt: skip
+    return config
+
+
+def one_step(name, coco):
+    """A COCO config on the images of a folder at 64 pixels, of one step, with a small random CLIP."""
+    config = load_config(CONFIGS / name, {"data_root": f"{coco}/"})
+    config.model.clip = dict(name="shapes-s8")
+    if config.model.get("adapter"):
+        config.model.adapter.block = 32
+    config.model.neck.out_channels = 32
+    for loader in (config.train_dataloader, config.test_dataloader):
+        loader.update(batch_size=2, num_workers=0, persistent_workers=False)
+        for step in loader.dataset.pipeline:
+            step.update({key: (64, 64) for key in ("scale", "crop_size", "size") if key in step})
+            if step.type == "RandomResize":
+                step.ratio_range = (1.0, 1.0)
+    for key in ("val_dataloader", "val_evaluator", "val_cfg"):
+        config.pop(key)
+    config.train_cfg = dict(type="IterBasedTrainLoop", max_iters=1)
+    config.param_scheduler = []
+    config.default_hooks.checkpoint = dict(type="CheckpointHook", by_epoch=False, interval=1)
+    return config
