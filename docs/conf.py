@@ -37,7 +37,7 @@ include_patterns = [
 exclude_patterns = [".*", "build", "data", "work_dirs", "tests", "hypvision", "docs/conf.py", "docs/_templates"]
 templates_path = [str(ROOT / "docs/_templates")]  # autosummary seeks from the source folder, pages from here
 
-myst_enable_extensions = ["colon_fence", "dollarmath", "attrs_inline"]
+myst_enable_extensions = ["colon_fence", "dollarmath", "attrs_inline", "html_image"]  # README has <img>
 myst_heading_anchors = 4
 
 autosummary_generate = True

@@ -39,5 +39,13 @@ def test_the_site_builds_without_a_warning(tmp_path):
         listing = (tmp_path / "site/docs/api" / f"{package}.html").read_text()
         lost = [name for name in names if not name.startswith("_") and f"{package}.{name}" not in listing]
         assert not lost, (package, lost)
+    pictures = {(page, name) for page in (tmp_path / "site").rglob("*.html") for name in _pictures(page)}
+    assert (tmp_path / "site/README.html", "_images/regions.png") in pictures
+    assert not [(page.name, name) for page, name in pictures if not (page.parent / name).is_file()]
     configs = (tmp_path / "site/docs/methods/hcformer.html").read_text()
     assert "ImageNet-1K: Top 1 Accuracy 73.0" in configs and "hcformer_nano.cifar10" in configs
+
+
+def _pictures(page):
+    """The files that a page of the site shows as pictures."""
+    return re.findall(r'<img[^>]* src="([^":?]+)"', page.read_text(encoding="utf-8"))
