@@ -71,7 +71,7 @@ def test_it_costs_its_own_chain_walk_and_row_of_a_tree(folder, chains, monkeypat
     more = ["--tree", "tree.json", "--tree-images", "classes", "--show", "images/b.png", "images/c.png"]
     assert main([*chains, *more]) == 2
     told = capsys.readouterr().err
-    assert "2 of 5 images are left out" in told and "images/b.png" in told and "classes/disk/b.png" in told
+    assert "2 of 8 images are left out" in told and "images/b.png" in told and "classes/disk/b.png" in told
     assert {"chains.json", "radii.png", "00_c.png"} == {path.name for path in (folder / "out").iterdir()}
     (folder / "images/b.png").unlink()
     (folder / "chains.csv").write_text("id,captions\na,thing => a\nc,thing => c\n")

@@ -174,7 +174,7 @@ def test_options_of_test_reach_the_parts_of_segmentation_and_detection(tmp_path)
     engine._use_tta(config)
     assert config.model.type == "DetTTAModel" and config.model.module.type == "EncoderDecoder"
     assert config.test_dataloader.dataset.dataset.pipeline == ["augmented"]
-    with pytest.raises(HypvisionError, match="config has Other, PascalMetric"):
+    with pytest.raises(HypvisionError, match="which has Other, PascalMetric"):
         engine._write_predictions(segmentation_or_detection("PascalMetric", ""), tmp_path)
 
 

@@ -172,7 +172,7 @@ def test_bad_arguments_are_told():
         average_distortion(square, square, 0.0)
     with pytest.raises(ValueError, match="at least two nodes"):
         average_distortion(torch.zeros(1, 1), torch.zeros(1, 1))
-    with pytest.raises(ValueError, match="one shape"):
+    with pytest.raises(ValueError, match="same shape"):
         neighbour_loss(square, torch.ones(2, 3))
     with pytest.raises(ValueError, match="no 1 in it"):
         neighbour_loss(square, torch.zeros(3, 3))

@@ -102,7 +102,7 @@ def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, 
     [
         (dict(after=41.0), "more than the tolerance"),
         (dict(after=float("nan")), "more than the tolerance"),
-        (dict(metrics=["mIoU"]), "no metric 'mIoU'"),
+        (dict(metrics=["mIoU"]), "measures no 'mIoU'"),
         (dict(about={"description": "x"}), "intended_use"),
         (dict(about={**ABOUT, "colour": "red"}), "unknown key 'colour'"),
         (dict(limit=1000), "is the limit"),

@@ -246,7 +246,7 @@ def measure_tree(
     texts = embed_texts(clip.model, clip.tokenizer, names)
     kept, images = embed_readable(clip, [path for path, _ in paths], failed)
     label_of = dict(paths)
-    return tree_recall(clip.similarity(images, texts).cpu(), [label_of[path] for path in kept], lineage), len(kept)
+    return tree_recall(clip.similarity(images, texts).cpu(), [label_of[path] for path in kept], lineage), len(paths)
 
 
 def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
