@@ -117,7 +117,7 @@ def test_hyperlex_and_a_tree(folder, tmp_path, capsys):
     assert found[0]["d_corr"] == found[1]["d_corr"] and -1 <= found[1]["rho_all"] <= 1
     (tmp_path / "images/bird/broken.png").write_bytes(b"no image")
     assert main([*words, "--out", str(tmp_path / "out")]) == 2
-    assert "1 of 4 images are left out." in capsys.readouterr().err
+    assert "1 of 5 images are left out." in capsys.readouterr().err
 
 
 def test_own_captions(tmp_path, capsys):
