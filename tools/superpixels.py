@@ -54,7 +54,7 @@ def boundary_recall(regions: np.ndarray, classes: np.ndarray, reach: int = REACH
 def undersegmentation(regions: np.ndarray, classes: np.ndarray) -> float:
     """Undersegmentation error of Neubert and Protzel (2012): each region bleeds, over each class that it touches, by
     the smaller of its parts inside and outside; the sum as a share of the pixels."""
-    counts = table_of(regions, classes)
+    counts = overlaps(regions, classes)
     return float(np.minimum(counts, counts.sum(1, keepdims=True) - counts).sum() / counts.sum())
 
 
@@ -65,7 +65,7 @@ def best_overlaps(regions: np.ndarray, objects: list[np.ndarray]) -> list[float]
     return [float((same / (area + mask.sum() - same)).max()) for same, mask in zip(common, objects)]
 
 
-def table_of(regions: np.ndarray, classes: np.ndarray) -> np.ndarray:
+def overlaps(regions: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Pixels by region and class."""
     counts = np.zeros((regions.max() + 1, classes.max() + 1), np.int64)
     np.add.at(counts, (regions.ravel(), classes.ravel()), 1)
@@ -104,22 +104,22 @@ def clustering_network(weights: str) -> Any:
 
 
 def superpixels(network: Any, images: Path, masks: Path, count: int) -> list[dict[str, Any]]:
-    """A row for each stage and method: means over images."""
+    """A row for each stage and method: means over images. Pixels without a class are a class of their own, but do not
+    count in the achievable accuracy."""
     files = images_in(images)
     found: dict[tuple[int, str], list[tuple[float, ...]]] = {}
     for index in progress(spread(len(files), count), min(count, len(files)), "image"):
         image = open_image(files[index])
         classes = read_labels(masks / f"{Path(files[index]).stem}.png").astype(np.int64)
         pixels, size = np.asarray(image), classes.shape
+        known = np.where(np.isin(classes, IGNORED), 255, classes)
         last = {entry.stage: entry.assignment for entry in network.forward_assignments(view(network, image))}
         for stage, assignment in last.items():
             own = np.unique(cluster_map(assignment, 0, size=size), return_inverse=True)[1].reshape(size)
             number = int(own.max()) + 1
             ways = {"clusters": own, "SLIC": slic(pixels, number), "grid": grid(number, *size)}
             for name, regions in ways.items():
-                known = np.where(np.isin(classes, IGNORED), 255, classes)
-                inside = np.where(known == 255, classes.max() + 1, known)
-                row = (int(regions.max()) + 1, boundary_recall(regions, inside), undersegmentation(regions, inside),
+                row = (int(regions.max()) + 1, boundary_recall(regions, known), undersegmentation(regions, known),
                        purity(regions, known))  # fmt: skip
                 found.setdefault((stage, name), []).append(row)
     names = ("regions", "boundary recall", "undersegmentation", "achievable accuracy")
