@@ -38,7 +38,7 @@ def run_clip_chains(args: Namespace) -> None:
     from hypvision.errors import HypvisionError
     from hypvision.files import write_json
     from hypvision.images import leaving_out, open_image, require_all
-    from hypvision.viz.chains import draw_levels
+    from hypvision.viz.radii import draw_levels
 
     if bool(args.tree) != bool(args.tree_images):
         raise HypvisionError(
@@ -159,7 +159,7 @@ def _show(args: Namespace, walks: dict) -> None:
     """Print and draw the walks, those of both models side by side."""
     from hypvision.files import below
     from hypvision.images import open_image
-    from hypvision.viz.chains import draw_walks
+    from hypvision.viz.radii import draw_walks
     from hypvision.viz.sheet import save_figure
 
     for number, image_path in enumerate(args.show):

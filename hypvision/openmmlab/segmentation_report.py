@@ -124,6 +124,6 @@ def _worst_images(results: list[dict], names: list[str]) -> Part:
     colours, more = label_colours(len(names)), len(labels) - _LEGEND
     legend: list[tuple[str, Any]] = [(names[label], colours[label]) for label in labels[:_LEGEND]]
     legend += [(f"and {more} more classes", None)] if more > 0 else []
-    sheet = mistake_sheet(tiles, 2, _CELL, ("image", "truth", "prediction"), legend)
+    sheet = mistake_sheet(tiles, 2, _CELL, "from left to right: image, truth, prediction", legend)
     text = "By the mean IoU of an image over the classes that it has. Pixels without truth are not painted there."
     return Part(title, "mistakes", text, sheet, rows, photo=True, shown=False)

@@ -101,19 +101,12 @@ class PoincareDisk:
 
     def __init__(self, axes: Axes, grid: Sequence[float] = (1, 2, 3, 4)):
         self.axes = axes
-        axes.set_aspect("equal")
-        axes.set_xlim(-1.04, 1.04)
-        axes.set_ylim(-1.04, 1.04)
+        axes.set(aspect="equal", xlim=(-1.04, 1.04), ylim=(-1.04, 1.04))
         axes.axis("off")
-        self.boundary()
+        circles = require("matplotlib.patches", "viz")
+        axes.add_patch(circles.Circle((0, 0), 1.0, fill=False, color="0.3", linewidth=1.2))
         for radius in grid:
             self.circle((0, 0), radius, color="0.9", linewidth=0.7, zorder=0)
-
-    def boundary(self, **options: Any) -> None:
-        """The boundary of the disk."""
-        circles = require("matplotlib.patches", "viz")
-        options = {"fill": False, "color": "0.3", "linewidth": 1.2, **options}
-        self.axes.add_patch(circles.Circle((0, 0), 1.0, **options))
 
     def points(
         self, xy: np.ndarray, colours: Sequence[int] | None = None, labels: Sequence[str] | None = None, **options: Any
@@ -135,11 +128,6 @@ class PoincareDisk:
         collections = require("matplotlib.collections", "viz")
         options = {"colors": "0.4", "linewidths": 0.9, "zorder": 1, **options}
         self.axes.add_collection(collections.LineCollection(geodesic_arc(starts, ends, steps), **options))
-
-    def line(self, start: float, end: float, **options: Any) -> None:
-        """The whole geodesic between two points of the boundary, given by their angles in radians."""
-        p, q = (_BOUNDARY * np.array([np.cos(angle), np.sin(angle)]) for angle in (start, end))
-        self.geodesic(p, q, **options)
 
     def circle(self, centre: ArrayLike, radius: float, **options: Any) -> None:
         """The points at a hyperbolic distance from a centre; a Euclidean circle, with another centre."""
