@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from hypvision.viz.overlay import add_legend
 from hypvision.viz.palette import line_colours
+from hypvision.viz.report import Part
 from hypvision.viz.sheet import contact_sheet, show_names, titled_sheet
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _DPI = 110
 _NUMBERED, _NAMED = 20, 100  # most classes of a matrix that shows counts, and of one that shows names
 _LARGE = 10_000  # a matrix with a count of at least this shows percentages
+_LINES = 10  # largest number of classes with a curve
 _SHORT = 24  # longest class name beside a matrix, in letters
 
 
@@ -143,3 +145,34 @@ def mistake_sheet(
     tiles = [(contact_sheet(m.pictures, len(m.pictures), cell), "\n".join(m.lines)) for m in mistakes]
     sheet = titled_sheet(tiles, heading, columns)
     return add_legend(sheet, legend, size=13) if legend else sheet
+
+
+def curve_part(
+    recall: np.ndarray,
+    overall: Mapping[str, Mapping[str, np.ndarray]],
+    classes: str,
+    curves: Mapping[str, np.ndarray],
+    ap: Mapping[str, float],
+    text: str,
+    table: Sequence[Sequence[Any]],
+) -> Part:
+    """Precision over recall: the panels ``overall``, and in one called ``classes`` the best and worst ten classes, by
+    their ``curves`` ``(R,)`` and average precision ``ap`` in percent."""
+    order = sorted(curves, key=lambda name: -ap[name])
+    chosen = order if len(order) <= _LINES else [*order[: _LINES // 2], *order[-_LINES // 2 :]]
+    panels = {**overall, classes: {f"{name}  ({ap[name]:.1f})": curves[name] for name in chosen}}
+    text += "" if chosen == order else " On the right are the five best and the five worst classes."
+    picture = precision_recall_figure(recall, panels)
+    return Part("Precision and recall", "precision_recall", text, picture, table, shown=False)
+
+
+def worst_part(
+    mistakes: Sequence[Mistake], wrong: bool, right: str, text: str, table: Sequence[Sequence[Any]], **sheet: Any
+) -> Part:
+    """The sheet of the worst images, if some are wrong and have files; ``right`` says that none is wrong, ``sheet``:
+    further arguments of :func:`mistake_sheet`."""
+    if not mistakes:
+        text = "The images have no files, so none is shown." if wrong else right
+        return Part("Worst images", "mistakes", text, table=table, shown=False)
+    picture = mistake_sheet(mistakes, **sheet)
+    return Part("Worst images", "mistakes", text, picture, table, photo=True, shown=False)

@@ -27,13 +27,14 @@ from torch import Tensor, nn
 
 from hypvision.clip.classes import check_classes, load_classes
 from hypvision.clip.models import create_clip
-from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks, region_logits
+from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks
 from hypvision.data.masks import box_of
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.images import read_labels
 from hypvision.openmmlab.datasets.detection import CountedDataset, images_by_id, read_annotations
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
+    ClipScores,
     OpenVocabMaps,
     Vocabulary,
     groups_of,
@@ -108,7 +109,7 @@ def merge_segments(
 
 
 @MODELS.register_module()
-class HyperCLIPPanoptic(Vocabulary, BaseDetector):
+class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
     """MaskFormer's masks on the blocks of CLIP; each is compared with the texts twice.
 
     With the trained head's probability p of a class given that there is one, and CLIP's w of the embeddings under the
@@ -153,10 +154,7 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         head.update(train_cfg=train_cfg, test_cfg=test_cfg)
         self.panoptic_head = MODELS.build(head)
         self.test_cfg = {**dict(score_thr=0.5, overlap_thr=0.8), **(test_cfg or {})}
-        self.alpha, self.beta, self.clip_temperature = alpha, beta, clip_temperature
-        self.region_weight = region_weight
-        # raises an error if alpha or beta is invalid
-        fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)
+        self.set_weights(clip_temperature, alpha, beta, region_weight)
 
     def set_test_classes(
         self, classes: str | Path | Sequence[str], things: str | Path | Sequence[str] | None = None
@@ -177,10 +175,6 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         super().set_test_classes(names)
         self.thing_classes = found
 
-    def extract_feat(self, batch_inputs: Tensor) -> OpenVocabMaps:
-        """The pyramid, dense embeddings and texts of a normalised batch (B, 3, H, W)."""
-        return self.open_maps(batch_inputs)
-
     def loss(self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample]) -> dict[str, Tensor]:
         """The head's losses for the segments in ``gt_instances`` (things and stuff alike), and CLIP's."""
         x = self.extract_feat(batch_inputs)
@@ -192,15 +186,12 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
                 masks = truth.masks.to_tensor(dtype=torch.float32, device=batch_inputs.device)
                 logits.append(self.clip_logits(x, number, masks))
                 labels.append(truth.labels)
-            every = torch.cat(labels)
-            loss = F.cross_entropy(torch.cat(logits), every, reduction="sum") / max(len(every), 1)
-            losses["loss_region"] = self.region_weight * loss
+            losses["loss_region"] = self.region_loss(torch.cat(logits), torch.cat(labels))
         return losses
 
     def clip_logits(self, x: OpenVocabMaps, number: int, masks: Tensor) -> Tensor:
         """CLIP's logits (Q, T) of masks (Q, H, W) from 0 to 1 of one image of the batch."""
-        temperature = x.temperature if self.clip_temperature is None else self.clip_temperature
-        return region_logits(pool_masks(x.dense[number : number + 1], masks[None])[0], x.text, temperature)
+        return self.text_logits(x, pool_masks(x.dense[number : number + 1], masks[None])[0])
 
     def fused_scores(self, trained: Tensor, clip: Tensor, seen: Tensor) -> Tensor:
         """Probabilities (Q, T + 1) of the trained head and (Q, T) of CLIP -> (Q, T + 1)."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, Registry
@@ -18,6 +19,7 @@ from hypvision.clip.classes import load_classes
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.radius import radius_statistics, text_radii
+from hypvision.clip.regions import fuse_scores, region_logits
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
 from hypvision.engine.hooks import network_of
 from hypvision.errors import HypvisionError, require_finite
@@ -152,7 +154,7 @@ class Vocabulary(OpenVocabularyCLIP):
             self.backbone = registry.build(backbone)
         self.neck = None if neck is None else registry.build(neck)
 
-    def open_maps(self, images: Tensor) -> OpenVocabMaps:
+    def extract_feat(self, images: Tensor) -> Any:
         """The inputs of the heads for normalised images (B, 3, H, W), with the classes of training or of testing."""
         dense, hooked, _ = encode_dense(self.clip, images, self.hooks, self.checkpointing)
         found = tuple(hooked) if self.backbone is None else self.backbone(images)
@@ -163,6 +165,29 @@ class Vocabulary(OpenVocabularyCLIP):
         maps.temperature = self.clip.get_parameter("logit_scale").detach().exp()
         maps.trains_clip = self.training and self.trains_clip
         return maps
+
+
+class ClipScores:
+    """Mix-in of models that compare regions with the texts twice, by a trained head and by CLIP's own embeddings."""
+
+    def set_weights(self, clip_temperature: float | None, alpha: float, beta: float, region_weight: float) -> None:
+        """Set the factor of CLIP's cosines (None: that of its training), the weights of CLIP for base and for novel
+        classes, and that of the loss; called once by the constructors.
+
+        Raises:
+            HypvisionError: ``alpha`` or ``beta`` is not a weight.
+        """
+        fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)
+        self.clip_temperature, self.alpha, self.beta = clip_temperature, alpha, beta
+        self.region_weight = region_weight
+
+    def text_logits(self, x: OpenVocabMaps, regions: Tensor) -> Tensor:
+        """CLIP's logits (K, T) of embeddings of regions (K, E)."""
+        return region_logits(regions, x.text, x.temperature if self.clip_temperature is None else self.clip_temperature)
+
+    def region_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy of CLIP's logits (K, T) of the regions with an object, of the classes ``labels`` (K,)."""
+        return self.region_weight * F.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)
 
 
 def _image(meta: Any) -> str:
