@@ -59,10 +59,6 @@ def read_chains(path: str | Path) -> list[Chain]:
     """The chains of a file, all equally long.
 
     Texts are cut at ``=>`` and stripped; spaces within them stay.
-
-    Raises:
-        HypvisionError: the file is missing or not a csv of one of the schemas above, chains have different lengths or
-            fewer than two texts, or a text is empty; the message gives the line.
     """
     found: list[Chain] = []
     for line, row in read_table(_Row, path, advice=f"Expected: {_SCHEMAS}.", strict=True):

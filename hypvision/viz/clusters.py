@@ -405,9 +405,6 @@ def prepare_image(
 
     Returns:
         The resized image, and the normalised tensor ``(1, C, H, W)``.
-
-    Raises:
-        HypvisionError: size is not a positive multiple of 32, or the image is more than 8 times longer than wide.
     """
     if size < STRIDE or size % STRIDE:
         raise HypvisionError(f"size must be a multiple of {STRIDE}, at least {STRIDE}; got {size}.")

@@ -49,9 +49,6 @@ def to_disk(x: Tensor, manifold: Manifold, centre: str | Tensor = "mean", scale:
 
     Returns:
         Coordinates ``(N, 2)``.
-
-    Raises:
-        ValueError: ``x`` is not ``(N, d)``, or an unknown ``centre``.
     """
     if x.dim() != 2:
         raise ValueError(f"x must be (N, d), got {tuple(x.shape)}.")

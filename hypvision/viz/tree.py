@@ -39,10 +39,6 @@ def average_linkage(distances: np.ndarray) -> np.ndarray:
     Returns:
         ``(N - 1, 4)``, as SciPy's: the two clusters that a step joins (clusters made in step ``i`` have the number
         ``N + i``), their distance, and the number of leaves; sorted by distance.
-
-    Raises:
-        HypvisionError: SciPy is not installed.
-        ValueError: the matrix is not square, symmetric and finite, or has a single row.
     """
     d = np.array(distances, dtype=float)
     square = d.ndim == 2 and d.shape[0] == d.shape[1] > 1
@@ -99,10 +95,6 @@ def draw_tree(
         leaf_images: a small image for each leaf.
         title: above the tree.
         axes: where to draw; a new figure without.
-
-    Raises:
-        HypvisionError: matplotlib or SciPy is not installed.
-        ValueError: the numbers of leaves and labels differ.
     """
     count = len(linkage) + 1
     if len(labels) != count:

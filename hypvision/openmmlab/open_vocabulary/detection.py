@@ -157,11 +157,7 @@ class OpenVocabRoIHead(ClipScores, StandardRoIHead):
         rcnn_test_cfg: ConfigDict,
         rescale: bool = False,
     ) -> list[InstanceData]:
-        """Boxes with fused scores; CLIP looks at the refined boxes.
-
-        Raises:
-            HypvisionError: features are not finite; the message names the image.
-        """
+        """Boxes with fused scores; CLIP looks at the refined boxes."""
         x.check(batch_img_metas)
         proposals = [result.bboxes for result in rpn_results_list]
         counts = [len(boxes) for boxes in proposals]
@@ -197,9 +193,6 @@ class OpenVocabCocoDataset(CheckedCocoDataset):
             :func:`hypvision.clip.classes.load_classes` takes.
         ignore_classes: names that leave the list; their objects have no label, as in open-vocabulary training.
         kwargs: of mmdet's ``CocoDataset``.
-
-    Raises:
-        HypvisionError: the list is empty, has a name twice, or has a name that the file (or the list) lacks.
     """
 
     def __init__(

@@ -164,9 +164,6 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
         Args:
             classes: what is looked for, known in training or not.
             things: those of which every object is a segment of its own; None: all.
-
-        Raises:
-            HypvisionError: the list is empty, has a name twice, or lacks one of the things.
         """
         names = load_classes(classes)
         found = names if things is None else load_classes(things) if things else ()
@@ -204,11 +201,7 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
     def predict(
         self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample], rescale: bool = True
     ) -> list[DetDataSample]:
-        """``pred_panoptic_seg.sem_seg`` (1, H, W): of :func:`merge_segments`; ``rescale`` to the original size.
-
-        Raises:
-            HypvisionError: features, logits or masks are not finite; the message names the image.
-        """
+        """``pred_panoptic_seg.sem_seg`` (1, H, W): of :func:`merge_segments`; ``rescale`` to the original size."""
         x = self.extract_feat(batch_inputs)
         logits, masks = self.panoptic_head.predict(x, batch_data_samples)
         x.check(batch_data_samples, logits, masks)
@@ -252,10 +245,6 @@ class OpenVocabPanopticDataset(CountedDataset):
             :func:`hypvision.clip.classes.load_classes` takes. None: the names of the file.
         ignore_classes: words that leave the list; pixels of their segments have no label.
         kwargs: of mmdet's ``BaseDetDataset``.
-
-    Raises:
-        HypvisionError: the list of classes is wrong, or the file is damaged or refers to categories or images that it
-            does not list.
     """
 
     OBJECTS = "segments"
@@ -336,9 +325,6 @@ class LoadPanopticSegments:
 
     Adds ``gt_masks``, ``gt_bboxes``, ``gt_bboxes_labels`` and ``gt_ignore_flags`` of all segments but crowds, and
     ``panoptic_ids``, int64 (H, W), the segments' numbers at the original size, 0 where there is no label.
-
-    Raises:
-        HypvisionError: the map is missing, unreadable, or of another size than the file says.
     """
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:

@@ -85,22 +85,13 @@ class Vocabulary(OpenVocabularyCLIP):
     def set_test_classes(
         self, classes: str | Path | Sequence[str], things: str | Path | Sequence[str] | None = None
     ) -> None:
-        """Use these classes from now on, whether known in training or not, instead of those of the data.
-
-        Raises:
-            HypvisionError: the list is empty or has a name twice, or ``things`` are given, which only panoptic models
-                take.
-        """
+        """Use these classes from now on, whether known in training or not, instead of those of the data."""
         if things is not None:
             raise HypvisionError(f"A {type(self).__name__} counts nothing: leave out --things.")
         self.test_classes, self.fixed["test"] = load_classes(classes), True
 
     def seen(self, names: Sequence[str]) -> Tensor:
-        """Which of the names (T,) training knew: bool.
-
-        Raises:
-            HypvisionError: the classes of the training are not known.
-        """
+        """Which of the names (T,) training knew: bool."""
         if not self.train_classes:
             raise HypvisionError(
                 "The model does not know which classes it was trained on, so it cannot tell base from novel ones. Set "
@@ -173,9 +164,6 @@ class ClipScores:
     def set_weights(self, clip_temperature: float | None, alpha: float, beta: float, region_weight: float) -> None:
         """Set the factor of CLIP's cosines (None: that of its training), the weights of CLIP for base and for novel
         classes, and that of the loss; called once by the constructors.
-
-        Raises:
-            HypvisionError: ``alpha`` or ``beta`` is not a weight.
         """
         fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)
         self.clip_temperature, self.alpha, self.beta = clip_temperature, alpha, beta
@@ -196,11 +184,7 @@ def _image(meta: Any) -> str:
 
 
 def preprocessing(clip: CLIPBundle, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Config of mmdet's ``DetDataPreprocessor`` with CLIP's normalisation, padding to whole patches, and ``options``.
-
-    Raises:
-        HypvisionError: ``pad_size_divisor`` is not a multiple of the patch size.
-    """
+    """Config of mmdet's ``DetDataPreprocessor`` with CLIP's normalisation, padding to whole patches, and ``options``."""
     patch = patch_size(clip.model)[0]
     found: dict[str, Any] = dict(
         type="DetDataPreprocessor", mean=clip.mean, std=clip.std, bgr_to_rgb=True, pad_size_divisor=patch
@@ -216,11 +200,7 @@ def preprocessing(clip: CLIPBundle, options: Mapping[str, Any] | None) -> dict[s
 
 @HOOKS.register_module()
 class DatasetClassesHook(Hook):
-    """Gives a model the class names of its data sets, unless the config gives them to the model.
-
-    Raises:
-        HypvisionError: the config gives another number of names than the data have classes.
-    """
+    """Gives a model the class names of its data sets, unless the config gives them to the model."""
 
     def before_train(self, runner: Runner) -> None:
         self._set(runner, "train", runner.train_dataloader)
@@ -307,11 +287,7 @@ def groups_of(classes: Sequence[str], groups: Mapping[str, str | Path | Sequence
 
 
 def held_out(classes: str | Path | Sequence[str], ignore: str | Path | Sequence[str]) -> tuple[str, ...]:
-    """Remove names from a class list.
-
-    Raises:
-        HypvisionError: a name to leave out is not in the list, or nothing is left.
-    """
+    """Remove names from a class list."""
     names = load_classes(classes)
     out = load_classes(ignore) if ignore else ()
     if unknown := [name for name in out if name not in names]:
