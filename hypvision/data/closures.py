@@ -26,15 +26,10 @@ _FORMS = (
 
 
 class Closure(NamedTuple):
-    """Names and their ancestors.
+    """Names and their ancestors."""
 
-    Attributes:
-        names: ``(N,)``, in alphabetical order.
-        pairs: int64 ``(P, 2)``, rows of ``names``: a name and one of its ancestors, each pair once, in order.
-    """
-
-    names: list[str]
-    pairs: np.ndarray
+    names: list[str]  # (N,), in alphabetical order
+    pairs: np.ndarray  # int64 (P, 2), rows of ``names``: a name and one of its ancestors, each pair once, in order
 
     def ancestors(self) -> list[set[int]]:
         """The ancestors of each name."""

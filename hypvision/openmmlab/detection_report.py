@@ -29,17 +29,11 @@ _COLOURS = dict(found=(46, 140, 60), missed=(240, 160, 20), false=(205, 40, 40))
 
 
 class Matches(NamedTuple):
-    """The matches between true and predicted boxes of an image.
+    """The matches between true and predicted boxes of an image, by their numbers."""
 
-    Attributes:
-        pairs: numbers of a true box and the predicted one on it.
-        missed: numbers of true boxes.
-        false: numbers of predicted boxes, on nothing or on an object that has a better one.
-    """
-
-    pairs: list[tuple[int, int]]
-    missed: list[int]
-    false: list[int]
+    pairs: list[tuple[int, int]]  # a true box and the predicted one on it
+    missed: list[int]  # true boxes
+    false: list[int]  # predicted boxes, on nothing or on an object that has a better one
 
 
 @METRICS.register_module()

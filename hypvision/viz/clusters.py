@@ -116,18 +116,14 @@ def enlarge(labels: np.ndarray, size: Sequence[int] | None) -> np.ndarray:
     return labels[rows[:, None], columns]
 
 
-def kmeans(
-    points: Tensor, k: int, weights: Tensor | None = None, seed: int = 0, restarts: int = 4, iterations: int = 100
-) -> Tensor:
-    """Weighted k-means with k-means++ starts; the same result at every call.
+def kmeans(points: Tensor, k: int, weights: Tensor | None = None, seed: int = 0) -> Tensor:
+    """Weighted k-means with k-means++ starts, the best of four; the same result at every call.
 
     Args:
         points: ``(n, d)``.
         k: clusters wanted.
         weights: ``(n,)``, > 0; None: all 1.
         seed: of the random starts.
-        restarts: starts, of which the one with the smallest sum of squares is kept.
-        iterations: at most so many steps a start.
 
     Returns:
         Labels ``(n,)``: 0, 1, ...; exactly k of them, or as many as there are distinct points if these are fewer.
@@ -145,10 +141,10 @@ def kmeans(
         return inverse
     generator = torch.Generator().manual_seed(seed)
     best_cost, best = float("inf"), inverse
-    for _ in range(restarts):
+    for _ in range(4):
         centers = _spread_start(points, mass, k, generator)
         previous = None
-        for _ in range(iterations):
+        for _ in range(100):
             nearest, labels = _squared_distances(points, centers).min(1)
             for empty in sorted(set(range(k)) - set(labels.tolist())):
                 # To refill an empty cluster, take the point with the largest error whose cluster has other points.

@@ -181,27 +181,25 @@ def draw_hierarchy(
     manifold: Manifold,
     names: Sequence[str],
     edges: np.ndarray,
-    branches: int = 8,
-    labels: int = 40,
     title: str = "",
 ) -> Figure:
     """A hierarchy in the disk: names as points, parents as geodesics, the largest branches in colours of their own.
+
+    At most 40 names are written, those with the most descendants first, and none over another.
 
     Args:
         x: points ``(N, ...)`` of ``manifold``.
         manifold: that of the points.
         names: ``N`` names; WordNet's endings, such as ``.n.01``, are not shown.
         edges: a name and a parent of it, ``(E, 2)`` rows of ``x``, without circles.
-        branches: at least so many branches are coloured, where there are as many.
-        labels: at most this many names are written, those with the most descendants first, and none over another.
         title: above the disk.
     """
-    xy, shades, sizes, order = places_of_hierarchy(x, manifold, len(names), edges, branches)
+    xy, shades, sizes, order = places_of_hierarchy(x, manifold, len(names), edges)
     figure, disk = poincare_disk(9.0, grid=())
     disk.geodesics(xy[edges[:, 1]], xy[edges[:, 0]], colors=shades[edges[:, 0]], linewidths=0.4, alpha=0.6)
     disk.points(xy, c=shades, s=4 + 3 * np.sqrt(sizes), zorder=2)
     disk.axes.set_title(title)
-    _write_apart(figure, disk.axes, xy, list(map(plain_name, names)), order, labels, shades)
+    _write_apart(figure, disk.axes, xy, list(map(plain_name, names)), order, shades)
     return figure
 
 
@@ -215,15 +213,13 @@ class HierarchyPlaces(NamedTuple):
     order: list[int]
 
 
-def places_of_hierarchy(
-    x: Tensor, manifold: Manifold, count: int, edges: np.ndarray, branches: int = 8
-) -> HierarchyPlaces:
+def places_of_hierarchy(x: Tensor, manifold: Manifold, count: int, edges: np.ndarray) -> HierarchyPlaces:
     """The places of ``count`` names, the top of most of them in the middle; arguments as of :func:`draw_hierarchy`."""
     below = _names_below(count, edges)
     sizes = np.array([len(found) for found in below])
     roots = np.setdiff1d(np.arange(count), edges[:, 0])
     top = roots[sizes[roots].argmax()]
-    colours, chosen = np.full(count, -1), _branches(top, below, edges, branches)
+    colours, chosen = np.full(count, -1), _branches(top, below, edges)
     for number, branch in enumerate(sorted(chosen, key=lambda name: -sizes[name])):
         colours[[branch, *below[branch]]] = number
     shades = np.concatenate([label_colours(len(chosen)) / 255, [[0.6, 0.6, 0.6]]])[colours]
@@ -246,11 +242,11 @@ def _names_below(count: int, edges: np.ndarray) -> list[set[int]]:
     return below
 
 
-def _branches(top: int, below: Sequence[set[int]], edges: np.ndarray, count: int) -> set[int]:
+def _branches(top: int, below: Sequence[set[int]], edges: np.ndarray) -> set[int]:
     """Names under ``top`` that together have nearly all others below them: the largest is divided into its children
-    until there are as many as asked for."""
+    until there are eight."""
     found = {int(top)}
-    while len(found) < count:
+    while len(found) < 8:
         largest = max(found, key=lambda name: len(below[name]))
         children = {int(name) for name in edges[edges[:, 1] == largest, 0] if len(below[name]) > len(below[top]) / 100}
         if not children:
@@ -261,13 +257,7 @@ def _branches(top: int, below: Sequence[set[int]], edges: np.ndarray, count: int
 
 
 def _write_apart(
-    figure: Figure,
-    axes: Axes,
-    xy: np.ndarray,
-    names: Sequence[str],
-    order: Sequence[int],
-    count: int,
-    shades: np.ndarray,
+    figure: Figure, axes: Axes, xy: np.ndarray, names: Sequence[str], order: Sequence[int], shades: np.ndarray
 ) -> None:
     """Write names above or below their points in that order, leaving out those that would lie on another one."""
     backend, effects = require("matplotlib.backends.backend_agg", "viz"), require("matplotlib.patheffects", "viz")
@@ -276,7 +266,7 @@ def _write_apart(
     figure.draw_without_rendering()
     taken: list[Any] = []
     for row in order:
-        if len(taken) == count:
+        if len(taken) == 40:
             break
         for shift, side in ((5, "baseline"), (-5, "top")):  # above the point, else below it
             text = axes.annotate(

@@ -25,12 +25,7 @@ _SHORT = 24  # longest class name beside a matrix, in letters
 
 
 class Mistake(NamedTuple):
-    """A tile of a sheet.
-
-    Attributes:
-        pictures: side by side.
-        lines: of text below.
-    """
+    """A tile of a sheet: pictures side by side, and lines of text below."""
 
     pictures: Sequence[Image.Image]
     lines: Sequence[str]

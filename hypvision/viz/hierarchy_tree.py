@@ -94,17 +94,11 @@ def _grid(count: int, height: int, width: int) -> tuple[int, int]:
 
 
 class Containment(NamedTuple):
-    """The result of :func:`containment`; each number lies between 0 and 1.
+    """The result of :func:`containment`; each number lies between 0 and 1."""
 
-    Attributes:
-        score: mean share of a child's map inside the region of its parent.
-        chance: mean share of a child's map inside the regions of the other nodes of the parent's level.
-        wins: share of the children for which the parent has more than these others on average.
-    """
-
-    score: float
-    chance: float
-    wins: float
+    score: float  # mean share of a child's map inside the region of its parent
+    chance: float  # mean share of a child's map inside the regions of the other nodes of the parent's level
+    wins: float  # share of the children for which the parent has more than these others on average
 
 
 def containment(maps: Sequence[Tensor], mass: float = 0.5) -> Containment:
@@ -244,15 +238,15 @@ def _columns(won: Sequence[Tensor]) -> list[dict[int, float]]:
     return places
 
 
-def draw_levels(image: Image.Image, maps: Sequence[Tensor], alpha: float = 0.6, side: int = 224) -> Image.Image:
+def draw_levels(image: Image.Image, maps: Sequence[Tensor]) -> Image.Image:
     """The image that the model saw and, for each level from the finest, its patches in the colours of the nodes that
-    win them: maps of one image, ``(n_l, h, w)`` for each level. ``side`` is the width of each image in pixels."""
-    height = round(side * image.height / image.width)
+    win them: maps of one image, ``(n_l, h, w)`` for each level."""
+    side, height = 224, round(224 * image.height / image.width)
     small = to_rgb(image).resize((side, height), Image.Resampling.BICUBIC)
     tiles = [(small, "image")]
     for number, (level, colours) in enumerate(zip(maps, node_colours([len(m) for m in maps]))):
         labels = level.argmax(0).numpy()
-        painted = paint(small, enlarge(labels, (height, side)), np.array(colours), alpha)
+        painted = paint(small, enlarge(labels, (height, side)), np.array(colours), 0.6)
         tiles.append((painted, f"level {number}: {len(np.unique(labels))} of {len(level)} nodes"))
     return titled_sheet(tiles, columns=len(tiles))
 

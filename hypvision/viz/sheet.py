@@ -85,11 +85,10 @@ def wrapped(text: str, width: int, size: int, most: int = 2) -> list[str]:
     return found
 
 
-def text_tile(text: str, cell: int = 160) -> Image.Image:
+def text_tile(text: str) -> Image.Image:
     """A square with a text, in the place of an image."""
-    tile = Image.new("RGB", (cell, cell), "white")
-    lines = wrap(text, cell // 7)[: cell // 14] or [" "]
-    ImageDraw.Draw(tile).multiline_text((cell / 2, cell / 2), "\n".join(lines), "black", anchor="mm", align="center")
+    tile, lines = Image.new("RGB", (160, 160), "white"), wrap(text, 22)[:11] or [" "]
+    ImageDraw.Draw(tile).multiline_text((80, 80), "\n".join(lines), "black", anchor="mm", align="center")
     return tile
 
 

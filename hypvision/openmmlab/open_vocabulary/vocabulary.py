@@ -26,23 +26,14 @@ from hypvision.errors import HypvisionError, require_finite
 
 
 class OpenVocabMaps(tuple):
-    """The maps of a pyramid, and the other inputs of the heads.
+    """The maps of a pyramid, and the other inputs of the heads."""
 
-    Attributes:
-        dense: dense CLIP embeddings (B, E, h, w).
-        text: embeddings of the classes (T, P, E).
-        seen: bool (T,): which classes training knew.
-        scale: patches of ``dense`` for a pixel.
-        temperature: factor of the cosines that CLIP was trained with.
-        trains_clip: whether any parameter of CLIP is trained.
-    """
-
-    dense: Tensor
-    text: Tensor
-    seen: Tensor
-    scale: float
-    temperature: Tensor
-    trains_clip: bool
+    dense: Tensor  # dense CLIP embeddings (B, E, h, w)
+    text: Tensor  # embeddings of the classes (T, P, E)
+    seen: Tensor  # bool (T,): which classes training knew
+    scale: float  # patches of ``dense`` for a pixel
+    temperature: Tensor  # factor of the cosines that CLIP was trained with
+    trains_clip: bool  # whether any parameter of CLIP is trained
 
     def check(self, metas: Sequence[Any], *more: Tensor) -> None:
         """Check the maps and other features of the images ``metas`` before detection, because later filters drop NaN
@@ -184,7 +175,7 @@ def _image(meta: Any) -> str:
 
 
 def preprocessing(clip: CLIPBundle, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Config of mmdet's ``DetDataPreprocessor`` with CLIP's normalisation, padding to whole patches, and ``options``."""
+    """Config of mmdet's ``DetDataPreprocessor`` with CLIP's normalisation, padding to whole patches, and options."""
     patch = patch_size(clip.model)[0]
     found: dict[str, Any] = dict(
         type="DetDataPreprocessor", mean=clip.mean, std=clip.std, bgr_to_rgb=True, pad_size_divisor=patch
