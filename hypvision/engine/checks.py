@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hypvision.data.image_folder import check_root
 from hypvision.errors import HypvisionError, did_you_mean, explain_machine
 from hypvision.shipped import shipped_configs
 
@@ -83,8 +84,6 @@ def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test"))
         config: the whole configuration.
         phases: the data loaders that will be used.
     """
-    from hypvision.data.image_folder import check_root  # loads PyTorch, which other functions here do not need
-
     for phase in phases:
         loader = config.get(f"{phase}_dataloader")
         if isinstance(loader, dict) and loader and not loader.get("dataset"):

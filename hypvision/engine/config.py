@@ -16,16 +16,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from mmengine.config import Config, DictAction
+from mmengine.registry import MODELS
+from mmengine.utils import import_modules_from_strings
 
 from hypvision.engine.checks import close_configs, datasets_of, walk
 from hypvision.engine.extensions import PREPARATIONS, RUN_HOOKS
-from hypvision.errors import HypvisionError, did_you_mean, explain_machine, one_line, require
+from hypvision.engine.precision import has_fast_bfloat16, slowness_of_bfloat16
+from hypvision.errors import HypvisionError, did_you_mean, explain_machine, one_line
 from hypvision.files import check_regular, why_no_file
 from hypvision.shipped import config_folder, find_config
-
-if TYPE_CHECKING:
-    from mmengine.config import Config
 
 _logger = logging.getLogger(__name__)
 
@@ -75,9 +79,6 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
         HypvisionError: there is no such file (the message lists similar names), the config is not valid, or an option
             does not fit.
     """
-    require("mmengine", "mm")
-    from mmengine.config import Config
-
     if isinstance(source, Config):
         config = source.copy()
         _import_modules(config)
@@ -170,8 +171,6 @@ def _find_external(find: Callable[[str, str], tuple[str, str | None]], name: str
 @contextmanager
 def _own_bases() -> Iterator[None]:
     """Context in which mmengine resolves ``_base_`` names with :data:`OWN` and accepts only Python and JSON bases."""
-    from mmengine.config import Config
-
     find = Config._get_cfg_path
 
     def find_own(name: str, filename: str) -> tuple[str, str | None]:
@@ -220,8 +219,6 @@ def files_of(config: Config) -> list[str]:
 
 def _import_modules(config: Config) -> None:
     """Import the modules in ``custom_imports``."""
-    from mmengine.utils import import_modules_from_strings
-
     if imports := config.get("custom_imports"):
         import_modules_from_strings(**imports)
 
@@ -288,8 +285,6 @@ def _move_data(config: Config, old: str, new: str, keep: bool = False) -> None:
 
 def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = False, launcher: str = "none") -> Config:
     """Adapt a config to this machine and add the standard hooks; changes and returns ``config``."""
-    import torch
-
     stem = Path(config.filename).stem if config.filename else "run"
     config.work_dir = str(work_dir or config.get("work_dir") or Path("work_dirs", stem))
     config.launcher = launcher
@@ -346,8 +341,6 @@ def leave_out_pretrained(model: Any, whole: bool = False) -> None:
     A class with ``checkpoint_is_partial = True`` still loads its weights, because its checkpoints lack the frozen ones,
     unless no weights are needed at all (``whole``).
     """
-    from mmengine.registry import MODELS
-
     if isinstance(model, (list, tuple)):
         for part in model:
             leave_out_pretrained(part, whole)
@@ -371,11 +364,6 @@ def leave_out_pretrained(model: Any, whole: bool = False) -> None:
 def _use_amp(config: Config, amp: bool) -> None:
     """Mixed precision for --amp: float16 with loss scaling on GPUs, bfloat16 on CPUs, and float32 with a warning on
     CPUs that are slow in bfloat16. A model class with ``amp_on_cpu = False`` runs in float32 there."""
-    import torch
-    from mmengine.registry import MODELS
-
-    from hypvision.engine.precision import has_fast_bfloat16, slowness_of_bfloat16
-
     wrapper = config.get("optim_wrapper")
     if wrapper is None:
         return
@@ -404,8 +392,6 @@ def _use_amp(config: Config, amp: bool) -> None:
 
 def _join_cpu_processes(config: Config, launcher: str) -> None:
     """Set up the processes of a run without GPUs, because mmengine would select a CUDA device for each."""
-    import torch.distributed as dist
-
     if launcher != "pytorch":
         raise HypvisionError(
             f"--launcher {launcher} needs a GPU for each process. Without GPUs use tools/dist_train.sh."
@@ -432,8 +418,6 @@ def _check_started_by_torchrun() -> None:
 def leave_processes() -> None:
     """Wait for the other processes at the end of a run: gloo aborts processes that still communicate with one that
     exited."""
-    import torch.distributed as dist
-
     if dist.is_available() and dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
@@ -447,9 +431,6 @@ def parse_options(items: list[str]) -> dict[str, Any]:
     Raises:
         HypvisionError: a word without ``=``, or a value that is none of these.
     """
-    require("mmengine", "mm")
-    from mmengine.config import DictAction
-
     wrong = [item for item in items if "=" not in item]
     if wrong:
         raise HypvisionError(f"--cfg-options takes KEY=VALUE, got '{wrong[0]}'.")

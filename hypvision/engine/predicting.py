@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
+from torch import nn
 
 from hypvision.checkpoints.match import load_trained
 from hypvision.engine.checkpoint import load
@@ -13,12 +15,7 @@ from hypvision.engine.checks import readable_errors
 from hypvision.engine.config import leave_out_pretrained, load_config
 from hypvision.engine.extensions import PREDICTORS, PREPARATIONS, import_extensions
 from hypvision.errors import HypvisionError
-
-if TYPE_CHECKING:
-    from mmengine.config import Config
-    from torch import nn
-
-    from hypvision.inference.predictors import Predictor, Request
+from hypvision.inference.predictors import Predictor, Request
 
 
 def predictor_of(request: Request) -> Predictor:

@@ -7,8 +7,9 @@ import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
@@ -19,9 +20,6 @@ from hypvision.engine.checks import as_list
 from hypvision.engine.extensions import REPORTS
 from hypvision.engine.hooks import network_of
 from hypvision.viz.report import Part, write_report
-
-if TYPE_CHECKING:
-    from mmengine.config import Config
 
 _logger = logging.getLogger(__name__)
 

@@ -12,9 +12,12 @@ from contextlib import nullcontext
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mmengine.config import Config
 from mmengine.dist import is_main_process
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
 
 from hypvision.checkpoints.match import check_compatible, engine_names
 from hypvision.checkpoints.sources import is_address
@@ -41,10 +44,6 @@ from hypvision.files import check_output, check_output_folder, protecting, why_n
 from hypvision.images import is_image
 from hypvision.viz.curves import choose, draw_curves, read_runs
 
-if TYPE_CHECKING:
-    from mmengine.config import Config
-    from mmengine.runner import Runner
-
 _logger = logging.getLogger(__name__)
 _RUNS = count()
 # For each loop, mmengine needs either all of these settings or none.
@@ -56,9 +55,6 @@ _LOOPS = (
 
 
 def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool) -> Runner:
-    from mmengine.registry import RUNNERS
-    from mmengine.runner import Runner
-
     for parts in _LOOPS:
         lacking = [name for name in parts if config.get(name) is None]
         if 0 < len(lacking) < len(parts):

@@ -6,12 +6,11 @@ import os
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from mmengine.config import Config
 
 from hypvision.errors import HypvisionError, did_you_mean
-
-if TYPE_CHECKING:
-    from mmengine.config import Config
 
 TRACKERS = {"tensorboard": "TensorboardVisBackend", "wandb": "WandbVisBackend", "mlflow": "MLflowVisBackend"}
 """Package -> the backend that writes to it."""

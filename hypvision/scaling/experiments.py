@@ -75,7 +75,7 @@ EXPERIMENTS = {
 }
 
 
-def experiment(name: str, gpu: bool = False, tiny: bool = False, widths: Sequence[int] | None = None) -> Experiment:
+def experiment(name: str, gpu: bool = False, tiny: bool = False, widths: Sequence[int] = ()) -> Experiment:
     """A figure by its name.
 
     Args:
@@ -117,9 +117,9 @@ def experiment(name: str, gpu: bool = False, tiny: bool = False, widths: Sequenc
 
 def narrowed(
     chosen: Experiment,
-    alphas: Sequence[float] | None = None,
-    decays: Sequence[float] | None = None,
-    densities: Sequence[float] | None = None,
+    alphas: Sequence[float] = (),
+    decays: Sequence[float] = (),
+    densities: Sequence[float] = (),
     replicates: int = 1,
     steps: int | None = None,
     batch: int | None = None,
@@ -131,7 +131,7 @@ def narrowed(
 
     Args:
         chosen: the figure.
-        alphas, decays, densities: only points with these values; each may be off by 0.005.
+        alphas, decays, densities: only points with these values, if any are given; each may be off by 0.005.
         replicates: how many models a point.
         steps, batch: instead of the figure's; the warm-up shrinks with the steps, for large rates it is 5 % of them.
         features: ``n`` instead of the figure's.
@@ -140,7 +140,7 @@ def narrowed(
     """
     points = chosen.points
     for name, wanted in (("alpha", alphas), ("decay", decays), ("density", densities)):
-        if wanted is not None:
+        if wanted:
             there = sorted({getattr(point, name) for point in points})
             for value in wanted:
                 if not any(abs(value - known) <= 0.005 for known in there):
