@@ -125,17 +125,10 @@ def parser_of(name: str) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None, load: Callable[[], None] | None = None) -> int:
-    """Entry point.
+    """Run a command, by default that of the process, and return the exit status (:func:`hypvision.errors.guard`).
 
-    Args:
-        argv: the command and its arguments; default: those of the process.
-        load: called before a command runs that needs PyTorch; see :mod:`hypvision_cli`.
-
-    Returns:
-        The exit status, see :func:`hypvision.errors.guard`.
-
-    Raises:
-        SystemExit: after help; with the status 1 after faults that ``hypvision check`` found.
+    ``load`` is called before a command that needs PyTorch; see :mod:`hypvision_cli`. ``SystemExit`` is raised after
+    help, and with the status 1 after faults that ``hypvision check`` found.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     return guard(_run, argv, load)

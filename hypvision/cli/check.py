@@ -18,11 +18,7 @@ def add_check_arguments(parser: Parser) -> None:
 
 
 def run_check(args: Namespace) -> None:
-    """``check`` from parsed arguments; prints what is used and left out, and the faults.
-
-    Raises:
-        SystemExit: with the status 1, if there are faults.
-    """
+    """``check`` from parsed arguments; prints what is used and left out, and the faults, and then exits with 1."""
     from hypvision.engine.checking import check
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import parse_options

@@ -92,16 +92,11 @@ def run_clip_chains(args: Namespace) -> None:
     from hypvision.viz.chains import draw_levels
 
     if bool(args.tree) != bool(args.tree_images):
-        raise HypvisionError(
-            "--tree (the tree of labels) and --tree-images (the folders of its classes) need each other. Give both or "
-            "none."
-        )
+        raise HypvisionError("--tree and --tree-images need each other. Give both or none.")
     if args.template.count("{}") != 1 or set(args.template.replace("{}", "")) & set("{}"):
         raise HypvisionError(f"--template '{args.template}' must have one {{}}, where the name goes.")
     if args.candidates and not args.show:
-        raise HypvisionError(
-            "--candidates has an effect only with --show IMAGE, which chooses among them. Add --show, or leave it out."
-        )
+        raise HypvisionError("--candidates has an effect only with --show. Add it, or leave --candidates out.")
     chains = read_chains(args.chains)
     texts, images = [chain.texts for chain in chains], [chain.image for chain in chains]
     out, found, in_tree = Path(args.out), {}, 0
@@ -113,9 +108,7 @@ def run_clip_chains(args: Namespace) -> None:
             args.show.append(path)
     if args.embeddings:
         if given := [name for name in ("tuned", "images", "candidates", "hyperlex", "tree") if getattr(args, name)]:
-            raise HypvisionError(
-                f"--{given[0]} needs a CLIP, but --embeddings replaces the model. Leave out one of the two."
-            )
+            raise HypvisionError(f"--{given[0]} needs a CLIP, which --embeddings replaces. Leave out one of the two.")
         embedded, embedded_images, space = read_embeddings(args.embeddings)
         try:
             found["embeddings"] = measure_chains(texts, images, embedded, embedded_images, space, args.steps)
@@ -193,9 +186,7 @@ def _walks_of_embeddings(args: Namespace, measured, texts, images) -> list:
         raise HypvisionError(f"'{args.embeddings}' has no images, so --show has none to draw.")
     rows = {Path(str(image)).stem: row for row, image in enumerate(dict.fromkeys(images))}
     if missing := [path for path in args.show if Path(path).stem not in rows]:
-        raise HypvisionError(
-            f"The image '{missing[0]}' has no chain in '{args.chains}'. Name another image, or add its chain."
-        )
+        raise HypvisionError(f"The image '{missing[0]}' has no chain in '{args.chains}'. Name another, or add one.")
     shown = measured.images[[rows[Path(path).stem] for path in args.show]]
     place: dict[str, int] = {}
     for place_of, text in enumerate(text for chain in texts for text in chain):

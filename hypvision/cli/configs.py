@@ -52,9 +52,7 @@ def run_exec(args: Namespace) -> None:
     try:
         ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:  # ValueError: the bytes are not text
-        raise HypvisionError(
-            f"'{args.script}' is not a Python script: {error}. Give the path of a Python file."
-        ) from error
+        raise HypvisionError(f"'{args.script}' is not a Python file: {error}.") from error
     before = sys.argv, sys.path
     sys.argv, sys.path = [str(path), *args.arguments], [str(path.resolve().parent), *sys.path]
     try:

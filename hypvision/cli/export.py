@@ -61,9 +61,7 @@ def run_export(args: Namespace) -> None:
     config = args.model is not None and not timm.is_model(args.model) and is_config(args.model)
     arguments = parse_arguments(args.model_args)
     if config and arguments:
-        raise HypvisionError(
-            "A config contains the arguments of its model: leave out --model-args, or change the config."
-        )
+        raise HypvisionError("A config contains the arguments of its model: leave out --model-args.")
     with stages() as tell:
         tell(f"Loading {name}")
         options = dict(dynamic_size=not args.fixed_size, part=part, size=args.size, tell=tell, half=args.half)

@@ -65,9 +65,7 @@ def run_scaling(args: Namespace) -> None:
         for name, chosen in figures.items():
             first = next(iter(figures))
             if replace(chosen.settings, shortened="") != replace(figures[first].settings, shortened=""):
-                raise HypvisionError(
-                    f"{first} and {name} are of different grids. Run them one by one, each with its --out."
-                )
+                raise HypvisionError(f"{first} and {name} are of different grids. Run each with its own --out.")
         for name in args.subjects:
             _run_fig8(args) if name == "fig8" else _run_figure(args, name, figures[name])
         return

@@ -115,11 +115,6 @@ def run_cells(
 
     Returns:
         Results, failures and what was skipped. Failures are also printed when they happen, each reason once.
-
-    Raises:
-        HypvisionError: submitit or its cluster is not there, or refuses the options.
-        KeyboardInterrupt: after the processes and jobs of the cells have been ended.
-        ValueError: two cells with one key.
     """
     from tqdm import tqdm
 

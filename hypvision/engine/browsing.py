@@ -53,14 +53,8 @@ class Part(NamedTuple):
 
 
 class _Normalisation(NamedTuple):
-    """``x = (pixel - mean) / std``, channel by channel, of pixels from 0 to ``top``.
-
-    Attributes:
-        mean, std: (C,); None: pixels as they are.
-        top: 1 or 255.
-        who: what applies it.
-        done: whether the images here have passed it; a CLIP is given bytes, or floats up to 255.
-    """
+    """``x = (pixel - mean) / std``, channel by channel, of pixels from 0 to ``top``, which ``who`` applies; without a
+    mean nothing. ``done`` is whether the images here have passed it: a CLIP is given bytes, or floats up to 255."""
 
     mean: Tensor | None = None
     std: Tensor | None = None
@@ -113,10 +107,6 @@ def browse(
         seed: of the choice of samples and of the augmentations.
         out: folder that the pictures will go to; it must not lie in the data.
         failed: gets the messages of images that cannot be read; None: the first one raises.
-
-    Raises:
-        HypvisionError: the config or the data has a mistake, the config has none of these parts, or the data has no
-            pictures.
     """
     config = read_config(config, options, out)
     report = Report([], [], [], 0, [])

@@ -19,11 +19,7 @@ from hypvision.inference.predictors import Predictor, Request
 
 
 def predictor_of(request: Request) -> Predictor:
-    """The predictor of a request whose model is a config.
-
-    Raises:
-        HypvisionError: no checkpoint is given, it does not fit, or no predictor exists for the model.
-    """
+    """The predictor of a request whose model is a config."""
     config = load_config(request.model, dict(request.options))
     import_extensions(config)
     kind, scope = config.model.get("type"), config.get("default_scope")
@@ -41,12 +37,8 @@ def predictor_of(request: Request) -> Predictor:
 
 
 def untrained_model(config: Config, whole: bool = False) -> Any:
-    """The model of a config without the weights that its training started from.
-
-    Args:
-        config: changed by this.
-        whole: leave out, too, the weights that its checkpoints lack since they are frozen.
-    """
+    """The model of a config, which this changes, without the weights that its training started from; with ``whole``
+    also without those that its checkpoints lack since they are frozen."""
     import_extensions(config)
     leave_out_pretrained(config.model, whole)
     scope = config.get("default_scope") or "mmengine"

@@ -52,13 +52,7 @@ class ReportMetric(BaseMetric):
 
 
 def add_report(config: Config, folder: Path, weights: str) -> None:
-    """Change a config so that its test writes a report.
-
-    Args:
-        config: after :func:`hypvision.engine.config.prepare`.
-        folder: of the report.
-        weights: what is tested.
-    """
+    """Change a config, after :func:`hypvision.engine.config.prepare`, so that its test writes a report."""
     evaluators = as_list(config.test_evaluator)
     kinds = (str(evaluator.get("type")).rpartition(".")[2] for evaluator in evaluators)
     found = next(((kind, own) for kind, own in zip(kinds, evaluators) if kind in REPORTS), None)
@@ -70,13 +64,7 @@ def add_report(config: Config, folder: Path, weights: str) -> None:
 
 @HOOKS.register_module()
 class ReportHook(Hook):
-    """Writes the report of a test.
-
-    Args:
-        folder: where to.
-        config: what was tested.
-        weights: those of the test.
-    """
+    """Writes the report of a test, of ``config`` and ``weights``, into a folder."""
 
     priority = "LOWEST"
 
