@@ -1,4 +1,5 @@
-"""The report of a classifier, ``hypvision test --out``: the confusion matrix and the worst mistakes."""
+"""The reports of classifiers, ``hypvision test --out``: the confusion matrix and the worst mistakes; with any number of
+labels per image curves of precision and recall."""
 
 from __future__ import annotations
 
@@ -10,13 +11,15 @@ from mmengine.registry import METRICS
 
 from hypvision.engine.extensions import REPORTS
 from hypvision.engine.reports import ReportMetric
-from hypvision.files import read_json
+from hypvision.tasks.classification_metrics import average_precision, found_at_thresholds, read_ancestors
 from hypvision.tasks.metric_learning_metrics import lca_heights
-from hypvision.viz.evaluation import Mistake, bars_figure, confusion_figure, mistake_sheet
+from hypvision.viz.evaluation import Mistake, bars_figure, confusion_figure, mistake_sheet, precision_recall_figure
 from hypvision.viz.report import Part
 
 _WORST = 24  # largest number of mistakes on the sheet
 _PAIRS = 20  # largest number of pairs of confused classes
+_RECALL = np.linspace(0, 1, 101)
+_LINES = 10  # largest number of classes with a curve
 
 
 @METRICS.register_module()
@@ -30,7 +33,7 @@ class ClassificationReport(ReportMetric):
 
     def __init__(self, ancestors: Mapping[str, Sequence[str]] | str | None = None, **kwargs: Any):
         super().__init__(**kwargs)
-        self.ancestors = read_json(ancestors) if isinstance(ancestors, str) else ancestors
+        self.ancestors = None if ancestors is None else read_ancestors(ancestors, "ClassificationReport")
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
         """Keep ``(index, true class, predicted class, its score, score of the true class)`` of each image."""
@@ -157,6 +160,79 @@ def distance_part(counts: np.ndarray, distances: np.ndarray) -> Part:
     return Part("Distance of the mistakes in the tree", "distances", text, picture, [head, *rows])
 
 
+# Any number of labels per image
+
+
+def precision_curve(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Precision (101,) at recalls from 0 to 1: the best that a threshold with at least this recall has, by scores (N,)
+    and their truth, bool (N,), of which one is true."""
+    found, taken = found_at_thresholds(scores, truth)
+    best = np.maximum.accumulate((found / taken)[::-1])[::-1]
+    curve: np.ndarray = best[np.searchsorted(found, _RECALL * truth.sum() - 1e-9)]
+    return curve
+
+
+@METRICS.register_module()
+class MultiLabelReport(ReportMetric):
+    """Collects the labels and the scores of each image.
+
+    Args:
+        threshold: labels with a score of at least this are predicted.
+    """
+
+    def __init__(self, threshold: float = 0.5, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.threshold = threshold
+
+    def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
+        """Keep ``(labels, scores)`` of each image."""
+        for sample in data_samples:
+            if isinstance(sample["label"], list) and sample["scores"].isfinite().all():
+                self.results.append((sample["label"], sample["scores"].tolist()))
+
+    def report(self, results: list[tuple]) -> list[Part]:
+        if not results:
+            return [Part("Predictions", text="No image has labels and scores that are finite.")]
+        truth, scores = np.array([row[0] for row in results]) > 0, np.array([row[1] for row in results])
+        names = self.names or [str(label) for label in range(truth.shape[1])]
+        text = f"A label counts as found from a score of {self.threshold:g} on."
+        table = Part("Classes", "classes", text, table=label_table(scores, truth, names, self.threshold))
+        return [*curve_parts(scores, truth, names), table]
+
+
+def curve_parts(scores: np.ndarray, truth: np.ndarray, names: Sequence[str]) -> list[Part]:
+    """Curves of precision and recall by scores (N, C) and their truth, bool (N, C): their mean, and those of the best
+    and the worst classes."""
+    labelled, title = np.flatnonzero(truth.any(0)).tolist(), "Precision and recall"
+    if not labelled:
+        return [Part(title, text="No image of the test data has a label.")]
+    curves = {c: precision_curve(scores[:, c], truth[:, c]) for c in labelled}
+    ap = {c: 100 * average_precision(scores[:, c], truth[:, c]) for c in labelled}
+    by_ap = sorted(labelled, key=lambda c: -ap[c])
+    chosen = by_ap if len(by_ap) <= _LINES else [*by_ap[: _LINES // 2], *by_ap[-_LINES // 2 :]]
+    mean = np.mean(list(curves.values()), 0)
+    panels = {
+        "mean of the classes": {f"mAP {np.mean(list(ap.values())):.1f}": mean},
+        "classes": {f"{names[c]}  ({ap[c]:.1f})": curves[c] for c in chosen},
+    }
+    some = "" if len(chosen) == len(by_ap) else " On the right are the five best and the five worst classes."
+    lines = {"(mean)": mean, **{names[c]: curves[c] for c in labelled}}
+    rows = [(name, float(r), float(p)) for name, curve in lines.items() for r, p in zip(_RECALL, curve)]
+    text = f"The best precision at each recall; in brackets the average precision of the class, in percent.{some}"
+    picture = precision_recall_figure(_RECALL, panels)
+    return [Part(title, "precision_recall", text, picture, [("class", "recall", "precision"), *rows], shown=False)]
+
+
+def label_table(scores: np.ndarray, truth: np.ndarray, names: Sequence[str], threshold: float) -> list[tuple]:
+    """AP, recall, precision and F1 of each class in percent, the worst AP first; NaN without anything to count."""
+    given = scores >= threshold
+    true, *rates = class_rates((truth & given).sum(0), truth.sum(0), given.sum(0))
+    ap = [100 * average_precision(scores[:, c], truth[:, c]) for c in range(len(names))]
+    order = sorted(zip(names, true, ap, *rates), key=lambda row: (row[2] != row[2], row[2]))
+    return [("class", "images", "AP", "recall", "precision", "F1"), *order]
+
+
+REPORTS["MultiLabelAP"] = lambda metric: dict(type="MultiLabelReport", threshold=metric.get("threshold", 0.5))
 REPORTS["TopKAccuracy"] = lambda metric: dict(
     type="ClassificationReport",
     ancestors=next(filter(None, (other.get("ancestors") for other in metric["evaluators"])), None),
