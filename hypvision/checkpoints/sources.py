@@ -22,10 +22,11 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest.mock import patch
 from urllib.parse import unquote, urldefrag, urlsplit
 
 import torch
@@ -83,17 +84,11 @@ def offline() -> bool:
     return any(word in ("1", "true", "yes", "on") for word in words)
 
 
-@contextmanager
-def hub_switch() -> Iterator[None]:
+def hub_switch() -> AbstractContextManager[Any]:
     """Inside the block, the hub's own client, which other libraries use, obeys ``HYPVISION_OFFLINE`` too."""
     from huggingface_hub import constants
 
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = before or offline()
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
+    return patch.object(constants, "HF_HUB_OFFLINE", constants.HF_HUB_OFFLINE or offline())
 
 
 def mirrors() -> list[str]:
@@ -372,8 +367,8 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
         return path
     except Exception as error:  # the hub's client raises its own errors and those of its HTTP library
         raise HypvisionError(
-            f"'{repository}' cannot be fetched from the hub: {one_line(error)}. Check the name and the network, or "
-            "download it elsewhere and give its path."
+            f"'{repository}' cannot be fetched from the hub: {one_line(error)}. Check the name, the network and the "
+            "hub's cache (HF_HOME), or download it elsewhere and give its path."
         ) from error
 
 

@@ -265,17 +265,6 @@ def as_nobody(work):
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can become another user")
-def test_the_cache_of_another_user(record, server, public_home, monkeypatch):
-    """A folder that may not be searched."""
-    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/good")
-    home = public_home
-    (home / "weights").mkdir(parents=True)
-    home.chmod(0o700)
-    said = as_nobody(lambda: resolve(record))
-    assert "HypvisionError" in said and "HYPVISION_HOME" in said and f"hypvision zoo get {record.name}" in said
-
-
-@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can become another user")
 def test_a_cache_that_users_share(record, server, micro, public_home, monkeypatch):
     """The lock that one user made must not shut out the next."""
     monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/good")
