@@ -213,11 +213,9 @@ def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, singl
         hint = f" The folder has: {', '.join(near[-5:])}." if near else ""
         raise HypvisionError(f"{why_no_file(path, 'checkpoint')}{hint} Check the path.")
     try:
-        problem = format_problem(path)
-        if problem is not None:
-            _check_kind(path, problem)
-        if problem is None:
+        if (problem := format_problem(path)) is None:
             return load_unpacked(path, str(device) if isinstance(device, (str, torch.device)) else "cpu")
+        _check_kind(path, problem)
         _check_archive(path)
         content = _unpickle(path, device, mapped)
     except HypvisionError:

@@ -131,7 +131,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Input:
-    """The size and normalisation of the network's input. Fields can be read by name too: ``input["size"]``.
+    """The size and normalisation of the network's input.
 
     Attributes:
         size: channels, height, width.
@@ -148,9 +148,6 @@ class Input:
     def __post_init__(self) -> None:
         if len(self.mean) != self.size[0] or len(self.std) != self.size[0]:
             raise ValueError("'mean' and 'std' must have one number a channel")
-
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def subject_of(name: str, arguments: Mapping[str, Any], size: int | None = None)
             from hypvision.clip.names import clip_options
 
             return subject_of_clip(create_clip(**clip_options(name)), "image")
-        channels, height, width = record.input["size"]
+        channels, height, width = record.input.size
         shape = (channels, size or height, size or width)
         if record.task != "classification":
             return _plugin(record.task)(load(name), shape)

@@ -38,7 +38,7 @@ def count_text(count: int) -> str:
 
 def input_text(record: Record) -> str:
     """``3x32x32``."""
-    return "x".join(map(str, record.input["size"]))
+    return "x".join(map(str, record.input.size))
 
 
 def metric_text(metric: Metric) -> str:
@@ -135,7 +135,7 @@ def model_card(record: Record, front_matter: bool = False) -> str:
         ("task", record.task),
         ("model", f"`{record.model}`" + (f" with `{_code(record.arguments)}`" if record.arguments else "")),
         ("parameters", count_text(record.parameters)),
-        ("input", f"{input_text(record)}, RGB, mean {list(record.input['mean'])}, std {list(record.input['std'])}"),
+        ("input", f"{input_text(record)}, RGB, mean {list(record.input.mean)}, std {list(record.input.std)}"),
         ("classes", f"{len(record.classes)}: {', '.join(record.classes)}"),
         ("file", f"`{record.filename}`, {record.file.bytes} bytes, stored as {record.file.storage}"),
         ("sha256", f"`{record.file.sha256}`"),

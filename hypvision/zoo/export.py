@@ -164,16 +164,16 @@ def export_model(
         )
     _, record = find(str(name))
     if record.task == "zero-shot" and part == "features" and dynamic_size:
-        height, width = record.input["size"][1:]
+        height, width = record.input.size[1:]
         raise HypvisionError(f"The image tower of '{name}' takes images of {height}x{width} only: use --fixed-size.")
     if record.task == "zero-shot" and part == "whole":
         raise HypvisionError(
             f"'{name}' is a CLIP, two networks whose outputs are compared. Add --part features for the image tower, "
             "and keep the embeddings of the class names, which do not change."
         )
-    network, output = part_of(load(name), record.task, part, record.input["size"][1:])
-    about = {name: record.input[name] for name in _ABOUT[:4]} | {"classes": record.classes}
-    return export_network(network, tuple(record.input["size"]), format, path, dynamic_size, output, tell, about, half)
+    network, output = part_of(load(name), record.task, part, record.input.size[1:])
+    about = {name: getattr(record.input, name) for name in _ABOUT[:4]} | {"classes": record.classes}
+    return export_network(network, record.input.size, format, path, dynamic_size, output, tell, about, half)
 
 
 def part_of(model: Any, task: str, part: str, size: Sequence[int]) -> tuple[nn.Module, str | tuple[str, ...]]:

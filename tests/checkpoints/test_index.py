@@ -217,8 +217,8 @@ def test_timms_tag_and_the_record_agree(record):
     cfg = timm.get_pretrained_cfg(record.name)
     assert cfg.url == f"zoo:{record.name}" and cfg.num_classes == len(record.classes)
     for key in ("mean", "std", "crop_pct", "interpolation"):
-        assert getattr(cfg, key) == record.input[key], key
-    assert cfg.input_size == record.input["size"]
+        assert getattr(cfg, key) == getattr(record.input, key), key
+    assert cfg.input_size == record.input.size
     tagged = timm.create_model(record.name)
     plain = timm.create_model(
         record.model,

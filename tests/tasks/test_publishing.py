@@ -85,7 +85,7 @@ def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, 
     assert record.metrics[0].value == 40.0 and record.metrics[0].full_precision == 40.1
     assert record.metrics[0].command == "hypvision test config.py zoo:hcformer_nano.tiny"
     assert record.arguments["dims"] == [8, 16, 24, 32] and "num_classes" not in record.arguments
-    assert record.input["size"] == (3, 32, 32) and record.classes == ("blue", "green", "red")
+    assert record.input.size == (3, 32, 32) and record.classes == ("blue", "green", "red")
     assert read_header(path)["classes"] == ["blue", "green", "red"]
     given = torch.load(checkpoint, weights_only=False)["state_dict"]
     assert {f"backbone.{name}" for name in read_weights(path)} == set(given)
