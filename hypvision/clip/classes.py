@@ -150,12 +150,7 @@ def _read(path: Path) -> list[tuple[Any, Any]]:
         raise HypvisionError(f"The file '{path}' cannot be a class list: its suffix is '{path.suffix}'. {advice}")
     if path.suffix.lower() != ".json":
         return list(enumerate(read_lines(path, "the class list")))
-    try:
-        found = read_json(path, unique=True)
-    except UnicodeDecodeError as error:
-        raise HypvisionError(f"The class list '{path}' is not text in UTF-8 ({error}). Save it as UTF-8.") from error
-    except (OSError, ValueError) as error:
-        raise HypvisionError(f"The class list '{path}' cannot be read: {error}.") from error
+    found = read_json(path, unique=True)
     if isinstance(found, list):
         return list(enumerate(found))
     if not isinstance(found, dict):

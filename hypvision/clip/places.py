@@ -17,7 +17,7 @@ from hypvision.checkpoints.sources import (
     is_address,
     kept_from_hub,
     kept_path,
-    locate,
+    local_files,
     offline,
     repositories_with,
     resolve,
@@ -154,7 +154,7 @@ def clips_here() -> list[str]:
     """The CLIP models with weights on this machine, as ``--clip`` takes them: first those that ship or were fetched
     from the zoo, then open_clip's and the hyperbolic ones that were fetched."""
     open_clip, index = require("open_clip", "clip"), builtin_index()
-    records = [record.name for record in index.select(task="zero-shot") if locate(index, record) is not None]
+    records = [record.name for record in index.select(task="zero-shot") if local_files(index, record)]
     places = {
         f"{name}:{tag}": open_clip.get_pretrained_cfg(name, tag).get("hf_hub")
         for name, tag in open_clip.list_pretrained()

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from hypvision.checkpoints.index import find_record
+from hypvision.checkpoints.index import builtin_index
 from hypvision.cli import main
 from hypvision.data.shapes import make_scene
 from hypvision.errors import HypvisionError
@@ -23,7 +23,7 @@ from hypvision.viz.sheet import contact_sheet, save_image
 from hypvision.zoo import read_weights, resolve
 from hypvision.zoo.backbones import build_model
 
-SLIM = {key: repr(value) for key, value in find_record("hcformer_nano.shapes")[1].arguments.items()}
+SLIM = {key: repr(value) for key, value in builtin_index().get("hcformer_nano.shapes").arguments.items()}
 MICRO = ["layers=(1,1,1,1)", "dims=(8,16,24,32)", "heads=(2,2,2,2)", "head_dim=4"]
 
 

@@ -83,8 +83,6 @@ def read_split(path: str | Path, images: str | Path, shared_names: bool = False)
     try:
         content = read_json(path, unique=True)
         parts = {part: [_item(row, images) for row in content.get(part, [])] for part in PARTS}
-    except OSError as error:
-        raise HypvisionError(f"The split file '{path}' cannot be read: {error.strerror}.") from error
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise HypvisionError(
             f"The split file '{path}' is damaged or of another form ({type(error).__name__}: {error}). Expected: "

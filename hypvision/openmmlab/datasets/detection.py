@@ -178,16 +178,7 @@ def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str
         path: the file.
         needed: the lists that it must have, and the keys of their entries.
     """
-    try:
-        content = read_json(path)
-    except FileNotFoundError as error:
-        raise HypvisionError(f"There is no annotation file '{path}'. Check data_root and ann_file.") from error
-    except OSError as error:
-        raise HypvisionError(f"The annotation file '{path}' cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise HypvisionError(
-            f"The annotation file '{path}' is damaged: it is not valid JSON ({error}). Download or copy it again."
-        ) from error
+    content = read_json(path, advice="Check data_root and ann_file, or get the annotation file again.")
     if isinstance(content, dict):
         content.setdefault("annotations", [])  # lists of test images have no annotations
     if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in needed):
