@@ -146,15 +146,9 @@ def shape_chains(length: int, split: str = "train", seed: int = 0) -> list[Chain
 
 
 def emoji_chains(root: str | Path, split: str, seed: int = 0) -> list[Chain]:
-    """``animal or plant => mammal => dog face => dog face: pet, puppy`` of each emoji, with negatives from siblings;
-    the last text has six keywords at most.
-
-    Emoji whose steps repeat themselves, or that have no keyword beyond the words of the name, are left out.
-
-    Args:
-        root, split: see :func:`hypvision.data.emoji.read_emoji`.
-        seed: of the choice of negatives, which come from the same split.
-    """
+    """``animal or plant => mammal => dog face => dog face: pet, puppy`` of each emoji of a split, with negatives from
+    siblings of the same split; the last text has six keywords at most. Emoji whose steps repeat themselves, or that
+    have no keyword beyond the words of the name, are left out."""
     from hypvision.data.emoji import read_emoji
 
     chains = []

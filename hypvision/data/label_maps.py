@@ -201,14 +201,9 @@ def read_label_map(path: str | Path) -> np.ndarray:
 def read_colours(
     path: str | Path, palette: Sequence[Sequence[int]], ignored: Collection[Sequence[int]] = (), strict: bool = True
 ) -> np.ndarray:
-    """The classes of a mask whose colours stand for them: int32 (H, W), and -1 for what does not count.
-
-    Args:
-        path: the mask: coloured, grey, black and white, or with a palette of its own.
-        palette: colour of each class.
-        ignored: colours that do not count.
-        strict: raise an error for other colours; otherwise they are ignored too.
-    """
+    """The classes of a mask whose colours stand for them, by the ``palette`` of the classes: int32 (H, W), and -1 for
+    what does not count: ``ignored`` colours, and unless ``strict`` all others. The mask may be coloured, grey, black
+    and white, or have a palette of its own."""
     mode = image_kind(path)[1]
     if mode.startswith(("I", "F")):
         raise HypvisionError(

@@ -175,15 +175,8 @@ def _hub(name: str, field: str) -> Iterator[str]:
 
 
 def pack(lengths: Sequence[int], size: int, window: int = 1024) -> list[list[int]]:
-    """First-fit packing: each piece goes into the first row with space for it; ``window`` pieces are packed together,
-    so that rows have pieces from nearby in the text.
-
-    Args:
-        lengths: of the pieces, each at most ``size``, the length of a row.
-
-    Returns:
-        For each row the numbers of its pieces.
-    """
+    """First-fit packing of pieces of these lengths into rows of ``size``: the numbers of the pieces of each row.
+    ``window`` pieces are packed together, so that rows have pieces from nearby in the text."""
     rows: list[list[int]] = []
     for begin in range(0, len(lengths), window):
         free: list[int] = []

@@ -88,15 +88,8 @@ class DetectionReport(ReportMetric):
 def match_boxes(
     truth: np.ndarray, labels: np.ndarray, crowd: np.ndarray, found: np.ndarray, found_labels: np.ndarray
 ) -> Matches:
-    """Pair true and predicted boxes one to one: those of the same class first, then any, by their IoU.
-
-    Args:
-        truth: (T, 4), ``x, y, width, height``.
-        labels: (T,).
-        crowd: bool (T,), boxes around several objects: predictions inside them count neither as right nor as wrong.
-        found: (P, 4).
-        found_labels: (P,).
-    """
+    """Pair true and predicted boxes ``x, y, width, height`` one to one: those of the same class first, then any, by
+    their IoU; predictions inside a ``crowd``, a box around several objects, count neither as right nor as wrong."""
     if not len(truth) or not len(found):
         return Matches([], np.flatnonzero(~crowd).tolist(), list(range(len(found))))
     iou = np.asarray(mask.iou(found.astype(float), truth.astype(float), crowd.astype(np.uint8))).T
@@ -169,12 +162,8 @@ class _Scene:
 
 
 def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
-    """Curves of precision and recall, those of all classes and those of each.
-
-    Args:
-        curves: (10 IoUs, 101 recalls, C), -1 for classes without an object.
-        names: of the classes.
-    """
+    """Curves of precision and recall, those of all classes and those of each, by ``curves`` (10 IoUs, 101 recalls, C),
+    -1 for classes without an object."""
     known = np.flatnonzero((curves > -1).all((0, 1)))
     if not len(known):
         return [Part("Precision and recall", text="There is no object in the test data.")]
@@ -193,14 +182,8 @@ def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
 
 
 def box_table(curves: np.ndarray, counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
-    """AP of each class in percent, and the numbers of its objects that were found, confused and missed, the worst AP
-    first.
-
-    Args:
-        curves: see :func:`curve_parts`.
-        counts: (C + 1, C + 1), see :func:`hypvision.tasks.classification_report.confusion_parts`.
-        names: of the classes.
-    """
+    """AP of each class in percent by the curves of :func:`curve_parts`, and of the confusion matrix (C + 1, C + 1) the
+    numbers of its objects that were found, confused and missed, the worst AP first."""
     ap = np.where((curves > -1).all((0, 1)), 100 * curves.mean(1), np.nan)
     rows = []
     for c, name in enumerate(names):

@@ -28,6 +28,7 @@ from torch import Tensor
 from hypvision.engine.checks import walk
 
 NAME = "mmcv._ext"
+INSTALL = "pip uninstall mmcv-lite && pip install openmim && mim install 'mmcv>=2.1.0,<2.2'"
 
 
 def _full(x: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ def _check_pool_mode(pool_mode: int) -> None:
     if pool_mode != 1:
         raise NotImplementedError(
             "roi_align with pool_mode='max' is not available without a compiled mmcv: torchvision has averages only. "
-            "Set pool_mode='avg', or install a compiled mmcv: pip install openmim && mim install 'mmcv>=2.1.0,<2.2'."
+            f"Set pool_mode='avg', or install a compiled mmcv: {INSTALL}."
         )
 
 
@@ -334,8 +335,7 @@ class _Extension(ModuleType):
         def missing(*args: Any, **kwargs: Any) -> NoReturn:
             raise NotImplementedError(
                 f"The operator '{name}' of mmcv is not available without a compiled mmcv. Install one that matches "
-                f"PyTorch {torch.__version__}: pip uninstall mmcv-lite && pip install openmim && "
-                "mim install 'mmcv>=2.1.0,<2.2'."
+                f"PyTorch {torch.__version__}: {INSTALL}."
             )
 
         missing.__name__ = missing.__qualname__ = name

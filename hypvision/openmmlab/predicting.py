@@ -127,14 +127,8 @@ def _give_boxes(model: BaseModel, count: int | None) -> None:
 
 
 def result_of(sample: Any, names: Sequence[str], score: float | None = None, max_boxes: int | None = None) -> Result:
-    """The result of a model of mmseg or mmdet for an image.
-
-    Args:
-        sample: with ``pred_sem_seg``, ``pred_instances`` or ``pred_panoptic_seg``.
-        names: of the classes.
-        score: lowest score of a box; None: 0.3.
-        max_boxes: the best ones; None: all.
-    """
+    """The result of a model of mmseg or mmdet for an image: of its ``pred_sem_seg``, ``pred_instances`` (the best
+    boxes, with a score of 0.3 at least by default) or ``pred_panoptic_seg``."""
     if "pred_panoptic_seg" in sample:
         return _segments(_numpy(sample.pred_panoptic_seg.sem_seg[0]), tuple(names))
     if "pred_instances" in sample:

@@ -8,7 +8,7 @@ from mmengine.config import Config
 
 from hypvision.engine.extensions import PREPARATIONS
 from hypvision.errors import HypvisionError
-from hypvision.openmmlab.ops import has_compiled_mmcv, missing_operators
+from hypvision.openmmlab.ops import INSTALL, has_compiled_mmcv, missing_operators
 
 _logger = logging.getLogger(__name__)
 
@@ -46,8 +46,7 @@ def refuse_missing_operators(config: Config) -> None:
     for key, type_name, operator in missing_operators(config.model):
         raise HypvisionError(
             f"{key} of the config is '{type_name}', which needs mmcv's operator {operator}: it is not among those that "
-            "run without a compiler (docs/everywhere.md). Take another part, or install a compiled mmcv: pip uninstall "
-            "mmcv-lite && pip install openmim && mim install 'mmcv>=2.1.0,<2.2'."
+            f"run without a compiler (docs/everywhere.md). Take another part, or install a compiled mmcv: {INSTALL}."
         )
 
 

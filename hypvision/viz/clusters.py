@@ -390,18 +390,8 @@ def draw_cluster_maps(
 def prepare_image(
     image: Image.Image, size: int, mean: Sequence[float], std: Sequence[float], interpolation: str = "bicubic"
 ) -> tuple[Image.Image, Tensor]:
-    """Resize and normalise an image.
-
-    Args:
-        image: any size and mode; see :func:`hypvision.images.to_rgb`.
-        size: length of the short side, a multiple of 32. The long side follows from the aspect ratio, rounded to a
-            multiple of 32.
-        mean, std: of the normalisation, one value a channel; one value alone makes the image grey.
-        interpolation: ``"nearest"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``; others count as bicubic.
-
-    Returns:
-        The resized image, and the normalised tensor ``(1, C, H, W)``.
-    """
+    """An image of any size and mode, resized so that its short side has ``size`` pixels, a multiple of 32, and the long
+    side is rounded to one; and the normalised tensor ``(1, C, H, W)``, grey where ``mean`` has a single value."""
     if size < STRIDE or size % STRIDE:
         raise HypvisionError(f"size must be a multiple of {STRIDE}, at least {STRIDE}; got {size}.")
     if max(image.size) > LONGEST * min(image.size):

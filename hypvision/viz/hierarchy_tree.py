@@ -261,12 +261,8 @@ def disk_positions(points: Sequence[Tensor], c: float) -> list[Tensor]:
 def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
     """The nodes in the Poincare disk, each joined to its parent by the geodesic; the coarser, the larger the dot.
 
-    Nodes near the origin are drawn enlarged: a grey circle then says at which hyperbolic radius it lies.
-
-    Args:
-        points: of one image, ``(n_l, D + 1)`` for each level from the finest; see :func:`disk_positions`.
-        c: their curvature.
-    """
+    Nodes near the origin are drawn enlarged: a grey circle then says at which hyperbolic radius it lies. ``points``: of
+    one image, ``(n_l, D + 1)`` for each level from the finest, of curvature ``c``."""
     places, colours = disk_positions(points, c), node_colours([len(level) for level in points])
     scale, size = 2, 640  # draw at a larger size and reduce it, for smooth lines
     side, half = size * scale, size * scale / 2

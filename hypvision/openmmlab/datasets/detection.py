@@ -172,12 +172,8 @@ class CheckedCOCO(COCO):
 
 
 def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The content of a JSON file of COCO's kind.
-
-    Args:
-        path: the file.
-        needed: the lists that it must have, and the keys of their entries.
-    """
+    """The content of a JSON file of COCO's kind; ``needed``: the lists that it must have, and the keys of their
+    entries."""
     try:
         content = read_json(path)
     except FileNotFoundError as error:

@@ -152,13 +152,11 @@ class Vocabulary(OpenVocabularyCLIP):
 class ClipScores:
     """Mix-in of models that compare regions with the texts twice, by a trained head and by CLIP's own embeddings."""
 
-    def set_weights(self, clip_temperature: float | None, alpha: float, beta: float, region_weight: float) -> None:
-        """Set the factor of CLIP's cosines (None: that of its training), the weights of CLIP for base and for novel
-        classes, and that of the loss; called once by the constructors.
-        """
+    def set_weights(self, clip_temperature: float | None, alpha: float, beta: float) -> None:
+        """Set the factor of CLIP's cosines (None: that of its training) and the weights of CLIP for base and for novel
+        classes; called once by the constructors."""
         fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)
         self.clip_temperature, self.alpha, self.beta = clip_temperature, alpha, beta
-        self.region_weight = region_weight
 
     def text_logits(self, x: OpenVocabMaps, regions: Tensor) -> Tensor:
         """CLIP's logits (K, T) of embeddings of regions (K, E)."""
@@ -166,7 +164,7 @@ class ClipScores:
 
     def region_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy of CLIP's logits (K, T) of the regions with an object, of the classes ``labels`` (K,)."""
-        return self.region_weight * F.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)
+        return F.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)
 
 
 def _image(meta: Any) -> str:
