@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from hypvision.checks import between, one_of
 from hypvision.data.image_folder import build_transform
-from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
+from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import below, replacing
 from hypvision.inference.knowledge import Known
@@ -359,7 +359,6 @@ def _paint(config: Config, folder: Path) -> None:
 
 
 TEST_OPTIONS["ImageClassifier"] = TestOptions(lambda config: setattr(config.model, "test_flip", True), _paint)
-PREDICTION_ARGUMENTS["TopKAccuracy"] = "out_file"
 RUN_HOOKS.append("ImageInputHook")
 
 

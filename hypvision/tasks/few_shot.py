@@ -31,13 +31,13 @@ from hypvision.checks import one_of
 from hypvision.clip import adapters
 from hypvision.clip.adapters.lathadapter import LatentHierarchy
 from hypvision.clip.classes import load_classes
+from hypvision.clip.features import image_features
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.prompting import HostOutput, build_host, feature_size
-from hypvision.clip.prompting.features import FeatureCache
 from hypvision.clip.prompting.heads import TipAdapter
 from hypvision.clip.prompting.hosts import is_hyperbolic
 from hypvision.clip.prompting.official import learned_names
-from hypvision.clip.prompting.promptsrc import GaussianAverage
+from hypvision.clip.prompting.promptsrc import gaussian_weights
 from hypvision.clip.views import show_to, view_of
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.extensions import PREDICTORS
@@ -243,36 +243,38 @@ class GaussianAverageHook(Hook):
 
     def __init__(self, mean: float, std: float):
         self.mean, self.std = mean, std
-        self.average: GaussianAverage | None = None
-        self._resumed: dict[str, Any] | None = None
+        self.seen, self.total = 0, dict[str, Tensor]()
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        self._resumed = checkpoint.get(self.key)
+        device, state = next(_model(runner).parameters()).device, checkpoint.get(self.key, {})
+        self.seen = state.get("seen", 0)
+        self.total = {name: value.to(device) for name, value in state.get("total", {}).items()}
 
     def before_train(self, runner: Runner) -> None:
-        if runner.epoch >= runner.max_epochs:  # after the last epoch the weights are the average already
-            return
-        self.average = GaussianAverage(runner.max_epochs, self.mean, self.std)
-        if self._resumed is not None and runner.epoch:
-            device = next(_model(runner).parameters()).device
-            total = {name: value.to(device) for name, value in self._resumed["total"].items()}
-            self.average.load_state_dict(dict(self._resumed, total=total))
-        if self.average.seen != runner.epoch:
+        if not runner.epoch:
+            self.seen, self.total = 0, {}
+        elif self.seen != runner.epoch < runner.max_epochs:  # after the last epoch the weights are the average already
             raise HypvisionError(
-                f"The checkpoint is of epoch {runner.epoch}, but its average has {self.average.seen} epochs, so the "
+                f"The checkpoint is of epoch {runner.epoch}, but its average has {self.seen} epochs, so the "
                 "training cannot go on from it. Start it again without --resume."
             )
 
+    @torch.no_grad()
     def after_train_epoch(self, runner: Runner) -> None:
-        model, average = _model(runner), self.average
-        if average is not None:
-            average.update(model.averaged())
-            if average.complete:
-                average.copy_to(model.averaged())
+        weight, named = (
+            gaussian_weights(runner.max_epochs, self.mean, self.std)[runner.epoch],
+            _model(runner).averaged(),
+        )
+        for name, value in dict(named).items():
+            part = value.to(torch.promote_types(value.dtype, torch.float32)) * weight
+            self.total[name] = self.total[name] + part if name in self.total else part
+            if runner.epoch + 1 == runner.max_epochs:
+                value.copy_(self.total[name])
+        self.seen = runner.epoch + 1
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        if self.average is not None and not self.average.complete:
-            checkpoint[self.key] = self.average.state_dict()
+        if 0 < self.seen < runner.max_epochs:
+            checkpoint[self.key] = dict(seen=self.seen, total=dict(self.total))
 
 
 @HOOKS.register_module()
@@ -288,7 +290,7 @@ class FeatureCacheHook(Hook):
     priority = "HIGH"
 
     def __init__(self, views: int = 0, folder: str | Path | None = None):
-        self.cache, self.views = FeatureCache(folder), views
+        self.folder, self.views = folder, views
 
     def before_train(self, runner: Runner) -> None:
         model, dataset = _model(runner), runner.train_dataloader.dataset
@@ -296,7 +298,7 @@ class FeatureCacheHook(Hook):
             raise HypvisionError(
                 f"{type(model.host).__name__} changes the image tower, so it needs images: leave out FeatureCacheHook."
             )
-        dataset.use_features(self.cache.features(model.host, dataset, self.views))
+        dataset.use_features(image_features(model.host, dataset, self.views, self.folder))
 
 
 @HOOKS.register_module()
@@ -313,13 +315,13 @@ class TipAdapterHook(Hook):
     priority = "HIGH"
 
     def __init__(self, views: int = 10, folder: str | Path | None = None, ends: tuple[float, float] = (7.0, 3.0)):
-        self.cache, self.views, self.ends = FeatureCache(folder), views, (ends[0], ends[1])
+        self.folder, self.views, self.ends = folder, views, (ends[0], ends[1])
 
     def before_train(self, runner: Runner) -> None:
         if runner.iter:  # a resumed training loads its keys
             return
         host, dataset = cast(TipAdapter, _model(runner).host), runner.train_dataloader.dataset
-        features = self.cache.features(host, dataset, self.views).mean(0)
+        features = image_features(host, dataset, self.views, self.folder).mean(0)
         broadcast(features)  # use the same views in every process
         device = next(host.parameters()).device
         host.fill(features.to(device), torch.tensor(dataset.labels, device=device))
@@ -331,7 +333,7 @@ class TipAdapterHook(Hook):
         model = _model(runner)
         device = next(model.parameters()).device
         host, plain = cast(TipAdapter, model.host), None
-        features = self.cache.features(host, val)[0].to(device)
+        features = image_features(host, val, folder=self.folder)[0].to(device)
         if model.hierarchy is not None:
             with torch.no_grad():
                 plain = model._logits(host.output(host.features(features), host.class_features()))

@@ -22,8 +22,8 @@ from mmengine.device import get_device
 from mmengine.registry import MODELS
 
 import hypvision
+from hypvision.clip.features import image_features
 from hypvision.clip.models import create_clip
-from hypvision.clip.prompting.features import FeatureCache
 from hypvision.clip.words import lacks_words, warn_of_classes
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.data.fewshot.dataset import intact, load_cell
@@ -364,7 +364,6 @@ def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any] | None:
 
 def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings, known: Mapping[str, float]) -> dict[str, float]:
     """Accuracies that are not known."""
-    cache = FeatureCache(settings.cache)
     tests: Mapping[str, tuple[str, str]] = {"all": (spec.dataset, "all")}
     if spec.protocol == "base2new":
         tests = {part: (spec.dataset, part) for part in ("base", "new")}
@@ -374,7 +373,7 @@ def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings, known: Mapp
     for key in [key for key in tests if key not in known]:
         data = tested_images(*tests[key], spec, settings)
         stored = settings.cache is not None and model.host.feature_inputs
-        features = cache.features(model.host, data)[0] if stored else None
+        features = image_features(model.host, data, folder=settings.cache)[0] if stored else None
         found[key] = accuracy(model, data, 100, settings.workers, _AMP[settings.amp], features)
     return found
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hypvision.checkpoints.match import check_finite, compare
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.storage import read_header, write_weights
-from hypvision.clip.fingerprint import bytes_of
+from hypvision.clip.features import bytes_of
 from hypvision.errors import HypvisionError
 
 _TRAINING = re.compile(r"clip\.(.+)")
