@@ -1,13 +1,10 @@
 """Chains of texts from general to specific: read, checked, written, and made where there are none.
 
-The files are those of HierarCaps (Alper and Averbuch-Elor, ECCV 2024), csv or csv.gz, texts joined by ``=>``::
+The files are those of HierarCaps (Alper and Averbuch-Elor, ECCV 2024), which states no licence and does not come with
+this package: csv or csv.gz, texts joined by ``=>``::
 
     positive,negative[,image_url]       a chain, and for each of its texts one that contradicts it
     id,captions[,image_url]             a chain of the image ``image_url`` (of ``id`` where there is none)
-
-HierarCaps itself states no licence and does not come with this package. Chains of the same form are made from the drawn
-shapes (:func:`shape_chains`), from emoji (:func:`emoji_chains`) and from captions of your own
-(:mod:`hypvision.data.broader`).
 """
 
 from __future__ import annotations

@@ -94,14 +94,9 @@ def load_tokenizer(name: str) -> Tokenizer:
 def documents(
     source: str | Path | Sequence[str | Path], field: str = "text", separator: str | None = None
 ) -> Iterator[str]:
-    """The documents of a source, one after the other.
-
-    Args:
-        source: files, folders or patterns (``*.txt`` is one document, ``*.jsonl`` one a line, ``*.parquet`` one a row),
-            or ``hf:NAME[:CONFIG[:SPLIT]]``, a data set of the hub, streamed.
-        field: of a row, where the text is.
-        separator: the text between the documents of a file; None: the file is one document.
-    """
+    """The documents of a source, one after the other: of files, folders or patterns (``*.txt`` is one document, or
+    several with a ``separator``, ``*.jsonl`` one a line, ``*.parquet`` one a row, whose text is in ``field``), or of
+    ``hf:NAME[:CONFIG[:SPLIT]]``, a data set of the hub, streamed."""
     for entry in [source] if isinstance(source, (str, Path)) else source:
         if str(entry).startswith("hf:"):
             yield from _hub(str(entry)[3:], field)

@@ -211,14 +211,8 @@ class TimmBackbone(BaseModule):
 
         The part of the file that is this network is found by its names, whatever stands before them (``backbone.``,
         ``model.``, ...). The classifier's head and final norm are left out; weights that the file lacks keep their
-        values.
-
-        Args:
-            checkpoint: file, ``"zoo:NAME"``, or URL with the file's sum (see
-                :func:`hypvision.checkpoints.sources.fetch`); weights may be inside ``state_dict`` or ``model``.
-            prefix: take names that begin with this only.
-            map_location: device to load to.
-        """
+        values. ``checkpoint`` is a file, ``"zoo:NAME"``, or a URL with the file's sum; ``prefix``: take names that
+        begin with this only."""
         loaded = CheckpointLoader.load_checkpoint(str(checkpoint), map_location, "current")
         weights = network_weights(loaded, part=None)
         if prefix:

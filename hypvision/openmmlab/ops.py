@@ -1,13 +1,10 @@
 """The compiled operators of mmcv, implemented by torchvision's prebuilt kernels.
 
 mmdet and mmseg import ``mmcv.ops``, which loads the extension module ``mmcv._ext``. ``mmcv-lite`` comes without it, and
-building it needs a compiler that matches PyTorch and CUDA. :func:`install` puts a module of that name in place whose
-functions have the extension's signatures: outputs are tensors that the caller has allocated and that are written in
-place. Operators without an implementation raise an error that says what to install. Where a compiled mmcv is installed,
-it is left alone.
+building it needs a compiler that matches PyTorch and CUDA. :func:`install` puts a module of that name in place, unless
+it is there, whose functions have the extension's signatures: outputs are tensors that the caller has allocated.
 
-Float16 and bfloat16 inputs are computed in float32: box coordinates need it, and torchvision does the same under
-autocast.
+Float16 and bfloat16 inputs are computed in float32, as in torchvision under autocast: box coordinates need it.
 """
 
 from __future__ import annotations
@@ -52,16 +49,9 @@ def softnms(
 ) -> Tensor:  # fmt: skip
     """Soft-NMS (Bodla et al., ICCV 2017): overlaps with a better box lower a score instead of dropping the box.
 
-    Args:
-        boxes, scores, iou_threshold, offset: as for :func:`nms`.
-        dets: ``(N, 5)``, written: the boxes that are left and their lowered scores, in the order they are taken.
-        sigma: width of the Gaussian.
-        min_score: boxes whose score falls below are dropped.
-        method: 0 drops (hard NMS), 1 lowers linearly, 2 by a Gaussian.
-
-    Returns:
-        Numbers of the boxes in ``dets``. Of equal scores the first box is taken first.
-    """
+    The boxes that are left and their lowered scores are written into ``dets`` ``(N, 5)``, in the order they are taken,
+    of equal scores the first box first; returns their numbers. ``sigma`` is the width of the Gaussian, and ``method`` 0
+    drops (hard NMS), 1 lowers linearly, 2 by a Gaussian."""
     x1, y1, x2, y2 = boxes.unbind(1)
     area = (x2 - x1 + offset) * (y2 - y1 + offset)
     scores, left = scores.clone(), torch.arange(len(boxes), device=boxes.device)

@@ -1,15 +1,8 @@
 """Drawings of the clusters of a clustering backbone over the image.
 
-A backbone with a method ``forward_assignments`` (:class:`~hypvision.models.hcformer.HCFormer`) gives the soft
-assignments of pixels to centres in each of its blocks. There are two views of them, as in "Hyperbolic Hierarchical
-Clustering for Visual Representation Learning" (Wei et al., ECCV 2026):
-
-- :func:`draw_cluster_maps`: each pixel in the colour of its arg-max centre, for a block, a head and a level (patch:
-  Euclidean, inside a window; window: hyperbolic, over the whole map);
-- :func:`merge_regions`: the clusters of the finest stage, joined as the coarser stages join them, and then merged into
-  k regions.
-
-Stages, blocks and heads are counted from 0, as in the names of the modules (``stages.2.blocks.5``).
+A backbone with ``forward_assignments`` (:class:`~hypvision.models.hcformer.HCFormer`) gives the soft assignments of
+pixels to centres in each of its blocks, of two levels: patch (Euclidean, inside a window) and window (hyperbolic, over
+the whole map). Stages, blocks and heads are counted from 0, as in the names of the modules (``stages.2.blocks.5``).
 """
 
 from __future__ import annotations

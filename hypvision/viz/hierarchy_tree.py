@@ -1,12 +1,6 @@
 """Drawings of the tree of visual parts that a Hi-Mapper finds in an image.
 
-Each node of the tree attends to the map of the backbone; the attention is a soft map of a part. Three views of it:
-
-- :func:`draw_tree`: every node that wins somewhere as a small image, in colour where its map is strong;
-- :func:`draw_levels`: for each level the image cut into the parts that win;
-- :func:`draw_disk`: the nodes in the Poincare disk, joined to their parents by geodesics.
-
-:func:`containment` measures whether the maps of parents cover those of their children.
+Each node of the tree attends to the map of the backbone; the attention is a soft map of a part.
 
 >>> model = timm.create_model("himapper_deit_tiny_patch16_224", pretrained=True)
 >>> explain_hierarchy(model, Image.open("cat.jpg"))["tree"].show()

@@ -16,13 +16,8 @@ from hypvision.viz.palette import label_colours
 
 
 def paint(image: Image.Image, labels: np.ndarray, colours: np.ndarray, opacity: float | np.ndarray) -> Image.Image:
-    """The image, of any mode, with the colour of each pixel's label over it.
-
-    Args:
-        labels: integers (H, W) of the size of the image; below 0: the pixel stays as it is.
-        colours: RGB (L, 3), one a label.
-        opacity: 0 to 1, for all pixels, or (H, W) for each.
-    """
+    """The image, of any mode, with the colour of each pixel's label over it, by ``labels`` (H, W), below 0 for pixels
+    that stay as they are, RGB colours (L, 3), and an opacity from 0 to 1, for all pixels or (H, W)."""
     image = to_rgb(image)
     if not len(colours):
         return image

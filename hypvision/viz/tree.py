@@ -25,15 +25,9 @@ def _pairs(distances: np.ndarray) -> np.ndarray:
 
 
 def average_linkage(distances: np.ndarray) -> np.ndarray:
-    """Agglomerative clustering by mean distance (UPGMA); :func:`scipy.cluster.hierarchy.linkage` of a whole matrix.
-
-    Args:
-        distances: symmetric ``(N, N)``, N >= 2.
-
-    Returns:
-        ``(N - 1, 4)``, as SciPy's: the two clusters that a step joins (clusters made in step ``i`` have the number
-        ``N + i``), their distance, and the number of leaves; sorted by distance.
-    """
+    """Agglomerative clustering by mean distance (UPGMA) of a symmetric matrix ``(N, N)``, N >= 2, as SciPy's linkage
+    has it: ``(N - 1, 4)``, the two clusters that a step joins (clusters made in step ``i`` have the number ``N + i``),
+    their distance, and the number of leaves; sorted by distance."""
     d = np.array(distances, dtype=float)
     square = d.ndim == 2 and d.shape[0] == d.shape[1] > 1
     if not square or not np.isfinite(d).all() or not np.allclose(d, d.T, atol=1e-6):

@@ -74,14 +74,11 @@ class OpenVocabMaskFormerHead(MaskFormerHead):
 def merge_segments(
     scores: Tensor, masks: Tensor, is_thing: Sequence[bool], score_thr: float, overlap_thr: float
 ) -> Tensor:
-    """One segment or none for each pixel, as in MaskFormer (Cheng et al., NeurIPS 2021, sec. 3.4).
+    """One segment or none for each pixel, as in MaskFormer (Cheng et al., NeurIPS 2021, sec. 3.4), of the probabilities
+    (Q, T + 1) of each mask, the last of nothing, and the masks (Q, H, W), from 0 to 1.
 
-    Args:
-        scores: probabilities (Q, T + 1) of each mask; the last is that of nothing.
-        masks: (Q, H, W), from 0 to 1.
-        is_thing: for each class, whether each mask is an object of its own; masks of stuff are joined.
-        score_thr: masks below are dropped.
-        overlap_thr: a mask is also dropped if other masks cover so much of it that less than this share is left.
+    Masks of stuff, classes that are no thing, are joined. Masks with scores below ``score_thr`` are dropped, and those
+    that others cover so much that less than the share ``overlap_thr`` is left.
 
     Returns:
         int64 (H, W): class + 1000 * number of the object (0 for stuff); T where there is nothing.
@@ -364,15 +361,9 @@ def panoptic_counts(
 ) -> np.ndarray:
     """Matches of one image (Kirillov et al., CVPR 2019, "Panoptic Segmentation"; void and crowds as in COCO).
 
-    Args:
-        predicted: numbers of predicted segments (H, W). labels: class of each; pixels with other numbers belong to no
-            segment.
-        truth: numbers of true segments (H, W), 0 for void. segments: ``id``, ``category`` and ``iscrowd`` of each.
-        count: number of classes.
-
-    Returns:
-        float64 (count, 4): sum of IoU, true positives, false positives, false negatives.
-    """
+    Of the numbers of predicted segments (H, W) with the class of each (pixels with other numbers belong to no segment),
+    and of those of true ``segments``, 0 for void: float64 (count, 4), the sum of IoU, true positives, false positives
+    and false negatives."""
     true_ids, rows = np.unique(truth, return_inverse=True)
     found_ids, columns = np.unique(predicted, return_inverse=True)
     overlap = np.zeros((len(true_ids), len(found_ids)))

@@ -60,14 +60,9 @@ class Vocabulary(OpenVocabularyCLIP):
         train_classes: str | Path | Sequence[str] | None = None,
         test_classes: str | Path | Sequence[str] | None = None,
     ) -> None:
-        """Set both lists; called once by the constructors.
-
-        Args:
-            train_classes: names in the order of the training labels; anything that
-                :func:`hypvision.clip.classes.load_classes` takes. None: those of the data
-                (:class:`DatasetClassesHook`).
-            test_classes: those of the test labels; None: as before.
-        """
+        """Set both lists, of anything that :func:`hypvision.clip.classes.load_classes` takes, in the order of the
+        labels; None: those of the data (:class:`DatasetClassesHook`), for ``test_classes`` as before. Called once by
+        the constructors."""
         self.fixed = dict(train=train_classes is not None, test=test_classes is not None)
         self.train_classes = () if train_classes is None else load_classes(train_classes)
         self.test_classes = self.train_classes if test_classes is None else load_classes(test_classes)
