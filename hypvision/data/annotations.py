@@ -21,6 +21,10 @@ MASK_FORMAT = (
     "Expected as segmentation: polygons [[x1, y1, x2, y2, x3, y3, ...], ...] of three points or more, or run lengths "
     '{"size": [height, width], "counts": ...} of the size of the image.'
 )
+NAME_THEM = (
+    "Give the names of the file, in any order, as metainfo=dict(classes=(...)) of the data set in the config, or what "
+    'shall not count as ignored=(...), or ignored="others".'
+)
 
 
 class Box(NamedTuple):
@@ -220,9 +224,8 @@ def compare_names(own: Sequence[str], classes: Sequence[str], where: str, ignore
         lacks = [f"lacks {some(missing, 5)}"] if missing else []
         lacks += [f"has {some(extra, 5)}, which the config does not list"] if extra else []
         raise HypvisionError(
-            f"{where} {' and '.join(lacks)}. Classes of the config: {some(classes)}. Of the file: {some(own)}. Give "
-            "the names of the file, in any order, as metainfo=dict(classes=(...)) of the data set in the config, or "
-            'what shall not count as ignored=(...), or ignored="others".'
+            f"{where} {' and '.join(lacks)}. Classes of the config: {some(classes)}. Of the file: {some(own)}. "
+            f"{NAME_THEM}"
         )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mmengine.registry import DATASETS
 from PIL import Image
 from timm.data import ImageNetInfo, auto_augment, create_transform
 from torch.utils.data import Dataset
@@ -24,13 +25,9 @@ from hypvision.clip.classes import check_classes
 from hypvision.data.annotations import some
 from hypvision.data.folders import Listing, check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError, did_you_mean, require
+from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import on_disk, read_lines, why_no_file
 from hypvision.images import check_normalisation, open_channels, open_image
-
-require("mmengine", "mm")
-
-from mmengine.registry import DATASETS  # noqa: E402 - after the check that says how to install it
 
 CIFAR_LAYOUT = {
     "cifar10": (tv_datasets.CIFAR10, "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"),

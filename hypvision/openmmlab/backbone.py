@@ -127,11 +127,6 @@ class TimmBackbone(BaseModule):
         """How many stages ``frozen_stages`` counts."""
         return len(self._stem_and_stages) - 1
 
-    @property
-    def feature_info(self) -> Any:
-        """timm's description of the levels."""
-        return self.timm_model.feature_info
-
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Maps ``(B, C_i, H_i, W_i)`` of the levels in ``out_indices`` for images ``(B, in_chans, H, W)``.
 

@@ -120,6 +120,9 @@ class _Scene:
         self.found_labels, self.scores = np.asarray(found["labels"])[sure], np.asarray(found["scores"])[sure]
         self.matches = match_boxes(self.truth, self.labels, crowd, self.found, self.found_labels)
         self.confused = [(t, p) for t, p in self.matches.pairs if self.labels[t] != self.found_labels[p]]
+        # missed objects, objects with a wrong class, and extra boxes; the latter count by their scores
+        self.counted = len(self.matches.missed), len(self.confused), len(self.matches.false)
+        self.badness = sum(self.counted[:2]) + float(self.scores[self.matches.false].sum())
 
     def count(self, counts: np.ndarray) -> None:
         """Add the boxes to a confusion matrix, whose last row is of no object and last column of no box."""
@@ -129,15 +132,6 @@ class _Scene:
             counts[self.labels[t], -1] += 1
         for p in self.matches.false:
             counts[-1, self.found_labels[p]] += 1
-
-    def badness(self) -> float:
-        """How many objects were missed or got another class, plus the scores of the extra boxes."""
-        false = self.scores[self.matches.false].sum()
-        return len(self.matches.missed) + len(self.confused) + float(false)
-
-    def counted(self) -> tuple[int, int, int]:
-        """The numbers of missed objects, of objects with a wrong class, and of extra boxes."""
-        return len(self.matches.missed), len(self.confused), len(self.matches.false)
 
     def draw(self, names: Sequence[str]) -> Mistake:
         image = open_image(self.path)
@@ -155,8 +149,7 @@ class _Scene:
             colours.append(_COLOURS["missed"])
         corners = np.array(boxes, dtype=float).reshape(-1, 4) * (small.width / image.width)
         corners[:, 2:] += corners[:, :2]
-        missed, confused, false = self.counted()
-        what = ((missed, "missed"), (confused, "of another class"), (false, "extra"))
+        what = zip(self.counted, ("missed", "of another class", "extra"))
         line = ", ".join(f"{count} {text}" for count, text in what if count)
         return Mistake([draw_boxes(small, corners, texts, np.array(colours).reshape(-1, 3))], [line])
 
@@ -195,10 +188,10 @@ def box_table(curves: np.ndarray, counts: np.ndarray, names: Sequence[str]) -> l
 
 
 def _worst_images(scenes: Sequence[_Scene], names: Sequence[str]) -> Part:
-    order = sorted(scenes, key=lambda scene: -scene.badness())
+    order = sorted(scenes, key=lambda scene: -scene.badness)
     head = ("image", "missed", "of another class", "extra boxes")
-    table = [head, *((scene.path, *scene.counted()) for scene in order)]
-    wrong = [scene for scene in order if scene.badness() > 0]
+    table = [head, *((scene.path, *scene.counted) for scene in order)]
+    wrong = [scene for scene in order if scene.badness > 0]
     worst = [scene for scene in wrong if Path(scene.path).is_file()][:_WORST]  # generated images have no file
     legend = [
         ("found, with the score", _COLOURS["found"]),

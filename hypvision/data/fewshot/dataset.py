@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 from torchvision import transforms
@@ -21,12 +22,8 @@ from hypvision.data.fewshot.pickles import read_pickled_shots
 from hypvision.data.fewshot.shots import draw_shots, take_subset
 from hypvision.data.fewshot.splits import PARTS, Item, Split, check_split, class_folders, class_names
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError, require
+from hypvision.errors import HypvisionError
 from hypvision.images import open_image
-
-require("mmengine", "mm")
-
-from mmengine.registry import DATASETS  # noqa: E402 - after the check that says how to install it
 
 
 def augmentation(view: View, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5) -> transforms.Compose:

@@ -220,16 +220,9 @@ class TextRadiusHook(Hook):
 
     ``radius/base`` and ``radius/novel`` (test classes that training does not know) are means; the log line has standard
     deviations and quantiles too. See :func:`hypvision.clip.radius.hyperbolic_radius`.
-
-    Args:
-        c: curvature.
-        convention: of that function.
     """
 
     priority = "LOW"  # runs after DatasetClassesHook
-
-    def __init__(self, c: float = 0.01, convention: str = "metric2"):
-        self.how = dict(c=c, convention=convention)
 
     def before_train(self, runner: Runner) -> None:
         self._log(runner)
@@ -249,7 +242,7 @@ class TextRadiusHook(Hook):
         for group, names in lists.items():
             if not names:
                 continue
-            radii = text_radii(clip, names, model.templates, **self.how)
+            radii = text_radii(clip, names, model.templates, c=0.01, convention="metric2")
             found = radius_statistics(radii)
             runner.message_hub.update_scalar(f"train/radius/{group}", found["mean"])
             values = ", ".join(f"{key} {value:.4g}" for key, value in found.items())
