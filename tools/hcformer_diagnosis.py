@@ -15,8 +15,9 @@ Of a segmenter also the purity of the clusters on the masks of the data, beside 
 (``grid``; ``error``: standard error of the difference over images) and of the same network's clusters with the
 temperatures at 0, which see places alone (``place``).
 ``--ablate`` (classifiers): top-1 on all validation data with the mixers' share taken away, or what they see; nothing
-is trained again. ``--draw FILE`` paints the assignments of the last block of each stage for some images,
-``--json FILE`` keeps numbers.
+is trained again. ``--merge`` (classifiers): top-1 with MLPs that compute one token for each cluster instead of each
+pixel, beside as many cells of a grid. ``--draw FILE`` paints the assignments of the last block of each stage for some
+images, ``--json FILE`` keeps numbers.
 """
 
 import math
@@ -25,7 +26,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -175,6 +176,61 @@ def ablations(model, network, dataset) -> list[dict[str, float]]:
     return [{"without": name, "top1": 100 * count / len(dataset)} for name, count in right.items()]
 
 
+def regions(assignment: ClusterAssignment, by: str) -> Tensor:
+    """The number of the region that each pixel lies in, ``(B, H, W)``: its arg-max cluster (mean of the heads), as many
+    cells of a grid, or whole windows."""
+    batch, _, centers, *size = assignment.patch.shape
+    if by == "clusters":
+        return assignment.window_index * centers + assignment.patch.mean(1).argmax(1)
+    prop = math.isqrt(centers) if by == "grid" else 1
+    return torch.from_numpy(grid_labels(assignment.window_index, prop)).expand(batch, *size)
+
+
+@contextmanager
+def merged(blocks: Iterable[torch.nn.Module], by: str, seen: list[float]) -> Iterator[None]:
+    """MLPs that compute the mean of each region and give the result to its pixels; ``seen`` gets the number of regions
+    over that of pixels at every call."""
+    handles = []
+    for block in blocks:
+        place: dict[str, Any] = {}
+
+        def remember(mixer, args, place=place):
+            labels = regions(mixer.assignments(args[0]), by)
+            place["map"] = labels.shape[1:]
+            place["labels"] = labels.flatten(1).unsqueeze(2).expand(-1, -1, args[0].shape[3])
+            seen.append(sum(len(row.unique()) for row in labels) / labels.numel())
+
+        def before(mlp, args, place=place):
+            pixels, labels = args[0].flatten(1, 2), place["labels"]
+            means = pixels.new_zeros(len(pixels), int(labels.max()) + 1, pixels.shape[2])
+            return means.scatter_reduce(1, labels, pixels, "mean", include_self=False), *args[1:]
+
+        def after(mlp, args, out, place=place):
+            return out.gather(1, place["labels"]).unflatten(1, place["map"])
+
+        handles += [block.mixer.register_forward_pre_hook(remember), block.mlp.register_forward_pre_hook(before)]
+        handles.append(block.mlp.register_forward_hook(after))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def merges(model, network, dataset) -> list[dict[str, float]]:
+    """Top-1 in percent with one token for each region in the MLPs of the stages that have several centres a window."""
+    blocks = [block for *_, block in blocks_of(network) if block.mixer.prop > 1]
+    seen: dict[str, list[float]] = {by: [] for by in ("pixels", "clusters", "grid", "windows")}
+    right = dict.fromkeys(seen, 0)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=128)
+    for batch in progress(loader, len(loader), "step"):
+        for by, shares in seen.items():
+            with merged(blocks if by != "pixels" else [], by, shares), torch.no_grad():
+                right[by] += (model(batch["inputs"]).argmax(1) == batch["label"]).sum().item()
+    shares = {by: sum(values) / len(values) if values else 1.0 for by, values in seen.items()}
+    return [{"one token for": by, "tokens": shares[by], "top1": 100 * right[by] / len(dataset)} for by in seen]
+
+
 def branches(network, inputs: torch.Tensor) -> list[dict[str, float]]:
     """For each block how much mixer and MLP add to the map."""
     found, handles = [], []
@@ -309,8 +365,11 @@ def run(args: Namespace) -> None:
     segmenter = config.get("default_scope") == "mmseg"
     if args.images < 1:
         raise HypvisionError(f"--images {args.images}: give at least 1.")
-    if args.ablate and segmenter:
-        raise HypvisionError("--ablate measures top-1, which a segmenter does not have: give a classifier's config.")
+    for option in ("ablate", "merge"):
+        if getattr(args, option) and segmenter:
+            raise HypvisionError(
+                f"--{option} measures top-1, which a segmenter does not have: give a classifier's config."
+            )
     if args.draw and segmenter:
         raise HypvisionError("--draw paints for classifiers; use 'hypvision explain' for images of a segmenter.")
     for path in filter(None, (args.draw, args.json)):
@@ -334,6 +393,8 @@ def run(args: Namespace) -> None:
     result["blocks"] = diagnose(model, network, inputs, labels)
     if args.ablate:
         result["ablations"] = ablations(model, network, dataset)
+    if args.merge:
+        result["merges"] = merges(model, network, dataset)
     for rows in result.values():
         print(table(rows), end="\n\n")
     if args.draw:
@@ -350,6 +411,7 @@ def main() -> int:
     parser.add_argument("weights", metavar="WEIGHTS", nargs="?", help="checkpoint, or zoo:NAME; none: random weights")
     parser.add_argument("--images", type=int, default=256, metavar="N", help="images of the validation data")
     parser.add_argument("--ablate", action="store_true", help="top-1 without mixers, and without what they see")
+    parser.add_argument("--merge", action="store_true", help="top-1 with one token for each cluster in the MLPs")
     parser.add_argument("--draw", metavar="FILE", help="paint the clusters of eight images there")
     parser.add_argument("--json", metavar="FILE", help="write the numbers there")
     parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the config")

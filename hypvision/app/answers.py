@@ -33,8 +33,8 @@ from hypvision.tasks.closures import closure_ranks, embed_closure
 from hypvision.tasks.embedding import embed_sources, gives_features, named_embedder
 from hypvision.tasks.search import find_gallery, search
 from hypvision.viz import draw_segmentation, explain
-from hypvision.viz.chains import draw_walks
 from hypvision.viz.interactive import interactive_hierarchy
+from hypvision.viz.radii import draw_walks
 from hypvision.zoo.backbones import build_model, explained_models, model_and_weights, side_seen
 
 if TYPE_CHECKING:
@@ -67,11 +67,7 @@ Captioned = tuple[Image.Image, str]
 
 
 class Answers:
-    """The functions of the tabs, computed on ``device``; ``gallery`` is the folder of the search, None: there is none.
-
-    Raises:
-        HypvisionError: there is no such folder.
-    """
+    """The functions of the tabs, computed on ``device``; ``gallery`` is the folder of the search, if there is one."""
 
     def __init__(self, gallery: str | Path | None = None, device: str = "cpu"):
         self.device = device
@@ -121,15 +117,8 @@ class Answers:
     def find(
         self, words: str, photo: str | None, model: str, count: int = 9, folder: str = ""
     ) -> list[tuple[Image.Image, str]]:
-        """The images of the gallery that are nearest to words or to a photo, each with its distance and its name.
-
-        Args:
-            words: what to look for; or
-            photo: the file of an example.
-            model: a CLIP, or for examples a name of timm or of the zoo.
-            count: images.
-            folder: part of the gallery; "": all of it.
-        """
+        """The images of the gallery, or of a folder in it, nearest to words or to the file of a photo, each with
+        its distance and its name. Words need a CLIP."""
         if bool(words.strip()) == bool(photo):
             raise HypvisionError("Give either words or an example image, not both.")
         root = self._below(folder)
@@ -201,11 +190,7 @@ def _listed(words: str) -> list[str]:
 
 
 def known_model(name: str) -> str:
-    """The name of a model of timm or of the zoo.
-
-    Raises:
-        HypvisionError: there is no such model. Addresses and paths of files are not accepted.
-    """
+    """The name of a model of timm or of the zoo; addresses and paths of files are refused."""
     name, records = (name or "").strip(), builtin_index().records
     if name in records or timm.is_model(name):
         return name
@@ -216,12 +201,7 @@ def known_model(name: str) -> str:
 
 
 def known_clip(name: str) -> str:
-    """The name of a CLIP, as ``--clip`` of the commands takes it.
-
-    Raises:
-        HypvisionError: this machine has no CLIP of this name, or the name does not say which weights to use. Addresses
-            and paths of files are not accepted.
-    """
+    """The name of a CLIP with its weights, as ``--clip`` takes it; addresses and paths of files are refused."""
     name = (name or "").strip()
     here = clips_here()
     if name in here:

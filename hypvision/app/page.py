@@ -29,11 +29,7 @@ SECONDS = 20  # how long an error is shown
 
 def build(answers: Answers, scratch: str | Path) -> Any:
     """The page, a ``gradio.Blocks``, whose buttons call ``answers``; examples are drawn into the folder ``scratch``,
-    uploads go where ``GRADIO_TEMP_DIR`` says.
-
-    Raises:
-        HypvisionError: Gradio is not installed.
-    """
+    uploads go where ``GRADIO_TEMP_DIR`` says."""
     gr = gradio()
     examples = _draw_examples(Path(scratch))
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 3600)) as page:
@@ -52,11 +48,7 @@ def build(answers: Answers, scratch: str | Path) -> Any:
 
 
 def gradio() -> Any:
-    """The module, with its telemetry switched off.
-
-    Raises:
-        HypvisionError: it is not installed.
-    """
+    """The module, with its telemetry switched off."""
     for name in ("GRADIO_ANALYTICS_ENABLED", "HF_HUB_DISABLE_TELEMETRY"):
         os.environ[name] = "1" if "DISABLE" in name else "False"
     return require("gradio", "app")

@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from unittest.mock import patch
 
 from hypvision.app.answers import Answers
 from hypvision.app.page import STYLE, build, gradio
@@ -27,9 +28,6 @@ def serving(answers: Answers, host: str = HERE[0], port: int | None = None, uplo
         host: the network address to listen at; the default is reached from this machine alone.
         port: None: the first free one from 7860.
         upload: largest file, in megabytes.
-
-    Raises:
-        HypvisionError: Gradio is not installed, or the address is not free.
     """
     gr = gradio()
     # system fonts: the page loads none from the network
@@ -39,7 +37,7 @@ def serving(answers: Answers, host: str = HERE[0], port: int | None = None, uplo
     local = ",".join(filter(None, (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), *HERE, host)))
     with (
         tempfile.TemporaryDirectory(prefix="hypvision-app-") as scratch,
-        _environment(GRADIO_TEMP_DIR=scratch, NO_PROXY=local, no_proxy=local),
+        patch.dict(os.environ, GRADIO_TEMP_DIR=scratch, NO_PROXY=local, no_proxy=local),
     ):
         page = build(answers, scratch)
         try:
@@ -65,18 +63,3 @@ def serve(answers: Answers, host: str = HERE[0], port: int | None = None, upload
     with serving(answers, host, port, upload) as address, suppress(KeyboardInterrupt):
         print(f"The app is at {address} (Ctrl-C ends it)", flush=True)
         threading.Event().wait()
-
-
-@contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    """Variables of the environment inside the block."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

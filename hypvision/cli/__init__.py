@@ -25,10 +25,11 @@ __all__ = ["COMMANDS", "GROUPS", "Command", "Group", "main", "parser_of"]
 
 
 class Command(NamedTuple):
-    """A command: the module in this package, what it does in one line, and whether it can do so without PyTorch."""
+    """A command: what it does in one line, the module in this package (default: of its first word), and whether it runs
+    without PyTorch."""
 
-    module: str
     help: str
+    module: str | None = None
     light: bool = False
 
 
@@ -76,42 +77,42 @@ GROUPS = {
 
 #: Commands by name; ``"GROUP NAME"`` for a command of a group.
 COMMANDS = {
-    "train": Command("train", "train a classifier, segmenter, detector or language model"),
-    "test": Command("train", "measure a checkpoint on test data"),
-    "plot": Command("plot", "draw the curves of trainings: loss, rate and metrics"),
-    "predict": Command("predict", "run any model on images, folders and videos"),
-    "explain": Command("explain", "draw what a model clusters, or its tree of parts, in an image"),
-    "app": Command("app", "look at all that in a browser: a page on this machine"),
-    "export": Command("export", "write a model for ONNX or torch.export"),
-    "check": Command("check", "look at the data of a config before a training"),
-    "browse": Command("browse", "draw what a config feeds its model: augmented, with labels, masks, boxes"),
-    "summary": Command("summary", "count what a model has and does, and measure its speed, by module"),
-    "configs": Command("configs", "list the configs that ship", light=True),
-    "exec": Command("configs", "run another project's script with our models registered"),
-    "zoo list": Command("zoo", "list the trained weights of the zoo"),
-    "zoo get": Command("zoo", "fetch and verify weights of the zoo"),
-    "zoo verify": Command("zoo", "check the weights on this machine against the index"),
-    "zoo clean": Command("zoo", "remove downloaded weights, or list them"),
-    "zoo card": Command("zoo", "print the model card of weights"),
-    "zoo push": Command("zoo", "make a release of weights: a folder or a hub repository"),
-    "zoo publish": Command("publish", "measure a trained checkpoint and put it into a model zoo"),
-    "zoo convert": Command("convert", "convert an official checkpoint to hypvision's names, or back"),
-    "fewshot": Command("fewshot", "few-shot recognition with CLIP: run the benchmark, print its tables"),
-    "clip segment": Command("segment", "segment images by any class names"),
-    "clip chains": Command("chains", "measure how a CLIP orders texts from general to specific"),
-    "clip make-chains": Command("chains", "write chains of texts from shapes, emoji or captions"),
-    "clip radius": Command("radius", "hyperbolic radii of CLIP embeddings, before and after tuning"),
-    "metric embed": Command("embeddings", "embeddings of images, in a file"),
-    "metric search": Command("embeddings", "find the nearest images in a folder"),
-    "metric hierarchy": Command("embeddings", "draw the hierarchy that a metric learner found"),
-    "metric closure": Command("closures", "embed a hierarchy of names, such as WordNet's mammals, and draw it"),
-    "lm save": Command("language", "write a trained language model as a folder for transformers"),
-    "lm generate": Command("language", "continue texts with a language model"),
-    "lm eval": Command("language", "run tasks of the lm-evaluation-harness on a language model"),
-    "scaling": Command("scaling", "the toy model of superposition and its scaling laws"),
-    "data make": Command("data", "write the procedural data set to disk"),
-    "data prepare": Command("data", "write label maps of the open-vocabulary test sets"),
-    "data shard": Command("data", "write images with captions, boxes or labels into shards (webdataset)"),
+    "train": Command("train a classifier, segmenter, detector or language model"),
+    "test": Command("measure a checkpoint on test data", "train"),
+    "plot": Command("draw the curves of trainings: loss, rate and metrics", "train"),
+    "predict": Command("run any model on images, folders and videos"),
+    "explain": Command("draw what a model clusters, or its tree of parts, in an image"),
+    "app": Command("look at all that in a browser: a page on this machine"),
+    "export": Command("write a model for ONNX or torch.export"),
+    "check": Command("look at the data of a config before a training"),
+    "browse": Command("draw what a config feeds its model: augmented, with labels, masks, boxes", "check"),
+    "summary": Command("count what a model has and does, and measure its speed, by module"),
+    "configs": Command("list the configs that ship", light=True),
+    "exec": Command("run another project's script with our models registered", "configs"),
+    "zoo list": Command("list the trained weights of the zoo"),
+    "zoo get": Command("fetch and verify weights of the zoo"),
+    "zoo verify": Command("check the weights on this machine against the index"),
+    "zoo clean": Command("remove downloaded weights, or list them"),
+    "zoo card": Command("print the model card of weights"),
+    "zoo push": Command("make a release of weights: a folder or a hub repository"),
+    "zoo publish": Command("measure a trained checkpoint and put it into a model zoo"),
+    "zoo convert": Command("convert an official checkpoint to hypvision's names, or back"),
+    "fewshot": Command("few-shot recognition with CLIP: run the benchmark, print its tables"),
+    "clip segment": Command("segment images by any class names"),
+    "clip chains": Command("measure how a CLIP orders texts from general to specific"),
+    "clip make-chains": Command("write chains of texts from shapes, emoji or captions"),
+    "clip radius": Command("hyperbolic radii of CLIP embeddings, before and after tuning"),
+    "metric embed": Command("embeddings of images, in a file"),
+    "metric search": Command("find the nearest images in a folder"),
+    "metric hierarchy": Command("draw the hierarchy that a metric learner found"),
+    "metric closure": Command("embed a hierarchy of names, such as WordNet's mammals, and draw it"),
+    "lm save": Command("write a trained language model as a folder for transformers"),
+    "lm generate": Command("continue texts with a language model"),
+    "lm eval": Command("run tasks of the lm-evaluation-harness on a language model"),
+    "scaling": Command("the toy model of superposition and its scaling laws"),
+    "data make": Command("write the procedural data set to disk"),
+    "data prepare": Command("write label maps of the open-vocabulary test sets"),
+    "data shard": Command("write images with captions, boxes or labels into shards (webdataset)"),
 }
 
 
@@ -124,17 +125,10 @@ def parser_of(name: str) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None, load: Callable[[], None] | None = None) -> int:
-    """Entry point.
+    """Run a command, by default that of the process, and return the exit status (:func:`hypvision.errors.guard`).
 
-    Args:
-        argv: the command and its arguments; default: those of the process.
-        load: called before a command runs that needs PyTorch; see :mod:`hypvision_cli`.
-
-    Returns:
-        The exit status, see :func:`hypvision.errors.guard`.
-
-    Raises:
-        SystemExit: after help; with the status 1 after faults that ``hypvision check`` found.
+    ``load`` is called before a command that needs PyTorch; see :mod:`hypvision_cli`. ``SystemExit`` is raised after
+    help, and with the status 1 after faults that ``hypvision check`` found.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     return guard(_run, argv, load)
@@ -186,7 +180,7 @@ def _run(argv: list[str], load: Callable[[], None] | None) -> None:
 
 
 def _part(name: str, prefix: str, suffix: str = "") -> Callable:
-    module = importlib.import_module(f"hypvision.cli.{COMMANDS[name].module}")
+    module = importlib.import_module(f"hypvision.cli.{COMMANDS[name].module or name.split()[0]}")
     return getattr(module, f"{prefix}_{re.sub('[- ]', '_', name)}{suffix}")
 
 

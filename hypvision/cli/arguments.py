@@ -26,14 +26,47 @@ class Parser(ArgumentParser):
         self._outputs: dict[str, str] = {}
         self._words: Sequence[str] = ()
 
-    def add_output(
-        self, *flags: str, what: str = "file", group: _ActionsContainer | None = None, **options: Any
-    ) -> Action:
-        """Add an argument, to a group of the parser if one is given, that names a ``"file"`` or a ``"folder"`` to
-        write. By convention ``--out`` is a folder and ``--save`` a file, in every command."""
-        action = (group or self).add_argument(*flags, type=_path, **options)
-        self._outputs[action.dest] = what
-        return action
+    def add(
+        self,
+        name: str,
+        help: str,
+        type: Callable[[str], Any] | None = None,
+        default: Any = None,
+        *,
+        group: _ActionsContainer | None = None,
+        output: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Add an argument.
+
+        Args:
+            name: a flag, or the name of a positional argument, and what stands for its value: ``"--steps N"``;
+                ``"--keys NAME..."`` takes one or more, ``"--amp"`` none.
+            help: what it is; a default that is a number or a word is added, unless the help has one.
+            type: what a word of the command line becomes.
+            default: the value where it is not given; of ``...`` an empty list.
+            group: a group of the parser.
+            output: ``"file"`` or ``"folder"`` for one to write. By convention ``--out`` is a folder and ``--save`` a
+                file, in every command.
+            options: further ones of :meth:`add_argument`.
+        """
+        flag, _, metavar = name.partition(" ")
+        if metavar.endswith("..."):
+            options["nargs"] = "+"
+            default = [] if default is None else default
+        elif not metavar and type is None and "choices" not in options:
+            options["action"] = "store_true"
+        if isinstance(default, str | int | float) and "default" not in help:
+            help += f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
+        given = {
+            "metavar": metavar.removesuffix("...") or None,
+            "type": _path if output else type,
+            "default": None if options.get("nargs") == "+" and not flag.startswith("-") else default,
+        }
+        options |= {key: value for key, value in given.items() if value is not None}
+        action = (group or self).add_argument(flag, help=help, **options)
+        if output:
+            self._outputs[action.dest] = output
 
     def inputs(self, args: Namespace) -> Iterator[str]:
         """The arguments that may be files which the command reads: all strings that are not outputs, also after
@@ -118,15 +151,15 @@ def number(text: str) -> float:
     return value
 
 
-def add_model_args(parser: ArgumentParser) -> None:
+def add_model_args(parser: Parser) -> None:
     """Add ``--model-args`` to a parser."""
     text = "arguments of a timm model, as in model.backbone of its config, e.g. patch_size=2 img_size=32"
-    parser.add_argument("--model-args", nargs="+", default=[], metavar="KEY=VALUE", help=text)
+    parser.add("--model-args KEY=VALUE...", text)
 
 
-def add_cfg_options(parser: ArgumentParser, what: str) -> None:
+def add_cfg_options(parser: Parser, what: str) -> None:
     """Add ``--cfg-options``, which :func:`hypvision.engine.config.parse_options` reads."""
-    parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help=what)
+    parser.add("--cfg-options KEY=VALUE...", what)
 
 
 CLIP_HELP = (
@@ -137,9 +170,10 @@ CLIP_HELP = (
 )
 
 
-def add_clip_argument(parser: _ActionsContainer, what: str, default: str | None = None) -> None:
+def add_clip_argument(parser: Parser, what: str, default: str | None = None, **options: Any) -> None:
     """Add ``--clip NAME[:WEIGHTS]``; see :func:`hypvision.clip.names.clip_options`."""
-    parser.add_argument("--clip", default=default, metavar="NAME[:WEIGHTS]", help=f"{what}. {CLIP_HELP}")
+    shown = f" (default: {default})" if default else ""
+    parser.add("--clip NAME[:WEIGHTS]", f"{what}{shown}. {CLIP_HELP}", default=default, **options)
 
 
 def clip_of(args: Namespace, device: str | None = None) -> CLIPBundle:
@@ -153,10 +187,9 @@ def clip_of(args: Namespace, device: str | None = None) -> CLIPBundle:
     return clip
 
 
-def add_texts_argument(parser: _ActionsContainer, what: str, required: bool = False) -> None:
+def add_texts_argument(parser: Parser, what: str) -> None:
     """``--texts``: texts, or a file of them; see :func:`texts_of`."""
-    text = f"{what}: texts in quotes, or a .txt file with one a line"
-    parser.add_argument("--texts", nargs="+", default=[], required=required, metavar="TEXT|FILE", help=text)
+    parser.add("--texts TEXT|FILE...", f"{what}: texts in quotes, or a .txt file with one a line")
 
 
 def texts_of(args: Namespace) -> list[str]:
@@ -177,9 +210,8 @@ def texts_of(args: Namespace) -> list[str]:
     return found
 
 
-def add_device_argument(parser: ArgumentParser) -> None:
-    text = "cpu, cuda or cuda:N; default: a GPU, if there is one"
-    parser.add_argument("--device", type=_device, metavar="DEVICE", help=text)
+def add_device_argument(parser: Parser) -> None:
+    parser.add("--device DEVICE", "cpu, cuda or cuda:N; default: a GPU, if there is one", _device)
 
 
 def device_of(args: Namespace) -> str:

@@ -1,4 +1,4 @@
-"""``hypvision check CONFIG``: look at the data of a config before a training."""
+"""``hypvision check`` and ``browse``: the data of a config, as they are and as a model is fed them."""
 
 from __future__ import annotations
 
@@ -6,28 +6,22 @@ from argparse import Namespace
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser, add_cfg_options, whole
+from hypvision.files import below, check_output_folder
 
 
 def add_check_arguments(parser: Parser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="config file, or the name of one that ships")
-    parser.add_argument("--all", action="store_true", help="read every sample too, and list all faults")
-    text = "processes that read the samples (default: 2)"
-    parser.add_argument("--workers", type=whole(0, 256), default=2, metavar="N", help=text)
-    text = "folder of pictures of five samples a part (default: work_dirs/CONFIG/check)"
-    parser.add_output("--out", what="folder", metavar="DIR", help=text)
+    parser.add("config CONFIG", "config file, or the name of one that ships")
+    parser.add("--all", "read every sample too, and list all faults")
+    parser.add("--workers N", "processes that read the samples", whole(0, 256), 2)
+    parser.add("--out DIR", "pictures of five samples a part (default: work_dirs/CONFIG/check)", output="folder")
     add_cfg_options(parser, "changes of the config, e.g. data_root=DIR, which moves all data sets")
 
 
 def run_check(args: Namespace) -> None:
-    """``check`` from parsed arguments; prints what is used and left out, and the faults.
-
-    Raises:
-        SystemExit: with the status 1, if there are faults.
-    """
+    """``check`` from parsed arguments; prints what is used and left out, and the faults, and then exits with 1."""
     from hypvision.engine.checking import check
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import parse_options
-    from hypvision.files import check_output_folder
 
     out = args.out or str(Path("work_dirs", Path(args.config).stem, "check"))
     check_output_folder(out)
@@ -48,3 +42,38 @@ def run_check(args: Namespace) -> None:
     print(f"{read}; {len(report.faults) or 'no'} fault{'' if len(report.faults) == 1 else 's'}.")
     if report.faults:
         raise SystemExit(1)
+
+
+PARTS = ("train", "val", "test")  # copied from hypvision.engine.config, because importing it imports mmengine
+
+
+def add_browse_arguments(parser: Parser) -> None:
+    parser.add("config CONFIG", "config file, or the name of one that ships")
+    text = f"of the data: {', '.join(PARTS)} (default: all that the config has)"
+    parser.add("--part PART...", text, default=list(PARTS), choices=PARTS)
+    parser.add("--samples N", "samples of each part", whole(1, 400), 12)
+    parser.add("--seed N", "of the choice of samples and of the augmentation", whole(0), 0)
+    parser.add("--out DIR", "folder of the pictures, one a part (default: work_dirs/CONFIG/browse)", output="folder")
+    add_cfg_options(parser, "changes of the config, e.g. data_root=DIR, which moves all data sets")
+
+
+def run_browse(args: Namespace) -> None:
+    """``browse`` from parsed arguments; prints what is shown, and the names of the pictures."""
+    from hypvision.engine.browsing import browse
+    from hypvision.engine.checks import readable_errors
+    from hypvision.engine.config import parse_options
+    from hypvision.images import require_all
+    from hypvision.viz.sheet import save_image
+
+    out = args.out or str(Path("work_dirs", Path(args.config).stem, "browse"))
+    check_output_folder(out)
+    failed: list[str] = []
+    with readable_errors():
+        parts = browse(args.config, parse_options(args.cfg_options), args.part, args.samples, args.seed, out, failed)
+    for part in parts:
+        heading, *about = part.about
+        print(heading)
+        for line in about:
+            print(f"  {line}")
+        print(f"  {save_image(part.sheet, below(out, f'{part.phase}.png'))}")
+    require_all(failed, sum(part.shown for part in parts))

@@ -3,22 +3,25 @@ models and optimisers in timm's registries."""
 
 from __future__ import annotations
 
+import ast
 import re
+import runpy
+import sys
 from argparse import REMAINDER, Namespace
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser
 from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.files import why_no_file
+from hypvision.shipped import config_folder, shipped_configs
 
 
 def add_configs_arguments(parser: Parser) -> None:
-    text = "part of the name or of its folder, or a pattern such as '*_cifar10'"
-    parser.add_argument("pattern", nargs="?", metavar="PATTERN", help=text)
+    parser.add("pattern PATTERN", "part of the name or of its folder, or a pattern such as '*_cifar10'", nargs="?")
 
 
 def run_configs(args: Namespace) -> None:
     """``configs``: the names that ``hypvision train`` takes, and where the files are."""
-    from hypvision.shipped import config_folder, shipped_configs
 
     found = shipped_configs(args.pattern)
     if not found:
@@ -36,17 +39,12 @@ def run_configs(args: Namespace) -> None:
 
 
 def add_exec_arguments(parser: Parser) -> None:
-    parser.add_argument("script", metavar="SCRIPT", help="Python file, e.g. timm's train.py")
-    parser.add_argument("arguments", nargs=REMAINDER, metavar="ARGUMENTS", help="of the script")
+    parser.add("script SCRIPT", "Python file, e.g. timm's train.py")
+    parser.add("arguments ARGUMENTS", "of the script", nargs=REMAINDER)
 
 
 def run_exec(args: Namespace) -> None:
     """``exec``: runs the script as ``python SCRIPT`` would, after ``import hypvision``."""
-    import ast
-    import runpy
-    import sys
-
-    from hypvision.files import why_no_file
 
     path = Path(args.script).expanduser()
     if not path.is_file():
@@ -54,9 +52,7 @@ def run_exec(args: Namespace) -> None:
     try:
         ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:  # ValueError: the bytes are not text
-        raise HypvisionError(
-            f"'{args.script}' is not a Python script: {error}. Give the path of a Python file."
-        ) from error
+        raise HypvisionError(f"'{args.script}' is not a Python file: {error}.") from error
     before = sys.argv, sys.path
     sys.argv, sys.path = [str(path), *args.arguments], [str(path.resolve().parent), *sys.path]
     try:

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from hypvision.checks import one_of
 from hypvision.cli.arguments import Parser, number, whole
+from hypvision.errors import HypvisionError
+from hypvision.files import read_lines
 
 # Copied from hypvision.data, because importing it imports PyTorch.
 PREPARED = ("ade847", "pc59", "pc459", "voc20", "voc20b")
@@ -18,9 +21,9 @@ EMOJI_LEVELS = ("name", "class", "group")
 
 
 def add_data_prepare_arguments(parser: Parser) -> None:
-    parser.add_argument("name", choices=PREPARED, metavar="NAME", help=f"the test set: {', '.join(PREPARED)}")
-    parser.add_argument("source", metavar="SOURCE", help="folder of the published data")
-    parser.add_output("out", what="folder", metavar="OUT", help="folder to write to, e.g. data/ade847")
+    parser.add("name NAME", f"the test set: {', '.join(PREPARED)}", choices=PREPARED)
+    parser.add("source SOURCE", "folder of the published data")
+    parser.add("out OUT", "folder to write to, e.g. data/ade847", output="folder")
 
 
 def run_data_prepare(args: Namespace) -> None:
@@ -40,27 +43,22 @@ def _size(text: str) -> int | tuple[int, int]:
 
 
 def add_data_make_arguments(parser: Parser) -> None:
-    text = "folder; each layout gets its own folder in it with --layout all"
-    parser.add_output("out", what="folder", metavar="OUT", help=text)
-    parser.add_argument("--layout", choices=[*LAYOUTS, "masks", "all"], default="all", help="default: all")
-    parser.add_argument("--train", type=whole(0), default=1000, metavar="N", help="training images (default: 1000)")
-    parser.add_argument("--val", type=whole(0), default=200, metavar="N", help="validation images (default: 200)")
-    parser.add_argument("--size", type=_size, default=128, metavar="S|HxW", help="pixels (default: 128)")
-    parser.add_argument("--seed", type=whole(0), default=0, help="which of the many data sets (default: 0)")
-    text = "what the classes are (default: shape; of emoji: group)"
-    parser.add_argument("--level", choices=(*LEVELS, *EMOJI_LEVELS), help=text)
+    parser.add("out OUT", "folder; each layout gets its own folder in it with --layout all", output="folder")
+    parser.add("--layout", "default: all", default="all", choices=[*LAYOUTS, "masks", "all"])
+    parser.add("--train N", "training images", whole(0), 1000)
+    parser.add("--val N", "validation images", whole(0), 200)
+    parser.add("--size S|HxW", "pixels", _size, 128)
+    parser.add("--seed", "which of the many data sets", whole(0), 0)
+    parser.add("--level", "what the classes are (default: shape; of emoji: group)", choices=(*LEVELS, *EMOJI_LEVELS))
     text = "scenes of the emoji in this folder on photos, in the layouts masks and coco, instead of drawn shapes"
-    parser.add_argument("--emoji", metavar="DIR", help=text)
-    parser.add_argument("--photos", metavar="DIR", help="with --emoji: folder of photos, with train and test in it")
-    text = "with --emoji: share of white in the photos, by which emoji stand out (default: 0)"
-    parser.add_argument("--pale", type=number, default=0.0, metavar="X", help=text)
-    parser.add_argument("--overwrite", action="store_true", help="replace a data set with other parameters")
+    parser.add("--emoji DIR", text)
+    parser.add("--photos DIR", "with --emoji: folder of photos, with train and test in it")
+    parser.add("--pale X", "with --emoji: share of white in the photos, by which emoji stand out", number, 0.0)
+    parser.add("--overwrite", "replace a data set with other parameters")
 
 
 def run_data_make(args: Namespace) -> None:
-    from hypvision.checks import one_of
     from hypvision.data.export import export, export_emoji
-    from hypvision.errors import HypvisionError
 
     if (args.emoji is None) != (args.photos is None):
         raise HypvisionError("Scenes of emoji need both: --emoji DIR and --photos DIR.")
@@ -85,20 +83,17 @@ def run_data_make(args: Namespace) -> None:
 
 
 def add_data_shard_arguments(parser: Parser) -> None:
-    text = "images/ with captions.csv or captions.jsonl beside it, or one folder a class"
-    parser.add_argument("folder", metavar="FOLDER", help=text)
-    parser.add_output("out", what="folder", metavar="OUT", help="new folder of the shards")
-    parser.add_argument("--samples", type=whole(1), default=1000, metavar="N", help="in each shard (default: 1000)")
+    parser.add("folder FOLDER", "images/ with captions.csv or captions.jsonl beside it, or one folder a class")
+    parser.add("out OUT", "new folder of the shards", output="folder")
+    parser.add("--samples N", "in each shard", whole(1), 1000)
     text = "class names in the order of the labels, a .txt file with one a line (default: the folders, sorted)"
-    parser.add_argument("--classes", metavar="FILE", help=text)
-    parser.add_argument("--seed", type=whole(0), default=0, help="of the order of the images (default: 0)")
-    text = "processes that read images (default: 0, this one)"
-    parser.add_argument("--workers", type=whole(0, 256), default=0, metavar="N", help=text)
+    parser.add("--classes FILE", text)
+    parser.add("--seed", "of the order of the images", whole(0), 0)
+    parser.add("--workers N", "processes that read images (default: 0, this one)", whole(0, 256), 0)
 
 
 def run_data_shard(args: Namespace) -> None:
     from hypvision.data.write_shards import write_shards
-    from hypvision.files import read_lines
 
     classes = None if args.classes is None else read_lines(args.classes, "the list of classes")
     written = write_shards(args.folder, args.out, args.samples, classes, args.seed, args.workers)

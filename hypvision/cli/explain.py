@@ -26,6 +26,8 @@ from hypvision.cli.arguments import (
 )
 from hypvision.cli.predict import add_sources_arguments
 from hypvision.errors import HypvisionError
+from hypvision.files import below, protecting
+from hypvision.shipped import is_config
 
 
 def add_explain_arguments(parser: Parser) -> None:
@@ -35,34 +37,35 @@ def add_explain_arguments(parser: Parser) -> None:
         "e.g. hcformer_nano, himapper_resnet50, a name of `hypvision zoo list`, which has its weights, or the config "
         "of a training, with its checkpoint as --weights"
     )
-    model.add_argument("--model", metavar="NAME|CONFIG", help=text)
-    add_clip_argument(model, "a CLIP instead, and the way of each image to its root through --texts and --gallery")
+    parser.add("--model NAME|CONFIG", text, group=model)
+    text = "a CLIP instead, and the way of each image to its root through --texts and --gallery"
+    add_clip_argument(parser, text, group=model)
     add_texts_argument(parser, "with --clip: what the way may pass")
     text = (
         "with --clip: images that the way may pass: files, folders, patterns; of a folder with captions its boxes, too"
     )
-    parser.add_argument("--gallery", nargs="+", default=[], metavar="IMAGE", help=text)
-    parser.add_argument("--to", metavar="IMAGE", help="with --clip: where the way ends (default: the root)")
-    text = "with --clip: points of the way (default: 50)"
-    parser.add_argument("--steps", type=whole(2, 100_000), default=50, metavar="N", help=text)
+    parser.add("--gallery IMAGE...", text)
+    parser.add("--to IMAGE", "with --clip: where the way ends (default: the root)")
+    parser.add("--steps N", "with --clip: points of the way", whole(2, 100_000), 50)
     text = "with --clip: folder of images with captions (and boxes) for the histogram (docs/data.md)"
-    parser.add_argument("--captions", metavar="DIR", help=text)
-    text = "checkpoint, or zoo:NAME; random weights without, unless --model has its own"
-    parser.add_argument("--weights", metavar="FILE", help=text)
+    parser.add("--captions DIR", text)
+    parser.add("--weights FILE", "checkpoint, or zoo:NAME; random weights without, unless --model has its own")
     add_model_args(parser)
     text = "short side, a multiple of 32 (default: that of zoo:NAME or of the config, or else 224)"
-    parser.add_argument("--size", type=whole(32, 8192), metavar="N", help=text)
-    text = "normalisation; default: the model's own"
-    parser.add_argument("--mean", nargs="+", type=number, metavar="X", help=text)
-    parser.add_argument("--std", nargs="+", type=number, metavar="X", help=text)
-    parser.add_argument("--stage", type=int, metavar="N", help="only this stage, counted from 0 (default: all)")
-    parser.add_argument("--block", type=int, metavar="N", help="block of each stage (default: the last)")
-    parser.add_argument("--head", type=int, metavar="N", help="only this head (default: all; regions follow head 0)")
-    text = "Euclidean clusters of pixels, hyperbolic clusters of windows, or both (default)"
-    parser.add_argument("--level", choices=["patch", "window", "both"], default="both", help=text)
-    parser.add_argument("--regions", type=whole(0), default=8, metavar="K", help="regions to merge into; 0 for none")
-    text = "folder of the results (default: explain)"
-    parser.add_output("--out", what="folder", default="explain", metavar="DIR", help=text)
+    parser.add("--size N", text, whole(32, 8192))
+    parser.add("--mean X...", "normalisation; default: the model's own", number)
+    parser.add("--std X...", text, number)
+    parser.add("--stage N", "only this stage, counted from 0 (default: all)", int)
+    parser.add("--block N", "block of each stage (default: the last)", int)
+    parser.add("--head N", "only this head (default: all; regions follow head 0)", int)
+    parser.add(
+        "--level",
+        "Euclidean clusters of pixels, hyperbolic ones of windows, or both",
+        default="both",
+        choices=["patch", "window", "both"],
+    )
+    parser.add("--regions K", "regions to merge into; 0 for none", whole(0), 8)
+    parser.add("--out DIR", "folder of the results", default="explain", output="folder")
 
 
 def run_explain(args: Namespace) -> None:
@@ -73,11 +76,9 @@ def run_explain(args: Namespace) -> None:
         raise HypvisionError(f"--{given[0]} is for a CLIP: name it with --clip NAME[:WEIGHTS].")
     import timm
 
-    from hypvision.files import below, protecting
     from hypvision.images import leaving_out, require_all
     from hypvision.inference.progress import progress
     from hypvision.inference.sources import find_sources
-    from hypvision.shipped import is_config
     from hypvision.viz import explain
     from hypvision.viz.sheet import save_image
     from hypvision.zoo.backbones import build_model, model_and_weights, side_seen
@@ -85,7 +86,7 @@ def run_explain(args: Namespace) -> None:
 
     for name in ("mean", "std"):
         value = getattr(args, name)
-        if value is not None and (len(value) not in (1, 3) or (name == "std" and min(value) <= 0)):
+        if value and (len(value) not in (1, 3) or (name == "std" and min(value) <= 0)):
             raise HypvisionError(f"--{name} takes three values, one a channel{', all > 0' if name == 'std' else ''}.")
     sources = find_sources(args.images, args.every)
     name, arguments = args.model, parse_arguments(args.model_args)
@@ -107,7 +108,7 @@ def run_explain(args: Namespace) -> None:
         for frame in progress(sources.frames(failed), len(sources), "image"):
             with leaving_out(frame.file, failed):
                 image, name = frame.open(), frame.name if frame.number is None else f"{frame.name}_{frame.number:06d}"
-                drawings = explain(model, image, size, args.mean, args.std, **clusters)
+                drawings = explain(model, image, size, args.mean or None, args.std or None, **clusters)
                 for kind, drawing in drawings.items():
                     print(save_image(drawing, below(args.out, f"{name}_{kind}.png")))
                 done += 1
@@ -138,7 +139,6 @@ def _explain_clip(args: Namespace) -> None:
     from hypvision.clip.radial.measure import embed_images, embed_readable, rooted
     from hypvision.clip.radial.texts import embed_texts
     from hypvision.clip.radial.traversal import meru_traversal
-    from hypvision.files import protecting
     from hypvision.images import open_image, output_names, require_all
     from hypvision.inference.caption_radii import caption_radii
     from hypvision.inference.pictures import embed_pictures, find_pictures

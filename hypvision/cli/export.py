@@ -8,6 +8,8 @@ from pathlib import Path
 
 from hypvision.cli.arguments import Parser, add_clip_argument, add_model_args, clip_of, whole
 from hypvision.errors import HypvisionError
+from hypvision.files import check_output
+from hypvision.shipped import is_config
 
 # Copied from hypvision.zoo.export, because importing it imports PyTorch.
 FORMATS = ("onnx", "torchexport")
@@ -17,27 +19,25 @@ TOWERS = ("image", "text")
 
 def add_export_arguments(parser: Parser) -> None:
     text = "as `hypvision zoo list` lists it, or a release, ADDRESS#NAME; with --model the checkpoint of a training"
-    parser.add_argument("name", nargs="?", metavar="NAME", help=text)
+    parser.add("name NAME", text, nargs="?")
     add_clip_argument(parser, "instead of NAME: a tower of this CLIP (--part), which gives its embeddings")
-    parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")
+    parser.add("--format", "what to write", choices=FORMATS, required=True)
     text = (
         "of the checkpoint file: timm's name of a classifier, e.g. himapper_deit_tiny_patch16_224, or the config of "
         "the training of a classifier, segmenter, detector or metric learner"
     )
-    parser.add_argument("--model", metavar="MODEL|CONFIG", help=text)
+    parser.add("--model MODEL|CONFIG", text)
     add_model_args(parser)
     text = "side of its images (default: that of the config's test data; img_size or the model's)"
-    parser.add_argument("--size", type=whole(1, 8192), metavar="N", help=text)
-    parser.add_output("--save", metavar="FILE", help="default: NAME and the suffix of the format, here")
+    parser.add("--size N", text, whole(1, 8192))
+    parser.add("--save FILE", "default: NAME and the suffix of the format, here", output="file")
     text = (
         "features: what comes before the head (a classifier's pooled features, the maps of a segmenter's or detector's "
         "backbone and neck, a CLIP's image embeddings); image or text: the tower of --clip; default: whole"
     )
-    parser.add_argument("--part", choices=(*PARTS, *TOWERS), help=text)
-    text = "compute with 16 bits, which halves the file; images and outputs keep 32"
-    parser.add_argument("--half", action="store_true", help=text)
-    text = "take images of the training's size only (the batch stays free)"
-    parser.add_argument("--fixed-size", action="store_true", help=text)
+    parser.add("--part", text, choices=(*PARTS, *TOWERS))
+    parser.add("--half", "compute with 16 bits, which halves the file; images and outputs keep 32")
+    parser.add("--fixed-size", "take images of the training's size only (the batch stays free)")
 
 
 def run_export(args: Namespace) -> None:
@@ -45,9 +45,7 @@ def run_export(args: Namespace) -> None:
     import timm
 
     from hypvision.checkpoints.sources import find
-    from hypvision.files import check_output
     from hypvision.inference.progress import stages
-    from hypvision.shipped import is_config
     from hypvision.zoo.export import SUFFIXES, export_model
     from hypvision.zoo.loading import parse_arguments
 
@@ -63,9 +61,7 @@ def run_export(args: Namespace) -> None:
     config = args.model is not None and not timm.is_model(args.model) and is_config(args.model)
     arguments = parse_arguments(args.model_args)
     if config and arguments:
-        raise HypvisionError(
-            "A config contains the arguments of its model: leave out --model-args, or change the config."
-        )
+        raise HypvisionError("A config contains the arguments of its model: leave out --model-args.")
     with stages() as tell:
         tell(f"Loading {name}")
         options = dict(dynamic_size=not args.fixed_size, part=part, size=args.size, tell=tell, half=args.half)
@@ -91,7 +87,6 @@ def _check(args: Namespace) -> None:
 
 def _export_tower(args: Namespace) -> None:
     """A tower of ``--clip``."""
-    from hypvision.files import check_output
     from hypvision.inference.progress import stages
     from hypvision.zoo.export import SUFFIXES, export_network
     from hypvision.zoo.export_clip import clip_tower

@@ -21,46 +21,40 @@ def add_fewshot_arguments(parser: Parser) -> None:
         "ImageNet, test on others; dg: on its variants; table: print and write tables of RESULTS; explain: draw what "
         "the LatHAdapter of a finished cell, RESULTS, has learned"
     )
-    parser.add_argument("what", choices=[*_PROTOCOLS, "table", "explain"], metavar="WHAT", help=text)
-    parser.add_argument("results", nargs="?", metavar="RESULTS", help="folder of results, for table and explain")
-    text = "maple, promptsrc, promptkd, coop, ..., each also with +lath"
-    parser.add_argument("--method", nargs="+", default=["promptsrc+lath"], metavar="NAME", help=text)
-    text = "names of the benchmark, or folders below --root (default: those of the protocol)"
-    parser.add_argument("--datasets", nargs="+", metavar="NAME", help=text)
-    parser.add_argument("--root", default="data", metavar="DIR", help="folder of all data sets (default: data)")
-    parser.add_argument("--seeds", nargs="+", type=whole(0), default=[1, 2, 3], metavar="N", help="default: 1 2 3")
-    parser.add_argument("--shots", nargs="+", type=whole(1), metavar="K", help="default: those of the protocol")
-    parser.add_argument("--source", default="imagenet", metavar="NAME", help="training data of cross and dg")
-    add_clip_argument(parser, "the CLIP (default: ViT-B-16:openai)", "ViT-B-16:openai")
-    parser.add_argument("--size", type=whole(8), metavar="PX", help="side of the images (default: that of the CLIP)")
-    text = "steps of each training instead of the published recipe's"
-    parser.add_argument("--steps", type=whole(1), metavar="N", help=text)
-    parser.add_argument("--epochs", type=whole(1), metavar="N", help="epochs instead of the published recipe's")
-    parser.add_argument("--batch", type=whole(1), metavar="N", help="images of a step instead of the recipe's")
-    text = "options of LatHAdapter, such as beta=0.1 attributes=8"
-    parser.add_argument("--adapter", nargs="+", default=[], metavar="KEY=VALUE", help=text)
+    parser.add("what WHAT", text, choices=[*_PROTOCOLS, "table", "explain"])
+    parser.add("results RESULTS", "folder of results, for table and explain", nargs="?")
+    parser.add("--method NAME...", "maple, promptsrc, coop, ..., each also with +lath", default=["promptsrc+lath"])
+    parser.add("--datasets NAME...", "names of the benchmark, or folders below --root (default: those of the protocol)")
+    parser.add("--root DIR", "folder of all data sets", default="data")
+    parser.add("--seeds N...", "default: 1 2 3", whole(0), [1, 2, 3])
+    parser.add("--shots K...", "default: those of the protocol", whole(1))
+    parser.add("--source NAME", "training data of cross and dg", default="imagenet")
+    add_clip_argument(parser, "the CLIP", "ViT-B-16:openai")
+    parser.add("--size PX", "side of the images (default: that of the CLIP)", whole(8))
+    parser.add("--steps N", "steps of each training instead of the published recipe's", whole(1))
+    parser.add("--epochs N", "epochs instead of the published recipe's", whole(1))
+    parser.add("--batch N", "images of a step instead of the recipe's", whole(1))
+    parser.add("--adapter KEY=VALUE...", "options of LatHAdapter, such as beta=0.1 attributes=8")
     text = "options of the methods, such as depth=6 text_chunk=100; each goes to the methods that have it"
-    parser.add_argument("--host", nargs="+", default=[], metavar="KEY=VALUE", help=text)
-    text = "checkpoint of PromptKD's teacher; {dataset}, {shots} and {seed} are filled in"
-    parser.add_argument("--teacher", metavar="FILE", help=text)
-    parser.add_argument("--teacher-clip", metavar="NAME[:WEIGHTS]", help="of the teacher, if another CLIP")
-    parser.add_argument("--teacher-method", default="promptsrc", metavar="NAME", help="of the teacher")
-    parser.add_argument("--teacher-host", nargs="+", default=[], metavar="KEY=VALUE", help="options of the teacher")
+    parser.add("--host KEY=VALUE...", text)
+    parser.add("--teacher FILE", "checkpoint of PromptKD's teacher; {dataset}, {shots} and {seed} are filled in")
+    parser.add("--teacher-clip NAME[:WEIGHTS]", "of the teacher, if another CLIP")
+    parser.add("--teacher-method NAME", "of the teacher", default="promptsrc")
+    parser.add("--teacher-host KEY=VALUE...", "options of the teacher")
     text = "train heads on so many kept views of each image, 0 for the centre crop (default: new views in each epoch)"
-    parser.add_argument("--views", type=whole(0), metavar="N", help=text)
-    parser.add_argument("--cache", metavar="DIR", help="keep features of the frozen towers in this folder")
+    parser.add("--views N", text, whole(0))
+    parser.add("--cache DIR", "keep features of the frozen towers in this folder")
     text = (
         "folder of the official code's pickled shots, read unrun: below each data set's own (split_fewshot), or a path "
         "with {dataset}"
     )
-    parser.add_argument("--pickles", metavar="DIR", help=text)
-    parser.add_argument("--amp", choices=["bf16", "fp16"], help="mixed precision")
-    parser.add_argument("--workers", type=whole(0), default=0, metavar="N", help="data workers (default: 0)")
-    parser.add_argument("--skip-broken", action="store_true", help="leave out images that cannot be read")
-    text = "choose PromptKD's checkpoint on test images, as its code does"
-    parser.add_argument("--best-val", action="store_true", help=text)
+    parser.add("--pickles DIR", text)
+    parser.add("--amp", "mixed precision", choices=["bf16", "fp16"])
+    parser.add("--workers N", "data workers", whole(0), 0)
+    parser.add("--skip-broken", "leave out images that cannot be read")
+    parser.add("--best-val", "choose PromptKD's checkpoint on test images, as its code does")
     text = "folder of the results (default: work_dirs/fewshot; of table and explain: RESULTS)"
-    parser.add_output("--out", what="folder", metavar="DIR", help=text)
+    parser.add("--out DIR", text, output="folder")
     add_submit_arguments(parser)
 
 
@@ -90,7 +84,7 @@ def _run(args: Namespace) -> None:
     from hypvision.tasks.few_shot_tables import write_tables
 
     out, settings = args.out or "work_dirs/fewshot", settings_of(args)
-    specs = plan(args.what, args.method, args.datasets, args.seeds, args.shots, args.source)
+    specs = plan(args.what, args.method, args.datasets or None, args.seeds, args.shots or None, args.source)
     check_options(args.method, settings.host, settings.adapter)
     by_key = {spec.key: spec for spec in specs}
     shots, names = args.pickles or "", sorted({spec.dataset for spec in specs})

@@ -6,6 +6,8 @@ segmentations, ``NAME_labels.png``; see :mod:`hypvision.inference.writers`.
 
 from __future__ import annotations
 
+import sys
+import time
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +25,8 @@ from hypvision.cli.arguments import (
     whole,
 )
 from hypvision.errors import HypvisionError, one_line
+from hypvision.files import protecting
+from hypvision.version import __version__
 
 # copied from hypvision.inference.writers, because importing it imports PyTorch
 WRITES = ("json", "csv", "overlay", "labels")
@@ -31,45 +35,37 @@ WRITES = ("json", "csv", "overlay", "labels")
 def add_sources_arguments(parser: Parser, metavar: str = "SOURCE", needed: bool = True) -> None:
     """The arguments that name images and videos, shared by several commands."""
     text = "image, folder of images (without its sub-folders), glob pattern, list of paths (.txt), or video"
-    parser.add_argument("images", nargs="+" if needed else "*", metavar=metavar, help=text)
-    text = "take every N-th frame of a video (default 1)"
-    parser.add_argument("--every", type=whole(1), default=1, metavar="N", help=text)
+    parser.add(f"images {metavar}", text, nargs="+" if needed else "*")
+    parser.add("--every N", "take every N-th frame of a video", whole(1), 1)
 
 
 def add_predict_arguments(parser: Parser) -> None:
     add_sources_arguments(parser)
     model = parser.add_mutually_exclusive_group(required=True)
     text = "a timm model, a name of `hypvision zoo list`, a release (hf-hub:USER/REPO), or the config of a training"
-    model.add_argument("--model", metavar="NAME|CONFIG", help=text)
-    add_clip_argument(model, "a CLIP instead, which compares images with --classes")
-    text = "checkpoint of the training; without, a timm model has its published weights"
-    parser.add_argument("--weights", metavar="FILE", help=text)
+    parser.add("--model NAME|CONFIG", text, group=model)
+    add_clip_argument(parser, "a CLIP instead, which compares images with --classes", group=model)
+    parser.add("--weights FILE", "checkpoint of the training; without, a timm model has its published weights")
     add_model_args(parser)
     text = 'what an open-vocabulary model looks for: "cat, dog, grass", a .txt or .json file, or the name of a list'
-    parser.add_argument("--classes", metavar="LIST", help=text)
-    text = "of the classes those that a panoptic model counts (default: all)"
-    parser.add_argument("--things", metavar="LIST", help=text)
+    parser.add("--classes LIST", text)
+    parser.add("--things LIST", "of the classes those that a panoptic model counts (default: all)")
     text = "leave out boxes and labels of lower scores (default: 0.3 for boxes, 0.5 for labels)"
-    parser.add_argument("--score", type=number, metavar="X", help=text)
+    parser.add("--score X", text, number)
     text = "boxes of an image at most, the best ones (default: as many as the model gives)"
-    parser.add_argument("--max-boxes", type=whole(1), metavar="N", help=text)
+    parser.add("--max-boxes N", text, whole(1))
     add_cfg_options(parser, "changes of the config that --model names, e.g. model.test_cfg.nms.iou_threshold=0.6")
     text = f"what to write: {', '.join(WRITES)} (default: all)"
-    parser.add_argument("--write", nargs="+", choices=WRITES, default=list(WRITES), metavar="KIND", help=text)
-    text = "images at a time, of a classifier (default: 8)"
-    parser.add_argument("--batch", type=whole(1), default=8, metavar="N", help=text)
+    parser.add("--write KIND...", text, default=list(WRITES), choices=WRITES)
+    parser.add("--batch N", "images at a time, of a classifier", whole(1), 8)
     add_device_argument(parser)
-    text = "folder of the results (default: predicted)"
-    parser.add_output("--out", what="folder", default="predicted", metavar="DIR", help=text)
+    parser.add("--out DIR", "folder of the results", default="predicted", output="folder")
 
 
 def run_predict(args: Namespace) -> None:
     """``predict`` from parsed arguments; prints what was written, and how fast."""
-    import sys
-    import time
 
     from hypvision.clip.segmentation.segment import parse_classes
-    from hypvision.files import protecting
     from hypvision.images import leaving_out, require_all
     from hypvision.inference.knowledge import doubts, warnings_of
     from hypvision.inference.predictors import Request, load_predictor
@@ -78,7 +74,6 @@ def run_predict(args: Namespace) -> None:
     from hypvision.inference.running import results
     from hypvision.inference.sources import find_sources
     from hypvision.inference.writers import Writer
-    from hypvision.version import __version__
     from hypvision.zoo.loading import parse_arguments
 
     if args.score is not None and not 0 <= args.score <= 1:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hypvision.cli.arguments import Parser, add_device_argument, device_of, number, whole
 from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
 from hypvision.errors import HypvisionError, require
+from hypvision.files import check_regular, why_no_file, write_table
 
 ACTIONS = ("run", "heads", "tokens", "fit")
 
@@ -20,41 +22,36 @@ def add_scaling_arguments(parser: Parser) -> None:
         "run: train and draw figures of the paper; heads: overlaps and norms of the heads of language models; tokens: "
         "frequencies of tokens; fit: the joint fit of losses of language models"
     )
-    parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=text)
+    parser.add("action ACTION", text, choices=ACTIONS)
     text = (
         "run: quick, fig1, fig3 to fig8; heads: checkpoints (a file, a folder, USER/REPO on the hub), csv tables of "
         "them (family, model, head, m), or paper for its 27; tokens: text files, or .npy files of ids; fit: csv files "
         "with family, dataset, m and loss"
     )
-    parser.add_argument("subjects", nargs="+", metavar="WHAT", help=text)
-    text = "folder of results, which a second run takes up (default: scaling)"
-    parser.add_output("--out", what="folder", default="scaling", metavar="DIR", help=text)
+    parser.add("subjects WHAT...", text)
+    parser.add("--out DIR", "folder of results, which a second run takes up", default="scaling", output="folder")
     for name, text in (
         ("alphas", "exponents of the frequencies"),
         ("decays", "decays gamma; below 0 they are growth"),
         ("densities", "densities of active features, from 0 to 1"),
     ):
-        parser.add_argument(f"--{name}", nargs="+", type=number, metavar="X", help=f"run: only these {text}")
+        parser.add(f"--{name} X...", f"run: only these {text}", number)
     text = "run: these widths m instead of the figure's; others than the paper's are marked"
-    parser.add_argument("--widths", nargs="+", type=whole(1, 2**16), metavar="M", help=text)
-    text = "run: models a point (default: 1)"
-    parser.add_argument("--replicates", type=whole(1, 1000), default=1, metavar="N", help=text)
-    text = "run: of first weights and batches; a folder has results of one seed (default: 0)"
-    parser.add_argument("--seed", type=whole(0, 2**31), default=0, metavar="N", help=text)
+    parser.add("--widths M...", text, whole(1, 2**16))
+    parser.add("--replicates N", "run: models a point", whole(1, 1000), 1)
+    parser.add("--seed N", "run: of first weights and batches; a folder has results of one seed", whole(0, 2**31), 0)
     for name, least, text in (
         ("features", 2, "features n"),
         ("steps", 1, "steps of a training"),
         ("batch", 1, "samples of a step"),
     ):
         text = f"run: {text} instead of the figure's; the results are marked"
-        parser.add_argument(f"--{name}", type=whole(least, 2**24), metavar="N", help=text)
-    text = "run: figures 3 to 7 with the models of quick, a fiftieth of the work; the results are marked"
-    parser.add_argument("--tiny", action="store_true", help=text)
-    text = "run: first weights and batches of its own for every point"
-    parser.add_argument("--independent", action="store_true", help=text)
-    parser.add_argument("--losses", metavar="CSV", help="run fig1, fig8: losses of language models, as for fit")
-    parser.add_argument("--tensor", metavar="NAME", help="heads: the name of the tensor, if it has an unusual one")
-    parser.add_argument("--tokenizer", metavar="JSON", help="tokens: tokenizer.json of Hugging Face's tokenizers")
+        parser.add(f"--{name} N", text, whole(least, 2**24))
+    parser.add("--tiny", "run: figures 3 to 7 with the models of quick, a fiftieth of the work; the results are marked")
+    parser.add("--independent", "run: first weights and batches of its own for every point")
+    parser.add("--losses CSV", "run fig1, fig8: losses of language models, as for fit")
+    parser.add("--tensor NAME", "heads: the name of the tensor, if it has an unusual one")
+    parser.add("--tokenizer JSON", "tokens: tokenizer.json of Hugging Face's tokenizers")
     add_device_argument(parser)
     add_submit_arguments(parser)
 
@@ -68,9 +65,7 @@ def run_scaling(args: Namespace) -> None:
         for name, chosen in figures.items():
             first = next(iter(figures))
             if replace(chosen.settings, shortened="") != replace(figures[first].settings, shortened=""):
-                raise HypvisionError(
-                    f"{first} and {name} are of different grids. Run them one by one, each with its --out."
-                )
+                raise HypvisionError(f"{first} and {name} are of different grids. Run each with its own --out.")
         for name in args.subjects:
             _run_fig8(args) if name == "fig8" else _run_figure(args, name, figures[name])
         return
@@ -80,9 +75,6 @@ def run_scaling(args: Namespace) -> None:
             raise HypvisionError(f"There are {stems.count(stem)} files '{stem}'. Give each an --out of its own.")
     for subject in args.subjects:
         {"tokens": _run_tokens, "fit": _run_fit}[args.action](args, subject)
-
-
-# Toy models
 
 
 def _device(args: Namespace) -> str:
@@ -109,7 +101,6 @@ def _chosen(args: Namespace, name: str) -> Any:
 
 
 def _run_figure(args: Namespace, name: str, chosen: Any) -> None:
-    from hypvision.files import write_table
     from hypvision.scaling.claims import claims_of, claims_of_language_models, exponents
     from hypvision.scaling.experiments import groups, marked
     from hypvision.scaling.figures import draw
@@ -168,11 +159,7 @@ def _names(folder: Path, name: str, figures: list[Path]) -> str:
     return ", ".join(map(str, (folder / f"{name}.csv", *figures)))
 
 
-# Language models
-
-
 def _run_heads(args: Namespace) -> None:
-    from hypvision.files import write_table
     from hypvision.scaling.language_models import is_head, paper_models, read_models
 
     tensors: dict[str, str | None] = {}
@@ -216,7 +203,6 @@ def _run_heads(args: Namespace) -> None:
 
 def measure_head(source: str, tensor: str | None) -> dict[str, Any]:
     """The statistics of the head of one checkpoint, as a row of ``heads.csv``."""
-    from functools import partial
 
     from hypvision.scaling.language_models import head_name, head_statistics
     from hypvision.scaling.one_tensor import read_tensor
@@ -226,7 +212,6 @@ def measure_head(source: str, tensor: str | None) -> dict[str, Any]:
 
 
 def _run_tokens(args: Namespace, source: str) -> None:
-    from hypvision.files import check_regular, write_table
     from hypvision.scaling.language_models import frequency_exponent, token_counts
 
     path = Path(source)
@@ -259,7 +244,6 @@ def _run_tokens(args: Namespace, source: str) -> None:
 
 
 def _tokenizer(path: str) -> Any:
-    from hypvision.files import why_no_file
 
     tokenizers = require("tokenizers", "lm")
     if not Path(path).is_file():
@@ -271,7 +255,6 @@ def _tokenizer(path: str) -> Any:
 
 
 def _run_fit(args: Namespace, path: str) -> None:
-    from hypvision.files import write_table
     from hypvision.scaling.language_models import loss_fit, read_losses
     from hypvision.scaling.published import LOSS_FIT
 
@@ -291,7 +274,6 @@ def _run_fit(args: Namespace, path: str) -> None:
 
 
 def _run_fig8(args: Namespace) -> None:
-    from hypvision.files import write_table
     from hypvision.scaling.claims import claims_of_language_models
     from hypvision.scaling.figures import draw_language_models
     from hypvision.scaling.published import HEAD_OVERLAPS

@@ -73,10 +73,10 @@ class _Answer(NamedTuple):
 def add_submit_arguments(parser: Parser) -> None:
     """``--jobs``, ``--submit`` and ``--submit-options``."""
     text = "cells at a time, each in its process (default: 1, in this process; with --submit slurm: all)"
-    parser.add_argument("--jobs", type=whole(1, 4096), metavar="N", help=text)
-    parser.add_argument("--submit", choices=CLUSTERS, help="hand the cells to submitit: on this machine, or to SLURM")
+    parser.add("--jobs N", text, whole(1, 4096))
+    parser.add("--submit", "hand the cells to submitit: on this machine, or to SLURM", choices=CLUSTERS)
     text = "parameters of submitit, such as slurm_partition=gpu gpus_per_node=1 timeout_min=240"
-    parser.add_argument("--submit-options", nargs="+", default=[], type=_option, metavar="KEY=VALUE", help=text)
+    parser.add("--submit-options KEY=VALUE...", text, _option)
 
 
 def submit_options(args: Namespace) -> dict[str, Any]:
@@ -115,11 +115,6 @@ def run_cells(
 
     Returns:
         Results, failures and what was skipped. Failures are also printed when they happen, each reason once.
-
-    Raises:
-        HypvisionError: submitit or its cluster is not there, or refuses the options.
-        KeyboardInterrupt: after the processes and jobs of the cells have been ended.
-        ValueError: two cells with one key.
     """
     from tqdm import tqdm
 

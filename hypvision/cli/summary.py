@@ -17,6 +17,7 @@ from hypvision.cli.arguments import (
 )
 from hypvision.cli.export import TOWERS
 from hypvision.errors import HypvisionError
+from hypvision.files import write_json, write_table
 
 if TYPE_CHECKING:
     from hypvision.inference.summary import Summary
@@ -25,6 +26,7 @@ COUNTED = (
     "Counted are convolutions, linear and recurrent layers, other products of matrices, and attention; a multiply-add\n"
     "is two floating-point operations. Activations are the numbers that convolutions and products of matrices give."
 )
+
 _EXAMPLES = """\
 examples:
   hypvision summary resnet50 --depth 2 --save resnet50.csv
@@ -34,19 +36,17 @@ examples:
 def add_summary_arguments(parser: Parser) -> None:
     parser.formatter_class, parser.epilog = RawDescriptionHelpFormatter, _EXAMPLES
     text = "a model of timm or ours, trained weights of `hypvision zoo list`, or a config, by its file or name"
-    parser.add_argument("model", nargs="?", metavar="MODEL|CONFIG", help=text)
+    parser.add("model MODEL|CONFIG", text, nargs="?")
     add_clip_argument(parser, "instead of MODEL: a tower of this CLIP")
-    parser.add_argument("--part", choices=TOWERS, help="with --clip: which tower (default: image)")
+    parser.add("--part", "with --clip: which tower (default: image)", choices=TOWERS)
     add_model_args(parser)
     text = "side of the images (default: that of the config's test data, or the model's own)"
-    parser.add_argument("--size", type=whole(1, 8192), metavar="N", help=text)
+    parser.add("--size N", text, whole(1, 8192))
     text = "modules to show: 1, the parts of the model (default), 2, the parts of these, ...; 0: the whole alone"
-    parser.add_argument("--depth", type=whole(0, 100), default=1, metavar="N", help=text)
-    text = "images of each call that is measured (default: 1)"
-    parser.add_argument("--batch", type=whole(1, 65536), default=1, metavar="N", help=text)
-    text = "calls that are measured; the median counts (default: 5; 0: count only)"
-    parser.add_argument("--repeats", type=whole(0, 10_000), default=5, metavar="N", help=text)
-    parser.add_output("--save", metavar="FILE", help="the whole numbers: .csv, a row a module, or .json")
+    parser.add("--depth N", text, whole(0, 100), 1)
+    parser.add("--batch N", "images of each call that is measured", whole(1, 65536), 1)
+    parser.add("--repeats N", "calls that are measured, of which the median counts; 0: count only", whole(0, 10_000), 5)
+    parser.add("--save FILE", "the whole numbers: .csv, a row a module, or .json", output="file")
     add_device_argument(parser)
 
 
@@ -54,7 +54,6 @@ def run_summary(args: Namespace) -> None:
     """``summary`` from parsed arguments; prints the table."""
     import torch
 
-    from hypvision.files import write_json, write_table
     from hypvision.inference.progress import stages
     from hypvision.inference.summary import subject_of, subject_of_clip, summarise
     from hypvision.zoo.loading import parse_arguments

@@ -1,32 +1,33 @@
-"""``hypvision train`` and ``hypvision test``."""
+"""``hypvision train`` and ``test``, and ``plot``, the curves of trainings."""
 
 from __future__ import annotations
 
 import json
 from argparse import Namespace
+from pathlib import Path
 
 from hypvision.cli.arguments import Parser, add_cfg_options
+from hypvision.errors import HypvisionError
+from hypvision.files import check_output
 
 
 def _add_common_arguments(parser: Parser) -> None:
-    text = "folder of checkpoints and logs (default: work_dirs/CONFIG)"
-    parser.add_output("--work-dir", what="folder", metavar="DIR", help=text)
+    parser.add("--work-dir DIR", "folder of checkpoints and logs (default: work_dirs/CONFIG)", output="folder")
     text = "changes of the config, e.g. train_dataloader.batch_size=64; data_root=DIR moves all data sets"
     add_cfg_options(parser, text)
-    text = "the whole log on the console too, not in its file alone"
-    parser.add_argument("--verbose", action="store_true", help=text)
-    text = "what started the processes"
-    parser.add_argument("--launcher", choices=["none", "pytorch", "slurm", "mpi"], default="none", help=text)
+    parser.add("--verbose", "the whole log on the console too, not in its file alone")
+    parser.add("--launcher", "what started the processes", default="none", choices=["none", "pytorch", "slurm", "mpi"])
     parser.add_argument("--local_rank", "--local-rank", type=int, default=0, help="set by some launchers; not used")
 
 
 def add_train_arguments(parser: Parser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="config file")
+    parser.add("config CONFIG", "config file")
     text = "go on from this checkpoint, or from the newest complete one in the work dir"
-    parser.add_argument("--resume", nargs="?", const="auto", metavar="CHECKPOINT", help=text)
-    parser.add_argument("--amp", action="store_true", help="mixed precision")
-    text = "send the log there, too, with the package of this name"
-    parser.add_argument("--log", choices=["tensorboard", "wandb", "mlflow"], help=text)
+    parser.add("--resume CHECKPOINT", text, const="auto", nargs="?")
+    parser.add("--amp", "mixed precision")
+    parser.add(
+        "--log", "send the log there, too, with the package of this name", choices=["tensorboard", "wandb", "mlflow"]
+    )
     _add_common_arguments(parser)
 
 
@@ -42,25 +43,22 @@ def run_train(args: Namespace) -> None:
 
 
 def add_test_arguments(parser: Parser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="config file")
-    text = "checkpoint file, or zoo:NAME (hypvision zoo list lists them)"
-    parser.add_argument("weights", metavar="WEIGHTS", help=text)
+    parser.add("config CONFIG", "config file")
+    parser.add("weights WEIGHTS", "checkpoint file, or zoo:NAME (hypvision zoo list lists them)")
     text = (
         "write a report into this folder: report.html with the confusion matrix, a table of the classes, curves of "
         "precision and recall (boxes), the worst mistakes; of a segmenter also its label maps"
     )
-    parser.add_output("--out", what="folder", metavar="DIR", help=text)
+    parser.add("--out DIR", text, output="folder")
     text = "write the predictions into this file (.json; of a metric learner the embeddings, .npz)"
-    parser.add_output("--save", metavar="FILE", help=text)
+    parser.add("--save FILE", text, output="file")
     text = (
         "write images with the predictions painted in, of segmenters and detectors beside the truth (of a classifier "
         "200 images, taken evenly from the data)"
     )
-    parser.add_output("--show-dir", what="folder", metavar="DIR", help=text)
-    text = "test-time augmentation: the config's views, or mirror images"
-    parser.add_argument("--tta", action="store_true", help=text)
-    text = "measure weights with NaN or infinite values all the same"
-    parser.add_argument("--allow-nonfinite", action="store_true", help=text)
+    parser.add("--show-dir DIR", text, output="folder")
+    parser.add("--tta", "test-time augmentation: the config's views, or mirror images")
+    parser.add("--allow-nonfinite", "measure weights with NaN or infinite values all the same")
     _add_common_arguments(parser)
 
 
@@ -81,3 +79,28 @@ def run_test(args: Namespace) -> None:
         if is_main_process():
             print(json.dumps({name: round(float(value), 4) for name, value in metrics.items()}))
         leave_processes()
+
+
+def add_plot_arguments(parser: Parser) -> None:
+    text = "work dir of a training (work_dirs/CONFIG), one of the time-stamped folders in it, or a scalars.json"
+    parser.add("runs RUN...", text)
+    text = (
+        "quantities of the logs to draw, e.g. 'loss*' lr top1 (default: loss, rate and the metrics of the validation)"
+    )
+    parser.add("--keys NAME...", text)
+    text = "the figure: .png, .svg or .pdf (default: curves.png); beside it a .csv with every value of the logs"
+    parser.add("--save FILE", text, default="curves.png", output="file")
+
+
+def run_plot(args: Namespace) -> None:
+    """``plot`` from parsed arguments; prints the names of the files written."""
+    from hypvision.viz.curves import choose, draw_curves, read_runs, write_curves
+
+    figure, table = Path(args.save), Path(args.save).with_suffix(".csv")
+    if figure.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise HypvisionError(f"--save takes a file that ends in .png, .svg or .pdf, got '{args.save}'.")
+    check_output(table)
+    curves = read_runs(args.runs)
+    draw_curves(choose(curves, args.keys), figure)
+    write_curves(curves, table)
+    print(figure, table, sep="\n")

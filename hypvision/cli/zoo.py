@@ -1,4 +1,4 @@
-"""The commands of the zoo: ``list``, ``get``, ``verify``, ``clean``, ``card`` and ``push``."""
+"""``hypvision zoo``: trained weights. ``docs/model-zoo.md`` tells more of ``publish``, which runs in a checkout."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from hypvision.cli.arguments import Parser
+from hypvision.cli.arguments import Parser, add_cfg_options, number
 from hypvision.errors import HypvisionError
+from hypvision.files import write_text
 
 # Copied from hypvision.checkpoints.records.
 TASKS = ("classification", "segmentation", "detection", "zero-shot")
@@ -15,17 +16,15 @@ _NAME_HELP = "name as `hypvision zoo list` lists it, or a release, ADDRESS#NAME 
 
 
 def add_zoo_list_arguments(parser: Parser) -> None:
-    text = "part of the name, or a pattern such as '*.cifar10'"
-    parser.add_argument("pattern", nargs="?", metavar="PATTERN", help=text)
-    parser.add_argument("--task", choices=TASKS, help="of this task only")
-    parser.add_argument("--json", action="store_true", help="whole records, as JSON")
-    parser.add_output("--write-readme", metavar="FILE", help="render the table of the zoo into this file")
+    parser.add("pattern PATTERN", "part of the name, or a pattern such as '*.cifar10'", nargs="?")
+    parser.add("--task", "of this task only", choices=TASKS)
+    parser.add("--json", "whole records, as JSON")
+    parser.add("--write-readme FILE", "render the table of the zoo into this file", output="file")
 
 
 def run_zoo_list(args: Namespace) -> None:
     """``zoo list``: what there is."""
     from hypvision.checkpoints.index import builtin_index
-    from hypvision.files import write_text
     from hypvision.zoo.cache import whereabouts
     from hypvision.zoo.cards import listing, readme
 
@@ -46,8 +45,8 @@ def run_zoo_list(args: Namespace) -> None:
 
 
 def add_zoo_get_arguments(parser: Parser) -> None:
-    parser.add_argument("names", nargs="+", metavar="NAME", help=_NAME_HELP)
-    parser.add_output("--out", what="folder", metavar="DIR", help="copy the files there; such a folder can be a mirror")
+    parser.add("names NAME...", _NAME_HELP)
+    parser.add("--out DIR", "copy the files there; such a folder can be a mirror", output="folder")
 
 
 def run_zoo_get(args: Namespace) -> None:
@@ -69,8 +68,7 @@ def run_zoo_get(args: Namespace) -> None:
 
 
 def add_zoo_verify_arguments(parser: Parser) -> None:
-    text = f"{_NAME_HELP}; default: everything that is on this machine"
-    parser.add_argument("names", nargs="*", metavar="NAME", help=text)
+    parser.add("names NAME", f"{_NAME_HELP}; default: everything that is on this machine", nargs="*")
 
 
 def run_zoo_verify(args: Namespace) -> None:
@@ -99,11 +97,10 @@ def run_zoo_verify(args: Namespace) -> None:
 
 
 def add_zoo_clean_arguments(parser: Parser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="remove the files of these records")
+    parser.add("names NAME", "remove the files of these records", nargs="*")
     what = parser.add_mutually_exclusive_group()
-    text = "remove everything; default: unfinished downloads and files of no record"
-    what.add_argument("--all", action="store_true", help=text)
-    what.add_argument("--list", action="store_true", help="remove nothing: list what lies there")
+    parser.add("--all", "remove everything; default: unfinished downloads and files of no record", group=what)
+    parser.add("--list", "remove nothing: list what lies there", group=what)
 
 
 def run_zoo_clean(args: Namespace) -> None:
@@ -132,14 +129,13 @@ def run_zoo_clean(args: Namespace) -> None:
 
 
 def add_zoo_card_arguments(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help=_NAME_HELP)
-    parser.add_output("--save", metavar="FILE", help="write it there instead of printing it")
+    parser.add("name NAME", _NAME_HELP)
+    parser.add("--save FILE", "write it there instead of printing it", output="file")
 
 
 def run_zoo_card(args: Namespace) -> None:
     """``zoo card``: the model card."""
     from hypvision.checkpoints.sources import find
-    from hypvision.files import write_text
     from hypvision.zoo.cards import model_card
 
     _, record = find(args.name)
@@ -152,12 +148,11 @@ def run_zoo_card(args: Namespace) -> None:
 
 
 def add_zoo_push_arguments(parser: Parser) -> None:
-    parser.add_argument("names", nargs="+", metavar="NAME", help="names as `hypvision zoo list` lists them")
+    parser.add("names NAME...", "names as `hypvision zoo list` lists them")
     place = parser.add_mutually_exclusive_group(required=True)
-    text = "make a release folder for a web server; it must be new or empty"
-    parser.add_output("--out", what="folder", group=place, metavar="DIR", help=text)
-    place.add_argument("--hub", metavar="USER/REPO", help="upload to a repository on the Hugging Face hub (one name)")
-    parser.add_argument("--private", action="store_true", help="make a new hub repository private")
+    parser.add("--out DIR", "make a new release folder for a web server", output="folder", group=place)
+    parser.add("--hub USER/REPO", "upload to a repository on the Hugging Face hub (one name)", group=place)
+    parser.add("--private", "make a new hub repository private")
 
 
 def run_zoo_push(args: Namespace) -> None:
@@ -180,3 +175,57 @@ def run_zoo_push(args: Namespace) -> None:
         raise HypvisionError(f"A hub repository holds one model, but {len(records)} names are given.")
     address = push_to_hub(index, records[0], args.hub, args.private)
     print(f'Pushed {records[0].name}. Use: hypvision.load("{address}")')
+
+
+# Copied from hypvision.checkpoints.storage, because importing it imports PyTorch.
+STORAGES = ("float32", "float16", "bfloat16", "int8")
+
+
+def add_zoo_publish_arguments(parser: Parser) -> None:
+    parser.add("config CONFIG", "the config that trained it")
+    parser.add("checkpoint CHECKPOINT", "checkpoint of the training; it is only read")
+    parser.add("--name MODEL.TAG", "name in the zoo", required=True)
+    parser.add("--about FILE", "YAML with the texts of the record (default: the old record's)")
+    parser.add("--storage", "how weights are stored", default="int8", choices=STORAGES)
+    parser.add("--tolerance", "allowed change of a metric, in its own unit", number, 0.2)
+    parser.add("--metrics NAME...", "metrics to record, main one first")
+    parser.add("--out DIR", "folder of the zoo", default="model_zoo", output="folder")
+    add_cfg_options(parser, "changes of the config for this machine")
+
+
+def run_zoo_publish(args: Namespace) -> None:
+    from hypvision.tasks.publishing import publish, read_about
+
+    about = read_about(args.about) if args.about else {}
+    options = (args.storage, args.tolerance, args.metrics, args.cfg_options)
+    record = publish(args.config, args.checkpoint, args.name, about, args.out, *options)
+    print(f"Published {record.name}: {args.out}/{record.file.path}, {record.file.bytes} bytes.")
+
+
+# Copied from hypvision.zoo.convert, because importing it imports PyTorch.
+FAMILIES = (
+    "catseg", "clip-adapter", "cocoop", "coop", "hcformer", "helm", "hf-clip", "himapper", "hyperboliccv", "hyperclip",
+    "maple", "meru", "promptkd", "promptsrc", "tip-adapter",
+)  # fmt: skip
+
+
+def add_zoo_convert_arguments(parser: Parser) -> None:
+    parser.add(
+        "--from FAMILY", f"the official code: {', '.join(FAMILIES)}", dest="family", required=True, choices=FAMILIES
+    )
+    parser.add("source IN", ".pth or .safetensors, a folder of transformers, or an address with its sum")
+    parser.add("target OUT", ".safetensors or .pth", output="file")
+    parser.add("--to-official", "the other way: from hypvision's names")
+    parser.add("--curvature", "of a model that gets official names, if it is not 1", float)
+    parser.add("--backbone NAME", "of a Hi-Mapper whose backbone has the shapes of another one")
+
+
+def run_zoo_convert(args: Namespace) -> None:
+    from hypvision.zoo.convert import convert_file
+
+    written = convert_file(args.family, args.source, args.target, args.to_official, args.curvature, args.backbone)
+    print(f"{written.model}: wrote {written.path}")
+    if not args.to_official:
+        print(f"Use: {written.usage()}")
+    if note := written.note(args.to_official):
+        print(f"Note: {note}")

@@ -68,12 +68,7 @@ def find_captions(root: str | Path) -> Path | None:
 
 
 def read_captions(root: str | Path) -> list[Captioned]:
-    """The captions of a folder, with the boxes of each.
-
-    Raises:
-        HypvisionError: the table is missing, a line has the wrong form, an image does not exist, a caption is empty, or
-            a box lies outside of its image.
-    """
+    """The captions of a folder, with the boxes of each."""
     root = Path(root).expanduser()
     if (table := find_captions(root)) is None:
         raise HypvisionError(

@@ -32,17 +32,11 @@ _SCHEMAS = "'positive,negative[,image_url]' or 'id,captions[,image_url]'"
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain of texts, and the image at its end.
+    """A chain of texts, and the image at its end."""
 
-    Attributes:
-        texts: from general to specific, at least two.
-        negatives: for each text one that contradicts it, though it fits the text before; or ().
-        image: identifies its image: an address, a file name or an id; None for no image.
-    """
-
-    texts: tuple[str, ...]
-    negatives: tuple[str, ...] = ()
-    image: str | None = None
+    texts: tuple[str, ...]  # from general to specific, at least two
+    negatives: tuple[str, ...] = ()  # for each text one that contradicts it, though it fits the text before; or ()
+    image: str | None = None  # an address, a file name or an id; None for no image
 
 
 class _Row(NamedTuple):
@@ -59,10 +53,6 @@ def read_chains(path: str | Path) -> list[Chain]:
     """The chains of a file, all equally long.
 
     Texts are cut at ``=>`` and stripped; spaces within them stay.
-
-    Raises:
-        HypvisionError: the file is missing or not a csv of one of the schemas above, chains have different lengths or
-            fewer than two texts, or a text is empty; the message gives the line.
     """
     found: list[Chain] = []
     for line, row in read_table(_Row, path, advice=f"Expected: {_SCHEMAS}.", strict=True):

@@ -81,9 +81,6 @@ def find_pairs(
         suffixes: of the images and of the label maps, in any case.
         exact: take no other endings; otherwise those of all formats will do, of label maps the lossless ones.
         names: the files to take, without suffix; None: all.
-
-    Raises:
-        HypvisionError: there are no images, or no image has a label map.
     """
     if not os.path.isdir(images):
         raise HypvisionError(f"There are no images in '{images}': there is no such folder. Check data_root.")
@@ -177,11 +174,7 @@ def check_size(path: str | Path, shape: Sequence[int], image: str | Path, expect
 
 
 def read_label_map(path: str | Path) -> np.ndarray:
-    """The numbers (H, W) of the pixels: integers as they are stored, of any depth.
-
-    Raises:
-        HypvisionError: it cannot be read, is coloured or transparent, or has numbers that are not whole.
-    """
+    """The numbers (H, W) of the pixels: integers as they are stored, of any depth."""
     labels = read_labels(path)
     # drop an alpha channel if all pixels are opaque
     if labels.ndim == 3 and labels.shape[2] == 2 and (labels[..., 1] == 255).all():
@@ -215,9 +208,6 @@ def read_colours(
         palette: colour of each class.
         ignored: colours that do not count.
         strict: raise an error for other colours; otherwise they are ignored too.
-
-    Raises:
-        HypvisionError: it cannot be read, has more than 8 bits, or a colour that no class has.
     """
     mode = image_kind(path)[1]
     if mode.startswith(("I", "F")):

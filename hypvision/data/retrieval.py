@@ -44,10 +44,6 @@ class _RetrievalDataset(_ImageDataset):
         root: folder of the data set.
         transform: arguments of :func:`~hypvision.data.image_folder.build_transform`.
         split: ``"train"`` or ``"test"``.
-
-    Raises:
-        HypvisionError: the split is unknown; files are missing (the message says where to get them); or an image is
-            damaged (raised when it is read).
     """
 
     title: str
@@ -286,10 +282,6 @@ class RetrievalFolder(ImageFolderDataset):
         per_class: take this many images of each class, evenly spread over its sorted files.
         gallery: folder of the same classes that the images of ``root``, the queries, search in; None: each image
             searches among all others of ``root``.
-
-    Raises:
-        HypvisionError: as there; or a file cannot be read, ``ancestors`` lacks a class, or classes have different
-            numbers of ancestors.
     """
 
     def __init__(

@@ -156,11 +156,7 @@ class BalancedSampler:
 
 
 def class_numbers(dataset: Any) -> np.ndarray:
-    """The label of each sample, int (N,).
-
-    Raises:
-        HypvisionError: the data set has no labels, or several for each sample.
-    """
+    """The label of each sample, int (N,)."""
     labels = np.asarray(getattr(dataset, "labels", ()))
     if labels.ndim != 1 or not len(labels):
         raise HypvisionError(

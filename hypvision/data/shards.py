@@ -62,11 +62,7 @@ class Counted(NamedTuple):
 
 
 def find_shards(shards: str | Path | Sequence[str | Path]) -> list[Path]:
-    """The files that a pattern with braces, a list of paths or patterns, or a folder names, in its order.
-
-    Raises:
-        HypvisionError: one is missing or named twice, or there is none.
-    """
+    """The files that a pattern with braces, a list of paths or patterns, or a folder names, in its order."""
     names = [shards] if isinstance(shards, (str, Path)) else list(shards)
     found: list[Path] = []
     for name in names:

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DefaultScope
 from PIL import Image
@@ -30,9 +31,6 @@ from hypvision.images import leaving_out, require_all
 from hypvision.viz.overlay import add_legend, draw_boxes, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import titled_sheet
-
-if TYPE_CHECKING:
-    from mmengine.config import Config
 
 CELL = 256
 """Long side of a picture on the sheet, in pixels."""
@@ -55,14 +53,8 @@ class Part(NamedTuple):
 
 
 class _Normalisation(NamedTuple):
-    """``x = (pixel - mean) / std``, channel by channel, of pixels from 0 to ``top``.
-
-    Attributes:
-        mean, std: (C,); None: pixels as they are.
-        top: 1 or 255.
-        who: what applies it.
-        done: whether the images here have passed it; a CLIP is given bytes, or floats up to 255.
-    """
+    """``x = (pixel - mean) / std``, channel by channel, of pixels from 0 to ``top``, which ``who`` applies; without a
+    mean nothing. ``done`` is whether the images here have passed it: a CLIP is given bytes, or floats up to 255."""
 
     mean: Tensor | None = None
     std: Tensor | None = None
@@ -115,10 +107,6 @@ def browse(
         seed: of the choice of samples and of the augmentations.
         out: folder that the pictures will go to; it must not lie in the data.
         failed: gets the messages of images that cannot be read; None: the first one raises.
-
-    Raises:
-        HypvisionError: the config or the data has a mistake, the config has none of these parts, or the data has no
-            pictures.
     """
     config = read_config(config, options, out)
     report = Report([], [], [], 0, [])

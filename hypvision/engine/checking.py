@@ -16,10 +16,11 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from mmengine.config import Config
 from mmengine.registry import DATASETS, HOOKS, MODELS, DefaultScope
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
@@ -35,13 +36,9 @@ from hypvision.engine.run import check_result
 from hypvision.errors import one_line
 from hypvision.images import open_image
 from hypvision.inference.progress import progress
-from hypvision.viz.overlay import add_legend, draw_boxes, paint
+from hypvision.viz.overlay import add_legend, draw_boxes, draw_segmentation, paint
 from hypvision.viz.palette import label_colours
-from hypvision.viz.segmentation import draw_segmentation
 from hypvision.viz.sheet import save_image
-
-if TYPE_CHECKING:
-    from mmengine.config import Config
 
 PICTURES = 5
 """How many samples of each part are drawn."""

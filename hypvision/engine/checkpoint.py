@@ -44,11 +44,7 @@ from hypvision.files import replacing
 
 
 def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """:func:`hypvision.checkpoints.read.read_file`, which also restores mmengine's class for the log.
-
-    Raises:
-        HypvisionError: the file is missing or damaged, would run code, or does not contain a dict.
-    """
+    """:func:`hypvision.checkpoints.read.read_file`, which also restores mmengine's class for the log."""
     checkpoint = read_file(path, map_location)
     _restore_logs(checkpoint)
     meta = checkpoint.get("meta")
@@ -73,12 +69,8 @@ def _restore_logs(content: Any) -> None:
 
 
 def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
-    """mmengine's loader for every kind of checkpoint name (:func:`hypvision.checkpoints.sources.fetch`).
-
-    Returns:
-        The content of the file; for zoo weights a ``state_dict`` with the engine's names, and ``meta`` with the
-        classes.
-    """
+    """mmengine's loader for every kind of checkpoint name (:func:`hypvision.checkpoints.sources.fetch`); zoo weights
+    become a ``state_dict`` with the engine's names, and ``meta`` with the classes."""
     if (checkpoint := _handed_over.pop(str(source), None)) is not None:
         return checkpoint
     # With None each tensor would go to the GPU that it was saved from, which may not exist here.
@@ -168,12 +160,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 class AtomicLocalBackend(LocalBackend):
-    """mmengine's local files, written to a temporary name and moved into place; only regular files are read.
-
-    Raises:
-        HypvisionError: the disk is full or the place not writable (the old file, if any, stays intact), or a file to
-        read is a device or a pipe.
-    """
+    """mmengine's local files, written to a temporary name and moved into place; only regular files are read."""
 
     def get(self, filepath: str | Path) -> bytes:
         if not os.path.isfile(filepath) and os.path.exists(filepath):
@@ -193,70 +180,33 @@ class AtomicLocalBackend(LocalBackend):
 
 
 def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
-    """The reason why a training cannot resume from a checkpoint; None if it can."""
+    """The reason why a training should resume from an earlier checkpoint than this; None if it can from this one.
 
-    def dicts(values: Any) -> bool:
-        return isinstance(values, list) and all(isinstance(value, dict) for value in values)
-
-    def states(value: Any) -> bool:  # the state of one optimiser, or a dict of several
-        if not isinstance(value, dict) or not value:
-            return False
-        if "param_groups" in value:
-            return bool(value["param_groups"]) and dicts(value["param_groups"]) and isinstance(value.get("state"), dict)
-        return all(states(inner) or not isinstance(inner, dict) for inner in value.values())
+    Content that PyTorch or mmengine refuses later is explained by :func:`readable_resume`.
+    """
 
     def whole(value: Any) -> bool:
         return isinstance(value, int) and value >= 0
 
-    def number(value: Any) -> bool:
-        return isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.numel() == 1)
+    def written(state: Any) -> bool:
+        groups = state["param_groups"]
+        return isinstance(groups, list) and bool(groups) and isinstance(state.get("state"), dict)
 
-    meta, weights = checkpoint.get("meta"), checkpoint.get("state_dict")
-    if not isinstance(weights, Mapping):
+    meta, states = checkpoint.get("meta"), list(_single_states(checkpoint.get("optimizer")))
+    if not isinstance(checkpoint.get("state_dict"), Mapping):
         return "it has no state_dict"
     if not isinstance(meta, Mapping) or not whole(meta.get("epoch")) or not whole(meta.get("iter")):
         return "its meta does not say the epoch and iteration that it was written at, whole numbers of at least 0"
-    if not (meta.get("seed") is None or whole(meta["seed"])):
-        return "its seed is not an integer"
-    optimizer = checkpoint.get("optimizer")
-    if "optimizer" in checkpoint and not states(optimizer):
+    if "optimizer" in checkpoint and not (states and all(map(written, states))):
         return "the state of its optimizer is not one that PyTorch writes"
-    for one in _single_states(optimizer):
-        for group in one["param_groups"]:
-            numbers = [group[name] for name in ("lr", "initial_lr", "weight_decay", "momentum", "eps") if name in group]
-            pair = group.get("betas", (0, 0))
-            pair = pair if isinstance(pair, (list, tuple)) and len(pair) == 2 else [None]
-            if not all(map(number, [*numbers, *pair])) or not isinstance(group.get("params", []), list):
-                return "a parameter group of its optimizer has settings that are not numbers"
-            if not all(map(whole, group.get("params", []))):
-                return "a group of parameters in its optimizer does not list them by numbers"
-        for entry in one["state"].values():
-            if not isinstance(entry, dict) or not all(isinstance(v, (Tensor, float, int)) for v in entry.values()):
-                return "what its optimizer remembers of a parameter is not made of tensors and numbers"
-    schedules = checkpoint.get("param_schedulers", [])
-    if not (dicts(schedules) or isinstance(schedules, dict) and all(map(dicts, schedules.values()))):
-        return "the states of its param_schedulers are not a list of dicts"
-    for state in schedules if isinstance(schedules, list) else (s for group in schedules.values() for s in group):
-        if not all(isinstance(state.get(name, 0), int) for name in ("begin", "end", "last_step", "_global_step")):
-            return "a state of its param_schedulers does not say when it begins and ends"
-    hub = checkpoint.get("message_hub", {})
-    if not isinstance(hub, dict) or not all(isinstance(value, dict) for value in hub.values()):
-        return "its message_hub is not a dict of dicts"
-    if not all(isinstance(value, bool) for value in hub.get("resumed_keys", {}).values()):
-        return "its message_hub does not say which of its values are resumed"
-    accumulated = checkpoint.get("accumulated", [])
-    if not dicts(accumulated) or not all(
-        isinstance(one.get("gradients"), dict) and isinstance(one.get("whole"), dict) for one in accumulated
-    ):
-        return "its accumulated gradients are not a list of dicts"
-    if diverged := [n for one in accumulated for n in nonfinite_names({**one["gradients"], **one["whole"]})]:
-        return f"the gradient of '{diverged[0]}' that it has accumulated is not finite"
     if diverged := diverged_weights(checkpoint):
         return f"its weight '{diverged[0]}' is not finite"
-    for one in _single_states(optimizer):
-        for parameter, entry in one["state"].items():
-            if diverged := nonfinite_names(entry):
-                return f"'{diverged[0]}' of parameter {parameter} in its optimizer is not finite"
+    for one in checkpoint.get("accumulated", []):
+        if diverged := nonfinite_names({**one["gradients"], **one["whole"]}):
+            return f"the gradient of '{diverged[0]}' that it has accumulated is not finite"
+    for parameter, entry in (item for one in states for item in one["state"].items()):
+        if diverged := nonfinite_names(entry):
+            return f"'{diverged[0]}' of parameter {parameter} in its optimizer is not finite"
     return None
 
 
@@ -380,10 +330,7 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
     """The newest checkpoint in a work folder that a training can resume from.
 
     First the one that ``last_checkpoint`` names, then ``epoch_N.pth`` and ``iter_N.pth`` by falling number (the kind
-    that was written last comes first). Damaged files are skipped with a warning.
-
-    Args:
-        work_dir: the run's folder; it may have been moved since.
+    that was written last comes first). Damaged files are skipped with a warning. The folder may have been moved since.
 
     Returns:
         Its path and what it holds; None if there is no checkpoint at all.

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hypvision.data.image_folder import check_root
 from hypvision.errors import HypvisionError, did_you_mean, explain_machine
 from hypvision.shipped import shipped_configs
 
@@ -75,21 +76,15 @@ def data_folders(config: dict) -> list[Path]:
 
 
 def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test")) -> None:
-    """Check that the files and folders named by data sets and metrics exist, before anything is built.
+    """Check that the files and folders named by data sets and metrics of these phases exist, before anything is built.
 
     mmseg and mmdet would fail deep inside; our own data sets make further checks when they are built.
-
-    Args:
-        config: the whole configuration.
-        phases: the data loaders that will be used.
     """
-    from hypvision.data.image_folder import check_root  # loads PyTorch, which other functions here do not need
-
     for phase in phases:
         loader = config.get(f"{phase}_dataloader")
         if isinstance(loader, dict) and loader and not loader.get("dataset"):
             raise HypvisionError(
-                f"{phase}_dataloader names no data. Give it a dataset, such as dict(type=..., root=...)."
+                f"{phase}_dataloader has no data. Give it a dataset, such as dict(type=..., root=...)."
             )
         for dataset in datasets_of(loader):
             if dataset.get("type") == "ImageFolderDataset":

@@ -7,6 +7,7 @@ stop on NaN, a clean Ctrl-C. On a machine without a GPU it selects gloo and bflo
 from __future__ import annotations
 
 import ast
+import inspect
 import logging
 import os
 import re
@@ -16,27 +17,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+import torch.distributed as dist
+from mmengine.config import Config, DictAction
+from mmengine.registry import MODELS
+from mmengine.runner import Runner
+from mmengine.utils import import_modules_from_strings
+
+from hypvision.engine import precision
 from hypvision.engine.checks import close_configs, datasets_of, walk
 from hypvision.engine.extensions import PREPARATIONS, RUN_HOOKS
-from hypvision.errors import HypvisionError, did_you_mean, explain_machine, one_line, require
+from hypvision.errors import HypvisionError, did_you_mean, explain_machine, one_line
 from hypvision.files import check_regular, why_no_file
 from hypvision.shipped import config_folder, find_config
-
-if TYPE_CHECKING:
-    from mmengine.config import Config
 
 _logger = logging.getLogger(__name__)
 
 PHASES = ("train", "val", "test")
 # Keys that mmengine's Runner or hypvision reads; a config may have others for its own use.
 RUN_KEYS = (
-    "model", "work_dir", "train_dataloader", "val_dataloader", "test_dataloader", "train_cfg", "val_cfg",
-    "test_cfg", "auto_scale_lr", "optim_wrapper", "param_scheduler", "val_evaluator", "test_evaluator", "default_hooks",
-    "custom_hooks", "custom_imports", "data_preprocessor", "load_from", "resume", "launcher", "env_cfg",
-    "log_processor", "log_level", "visualizer", "vis_backends", "default_scope", "randomness", "experiment_name",
-    "model_wrapper_cfg", "find_unused_parameters", "tta_model", "tta_pipeline",
+    *inspect.signature(Runner).parameters, "custom_imports", "find_unused_parameters", "runner_type",
+    "tta_model", "tta_pipeline", "vis_backends",
 )  # fmt: skip
 # The types that mmengine accepts; other types would cause errors far from the config.
 KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
@@ -70,14 +73,7 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
         source: path of a Python config, the name of one that ships, or a config (which is copied).
         options: changes, with dotted keys (``"optim_wrapper.optimizer.lr"``). ``"data_root"`` moves all data sets and
             evaluators below the config's ``data_root`` to the new place.
-
-    Raises:
-        HypvisionError: there is no such file (the message lists similar names), the config is not valid, or an option
-            does not fit.
     """
-    require("mmengine", "mm")
-    from mmengine.config import Config
-
     if isinstance(source, Config):
         config = source.copy()
         _import_modules(config)
@@ -105,9 +101,7 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
         except HypvisionError:
             raise
         except RecursionError as error:
-            raise HypvisionError(
-                f"The config '{path}', or a base of it, names itself in _base_, or is nested too deeply. Correct it."
-            ) from error
+            raise HypvisionError(f"The config '{path}' names itself in _base_, or is nested too deeply.") from error
         except Exception as error:  # a config is code and can raise anything
             # mmengine copies configs to the temporary folder, which may be missing or full
             no_place = error.__context__
@@ -170,8 +164,6 @@ def _find_external(find: Callable[[str, str], tuple[str, str | None]], name: str
 @contextmanager
 def _own_bases() -> Iterator[None]:
     """Context in which mmengine resolves ``_base_`` names with :data:`OWN` and accepts only Python and JSON bases."""
-    from mmengine.config import Config
-
     find = Config._get_cfg_path
 
     def find_own(name: str, filename: str) -> tuple[str, str | None]:
@@ -220,8 +212,6 @@ def files_of(config: Config) -> list[str]:
 
 def _import_modules(config: Config) -> None:
     """Import the modules in ``custom_imports``."""
-    from mmengine.utils import import_modules_from_strings
-
     if imports := config.get("custom_imports"):
         import_modules_from_strings(**imports)
 
@@ -288,8 +278,6 @@ def _move_data(config: Config, old: str, new: str, keep: bool = False) -> None:
 
 def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = False, launcher: str = "none") -> Config:
     """Adapt a config to this machine and add the standard hooks; changes and returns ``config``."""
-    import torch
-
     stem = Path(config.filename).stem if config.filename else "run"
     config.work_dir = str(work_dir or config.get("work_dir") or Path("work_dirs", stem))
     config.launcher = launcher
@@ -346,8 +334,6 @@ def leave_out_pretrained(model: Any, whole: bool = False) -> None:
     A class with ``checkpoint_is_partial = True`` still loads its weights, because its checkpoints lack the frozen ones,
     unless no weights are needed at all (``whole``).
     """
-    from mmengine.registry import MODELS
-
     if isinstance(model, (list, tuple)):
         for part in model:
             leave_out_pretrained(part, whole)
@@ -371,11 +357,6 @@ def leave_out_pretrained(model: Any, whole: bool = False) -> None:
 def _use_amp(config: Config, amp: bool) -> None:
     """Mixed precision for --amp: float16 with loss scaling on GPUs, bfloat16 on CPUs, and float32 with a warning on
     CPUs that are slow in bfloat16. A model class with ``amp_on_cpu = False`` runs in float32 there."""
-    import torch
-    from mmengine.registry import MODELS
-
-    from hypvision.engine.precision import has_fast_bfloat16, slowness_of_bfloat16
-
     wrapper = config.get("optim_wrapper")
     if wrapper is None:
         return
@@ -390,26 +371,22 @@ def _use_amp(config: Config, amp: bool) -> None:
     model = MODELS.module_dict.get(str(config.model.get("type")))
     allowed = getattr(model, "amp_on_cpu", True)
     if kind == "AmpOptimWrapper" or not allowed:
-        wrapper.type = "BFloat16OptimWrapper" if allowed and has_fast_bfloat16() else "OptimWrapper"
+        wrapper.type = "BFloat16OptimWrapper" if allowed and precision.has_fast_bfloat16() else "OptimWrapper"
         for key in ("loss_scale", "dtype", "use_fsdp"):
             wrapper.pop(key, None)
         if not allowed:
             _logger.warning("Mixed precision of %s is for GPUs: on this CPU it runs in float32.", model.__name__)
-        elif not has_fast_bfloat16():
+        elif not precision.has_fast_bfloat16():
             _logger.warning(
                 "This CPU takes %.0f times longer for bfloat16 than for float32: the training runs in float32.",
-                slowness_of_bfloat16(),
+                precision.slowness_of_bfloat16(),
             )
 
 
 def _join_cpu_processes(config: Config, launcher: str) -> None:
     """Set up the processes of a run without GPUs, because mmengine would select a CUDA device for each."""
-    import torch.distributed as dist
-
     if launcher != "pytorch":
-        raise HypvisionError(
-            f"--launcher {launcher} needs a GPU for each process. Without GPUs use tools/dist_train.sh."
-        )
+        raise HypvisionError(f"--launcher {launcher} needs a GPU a process. Without GPUs use tools/dist_train.sh.")
     if not dist.is_initialized():
         dist.init_process_group(config.env_cfg.dist_cfg.backend)
     if config.get("model_wrapper_cfg") is None:  # mmengine's own wrapper works on CUDA devices only
@@ -432,8 +409,6 @@ def _check_started_by_torchrun() -> None:
 def leave_processes() -> None:
     """Wait for the other processes at the end of a run: gloo aborts processes that still communicate with one that
     exited."""
-    import torch.distributed as dist
-
     if dist.is_available() and dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
@@ -443,13 +418,7 @@ def parse_options(items: list[str]) -> dict[str, Any]:
     """``KEY=VALUE`` words as a dict; values are numbers, booleans, lists or strings, as mmengine reads them.
 
     mmengine drops all spaces; here spaces within a string stay, as paths and prompts contain some.
-
-    Raises:
-        HypvisionError: a word without ``=``, or a value that is none of these.
     """
-    require("mmengine", "mm")
-    from mmengine.config import DictAction
-
     wrong = [item for item in items if "=" not in item]
     if wrong:
         raise HypvisionError(f"--cfg-options takes KEY=VALUE, got '{wrong[0]}'.")

@@ -11,7 +11,6 @@ import io
 import logging
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -22,22 +21,18 @@ from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import MMLogger
 from mmengine.runner import EpochBasedTrainLoop, Runner
-from tqdm import tqdm
 
 from hypvision.engine.hooks import network_of
 from hypvision.engine.metrics import worst
+from hypvision.inference.progress import Progress, say
 from hypvision.zoo.cards import count_text
 
 _OWN = str(Path(__file__).resolve().parents[1])
-_LINES = 30.0  # seconds between progress lines if the output is not a terminal
 
 
-class _Brief(logging.Filter):
-    """A logging filter that passes errors, and warnings of this package."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        ours = record.pathname.startswith(_OWN)
-        return record.levelno >= (logging.WARNING if ours else logging.ERROR)
+def _is_brief(record: logging.LogRecord) -> bool:
+    """Whether a message is an error, or a warning of this package."""
+    return record.levelno >= (logging.WARNING if record.pathname.startswith(_OWN) else logging.ERROR)
 
 
 class _Plain(logging.Formatter):
@@ -61,11 +56,7 @@ class _IntoLog(io.TextIOBase):
 @contextmanager
 def quiet(verbose: bool = False) -> Iterator[None]:
     """Context in which the console shows only :class:`ConsoleHook`'s output, errors and our warnings; the log file has
-    all.
-
-    Args:
-        verbose: do not restrict mmengine's output.
-    """
+    all. With ``verbose`` mmengine's output is not restricted."""
     if verbose:
         yield
         return
@@ -76,7 +67,7 @@ def quiet(verbose: bool = False) -> Iterator[None]:
         for handler in self.handlers:
             if type(handler) is logging.StreamHandler:
                 handler.setStream(sys.stderr)
-                handler.addFilter(_Brief())
+                handler.addFilter(_is_brief)
                 handler.setFormatter(_Plain())
 
     MMLogger.__init__ = init  # replaced, because mmengine creates its logger and logs the config in one step
@@ -102,47 +93,6 @@ class _Relay(logging.Handler):
         MMLogger.get_current_instance().info(" ".join(record.getMessage().split()))
 
 
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
-
-
-class _Progress:
-    """A progress bar on a terminal; elsewhere a line at the end and every half minute."""
-
-    def __init__(self, what: str, total: int, done: int = 0):
-        self.what, self.total, self.first, self.done = what, total, done, done
-        self.begin = self.last = time.monotonic()
-        self.bar = None
-        if sys.stderr.isatty():
-            self.bar = tqdm(total=total, initial=done, desc=what, unit="it", dynamic_ncols=True, file=sys.stderr)
-
-    def update(self, done: int, facts: str = "") -> None:
-        """Show ``done`` of the total, followed by ``facts``."""
-        if self.bar is not None:
-            self.bar.set_postfix_str(facts, refresh=False)
-            self.bar.update(done - self.done)
-        self.done = done
-        now = time.monotonic()
-        if self.bar is None and (now - self.last >= _LINES or done == self.total):
-            self.last = now
-            rate = (done - self.first) / max(now - self.begin, 1e-9)
-            left = f"{_duration((self.total - done) / rate)} left" if rate and done < self.total else "done"
-            say(", ".join(filter(None, (f"{self.what} {done}/{self.total}", facts, f"{rate:.3g} it/s", left))))
-
-    def close(self) -> None:
-        """Remove the bar, or leave it as it ended."""
-        if self.bar is not None:
-            self.bar.close()
-
-
-def say(text: str) -> None:
-    """Print a line on standard error without breaking a progress bar."""
-    tqdm.write(text, file=sys.stderr)
-    sys.stderr.flush()
-
-
 class ConsoleHook(Hook):
     """Prints model, data, progress and metrics, on the first process only.
 
@@ -152,8 +102,8 @@ class ConsoleHook(Hook):
     priority = "LOWEST"
 
     def __init__(self) -> None:
-        self.train_bar: _Progress | None = None
-        self.other_bar: _Progress | None = None
+        self.train_bar: Progress | None = None
+        self.other_bar: Progress | None = None
         self.rows = 0  # printed rows of the validation table
         self.heads: list[str] = []
 
@@ -193,7 +143,7 @@ class ConsoleHook(Hook):
         by_epoch = isinstance(runner.train_loop, EpochBasedTrainLoop)
         epochs = f"{_count(runner.max_epochs, 'epoch')}, " if by_epoch else ""
         say(f"length  {epochs}{_count(runner.max_iters, 'step')} of {optimizer} ({wrapper})")
-        self.train_bar = _Progress("train", runner.max_iters, runner.iter)
+        self.train_bar = Progress("train", runner.max_iters, runner.iter)
 
     # While it runs
 
@@ -217,7 +167,7 @@ class ConsoleHook(Hook):
 
     def _begin(self, what: str, loader: Any) -> None:
         if is_main_process():
-            self.other_bar = _Progress(what, len(loader))
+            self.other_bar = Progress(what, len(loader))
 
     def after_val_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         if self.other_bar is not None:

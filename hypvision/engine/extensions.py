@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+from mmengine.config import Config
 
 from hypvision.plugins import PLUGINS, plugin
-
-if TYPE_CHECKING:
-    from mmengine.config import Config
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Hooks for unattended trainings: repeatable, interruptible, and stopped at NaN.
 
-:mod:`hypvision.engine.run` adds :class:`RepeatableSeedHook`, :class:`ReduceLossHook`, :class:`StopOnNaNHook`,
-:class:`CheckClassesHook`, :class:`DataUsageHook` and :class:`InterruptHook` to every run.
+:data:`hypvision.engine.extensions.RUN_HOOKS` are added to every run.
 """
 
 from __future__ import annotations
@@ -416,10 +415,6 @@ class EarlyStoppingHook(Hook):
         patience: validations in a row without a better value, after which the training stops.
         min_delta: a value must be better by more than this to count.
         stopping_threshold: stop as soon as a value is better than this.
-
-    Raises:
-        HypvisionError: there is no validation, it does not give this metric, or neither the config nor mmengine says
-            whether higher is better.
     """
 
     priority = "LOWEST"  # runs after CheckpointHook: the message names its best checkpoint

@@ -17,13 +17,7 @@ _SHOWN = 5
 
 
 def tell_missing(what: str, metrics: Mapping[str, Any], without_truth: Sequence[str] = ()) -> None:
-    """A warning that lists NaN metrics and classes or images without ground truth, if any.
-
-    Args:
-        what: the metric or function.
-        metrics: values by name.
-        without_truth: classes or images without ground truth.
-    """
+    """A warning about a metric, ``what``, that lists its NaN values and classes or images without truth, if any."""
     unknown = [name for name, value in metrics.items() if math.isnan(value)]
     parts = [f"there is no truth for {_some(without_truth)}"] if without_truth else []
     if unknown:

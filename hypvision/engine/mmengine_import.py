@@ -17,11 +17,7 @@ _WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)  # seconds between attempts
 
 
 def require_mmengine() -> ModuleType:
-    """Import mmengine; wait up to 3 s for a cache file that another process is writing.
-
-    Raises:
-        HypvisionError: mmengine is not installed, or the cache file stays truncated.
-    """
+    """Import mmengine; wait up to 3 s for a cache file that another process is writing."""
     for wait in (*_WAITS, None):
         try:
             require("yapf", "mm")

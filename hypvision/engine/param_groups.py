@@ -37,9 +37,6 @@ class ParamGroups:
     Args:
         optim_wrapper_cfg: ``type`` and arguments of the wrapper, with ``optimizer``.
         paramwise_cfg: options of the sub-class, see its ``defaults``.
-
-    Raises:
-        HypvisionError: an unknown option, or a value that the optimiser refuses.
     """
 
     defaults: Mapping[str, Any] = {}
@@ -86,10 +83,6 @@ class TimmParamGroups(ParamGroups):
     Options: ``layer_decay`` in (0, 1], default none; ``lr_mult``, factors by the name of a module or parameter, e.g.
     ``{"backbone.mapper": 10.0}``; in a name ``*`` stands for anything, and a factor of 0 leaves what it names out of
     the optimiser, whatever a schedule makes of the rates: ``{"backbone.stages.*.layer_scale1": 0.0}``.
-
-    Raises:
-        HypvisionError: an unknown key, ``layer_decay`` for a model without a timm backbone, or a name in ``lr_mult``
-            that the model does not have.
     """
 
     defaults = dict(layer_decay=None, lr_mult=None)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
+from torch import nn
 
 from hypvision.checkpoints.match import load_trained
 from hypvision.engine.checkpoint import load
@@ -13,20 +15,11 @@ from hypvision.engine.checks import readable_errors
 from hypvision.engine.config import leave_out_pretrained, load_config
 from hypvision.engine.extensions import PREDICTORS, PREPARATIONS, import_extensions
 from hypvision.errors import HypvisionError
-
-if TYPE_CHECKING:
-    from mmengine.config import Config
-    from torch import nn
-
-    from hypvision.inference.predictors import Predictor, Request
+from hypvision.inference.predictors import Predictor, Request
 
 
 def predictor_of(request: Request) -> Predictor:
-    """The predictor of a request whose model is a config.
-
-    Raises:
-        HypvisionError: no checkpoint is given, it does not fit, or no predictor exists for the model.
-    """
+    """The predictor of a request whose model is a config."""
     config = load_config(request.model, dict(request.options))
     import_extensions(config)
     kind, scope = config.model.get("type"), config.get("default_scope")
@@ -44,12 +37,8 @@ def predictor_of(request: Request) -> Predictor:
 
 
 def untrained_model(config: Config, whole: bool = False) -> Any:
-    """The model of a config without the weights that its training started from.
-
-    Args:
-        config: changed by this.
-        whole: leave out, too, the weights that its checkpoints lack since they are frozen.
-    """
+    """The model of a config, which this changes, without the weights that its training started from; with ``whole``
+    also without those that its checkpoints lack since they are frozen."""
     import_extensions(config)
     leave_out_pretrained(config.model, whole)
     scope = config.get("default_scope") or "mmengine"

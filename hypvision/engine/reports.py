@@ -7,8 +7,9 @@ import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
@@ -19,9 +20,6 @@ from hypvision.engine.checks import as_list
 from hypvision.engine.extensions import REPORTS
 from hypvision.engine.hooks import network_of
 from hypvision.viz.report import Part, write_report
-
-if TYPE_CHECKING:
-    from mmengine.config import Config
 
 _logger = logging.getLogger(__name__)
 
@@ -54,13 +52,7 @@ class ReportMetric(BaseMetric):
 
 
 def add_report(config: Config, folder: Path, weights: str) -> None:
-    """Change a config so that its test writes a report.
-
-    Args:
-        config: after :func:`hypvision.engine.config.prepare`.
-        folder: of the report.
-        weights: what is tested.
-    """
+    """Change a config, after :func:`hypvision.engine.config.prepare`, so that its test writes a report."""
     evaluators = as_list(config.test_evaluator)
     kinds = (str(evaluator.get("type")).rpartition(".")[2] for evaluator in evaluators)
     found = next(((kind, own) for kind, own in zip(kinds, evaluators) if kind in REPORTS), None)
@@ -72,13 +64,7 @@ def add_report(config: Config, folder: Path, weights: str) -> None:
 
 @HOOKS.register_module()
 class ReportHook(Hook):
-    """Writes the report of a test.
-
-    Args:
-        folder: where to.
-        config: what was tested.
-        weights: those of the test.
-    """
+    """Writes the report of a test, of ``config`` and ``weights``, into a folder."""
 
     priority = "LOWEST"
 

@@ -12,9 +12,12 @@ from contextlib import nullcontext
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mmengine.config import Config
 from mmengine.dist import is_main_process
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
 
 from hypvision.checkpoints.match import check_compatible, engine_names
 from hypvision.checkpoints.sources import is_address
@@ -29,7 +32,7 @@ from hypvision.engine.checkpoint import (
 )
 from hypvision.engine.checks import as_list, check_channels, check_data, data_folders, inner_dataset
 from hypvision.engine.config import files_of, leave_out_pretrained, load_config, prepare
-from hypvision.engine.console import ConsoleHook, quiet, say
+from hypvision.engine.console import ConsoleHook, quiet
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, find_test_options, import_extensions
 from hypvision.engine.hooks import InterruptHook, network_of
 from hypvision.engine.reports import add_report
@@ -39,11 +42,8 @@ from hypvision.engine.workers import with_extensions
 from hypvision.errors import HypvisionError, require
 from hypvision.files import check_output, check_output_folder, protecting, why_no_file
 from hypvision.images import is_image
+from hypvision.inference.progress import say
 from hypvision.viz.curves import choose, draw_curves, read_runs
-
-if TYPE_CHECKING:
-    from mmengine.config import Config
-    from mmengine.runner import Runner
 
 _logger = logging.getLogger(__name__)
 _RUNS = count()
@@ -56,9 +56,6 @@ _LOOPS = (
 
 
 def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool) -> Runner:
-    from mmengine.registry import RUNNERS
-    from mmengine.runner import Runner
-
     for parts in _LOOPS:
         lacking = [name for name in parts if config.get(name) is None]
         if 0 < len(lacking) < len(parts):
@@ -120,9 +117,6 @@ def train(
 
     Returns:
         The runner at the end of its work. ``results.png`` in the work dir has the curves of the training.
-
-    Raises:
-        HypvisionError: there is a mistake in the config, the data or the checkpoint; or the loss became NaN.
     """
     with quiet(verbose), reading_once():
         config = load_config(config, cfg_options)
@@ -288,19 +282,13 @@ def test(
 
     Returns:
         The metrics by name.
-
-    Raises:
-        HypvisionError: there is a mistake in the config, the data or the checkpoint; or the config has no test-time
-            augmentation.
     """
     with quiet(verbose), reading_once():
         config = load_config(config, cfg_options)
         import_extensions(config)
         config = prepare(config, work_dir, launcher=launcher)
         if "test_dataloader" not in config:
-            raise HypvisionError(
-                f"The config '{config.filename}' has no test_dataloader: there is nothing to measure on."
-            )
+            raise HypvisionError(f"The config '{config.filename}' has no test_dataloader to measure on.")
         address = str(weights).startswith(("http://", "https://")) or is_address(weights)
         if not address and not Path(weights).is_file():
             raise HypvisionError(f"{why_no_file(weights, 'checkpoint')} Give the path of a .pth file.")
@@ -373,9 +361,7 @@ def _write_predictions(config: Config, path: Path) -> None:
         evaluator[argument] = str(path)
         return
     if any(argument for _, argument in _evaluators(config)):
-        raise HypvisionError(
-            "--save writes one file, but a segmenter predicts a label map for each image. Use --out DIR."
-        )
+        raise HypvisionError("--save writes one file, but a segmenter predicts a label map an image. Use --out DIR.")
     types = ", ".join(str(evaluator.get("type")) for evaluator, _ in _evaluators(config))
     able = ", ".join(name for name, argument in PREDICTION_ARGUMENTS.items() if argument != "output_dir")
     raise HypvisionError(f"--save needs one of the metrics {able} in the config, which has {types}.")
@@ -405,7 +391,5 @@ def check_result(config: Config, path: Path) -> None:
 def _show(config: Config, folder: Path) -> None:
     options = find_test_options(config)
     if options is None:
-        raise HypvisionError(
-            f"--show-dir: the predictions cannot be drawn for the config '{config.filename}'. Leave it out."
-        )
+        raise HypvisionError(f"--show-dir: predictions of '{config.filename}' cannot be drawn. Leave it out.")
     options.show(config, folder)

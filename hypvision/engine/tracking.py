@@ -6,12 +6,12 @@ import os
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hypvision.errors import HypvisionError, did_you_mean
+from mmengine.config import Config
 
-if TYPE_CHECKING:
-    from mmengine.config import Config
+from hypvision.checks import one_of
+from hypvision.errors import HypvisionError
 
 TRACKERS = {"tensorboard": "TensorboardVisBackend", "wandb": "WandbVisBackend", "mlflow": "MLflowVisBackend"}
 """Package -> the backend that writes to it."""
@@ -21,23 +21,11 @@ _PARAMETERS = ("optim_wrapper", "train_cfg", "param_scheduler", "randomness")
 
 
 def track(config: Config, name: str) -> None:
-    """Change a config so that its training sends its log to a tracker as well.
-
-    Args:
-        config: after :func:`hypvision.engine.config.prepare`.
-        name: of :data:`TRACKERS`.
-
-    Raises:
-        HypvisionError: the name is unknown, the package is not installed, or the user is not logged in.
-    """
-    if name not in TRACKERS:
-        raise HypvisionError(
-            f"There is no --log '{name}'.{did_you_mean(name, TRACKERS)} There are: {', '.join(TRACKERS)}."
-        )
+    """Change a config, after :func:`hypvision.engine.config.prepare`, so that its training sends its log to one of
+    :data:`TRACKERS` as well."""
+    one_of(TRACKERS, **{"--log": name})
     if find_spec(name) is None:
-        raise HypvisionError(
-            f"--log {name} needs the package '{name}', which is not installed. Run: pip install {name}"
-        )
+        raise HypvisionError(f"--log {name}: the package '{name}' is not installed. Run: pip install {name}")
     visualizer = config.get("visualizer") or dict(type="Visualizer")
     backends = list(visualizer.get("vis_backends") or [dict(type="LocalVisBackend")])
     if all(backend.get("type") != TRACKERS[name] for backend in backends):

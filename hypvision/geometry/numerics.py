@@ -585,9 +585,9 @@ def safe_sqrt(x: Tensor) -> Tensor:
 
 
 def _asinh(z: Tensor) -> Tensor:
-    size = z.abs()
+    size = torch.where(z < 0, -z, z)  # not abs, whose gradient at 0 is 0
     # sqrt(1 + z^2) without overflow, and without hypot, which ONNX does not have
-    limit = 1e150 if z.dtype == torch.float64 else 1e18
+    limit = torch.finfo(z.dtype).max ** 0.5 / 2
     small = size.clamp(max=limit)
     root = torch.where(size < limit, torch.sqrt(1 + small * small), size)
     large = torch.log1p(size + size * (size / (1 + root)))
@@ -627,53 +627,37 @@ def asinh_sqrt(q: Tensor) -> Tensor:
 
 
 def _arcosh1p(h: Tensor) -> Tensor:
-    h = h.clamp(min=0)
+    h = torch.where(h <= 0, torch.zeros_like(h), h)
     return torch.log1p(h + safe_sqrt(h) * torch.sqrt(h + 2))
 
 
-class _Arcosh1p(Function):
-    @staticmethod
-    def forward(ctx: Any, h: Tensor) -> Tensor:
-        ctx.save_for_backward(h)
-        return _Arcosh1p.all_values(h)
+def _arcosh1p_values(h: Tensor) -> Tensor:
+    if h.device.type != "cpu" or h.numel() <= 2**15 or not h.is_contiguous():
+        return _arcosh1p_block(h)
+    out = torch.empty_like(h)  # in blocks, so that temporaries stay in the cache
+    for source, target in zip(h.view(-1).split(2**15), out.view(-1).split(2**15)):
+        _arcosh1p_block(source, target)
+    return out
 
-    @staticmethod
-    def all_values(h: Tensor) -> Tensor:
-        if h.device.type != "cpu" or h.numel() <= 2**15 or not h.is_contiguous():
-            return _Arcosh1p.values(h)
-        out = torch.empty_like(h)  # in blocks, so that temporaries stay in the cache
-        for source, target in zip(h.view(-1).split(2**15), out.view(-1).split(2**15)):
-            _Arcosh1p.values(source, target)
-        return out
 
-    @staticmethod
-    def values(h: Tensor, out: Tensor | None = None) -> Tensor:
-        h = h.clamp(min=0)
-        if h.device.type == "cpu" and h.numel() and h.amax().item() < 1e18:
-            return torch.log1p((h + 2).mul_(h).sqrt_().add_(h), out=out)
-        # sqrt(h) sqrt(h + 2), because the product may overflow
-        return torch.log1p((h + 2).sqrt_().mul_(h.sqrt()).add_(h), out=out)
+def _arcosh1p_block(h: Tensor, out: Tensor | None = None) -> Tensor:
+    h = h.clamp(min=0)
+    if h.device.type == "cpu" and h.numel() and h.amax().item() < 1e18:
+        return torch.log1p((h + 2).mul_(h).sqrt_().add_(h), out=out)
+    # sqrt(h) sqrt(h + 2), because the product may overflow
+    return torch.log1p((h + 2).sqrt_().mul_(h.sqrt()).add_(h), out=out)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        h: Tensor
-        (h,) = ctx.saved_tensors
-        if torch.is_grad_enabled():  # with differentiable operations, for second derivatives
-            away = h > 0
-            safe = torch.where(away, h, torch.ones_like(h))
-            return torch.where(away, grad / (torch.sqrt(safe) * torch.sqrt(2 + safe)), torch.zeros_like(h))
-        # 1 / sqrt(h (2 + h)) by two roots, because the product may overflow; infinite at h = 0, where the result is set
-        # to 0
-        root = h.clamp(min=0).rsqrt_()
-        slope = (h + 2).rsqrt_().mul_(root)
-        return slope.masked_fill_(root == math.inf, 0).mul_(grad)
+
+def _arcosh1p_back(h: Tensor, out: Tensor, grad: Tensor) -> Tensor:
+    # 1 / sqrt(h (2 + h)) by two roots, because the product may overflow; infinite at 0, where the result is set to 0
+    root = h.clamp(min=0).rsqrt_()
+    slope = (h + 2).rsqrt_().mul_(root)
+    return slope.masked_fill_(root == math.inf, 0).mul_(grad)
 
 
 def arcosh1p(h: Tensor) -> Tensor:
     """``arcosh(1 + max(h, 0))``, as exact for small ``h`` as for large; where ``h <= 0`` the gradient is 0."""
-    if plain(h):
-        return _arcosh1p(h)
-    return _Arcosh1p.apply(h) if needs_grad(h) else _Arcosh1p.all_values(h)
+    return scalar(h, _arcosh1p_values, _arcosh1p_back, _arcosh1p)
 
 
 def distance_from_square(q: Tensor) -> Tensor:

@@ -56,16 +56,7 @@ def find_pictures(names: Iterable[str | Path]) -> list[Picture]:
 def embed_pictures(
     clip: CLIPBundle, pictures: Sequence[Picture], batch: int = 64, failed: list[str] | None = None
 ) -> tuple[list[Picture], Tensor]:
-    """The pictures that can be read, and their points ``(m, d)`` in the model's space.
-
-    Args:
-        clip: the model.
-        pictures: images and boxes.
-        batch: pictures at a time.
-        failed: a list for the messages of pictures that cannot be read; these pictures are skipped. None: it raises.
-
-    Raises:
-        HypvisionError: one cannot be read, or none of them can.
-    """
+    """The pictures that can be read, and their points ``(m, d)`` in the model's space; the messages of the others go
+    into ``failed``. None: one raises, as all of them do."""
     read = lru_cache(maxsize=1)(open_image)  # the boxes of an image follow it in the list, so keep the last image open
     return embed_readable(clip, pictures, failed, batch, lambda picture: picture.open(read))

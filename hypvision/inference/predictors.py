@@ -83,11 +83,7 @@ class Request:
 
 
 def load_predictor(request: Request) -> Predictor:
-    """The predictor that a request asks for.
-
-    Raises:
-        HypvisionError: no such model, weights that are missing or do not fit, or options that it does not take.
-    """
+    """The predictor that a request asks for."""
     if isinstance(request.model, Mapping):
         return _clip(request, request.model)
     name = str(request.model)
@@ -137,9 +133,7 @@ def _overlay(request: Request) -> dict[str, Any]:
     """The change to timm's config that makes it load the zoo's weights."""
     index, record = find(str(request.weights))
     if record.task != "classification" or record.model != str(request.model).partition(".")[0]:
-        raise HypvisionError(
-            f"'{request.weights}' are weights of {record.model} ({record.task}): use --model {request.weights} alone."
-        )
+        raise HypvisionError(f"'{request.weights}' are weights of {record.model}: use --model {request.weights} alone.")
     return record_overlay(record, resolve(record, index))
 
 
@@ -237,24 +231,14 @@ def classifier(
     score: float | None = None,
     channels: int = 3,
 ) -> Predictor:
-    """A predictor of classes.
-
-    Args:
-        logits: a function of images ``(B, C, H, W)``.
-        transform: turns an image into ``(C, H, W)``.
-        known: the names of the classes, and more.
-        device: where to compute.
-        score: of an image with any number of labels, those that are shown have at least this; None: an image has one.
-        channels: C.
-    """
+    """A predictor of classes, from a function of images ``(B, C, H, W)`` to logits and one from an image to
+    ``(C, H, W)``; with ``score`` an image has any number of labels, those of at least this score."""
 
     def find(images: list[Tensor]) -> list[Classes]:
         found = logits(torch.stack(images).to(device, non_blocking=True)).float()
         scores = (found.softmax(-1) if score is None else found.sigmoid()).cpu().numpy()
         if scores.shape[-1] != len(known.names):
-            raise HypvisionError(
-                f"The model has {scores.shape[-1]} outputs, but {len(known.names)} class names are known."
-            )
+            raise HypvisionError(f"The model has {scores.shape[-1]} outputs, but {len(known.names)} class names.")
         return [Classes(row, known.names) if score is None else Tags(row, known.names, score) for row in scores]
 
     return Predictor(transform, find, channels=channels, known=known)

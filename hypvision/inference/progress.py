@@ -15,23 +15,61 @@ _Item = TypeVar("_Item")
 _SECONDS = 30.0  # between two lines where there is no terminal
 
 
-def progress(items: Iterable[_Item], total: int, unit: str) -> Iterator[_Item]:
-    """The items, with a bar on standard error that says how many are done, how fast, and how long it still takes.
+class Progress:
+    """A bar on a terminal: how much is done, how fast, and how long it still takes; elsewhere a line every half
+    minute, and with ``closing`` one at the end."""
 
-    A single item gets no bar. If standard error is not a terminal, a line every half minute replaces the bar.
-    """
-    if sys.stderr.isatty():
-        yield from tqdm(items, total=total or None, unit=unit, disable=total == 1, dynamic_ncols=True)
+    def __init__(self, what: str, total: int, done: int = 0, unit: str = "it", closing: bool = True):
+        self.what, self.total, self.first, self.done, self.unit, self.closing = what, total, done, done, unit, closing
+        self.begin = self.last = time.monotonic()
+        self.bar = None
+        if sys.stderr.isatty():
+            self.bar = tqdm(total=total or None, initial=done, desc=what, unit=unit, dynamic_ncols=True)
+
+    def update(self, done: int, facts: str = "") -> None:
+        """Show ``done`` of the total, followed by ``facts``."""
+        if self.bar is not None:
+            self.bar.set_postfix_str(facts, refresh=False)
+            self.bar.update(done - self.done)
+        self.done, now = done, time.monotonic()
+        if self.bar is None and (self.closing if done == self.total else now - self.last >= _SECONDS):
+            self.last = now
+            rate = (done - self.first) / max(now - self.begin, 1e-9)
+            left = f"{duration((self.total - done) / rate)} left" if rate and done < self.total else "done"
+            speed = f"{rate:.3g} {self.unit}/s"
+            say(", ".join(filter(None, (f"{self.what} {done}/{self.total}", facts, speed, left))))
+
+    def close(self) -> None:
+        """Leave the bar as it ended."""
+        if self.bar is not None:
+            self.bar.close()
+
+
+def say(text: str) -> None:
+    """Print a line on standard error without breaking a progress bar."""
+    tqdm.write(text, file=sys.stderr)
+    sys.stderr.flush()
+
+
+def duration(seconds: float) -> str:
+    """A time in words."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
+
+
+def progress(items: Iterable[_Item], total: int, unit: str) -> Iterator[_Item]:
+    """The items, with :class:`Progress` on standard error; a single item gets no bar."""
+    if total == 1:
+        yield from items
         return
-    begin = last = time.monotonic()
-    for done, item in enumerate(items, 1):
-        yield item
-        now = time.monotonic()
-        if now - last >= _SECONDS and done < total:
-            rate = done / (now - begin)
-            left = (total - done) / rate
-            print(f"{done} of {total} {unit}s, {rate:.3g} a second, {left:.0f} s left", file=sys.stderr, flush=True)
-            last = now
+    bar = Progress(f"{unit}s", total, unit=unit, closing=False)
+    try:
+        for done, item in enumerate(items, 1):
+            yield item
+            bar.update(done)
+    finally:
+        bar.close()
 
 
 @contextmanager

@@ -25,13 +25,10 @@ _R = TypeVar("_R", bound=Result, default=Result)
 def results(
     predictor: Predictor, sources: Sources, batch: int = 8, failed: list[str] | None = None
 ) -> Iterator[tuple[Frame, Image.Image, Result]]:
-    """Each frame of the sources with its image, RGB, and what is found in it.
+    """Each frame of the sources with its image, RGB, and what is found in it, ``batch`` images at a time.
 
-    Args:
-        predictor, sources: the model and its images.
-        batch: images at a time.
-        failed: a list for the messages of images and videos that cannot be read or that the model rejects; these are
-            skipped. None: it raises.
+    Images and videos that cannot be read or that the model rejects are skipped, with a message in ``failed``; None: an
+    error.
     """
     count = batch if predictor.batch else 1
 

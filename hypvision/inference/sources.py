@@ -81,11 +81,8 @@ class Sources:
         return self.frames()
 
     def frames(self, failed: list[str] | None = None) -> Iterator[Frame]:
-        """The images, then the frames of the videos.
-
-        Args:
-            failed: a list for the messages of videos that cannot be read; None: the error is raised.
-        """
+        """The images, then the frames of the videos; the messages of unreadable ones go into ``failed``. None:
+        they raise."""
         paths = [source if isinstance(source, Path) else Path(IN_MEMORY) for source in self.images]
         for image, path, name in zip(self.images, paths, output_names(paths)):
             yield Frame(str(path), name, None, image)

@@ -99,22 +99,15 @@ def subject_of(name: str, arguments: Mapping[str, Any], size: int | None = None)
             zoo, or a release.
         arguments: of the constructor of a timm model.
         size: side of the images; default: that of the test data or of the weights, or the model's own.
-
-    Raises:
-        HypvisionError: no such model, arguments that it does not accept, or one that takes no images.
     """
     if not timm.is_model(name) and is_config(name):
         if arguments:
-            raise HypvisionError(
-                "A config contains the arguments of its model: leave out --model-args, or change the config."
-            )
+            raise HypvisionError("A config contains the arguments of its model: leave out --model-args.")
         return _plugin("a config")(name, size)
     if is_address(name) or name in builtin_index().records:
         record = find(name)[1]
         if arguments and record.task != "classification":
-            raise HypvisionError(
-                f"--model-args is only for classifiers, and '{name}' is a {record.task} model. Leave out --model-args."
-            )
+            raise HypvisionError(f"'{name}' is a {record.task} model: leave out --model-args, which classifiers take.")
         if record.task == "zero-shot":
             if size:
                 raise HypvisionError(f"The CLIP '{name}' takes images of one size: leave out --size.")
@@ -168,9 +161,6 @@ def summarise(
         batch: inputs of a measured call.
         repeats: measured calls, after one that is not; 0: none.
         tell: is given the name of each step.
-
-    Raises:
-        HypvisionError: the network does not take inputs of this size.
     """
     network, inputs = subject.network, subject.inputs
     run = subject.run or network

@@ -216,9 +216,6 @@ class TimmBackbone(BaseModule):
                 :func:`hypvision.checkpoints.sources.fetch`); weights may be inside ``state_dict`` or ``model``.
             prefix: take names that begin with this only.
             map_location: device to load to.
-
-        Raises:
-            HypvisionError: no such file, or it is of another architecture.
         """
         loaded = CheckpointLoader.load_checkpoint(str(checkpoint), map_location, "current")
         weights = network_weights(loaded, part=None)

@@ -16,7 +16,7 @@ from hypvision.engine.reports import ReportMetric
 from hypvision.images import open_image
 from hypvision.openmmlab.coco_metric import CheckedCocoMetric, detections_of, precision_curves
 from hypvision.tasks.classification_report import confusion_parts
-from hypvision.viz.evaluation import Mistake, mistake_sheet, precision_recall_figure
+from hypvision.viz.evaluation import Mistake, curve_part, worst_part
 from hypvision.viz.overlay import draw_boxes
 from hypvision.viz.report import Part
 from hypvision.viz.sheet import fitted
@@ -25,22 +25,15 @@ from hypvision.viz.sheet import fitted
 _SCORE, _IOU = 0.3, 0.5
 _WORST = 12  # largest number of images on the sheet
 _CELL = 300  # longer side of an image on the sheet in pixels
-_LINES = 10  # largest number of classes with a curve
 _COLOURS = dict(found=(46, 140, 60), missed=(240, 160, 20), false=(205, 40, 40))
 
 
 class Matches(NamedTuple):
-    """The matches between true and predicted boxes of an image.
+    """The matches between true and predicted boxes of an image, by their numbers."""
 
-    Attributes:
-        pairs: numbers of a true box and the predicted one on it.
-        missed: numbers of true boxes.
-        false: numbers of predicted boxes, on nothing or on an object that has a better one.
-    """
-
-    pairs: list[tuple[int, int]]
-    missed: list[int]
-    false: list[int]
+    pairs: list[tuple[int, int]]  # a true box and the predicted one on it
+    missed: list[int]  # true boxes
+    false: list[int]  # predicted boxes, on nothing or on an object that has a better one
 
 
 @METRICS.register_module()
@@ -183,30 +176,20 @@ def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
         names: of the classes.
     """
     known = np.flatnonzero((curves > -1).all((0, 1)))
-    title = "Precision and recall"
     if not len(known):
-        return [Part(title, text="There is no object in the test data.")]
+        return [Part("Precision and recall", text="There is no object in the test data.")]
     recall, mean = np.linspace(0, 1, curves.shape[1]), curves[:, :, known].mean(2)
-    by_ap = sorted(known.tolist(), key=lambda c: -curves[0, :, c].mean())
-    chosen = by_ap if len(by_ap) <= _LINES else [*by_ap[: _LINES // 2], *by_ap[-_LINES // 2 :]]
-    panels = {
-        "mean of the classes, by IoU": {
-            f"{50 + 10 * i} %  (AP {100 * mean[2 * i].mean():.1f})": mean[2 * i] for i in range(5)
-        },
-        "classes at an IoU of 50 %": {
-            f"{names[c]}  ({100 * curves[0, :, c].mean():.1f})": curves[0, :, c] for c in chosen
-        },
-    }
-    some = "" if len(chosen) == len(by_ap) else " On the right are the five best and the five worst classes."
-    lines = {"(mean)": mean, **{names[c]: curves[:, :, c] for c in known.tolist()}}
+    overall = {f"{50 + 10 * i} %  (AP {100 * mean[2 * i].mean():.1f})": mean[2 * i] for i in range(5)}
+    lines = {names[c]: curves[:, :, c] for c in known.tolist()}
     rows = (
         [(name, iou, float(r), float(p)) for r, p in zip(recall, curve[place])]
-        for name, curve in lines.items()
+        for name, curve in {"(mean)": mean, **lines}.items()
         for iou, place in ((0.5, 0), (0.75, 5))
     )
-    table = [("class", "IoU", "recall", "precision"), *chain(*rows)]
-    text = f"Precision at 101 recalls, as pycocotools has it. The area below a curve is its AP.{some}"
-    return [Part(title, "precision_recall", text, precision_recall_figure(recall, panels), table, shown=False)]
+    text = "Precision at 101 recalls, as pycocotools has it. The area below a curve is its AP."
+    found, ap = {name: line[0] for name, line in lines.items()}, {name: 100 * l[0].mean() for name, l in lines.items()}
+    panels, table = {"mean of the classes, by IoU": overall}, [("class", "IoU", "recall", "precision"), *chain(*rows)]
+    return [curve_part(recall, panels, "classes at an IoU of 50 %", found, ap, text, table)]
 
 
 def box_table(curves: np.ndarray, counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
@@ -234,17 +217,12 @@ def _worst_images(scenes: Sequence[_Scene], names: Sequence[str]) -> Part:
     table = [head, *((scene.path, *scene.counted()) for scene in order)]
     wrong = [scene for scene in order if scene.badness() > 0]
     worst = [scene for scene in wrong if Path(scene.path).is_file()][:_WORST]  # generated images have no file
-    if not worst:
-        text = "The images have no files, so none is shown." if wrong else "Every object is found, and nothing else."
-        return Part("Worst images", "mistakes", text, table=table, shown=False)
     legend = [
         ("found, with the score", _COLOURS["found"]),
         ("an object that was missed or called something else", _COLOURS["missed"]),
         ("an extra box, or one of another class", _COLOURS["false"]),
     ]
-    sheet = mistake_sheet([scene.draw(names) for scene in worst], 3, _CELL, legend=legend)
-    right = len(scenes) - len(wrong)
-    text = (
-        f"{right} of {len(scenes)} images have no mistake. An extra box lies on nothing, or on an object that has one."
-    )
-    return Part("Worst images", "mistakes", text, sheet, table, photo=True, shown=False)
+    text = f"{len(scenes) - len(wrong)} of {len(scenes)} images have no mistake. "
+    text += "An extra box lies on nothing, or on an object that has one."
+    right, tiles = "Every object is found, and nothing else.", [scene.draw(names) for scene in worst]
+    return worst_part(tiles, bool(wrong), right, text, table, columns=3, cell=_CELL, legend=legend)

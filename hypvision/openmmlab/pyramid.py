@@ -35,9 +35,6 @@ class SimpleFeaturePyramid(BaseModule):
         out_channels: of every map returned.
         scales: sizes of the maps relative to that of the backbone, out of 4, 2, 1 and 0.5.
         num_outs: maps to return; those beyond ``scales`` are the last one pooled further (5 for FPN-like detectors).
-
-    Raises:
-        HypvisionError: a scale is not supported, or there are fewer outputs than scales.
     """
 
     def __init__(
@@ -86,9 +83,6 @@ class BlockPyramid(BaseModule):
         out_channels: of every map returned.
         scales: size of each block's map after resizing, out of 4, 2, 1 and 0.5, falling.
         num_outs: maps to return; those beyond the blocks are the last one pooled further.
-
-    Raises:
-        HypvisionError: a scale is not supported, or there is not one scale for each block.
     """
 
     def __init__(

@@ -21,9 +21,6 @@ def mirror_pipeline(pipeline: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
     Args:
         pipeline: the test pipeline: loads the image first, and packs the inputs last.
-
-    Raises:
-        HypvisionError: the pipeline begins or ends with another step.
     """
     steps = [dict(step) for step in pipeline]
     names = [str(step.get("type")).rpartition(".")[2] for step in steps]

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.checks import at_least, between, one_of
+from hypvision.errors import HypvisionError
 
 DISTRIBUTIONS = ("power", "exponential1", "exponential", "linear")
 _HEAVY = 1 / 8  # features from this frequency on are drawn for each sample
@@ -32,8 +33,8 @@ def frequencies(name: str, n: int, alpha: float = 1.0) -> Tensor:
     Returns:
         float64 ``(n,)``.
     """
-    if n < 1:
-        raise HypvisionError(f"There must be at least one feature, got {n}.")
+    at_least(1, integer=True, n=n)
+    one_of(DISTRIBUTIONS, distribution=name)
     i = torch.arange(n, dtype=torch.float64)
     if name == "power":
         p = (i + 1) ** -alpha
@@ -41,11 +42,8 @@ def frequencies(name: str, n: int, alpha: float = 1.0) -> Tensor:
         p = torch.exp(-i / 400)
     elif name == "exponential":
         p = torch.exp(-i / 1000)
-    elif name == "linear":
-        p = n - i
     else:
-        hint = did_you_mean(name, DISTRIBUTIONS, 1)
-        raise HypvisionError(f"There is no distribution '{name}'.{hint} There are: {', '.join(DISTRIBUTIONS)}.")
+        p = n - i
     p = p / p.sum()
     check_frequencies(p, density=1.0)  # raises an error for NaN or an alpha so far from 0 that the sum is 0 or infinite
     return p
@@ -55,19 +53,14 @@ def density_scan(p: Tensor, s: float) -> Tensor:
     """Frequencies with more active features: ``p (1 + s (1/p_1 - 1))`` of ``p`` ``(n,)`` that sums to 1, the largest
     first, and ``s`` from 0 to 1, so that ``p_1`` goes from itself to 1."""
     check_frequencies(p, density=1.0)
-    if not 0 <= s <= 1:
-        raise HypvisionError(
-            f"s, the position between the least and the largest density, must be from 0 to 1, got {s}."
-        )
+    between(0, 1, s=s)  # the position between the least and the largest density
     return (p * (1 + s * (1 / p.max() - 1))).clamp_max(1)  # p_1 may be rounded to more than 1
 
 
 def check_frequencies(p: Tensor, density: float | None = None) -> None:
     """Raise an error for frequencies that are not in [0, 1] or whose sum is not ``density``."""
     if p.dim() != 1 or not p.numel():
-        raise HypvisionError(
-            f"Frequencies must be a vector with one number per feature, got the shape {tuple(p.shape)}."
-        )
+        raise HypvisionError(f"Frequencies must be a vector with a number a feature, got the shape {tuple(p.shape)}.")
     if not bool(((p >= 0) & (p <= 1)).all()):
         raise HypvisionError("Frequencies must be numbers from 0 to 1; these are not.")
     total = float(p.double().sum())

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
 
-import torch
+from hypvision.errors import require
 
 LEVEL = 0.95
 """Of the two-sided intervals; a statement that is false at its bound is confirmed in 2.5 % of all cases."""
@@ -51,12 +51,7 @@ def student(freedom: float, level: float = LEVEL) -> float:
     """Half the width of the two-sided interval of Student's t, in standard errors; infinite below one degree."""
     if freedom < 1:
         return math.inf
-    if freedom > 1000:
-        return statistics.NormalDist().inv_cdf((1 + level) / 2)
-    # With t = sqrt(degrees of freedom) tan(angle), the density is a power of cos(angle).
-    angle = torch.linspace(0, math.pi / 2, 100001, dtype=torch.float64)
-    share = torch.cumulative_trapezoid(angle.cos() ** (freedom - 1), angle)
-    return math.sqrt(freedom) * angle[1 + int(torch.searchsorted(share, level * share[-1]))].tan().item()
+    return float(require("scipy.stats", "viz").t.ppf((1 + level) / 2, freedom))
 
 
 def difference(one: Estimate, other: Estimate) -> Estimate:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from hypvision.checks import between
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.scaling.model import check_width
 from hypvision.scaling.sweep import Point, Settings
 
 WIDTHS = tuple(math.floor(math.exp(math.log(10) + k / 5 * math.log(10)) + 1e-9) for k in range(6))  # 10 ... 100
@@ -26,15 +26,8 @@ _LARGE_DECAYS = (-1.0, 0.1)
 
 _SMALL = Settings()
 _LARGE = Settings(n=LARGE_FEATURES, warmup=1000, rates="large", loss_scale=100.0)
-_LARGE_ON_CPU = replace(_LARGE, n=2048, shortened="n 2048 (paper: 10240), m up to 128 (paper: 1024)")
-# The number of samples per feature and step equals the paper's.
-_TINY = Settings(
-    n=200,
-    batch=512,
-    steps=4000,
-    warmup=400,
-    shortened="n 200 (paper: 1000), batch 512 (2048), steps 4000 (20000), m 5 to 40 (10 to 100)",
-)
+_LARGE_ON_CPU = replace(_LARGE, n=2048)
+_TINY = Settings(n=200, batch=512, steps=4000, warmup=400)  # samples per feature and step are the paper's
 _MORE = "different: "  # prefix of settings that exceed the paper's
 _TINY_WIDTHS = (5, 8, 12, 18, 27, 40)
 
@@ -75,7 +68,7 @@ EXPERIMENTS = {
 }
 
 
-def experiment(name: str, gpu: bool = False, tiny: bool = False, widths: Sequence[int] | None = None) -> Experiment:
+def experiment(name: str, gpu: bool = False, tiny: bool = False, widths: Sequence[int] = ()) -> Experiment:
     """A figure by its name.
 
     Args:
@@ -117,9 +110,9 @@ def experiment(name: str, gpu: bool = False, tiny: bool = False, widths: Sequenc
 
 def narrowed(
     chosen: Experiment,
-    alphas: Sequence[float] | None = None,
-    decays: Sequence[float] | None = None,
-    densities: Sequence[float] | None = None,
+    alphas: Sequence[float] = (),
+    decays: Sequence[float] = (),
+    densities: Sequence[float] = (),
     replicates: int = 1,
     steps: int | None = None,
     batch: int | None = None,
@@ -131,7 +124,7 @@ def narrowed(
 
     Args:
         chosen: the figure.
-        alphas, decays, densities: only points with these values; each may be off by 0.005.
+        alphas, decays, densities: only points with these values, if any are given; each may be off by 0.005.
         replicates: how many models a point.
         steps, batch: instead of the figure's; the warm-up shrinks with the steps, for large rates it is 5 % of them.
         features: ``n`` instead of the figure's.
@@ -140,7 +133,7 @@ def narrowed(
     """
     points = chosen.points
     for name, wanted in (("alpha", alphas), ("decay", decays), ("density", densities)):
-        if wanted is not None:
+        if wanted:
             there = sorted({getattr(point, name) for point in points})
             for value in wanted:
                 if not any(abs(value - known) <= 0.005 for known in there):
@@ -153,27 +146,30 @@ def narrowed(
     if number := changed.get("steps"):
         small = round(settings.warmup * min(1.0, number / settings.steps))
         settings = replace(settings, warmup=small if settings.rates == "small" else int(0.05 * number))
-    settings = replace(settings, **changed)
-    paper, its_widths = (_LARGE, _LARGE_WIDTHS) if settings.rates == "large" else (_SMALL, WIDTHS)
-    taken = sorted({point.m for point in points})
-    other = set(taken) != set(chosen.widths)
-    for m in taken:
-        check_width(m, settings.n)
-    # The figure's preset says in words how it differs from the paper; drop the words about settings changed here.
-    old = {*changed, "m"} if other else changed
-    marks = [mark for mark in settings.shortened.split(", ") if mark and mark.split()[0] not in old]
-    more: list[str] = []
-    for name, value in changed.items():
-        its = getattr(paper, name)
-        if value != its:
-            (marks if value < its else more).append(f"{name} {value} (paper: {its})")
-    if other and not set(taken) <= set(its_widths):
-        mark = f"m {' to '.join(map(str, sorted({taken[0], taken[-1]})))} (paper: {its_widths[0]} to {its_widths[-1]})"
-        (marks if taken[-1] < its_widths[-1] else more).append(mark)
-    if more:
-        marks.append(f"{_MORE}{', '.join(more)}")
-    settings = replace(settings, seed=seed, independent=independent, shortened=", ".join(marks))
+    settings = replace(settings, **changed, seed=seed, independent=independent)
+    widths = sorted({point.m for point in points})
+    between(1, settings.n, integer=True, **{f"the width {m}": m for m in widths})
+    settings = replace(settings, shortened=_differences(settings, widths, cut=set(widths) == set(chosen.widths)))
     return chosen._replace(settings=settings, points=points)
+
+
+def _differences(settings: Settings, widths: Sequence[int], cut: bool) -> str:
+    """How a training differs from the paper's, in words. Some of the paper's widths are no difference, unless the wide
+    ones have been ``cut``."""
+    paper, its_widths = (_LARGE, _LARGE_WIDTHS) if settings.rates == "large" else (_SMALL, WIDTHS)
+    less: list[str] = []
+    more: list[str] = []
+    for name in ("n", "batch", "steps"):
+        value, its = getattr(settings, name), getattr(paper, name)
+        if value != its:
+            (less if value < its else more).append(f"{name} {value} (paper: {its})")
+    ends = " to ".join(map(str, sorted({widths[0], widths[-1]}))) if widths else ""
+    if not set(widths) <= set(its_widths):
+        kind = less if widths[-1] < its_widths[-1] else more
+        kind.append(f"m {ends} (paper: {its_widths[0]} to {its_widths[-1]})")
+    elif widths and cut and widths[-1] < its_widths[-1]:
+        less.append(f"m up to {widths[-1]} (paper: {its_widths[-1]})")
+    return ", ".join([*less, *([f"{_MORE}{', '.join(more)}"] if more else [])])
 
 
 def marked(shortened: str) -> str:

@@ -33,33 +33,28 @@ def draw(
     rows: Sequence[Row],
     folder: str | Path,
     weights: Weights,
-    formats: Iterable[str] = ("png", "pdf"),
     losses: Sequence[Mapping[str, str]] = (),
     fit: JointFit | None = None,
     scan: int = 63,
 ) -> list[Path]:
-    """Draw a figure into a folder.
+    """Draw a figure into a folder, and return its files.
 
     Args:
         name: ``quick``, ``fig1`` or ``fig3`` to ``fig7``.
         rows: of the sweep, see :func:`hypvision.scaling.sweep.read_rows`.
         folder: where to.
         weights: ``W`` ``(n, m)`` of a row's point; None where it is not known, which leaves that panel empty.
-        formats: one file each.
         losses, fit: of language models, for ``fig1``; without, the line of the paper's fit stands for them.
         scan: the width of what fig3 and fig7 show of one width, see :class:`hypvision.scaling.experiments.Experiment`.
-
-    Returns:
-        The files.
     """
     marks = sorted({row["shortened"] for row in rows} - {""})
     panels: list[Panel] = [partial(panel, rows=rows, weights=weights, scan=scan) for panel in _PANELS[name]]
     if name == "fig1":
         panels.append(partial(_large_strong, rows=rows, losses=losses, fit=fit))
-    return _figure(name, panels, "; ".join(map(marked, marks)), folder, formats)
+    return _figure(name, panels, "; ".join(map(marked, marks)), folder)
 
 
-def _figure(name: str, panels: Sequence[Panel], title: str, folder: str | Path, formats: Iterable[str]) -> list[Path]:
+def _figure(name: str, panels: Sequence[Panel], title: str, folder: str | Path) -> list[Path]:
     pyplot = require("matplotlib.pyplot", "viz")
     columns = min(2, len(panels))  # more beside each other cannot be read on a page
     rows = -(-len(panels) // columns)
@@ -75,7 +70,7 @@ def _figure(name: str, panels: Sequence[Panel], title: str, folder: str | Path, 
         if title:
             figure.suptitle(title, fontsize=8, color="firebrick")
         figure.tight_layout()
-        paths = [Path(folder, f"{name}.{suffix}") for suffix in formats]
+        paths = [Path(folder, f"{name}.{suffix}") for suffix in ("png", "pdf")]
         for path in paths:
             with replacing(path) as temporary:
                 figure.savefig(temporary, dpi=110)
@@ -424,14 +419,13 @@ def draw_language_models(
     losses: Sequence[Mapping[str, str]],
     fit: JointFit | None,
     folder: str | Path,
-    formats: Iterable[str] = ("png", "pdf"),
 ) -> list[Path]:
     """Draw figure 8: overlaps of heads beside the paper's, and losses less their offsets with the fit, if there is one.
 
     Args:
         heads: rows with ``m`` and ``overlap_mean``, see :func:`~hypvision.scaling.language_models.head_statistics`.
         losses: rows with ``family``, ``dataset``, ``m`` and ``loss``.
-        folder, formats: as for :func:`draw`.
+        fit, folder: as for :func:`draw`.
     """
 
     def overlaps(axis: Any) -> None:
@@ -453,4 +447,4 @@ def draw_language_models(
         )
         _log(axis, "width m", "loss less its offset")
 
-    return _figure("fig8", [overlaps, excess], "", folder, formats)
+    return _figure("fig8", [overlaps, excess], "", folder)

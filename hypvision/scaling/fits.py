@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, require
 from hypvision.scaling.estimates import Estimate
 
 
@@ -31,20 +30,16 @@ class PowerLaw(NamedTuple):
 
 def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
     """Slope of the least-squares line through two points or more with different ``x``; two have no error."""
-    a, b = (torch.tensor(values, dtype=torch.float64) for values in (x, y))
-    da, db = a - a.mean(), b - b.mean()
-    found = (da @ db / (da @ da)).item()
-    rest = ((db - found * da) ** 2).sum().item()
-    error = math.sqrt(rest / (len(x) - 2) / (da @ da).item()) if len(x) > 2 else math.nan
+    a, b = (np.array(values, float) - statistics.fmean(values) for values in (x, y))
+    found = float(a @ b / (a @ a))
+    error = math.sqrt(float(((b - found * a) ** 2).sum() / (a @ a)) / (len(x) - 2)) if len(x) > 2 else math.nan
     return Estimate(found, error, len(x) - 2)
 
 
 def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
     """Ordinary least squares of ``ln y`` on ``ln x``."""
     if len(x) != len(y) or len(set(x)) < 2:
-        raise HypvisionError(
-            f"A power law needs a y for each x, and at least two different x; got {len(x)} x and {len(y)} y."
-        )
+        raise HypvisionError(f"A power law needs a y for each of at least two different x; got {len(x)} and {len(y)}.")
     if not all(math.isfinite(value) and value > 0 for value in (*x, *y)):
         raise HypvisionError("A power law needs positive, finite numbers; there are others, or NaN, among the points.")
     a, b = ([math.log(value) for value in values] for values in (x, y))
@@ -76,47 +71,59 @@ class JointFit(NamedTuple):
         return Estimate(self.exponent, max(self.error, self.free_error), self.points - len(self.offsets) - 2)
 
 
-def joint_fit(
-    widths: Sequence[float], losses: Sequence[float], groups: Sequence[str], iterations: int = 500
-) -> JointFit:
+def joint_fit(widths: Sequence[float], losses: Sequence[float], groups: Sequence[str]) -> JointFit:
     """The fit of the losses of language models: one power of the width, and an offset for each family and data set.
 
-    Least squares of ``ln A``, ``alpha`` and the offsets by Levenberg and Marquardt's damped steps. There are two
-    standard errors. The paper's is that of the slope of ``ln(L - B)`` on ``ln m`` with three degrees of freedom taken,
-    where points below their offset count as ``L - B = 1``. The other is that of the least squares themselves, with all
-    unknowns free, ``sqrt((J^T J)^-1)`` times the deviation of the residuals.
+    Least squares of ``ln A``, ``alpha`` and the offsets by SciPy's ``curve_fit``. There are two standard errors. The
+    paper's is that of the slope of ``ln(L - B)`` on ``ln m`` with three degrees of freedom taken, where points below
+    their offset count as ``L - B = 1``. The other is that of ``curve_fit``, with all unknowns free.
 
     Args:
         widths, losses, groups: one of each a point.
-        iterations: at most so many steps.
     """
     if not len(widths) == len(losses) == len(groups):
-        raise HypvisionError(
-            f"widths, losses and groups must have equal lengths, got {len(widths)}, {len(losses)} and {len(groups)}."
-        )
+        raise HypvisionError("widths, losses and groups must have equal lengths.")
     names = list(dict.fromkeys(groups))
     if len(losses) <= len(names) + 2:
-        raise HypvisionError(
-            f"The fit has {len(names) + 2} unknowns (an offset for each group, a factor, an exponent), so "
-            f"{len(losses)} losses are too few. Give more."
-        )
+        raise HypvisionError(f"{len(losses)} losses are too few for the fit's {len(names) + 2} unknowns. Give more.")
     if len(set(widths)) < 2 or not all(math.isfinite(value) and value > 0 for value in (*widths, *losses)):
         raise HypvisionError("The fit needs positive, finite widths and losses, and more than one width.")
-    x = torch.tensor(widths, dtype=torch.float64).log()
-    y = torch.tensor(losses, dtype=torch.float64)
-    member = torch.tensor([[group == name for name in names] for group in groups], dtype=torch.float64)
-    sizes = torch.tensor([[width == size for size in sorted(set(widths))] for width in widths], dtype=torch.float64)
+    x, y = np.log(np.array(widths, float)), np.array(losses, float)
+    middle = float(x.mean())
+    x -= middle  # or factor and exponent would be all but one unknown
+    member = np.array([[group == name for name in names] for group in groups], float)
+    sizes = np.array([[width == size for size in sorted(set(widths))] for width in widths], float)
     # Two widths in one group give one difference of losses; groups that share widths can be chained to give more.
-    if int(torch.linalg.matrix_rank(torch.cat([sizes, member], dim=1))) - len(names) < 2:
+    if np.linalg.matrix_rank(np.hstack([sizes, member])) - len(names) < 2:
         raise HypvisionError(
             "The widths determine no exponent: groups have too few different ones. Give losses of one family and data "
             "set at three widths or more."
         )
-    alone = y - member @ ((member.T @ y) / member.sum(0))
-    if alone.abs().max() <= 1e-9 * y.abs().max():
+    alone = y - member @ (member.T @ y / member.sum(0))
+    if abs(alone).max() <= 1e-9 * abs(y).max():
         raise HypvisionError("The losses of a group are all the same, so they have no exponent. Check the column.")
-    unknown, rest, slopes, step = _least_squares(x - x.mean(), y, member, iterations)
-    share = (rest @ rest / (alone @ alone)).item()
+
+    def model(_: Any, log_factor: float, exponent: float, *offsets: float) -> Any:
+        return np.exp(log_factor - exponent * x) + member @ np.array(offsets)
+
+    def slopes(_: Any, log_factor: float, exponent: float, *offsets: float) -> Any:
+        power = np.exp(log_factor - exponent * x)
+        return np.column_stack([power, -power * x, member])
+
+    least = np.array([y[column > 0].min() for column in member.T])
+    spread = max(float((y - member @ least).mean()), 1e-3)
+    start = [math.log(spread), 1.0, *(least - spread / 2)]
+    try:
+        unknown, covariance = require("scipy.optimize", "viz").curve_fit(
+            model, x, y, start, jac=slopes, maxfev=5000, xtol=1e-12, ftol=1e-12
+        )
+    except RuntimeError as error:
+        raise HypvisionError(
+            "The losses follow no power of the width: the fit did not converge, as of losses that rise, or are linear "
+            "in the logarithm of the width. Check the columns, or give losses at more widths."
+        ) from error
+    rest = model(x, *unknown) - y
+    share = float(rest @ rest / (alone @ alone))
     # tail probability of the F distribution with 2 numerator degrees of freedom
     chance = share ** ((len(losses) - len(names) - 2) / 2)
     if not chance <= 0.05:
@@ -125,48 +132,11 @@ def joint_fit(
             f"groups, and chance would explain as much in {chance:.0%} of all cases. Check the columns, or give more "
             "losses."
         )
-    if step > 1e-6:
-        raise HypvisionError(
-            f"The fit did not converge in {iterations} steps: the exponent is {unknown[1].item():.3g} and still moves, "
-            "as it does for losses that are linear in the logarithm of the width. Give losses at more widths."
-        )
-    factor, exponent = (unknown[0] + unknown[1] * x.mean()).exp(), unknown[1]
+    exponent = float(unknown[1])
+    log_factor = float(unknown[0]) + exponent * middle
     above = y - member @ unknown[2:]
-    logs = torch.where(above > 0, above.clamp_min(torch.finfo(torch.float64).tiny).log(), 0)
-    misses = logs - (factor.log() - exponent * x)
-    error = ((misses @ misses) / (x - x.mean()).square().sum() / max(1, len(losses) - 3)).sqrt()
+    logs = np.log(above, out=np.zeros_like(above), where=above > 0)
+    by_paper = math.sqrt(((logs - log_factor + exponent * (x + middle)) ** 2).sum() / (x @ x) / max(1, len(losses) - 3))
     offsets = dict(zip(names, unknown[2:].tolist()))
-    variance = (rest @ rest) / (len(losses) - len(names) - 2)
-    free = (variance * torch.linalg.inv(slopes.T @ slopes)[1, 1]).sqrt()
-    mse = (rest @ rest / len(losses)).item()
-    return JointFit(exponent.item(), error.item(), factor.item(), offsets, mse, len(losses), free.item())
-
-
-def _least_squares(x: Tensor, y: Tensor, member: Tensor, iterations: int) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Levenberg and Marquardt's fit of ``y = exp(u_0 - u_1 x) + member u_2...``, with ``x`` around 0, or ``u_0`` and
-    ``u_1`` would be all but one unknown: the unknowns, the residuals, their Jacobian, and the size of the last step."""
-
-    def evaluated(unknown: Tensor) -> tuple[Tensor, Tensor]:
-        power = torch.exp(unknown[0] - unknown[1] * x)
-        slopes = torch.cat([power[:, None], -(power * x)[:, None], member], dim=1)
-        return power + member @ unknown[2:] - y, slopes
-
-    least = torch.stack([y[column > 0].min() for column in member.T])
-    spread = (y - member @ least).mean().clamp_min(1e-3)
-    unknown = torch.cat([torch.stack([spread.log(), torch.ones_like(spread)]), least - spread / 2])
-    rest, slopes = evaluated(unknown)
-    damping, size = 1e-3, math.inf
-    for _ in range(iterations):
-        normal, right = slopes.T @ slopes, -slopes.T @ rest
-        step = torch.linalg.solve(normal + damping * torch.diag(normal.diagonal().clamp_min(1e-12)), right)
-        size = step.abs().max().item()
-        tried, tried_slopes = evaluated(unknown + step)
-        if tried @ tried <= rest @ rest:
-            unknown, rest, slopes, damping = unknown + step, tried, tried_slopes, max(damping / 10, 1e-12)
-            if size < 1e-12:
-                break
-        elif damping > 1e12:
-            break
-        else:
-            damping *= 10
-    return unknown, rest, slopes, size
+    free = math.sqrt(covariance[1, 1])
+    return JointFit(exponent, by_paper, math.exp(log_factor), offsets, float(rest @ rest) / len(y), len(y), free)

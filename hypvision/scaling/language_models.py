@@ -112,7 +112,7 @@ def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:
     ``block`` rows at a time: one that is mapped from a file needs no memory of its size."""
     if head.dim() != 2 or len(head) < 2 or not head.is_floating_point():
         raise HypvisionError(
-            f"A head must be a floating point matrix of two rows or more, got {head.dtype} {tuple(head.shape)}."
+            f"A head must be a float matrix of at least two rows, got {head.dtype} {tuple(head.shape)}."
         )
     lengths = norms(head, block)
     if not math.isfinite(lengths.largest):  # the maximum is NaN if any value is

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hypvision.errors import HypvisionError
+from hypvision.checks import at_least
 
 _BLOCK = 1024  # rows per block: 4 MiB of overlaps
 
@@ -84,8 +84,7 @@ def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
     Two blocks of rows and ``block^2`` overlaps are in memory; what is half precision becomes float32, block by block,
     so that a mapped file is never in memory as a whole.
     """
-    if block < 1:
-        raise HypvisionError(f"block, a number of rows, must be at least 1, got block={block}.")
+    at_least(1, integer=True, block=block)
     n = len(weight)
     if not (pairs := n * (n - 1) // 2):
         return Overlaps(n, *[math.nan] * 5)
@@ -130,8 +129,8 @@ def welch_bound(count: int, m: int) -> float:
 
     Equiangular tight frames reach it, all their overlaps being equal; real ones have no more than m (m + 1)/2 vectors.
     """
-    if count < 2 or m < 1:
-        raise HypvisionError(f"The bound needs at least two vectors in at least one dimension, got {count} in {m}.")
+    at_least(2, integer=True, vectors=count)
+    at_least(1, integer=True, dimensions=m)
     return math.sqrt(max(0.0, count - m) / (m * (count - 1)))
 
 

@@ -21,21 +21,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hypvision.errors import HypvisionError
+from hypvision.checks import between
 from hypvision.scaling.data import Batch
 
 _CACHE_BYTES = 2**19  # size of the outputs y computed at a time on a CPU: half of a core's cache
 
 
-def check_width(m: int, n: int) -> None:
-    """Raises HypvisionError unless ``1 <= m <= n``."""
-    if not 1 <= m <= n:
-        raise HypvisionError(f"The width must be from 1 to the number of features, {n}, got {m}.")
-
-
 def initial(n: int, m: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     """``W = N(0, 1)/sqrt(m)``, ``(n, m)``, and then ``b = N(0, 1)``, ``(n,)``."""
-    check_width(m, n)
+    between(1, n, integer=True, width=m)
     weight = torch.randn(n, m, generator=generator, dtype=dtype) / m**0.5
     return weight, torch.randn(n, generator=generator, dtype=dtype)
 

@@ -28,12 +28,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from hypvision.checkpoints.read import read_file
+from hypvision.checks import between
 from hypvision.errors import HypvisionError
 from hypvision.files import check_output_folder, replacing, write_json
 from hypvision.records import is_number, positive, read_record, rule
 from hypvision.scaling import measures
 from hypvision.scaling.data import Batch, density_scan, frequencies, sample, stream
-from hypvision.scaling.model import check_width, initial, joined, loss, loss_and_gradient, parts
+from hypvision.scaling.model import initial, joined, loss, loss_and_gradient, parts
 from hypvision.scaling.optimizer import AdamW, learning_rate_factor
 
 CHECK_STEPS = 200  # steps between checks that the losses are finite
@@ -176,10 +177,7 @@ def open_results(folder: str | Path, settings: Settings) -> Path:
         write_json(path, now, indent=2)
         return folder
     if not path.exists():
-        raise HypvisionError(
-            f"'{folder}' has results, but lacks '{path}' with the settings of their grid. Choose another folder, or "
-            "restore the file."
-        )
+        raise HypvisionError(f"'{folder}' has results, but lacks their settings, '{path}'. Choose another folder.")
     before = read_record(dict[str, Any], path, "Restore it, or choose another folder.")
     other = [
         f"{name} {before.get(name)} (now {now[name]})"
@@ -187,9 +185,7 @@ def open_results(folder: str | Path, settings: Settings) -> Path:
         if name != "shortened" and before.get(name) != now[name]  # its words may name widths, which points may add
     ]
     if other:
-        raise HypvisionError(
-            f"'{folder}' has results of another grid: {', '.join(other)}. Choose another folder, or the same settings."
-        )
+        raise HypvisionError(f"'{folder}' has results of another grid: {', '.join(other)}. Choose another folder.")
     return folder
 
 
@@ -206,9 +202,7 @@ def read_rows(folder: str | Path, points: Iterable[Point]) -> list[dict[str, Any
         if path.exists():
             row = read_record(Row, path, "Remove it and run the command again.", extra=True)
             if other := [name for name, value in asdict(point).items() if getattr(row, name) != value]:
-                raise HypvisionError(
-                    f"'{path}' belongs to another point ({', '.join(other)}). Remove it and run the command again."
-                )
+                raise HypvisionError(f"'{path}' belongs to another point ({', '.join(other)}). Remove it.")
             rows.append(asdict(row))
     return rows
 
@@ -310,21 +304,13 @@ def train(
 ) -> None:
     """Train points that share their frequencies, measure them, and write their results into a folder.
 
-    Points that have results are left alone, those that have been cut go on from their last checkpoint.
-
-    Args:
-        folder: of results, see :func:`open_results`.
-        points: of the same ``data``.
-        settings: of the folder.
-        device: where.
-        banks: which points are one tensor; default: :func:`banks_of`.
-        dtype: float32, or float64 for checks.
+    Points that have results are left alone, those that have been cut go on from their last checkpoint. ``banks`` are
+    the points that are one tensor; default: :func:`banks_of`.
     """
     place = Path(folder)
     if len({point.data for point in points}) > 1:
         raise ValueError("the points have different frequencies or replicates")
-    for point in points:
-        check_width(point.m, settings.n)
+    between(1, settings.n, integer=True, **{f"the width of {point.key}": point.m for point in points})
     if not (left := [point for point in points if not finished(place, [point])]):
         return
     states = {point: _read_state(place, point, settings) for point in left}

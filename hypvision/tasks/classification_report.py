@@ -13,13 +13,12 @@ from hypvision.engine.extensions import REPORTS
 from hypvision.engine.reports import ReportMetric
 from hypvision.tasks.classification_metrics import average_precision, found_at_thresholds, read_ancestors
 from hypvision.tasks.metric_learning_metrics import lca_heights
-from hypvision.viz.evaluation import Mistake, bars_figure, confusion_figure, mistake_sheet, precision_recall_figure
+from hypvision.viz.evaluation import Mistake, bars_figure, confusion_figure, curve_part, mistake_sheet
 from hypvision.viz.report import Part
 
 _WORST = 24  # largest number of mistakes on the sheet
 _PAIRS = 20  # largest number of pairs of confused classes
 _RECALL = np.linspace(0, 1, 101)
-_LINES = 10  # largest number of classes with a curve
 
 
 @METRICS.register_module()
@@ -192,24 +191,18 @@ class MultiLabelReport(ReportMetric):
 def curve_parts(scores: np.ndarray, truth: np.ndarray, names: Sequence[str]) -> list[Part]:
     """Curves of precision and recall by scores (N, C) and their truth, bool (N, C): their mean, and those of the best
     and the worst classes."""
-    labelled, title = np.flatnonzero(truth.any(0)).tolist(), "Precision and recall"
+    labelled = np.flatnonzero(truth.any(0)).tolist()
     if not labelled:
-        return [Part(title, text="No image of the test data has a label.")]
-    curves = {c: precision_curve(scores[:, c], truth[:, c]) for c in labelled}
-    ap = {c: 100 * average_precision(scores[:, c], truth[:, c]) for c in labelled}
-    by_ap = sorted(labelled, key=lambda c: -ap[c])
-    chosen = by_ap if len(by_ap) <= _LINES else [*by_ap[: _LINES // 2], *by_ap[-_LINES // 2 :]]
+        return [Part("Precision and recall", text="No image of the test data has a label.")]
+    curves = {names[c]: precision_curve(scores[:, c], truth[:, c]) for c in labelled}
+    ap = {names[c]: 100 * average_precision(scores[:, c], truth[:, c]) for c in labelled}
     mean = np.mean(list(curves.values()), 0)
-    panels = {
-        "mean of the classes": {f"mAP {np.mean(list(ap.values())):.1f}": mean},
-        "classes": {f"{names[c]}  ({ap[c]:.1f})": curves[c] for c in chosen},
-    }
-    some = "" if len(chosen) == len(by_ap) else " On the right are the five best and the five worst classes."
-    lines = {"(mean)": mean, **{names[c]: curves[c] for c in labelled}}
-    rows = [(name, float(r), float(p)) for name, curve in lines.items() for r, p in zip(_RECALL, curve)]
-    text = f"The best precision at each recall; in brackets the average precision of the class, in percent.{some}"
-    picture = precision_recall_figure(_RECALL, panels)
-    return [Part(title, "precision_recall", text, picture, [("class", "recall", "precision"), *rows], shown=False)]
+    overall = {"mean of the classes": {f"mAP {np.mean(list(ap.values())):.1f}": mean}}
+    lines = {"(mean)": mean, **curves}.items()
+    rows = [(name, float(r), float(p)) for name, curve in lines for r, p in zip(_RECALL, curve)]
+    text = "The best precision at each recall; in brackets the average precision of the class, in percent."
+    table = [("class", "recall", "precision"), *rows]
+    return [curve_part(_RECALL, overall, "classes", curves, ap, text, table)]
 
 
 def label_table(scores: np.ndarray, truth: np.ndarray, names: Sequence[str], threshold: float) -> list[tuple]:

@@ -31,7 +31,7 @@ from hypvision.geometry import Lorentz
 from hypvision.images import to_rgb
 from hypvision.models.hierarchy_mapper import HierarchyMapper
 from hypvision.models.himapper import HiMapper
-from hypvision.viz.clusters import enlarge, evaluating, prepare_for
+from hypvision.viz.clusters import enlarge, evaluating, explain_image, prepare_for
 from hypvision.viz.disk import geodesic_arc, to_disk
 from hypvision.viz.overlay import font, paint
 from hypvision.viz.sheet import titled_sheet
@@ -94,17 +94,11 @@ def _grid(count: int, height: int, width: int) -> tuple[int, int]:
 
 
 class Containment(NamedTuple):
-    """The result of :func:`containment`; each number lies between 0 and 1.
+    """The result of :func:`containment`; each number lies between 0 and 1."""
 
-    Attributes:
-        score: mean share of a child's map inside the region of its parent.
-        chance: mean share of a child's map inside the regions of the other nodes of the parent's level.
-        wins: share of the children for which the parent has more than these others on average.
-    """
-
-    score: float
-    chance: float
-    wins: float
+    score: float  # mean share of a child's map inside the region of its parent
+    chance: float  # mean share of a child's map inside the regions of the other nodes of the parent's level
+    wins: float  # share of the children for which the parent has more than these others on average
 
 
 def containment(maps: Sequence[Tensor], mass: float = 0.5) -> Containment:
@@ -244,15 +238,15 @@ def _columns(won: Sequence[Tensor]) -> list[dict[int, float]]:
     return places
 
 
-def draw_levels(image: Image.Image, maps: Sequence[Tensor], alpha: float = 0.6, side: int = 224) -> Image.Image:
+def draw_levels(image: Image.Image, maps: Sequence[Tensor]) -> Image.Image:
     """The image that the model saw and, for each level from the finest, its patches in the colours of the nodes that
-    win them: maps of one image, ``(n_l, h, w)`` for each level. ``side`` is the width of each image in pixels."""
-    height = round(side * image.height / image.width)
+    win them: maps of one image, ``(n_l, h, w)`` for each level."""
+    side, height = 224, round(224 * image.height / image.width)
     small = to_rgb(image).resize((side, height), Image.Resampling.BICUBIC)
     tiles = [(small, "image")]
     for number, (level, colours) in enumerate(zip(maps, node_colours([len(m) for m in maps]))):
         labels = level.argmax(0).numpy()
-        painted = paint(small, enlarge(labels, (height, side)), np.array(colours), alpha)
+        painted = paint(small, enlarge(labels, (height, side)), np.array(colours), 0.6)
         tiles.append((painted, f"level {number}: {len(np.unique(labels))} of {len(level)} nodes"))
     return titled_sheet(tiles, columns=len(tiles))
 
@@ -264,7 +258,7 @@ def disk_positions(points: Sequence[Tensor], c: float) -> list[Tensor]:
     return list(torch.from_numpy(places).split([len(level) for level in points]))
 
 
-def draw_disk(points: Sequence[Tensor], c: float, size: int = 640) -> Image.Image:
+def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
     """The nodes in the Poincare disk, each joined to its parent by the geodesic; the coarser, the larger the dot.
 
     Nodes near the origin are drawn enlarged: a grey circle then says at which hyperbolic radius it lies.
@@ -272,10 +266,9 @@ def draw_disk(points: Sequence[Tensor], c: float, size: int = 640) -> Image.Imag
     Args:
         points: of one image, ``(n_l, D + 1)`` for each level from the finest; see :func:`disk_positions`.
         c: their curvature.
-        size: side of the image.
     """
     places, colours = disk_positions(points, c), node_colours([len(level) for level in points])
-    scale = 2  # draw at a larger size and reduce it, for smooth lines
+    scale, size = 2, 640  # draw at a larger size and reduce it, for smooth lines
     side, half = size * scale, size * scale / 2
     farthest = max(float(level.norm(dim=1).max()) for level in places)
     zoom = max(1.0, 0.85 / max(farthest, 1e-3))
@@ -308,7 +301,6 @@ def explain_hierarchy(
     size: int = 224,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
-    source: str = "attention",
 ) -> dict[str, Image.Image]:
     """All views of an image.
 
@@ -317,14 +309,13 @@ def explain_hierarchy(
         image: any size and mode.
         size: short side that the model sees, a multiple of 32.
         mean, std: normalisation; None: what timm resolves for the model.
-        source: see :func:`part_maps`.
 
     Returns:
         ``"tree"``, ``"levels"`` and, unless the model's geometry is flat, ``"disk"``.
     """
     seen, x = prepare_for(model, image, size, mean, std)
     try:
-        maps, out = part_maps(model, x, source)
+        maps, out = part_maps(model, x)
     except AssertionError as error:  # timm asserts that the size fits
         raise HypvisionError(
             f"The model does not accept images of {seen.width} x {seen.height} pixels ({error}). Give --size, "
@@ -335,3 +326,18 @@ def explain_hierarchy(
     if isinstance(_with_mapper(model)[1].lift.manifold, Lorentz):
         result["disk"] = draw_disk([level[0] for level in out["points"]], float(out["curvature"]))
     return result
+
+
+def explain(
+    model: nn.Module,
+    image: Image.Image,
+    size: int = 224,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    **clusters: Any,
+) -> dict[str, Image.Image]:
+    """The tree of parts of a Hi-Mapper (:func:`~hypvision.viz.explain_hierarchy`), or the clusters of an HCFormer
+    (:func:`~hypvision.viz.explain_image`), with their arguments and errors; ``clusters``: of the latter alone."""
+    if hasattr(model, "forward_with_hierarchy"):
+        return explain_hierarchy(model, image, size, mean, std)
+    return explain_image(model, image, size, mean=mean, std=std, **clusters)

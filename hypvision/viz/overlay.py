@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from hypvision.images import to_rgb
+from hypvision.viz.palette import label_colours
 
 
 def paint(image: Image.Image, labels: np.ndarray, colours: np.ndarray, opacity: float | np.ndarray) -> Image.Image:
@@ -181,6 +182,18 @@ def add_legend(
             x += indent
         draw.text((x, middle), text, fill="black", font=font(letters), anchor="lm")
     return sheet
+
+
+def draw_segmentation(
+    image: Image.Image, labels: np.ndarray, classes: Sequence[str], opacity: float = 0.55, legend: bool = True
+) -> Image.Image:
+    """An image, of any mode, with the classes painted in, by labels, integers (H, W) of its size, and a legend of those
+    that occur; ``opacity`` of the paint from 0 to 1."""
+    colours = label_colours(len(classes))
+    painted = paint(image, labels, colours, opacity)
+    if not legend:
+        return painted
+    return add_legend(painted, [(classes[number], colours[number]) for number in np.unique(labels)])
 
 
 def draw_name(image: Image.Image, name: str, at: tuple[float, float]) -> None:

@@ -16,7 +16,6 @@ from hypvision.errors import require
 from hypvision.images import to_rgb
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from PIL import Image
 
@@ -39,10 +38,6 @@ def average_linkage(distances: np.ndarray) -> np.ndarray:
     Returns:
         ``(N - 1, 4)``, as SciPy's: the two clusters that a step joins (clusters made in step ``i`` have the number
         ``N + i``), their distance, and the number of leaves; sorted by distance.
-
-    Raises:
-        HypvisionError: SciPy is not installed.
-        ValueError: the matrix is not square, symmetric and finite, or has a single row.
     """
     d = np.array(distances, dtype=float)
     square = d.ndim == 2 and d.shape[0] == d.shape[1] > 1
@@ -88,7 +83,6 @@ def draw_tree(
     colours: Sequence[str] | None = None,
     leaf_images: Sequence[Image.Image] | None = None,
     title: str = "",
-    axes: Axes | None = None,
 ) -> Figure:
     """A dendrogram, leaves at the right.
 
@@ -98,19 +92,13 @@ def draw_tree(
         colours: of the names.
         leaf_images: a small image for each leaf.
         title: above the tree.
-        axes: where to draw; a new figure without.
-
-    Raises:
-        HypvisionError: matplotlib or SciPy is not installed.
-        ValueError: the numbers of leaves and labels differ.
     """
     count = len(linkage) + 1
     if len(labels) != count:
         raise ValueError(f"A tree with {count} leaves needs {count} labels, got {len(labels)}.")
-    if axes is None:
-        height = max(2.0, 0.7 + count * (0.5 if leaf_images else 0.22))
-        figure: Figure = require("matplotlib.figure", "viz").Figure(figsize=(7, height), layout="constrained")
-        axes = figure.add_subplot()
+    height = max(2.0, 0.7 + count * (0.5 if leaf_images else 0.22))
+    figure: Figure = require("matplotlib.figure", "viz").Figure(figsize=(7, height), layout="constrained")
+    axes = figure.add_subplot()
     tree = _scipy().dendrogram(
         linkage, orientation="left", labels=labels, color_threshold=0, above_threshold_color="0.3", leaf_font_size=9,
         ax=axes,
@@ -127,4 +115,4 @@ def draw_tree(
     axes.set_xlabel("distance")
     axes.set_title(title)
     axes.spines[["left", "right", "top"]].set_visible(False)
-    return cast("Figure", axes.get_figure(root=True))
+    return figure

@@ -103,9 +103,6 @@ def writing_video(target: Path, rate: float) -> Iterator[Callable[[Image.Image],
     """A function that appends an image, RGB, to an MP4, which appears when it is complete.
 
     The video has the size of the first image. Frame rates outside of the usual range are clamped to it.
-
-    Raises:
-        HypvisionError: ``target`` cannot be written, or OpenCV has no encoder.
     """
     cv2 = _opencv()
     writer, count, rate = None, 0, min(max(rate, _RATES[0]), _RATES[1])

@@ -94,12 +94,10 @@ def test_a_user_without_name_and_home(tmp_path, monkeypatch, capsys):
 def test_the_tables_in_help_are_those_of_the_rooms():
     import hypvision.checkpoints.records
     import hypvision.checkpoints.storage
-    import hypvision.cli.convert
+    import hypvision.cli.clip
     import hypvision.cli.data
     import hypvision.cli.export
     import hypvision.cli.predict
-    import hypvision.cli.publish
-    import hypvision.cli.segment
     import hypvision.cli.zoo
     import hypvision.clip.classes
     import hypvision.data.export
@@ -110,14 +108,14 @@ def test_the_tables_in_help_are_those_of_the_rooms():
     import hypvision.zoo.export
 
     cli = hypvision.cli
-    assert set(cli.convert.FAMILIES) == set(hypvision.zoo.convert.CONVERTERS)
+    assert set(cli.zoo.FAMILIES) == set(hypvision.zoo.convert.CONVERTERS)
     assert tuple(cli.data.PREPARED) == tuple(hypvision.data.prepare.PREPARED)
     assert tuple(cli.data.LAYOUTS) == tuple(hypvision.data.export.LAYOUTS)
     assert tuple(cli.data.LEVELS) == tuple(hypvision.data.taxonomy.LEVELS)
     assert cli.export.FORMATS == hypvision.zoo.export.FORMATS and cli.export.PARTS == hypvision.zoo.export.PARTS
-    assert cli.publish.STORAGES == hypvision.checkpoints.storage.STORAGES
+    assert cli.zoo.STORAGES == hypvision.checkpoints.storage.STORAGES
     assert cli.predict.WRITES == hypvision.inference.writers.KINDS
-    assert cli.segment.CLASS_LISTS == hypvision.clip.classes.CLASS_LISTS
+    assert cli.clip.CLASS_LISTS == hypvision.clip.classes.CLASS_LISTS
     assert cli.zoo.TASKS == hypvision.checkpoints.records.TASKS
 
 

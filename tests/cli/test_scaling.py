@@ -128,7 +128,7 @@ def test_widths_features_and_seeds_of_ones_own(tmp_path, capsys):
     status, out, err = call(capsys, *words, "--widths", 1, 2, "--seed", 3)  # in one dimension all overlaps are 1
     assert status == 0 and "2 of 2 points" in out, err
     status, _, err = call(capsys, *words, "--widths", 91, "--seed", 3)
-    assert status == 2 and "features, 90, got 91" in err
+    assert status == 2 and "from 1 to 90, got 91" in err
 
 
 @pytest.mark.drawn

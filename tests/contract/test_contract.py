@@ -162,7 +162,7 @@ WAITS = {
     "geometry/manifolds.py: Manifold._value": "of what is shown and of evaluation",
     "geometry/manifolds.py: Lorentz.check_point": "of the reason that a check gives",
     "geometry/manifolds.py: PoincareBall.check_point": "of the reason that a check gives",
-    "geometry/numerics.py: _Arcosh1p.values": "on a CPU",
+    "geometry/numerics.py: _arcosh1p_block": "on a CPU",
     "geometry/poincare.py: _all_below": "on a CPU",
     "helm/attention.py: _Attention.scales": "on a CPU",
     "helm/experts.py: MixtureOfCurvatures.forward": "the tokens of each expert, once a layer with experts",

@@ -73,29 +73,18 @@ GROUPS = [dict(lr=0.1, params=[0])]
         (dict(state_dict=3), "no state_dict"),
         (dict(meta=dict(epoch="1", iter=10)), "epoch and iteration"),
         (dict(meta=dict(epoch=-(10**9), iter=10)), "epoch and iteration"),
-        (dict(meta=dict(epoch=1, iter=10, seed="x")), "seed"),
         (dict(optimizer=3), "optimizer"),
         (dict(optimizer=dict(state={}, param_groups=[])), "optimizer"),
         (dict(optimizer=dict(state=[], param_groups=GROUPS)), "optimizer"),
         (dict(optimizer=dict(state={0: dict(m=torch.tensor([np.nan]))}, param_groups=GROUPS)), "'m' of parameter 0"),
-        (dict(param_schedulers=[{"a": 1}, 3]), "param_schedulers"),
-        (dict(message_hub={"log_scalars": 3}), "message_hub"),
         (dict(state_dict={"w": torch.tensor([np.inf])}), "'w' is not finite"),
         (dict(ema_state_dict={"v": torch.tensor([np.nan])}), "'v' is not finite"),
-        (dict(optimizer=dict(state={}, param_groups=[dict(lr={}, params=[0])])), "are not numbers"),
-        (dict(optimizer=dict(state={}, param_groups=[dict(betas="x", params=[0])])), "are not numbers"),
-        (dict(optimizer=dict(state={}, param_groups=[dict(lr=0.1, params=[[0]])])), "by numbers"),
-        (dict(optimizer=dict(state={0: dict(m="x")}, param_groups=GROUPS)), "not made of tensors"),
-        (dict(param_schedulers=[{"begin": {}}]), "when it begins"),
-        (dict(message_hub={"resumed_keys": {"train/loss": "x"}}), "which of its values"),
     ],
 )
 def test_states_that_cannot_be_resumed(changes, message):
     assert message in resume_problem(resumable(**changes))
     good = dict(state={0: dict(m=torch.ones(1))}, param_groups=GROUPS)
-    assert (
-        resume_problem(resumable(optimizer=good, param_schedulers=[{"a": 1}], message_hub={"log_scalars": {}})) is None
-    )
+    assert resume_problem(resumable(optimizer=good)) is None
     assert resume_problem(resumable(optimizer=dict(first=good, second=good))) is None
 
 

@@ -13,8 +13,9 @@ from helpers.engine import make_images, write_config
 from hypvision import cli
 from hypvision.cli import main
 from hypvision.engine import console
-from hypvision.engine.console import ConsoleHook, _count, _duration, _Progress, _table, quiet
+from hypvision.engine.console import ConsoleHook, _count, _is_brief, _table, quiet
 from hypvision.engine.metrics import OfClass
+from hypvision.inference.progress import Progress, duration
 
 
 @pytest.fixture
@@ -82,12 +83,12 @@ def test_errors_and_our_warnings_reach_the_console(tmp_path, capsys):
     assert "error: serious\n" in said.err and "details" not in said.err and "theirs" not in said.err and said.out == ""
     assert all(word in text for word in ("details", "theirs", "serious", "printed by a library", "of Python"))
     record = logging.LogRecord("x", logging.WARNING, console.__file__, 1, "ours", (), None)
-    assert console._Brief().filter(record)
+    assert _is_brief(record)
 
 
 def test_a_terminal_has_a_live_bar(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    bar = _Progress("train", 4)
+    bar = Progress("train", 4)
     for step in range(1, 5):
         bar.update(step, "loss 0.5")
     bar.close()
@@ -114,7 +115,7 @@ def test_warnings_of_libraries_about_their_own_code_are_hidden(capsys):
 
 
 def test_words():
-    assert [_duration(seconds) for seconds in (7, 65, 3720)] == ["7 s", "1 min 05 s", "1 h 02 min"]
+    assert [duration(seconds) for seconds in (7, 65, 3720)] == ["7 s", "1 min 05 s", "1 h 02 min"]
     assert [_count(number, "epoch") for number in (0, 1, 2)] == ["0 epochs", "1 epoch", "2 epochs"]
     row = {"epoch": "1", "coco/bbox_mAP": "0.5"}
     assert _table(row).split() == ["epoch", "bbox_mAP", "1", "0.5"]

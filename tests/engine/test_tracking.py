@@ -33,7 +33,7 @@ def test_a_missing_package_is_one_sentence_before_the_work(tmp_path, capsys, mon
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     path = write_config(tmp_path / "c.py", make_images(tmp_path / "data", per_class=1))
     said = fails(capsys, "train", path, "--work-dir", tmp_path / "run", "--log", name)
-    assert said.endswith(f"--log {name} needs the package '{name}', which is not installed. Run: pip install {name}")
+    assert said.endswith(f"--log {name}: the package '{name}' is not installed. Run: pip install {name}")
     assert not (tmp_path / "run").exists()
 
 
@@ -44,7 +44,7 @@ def test_backends_are_added_once_beside_the_files(installed):
     mine = config()
     track(mine, "tensorboard")
     assert [part.type for part in mine.visualizer.vis_backends] == ["LocalVisBackend", "TensorboardVisBackend"]
-    with pytest.raises(HypvisionError, match="no --log 'wand'. Did you mean wandb"):
+    with pytest.raises(HypvisionError, match="got 'wand'. Did you mean wandb"):
         track(mine, "wand")
 
 

@@ -97,9 +97,11 @@ def test_gradcheck(name):
 def test_zero(name, value, slope, dtype):
     x = torch.zeros(3, dtype=dtype, requires_grad=True)
     out = function_of(name)(x)
-    (gradient,) = torch.autograd.grad(out.sum(), x)
     assert out.tolist() == [value] * 3
-    assert gradient.tolist() == pytest.approx([slope] * 3, rel=torch.finfo(dtype).eps)
+    gradients = [torch.autograd.grad(function_of(name)(x).sum(), x, create_graph=graph)[0] for graph in (False, True)]
+    gradients.append(torch.func.grad(lambda x: function_of(name)(x).sum())(x.detach()))  # in plain operations
+    for gradient in gradients:
+        assert gradient.tolist() == pytest.approx([slope] * 3, rel=torch.finfo(dtype).eps)
 
 
 def test_safe_sqrt_of_negative_numbers_is_zero_and_has_no_gradient():

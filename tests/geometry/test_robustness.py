@@ -536,6 +536,33 @@ def test_gradients_per_row_and_jacobians(name):
     assert torch.isfinite(jacobian).all()
 
 
+@pytest.mark.parametrize("place", ["origin", "one point"])
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_gradients_at_special_places_are_those_of_plain_operations(name, place):
+    """Where distances, vectors and offsets are 0: by hand, by hand for second derivatives, by ``torch.func``."""
+    op = DETERMINISTIC[name]
+    tensors = op.tensors(torch.float64, rows=2)
+    for k, kind in enumerate(op.kinds.values()):
+        if kind in ("tangent", "space", "offset", "offsets"):
+            tensors[k] = torch.zeros_like(tensors[k])
+        elif kind in ("point", "cloud", "other cloud", "ball", "plane points"):
+            at = torch.tensor([0.2, -0.1, 0.3] if place == "one point" else [0.0] * N, dtype=torch.float64)
+            points = lorentz.expmap0(at, 0.7) if tensors[k].shape[-1] > N else poincare.expmap0(at / 2, 0.7)
+            tensors[k] = points.expand_as(tensors[k]).clone()
+
+    def total(*values):
+        return sum((o * torch.arange(1.0, o.numel() + 1).cos().view(o.shape)).sum() for o in parts(op.call(*values)))
+
+    def gradients(**options):
+        leaves = [t.clone().requires_grad_() for t in tensors]
+        found = torch.autograd.grad(total(*leaves), leaves, allow_unused=True, **options)
+        return [torch.zeros_like(t) if g is None else g.detach() for t, g in zip(leaves, found)]
+
+    expected = torch.func.grad(total, argnums=tuple(range(len(tensors))))(*tensors)
+    for found in (gradients(), gradients(create_graph=True)):
+        same(found, expected, 1e-9, 1e-9)
+
+
 @each("name", DETERMINISTIC)
 def test_first_and_second_derivatives(name):
     op = DETERMINISTIC[name]

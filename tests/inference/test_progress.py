@@ -26,4 +26,4 @@ def test_items_have_no_live_bar_in_a_file(monkeypatch, capsys):
     now = iter([0.0, 10.0, 35.0, 36.0])
     monkeypatch.setattr("time.monotonic", lambda: next(now))
     assert list(progress("abc", 3, "image")) == ["a", "b", "c"]
-    assert capsys.readouterr().err == "2 of 3 images, 0.0571 a second, 18 s left\n"
+    assert capsys.readouterr().err == "images 2/3, 0.0571 image/s, 18 s left\n"

@@ -46,7 +46,7 @@ def test_mistakes_are_named():
         density_scan(torch.tensor([1.0]), 2)
     with pytest.raises(HypvisionError, match="Did you mean power?"):
         frequencies("powr", 10)
-    with pytest.raises(HypvisionError, match="at least one feature"):
+    with pytest.raises(HypvisionError, match="n must be an integer of at least 1"):
         frequencies("power", 0)
     for p in (torch.tensor([0.5, math.nan]), torch.tensor([-0.1, 1.1]), torch.tensor([1.5])):
         for refuse in (check_frequencies, lambda p: sample(p, 4, stream(0))):

@@ -44,7 +44,7 @@ def test_panels_stand_in_rows_of_two(tmp_path):
     """A figure of five beside each other has letters that cannot be read on a page."""
     sizes = {}
     for count in (1, 2, 5):
-        [path] = _figure(f"of{count}", [lambda axis: axis.plot([0, 1])] * count, "", tmp_path, ["png"])
+        path = _figure(f"of{count}", [lambda axis: axis.plot([0, 1])] * count, "", tmp_path)[0]
         sizes[count] = pyplot.imread(path).shape[:2]
     (high, wide), two, five = sizes.values()
     assert two == (high, 2 * wide) and five == (3 * high, 2 * wide)
@@ -87,4 +87,4 @@ def test_language_models_stand_beside_the_strong_models_of_figure_1(axis, tmp_pa
     _language_models(axis, losses, fit)
     assert [points.get_offsets().tolist() for points in axis.collections] == [[[64, 0.5]], [[64, 0.75]]]
     rows = [row(m=m, loss=9 / m, distribution="linear", decay=decay) for m in (8, 16, 32) for decay in (-1.0, 0.1)]
-    assert [path.name for path in draw("fig1", rows, tmp_path, None, ["png"], losses, fit)] == ["fig1.png"]
+    assert [path.name for path in draw("fig1", rows, tmp_path, None, losses, fit)] == ["fig1.png", "fig1.pdf"]

@@ -44,7 +44,7 @@ def test_mistakes_are_named():
     for x, y in (([1, 1], [1.0, 2.0]), ([1, 2], [1.0]), ([], [])):
         with pytest.raises(HypvisionError, match="at least two different x"):
             power_law(x, y)
-    with pytest.raises(HypvisionError, match="equal lengths, got 2, 1"):
+    with pytest.raises(HypvisionError, match="equal lengths"):
         joint_fit([1, 2], [1.0], ["a", "a"])
     with pytest.raises(HypvisionError, match="too few"):
         joint_fit([1, 2, 3], [1.0, 2.0, 3.0], ["a", "a", "a"])

@@ -59,7 +59,7 @@ def test_random_heads_are_in_strong_superposition():
     mean, std = found["overlap_mean_absolute"], found["overlap_std_absolute"]
     assert mean**2 + std**2 == pytest.approx(found["overlap_mean"])
     for wrong in (torch.ones(3), torch.ones(1, 3), torch.ones(3, 3, dtype=torch.int64)):
-        with pytest.raises(HypvisionError, match="A head must be a floating point matrix"):
+        with pytest.raises(HypvisionError, match="A head must be a float matrix"):
             head_statistics(wrong)
     head[3, 3] = float("nan")
     with pytest.raises(HypvisionError, match="NaN or infinite"):

@@ -140,7 +140,7 @@ def test_ambiguity_is_a_spectral_norm(n, m):
 
 
 def test_the_bound_needs_two_vectors():
-    with pytest.raises(HypvisionError, match="at least two vectors"):
+    with pytest.raises(HypvisionError, match="vectors must be an integer of at least 2"):
         measures.welch_bound(1, 3)
 
 
@@ -153,5 +153,5 @@ def test_norms_keep_double_precision():
 
 def test_invalid_blocks_and_feature_counts_are_named():
     for block in (0, -1):
-        with pytest.raises(HypvisionError, match=f"at least 1, got block={block}"):
+        with pytest.raises(HypvisionError, match=f"block must be an integer of at least 1, got {block}"):
             measures.overlaps(torch.ones(3, 2), block)

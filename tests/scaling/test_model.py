@@ -128,7 +128,7 @@ def test_schedule():
 
 def test_widths_are_checked():
     for m in (0, 31):
-        with pytest.raises(HypvisionError, match=f"features, 30, got {m}"):
+        with pytest.raises(HypvisionError, match=f"from 1 to 30, got {m}"):
             initial(30, m, stream(0))
     weight, bias = initial(4000, 16, stream(0))
     assert weight.std().item() == pytest.approx(0.25, rel=0.02) and bias.std().item() == pytest.approx(1, rel=0.05)

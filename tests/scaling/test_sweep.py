@@ -121,7 +121,7 @@ def test_mistakes_are_named(tmp_path):
     (tmp_path / "points" / "a.json").write_text("{}")
     with pytest.raises(HypvisionError, match=r"another grid: n 40 \(now 50\), steps 60 \(now 70\)"):
         open_results(tmp_path, replace(SETTINGS, n=50, steps=70))
-    with pytest.raises(HypvisionError, match="features, 40, got 41"):
+    with pytest.raises(HypvisionError, match="from 1 to 40, got 41"):
         train(str(tmp_path), [replace(POINTS[0], m=41)], SETTINGS)
     with pytest.raises(ValueError, match="different frequencies"):
         train(str(tmp_path), [POINTS[0], replace(POINTS[0], alpha=2.0)], SETTINGS)
@@ -182,7 +182,7 @@ def test_the_grids_are_the_papers():
     assert sizes == dict(fig3=60 + 160, fig4=1020, fig5=1020, fig6=17 * 5 * 6, fig7=9 * 10 + 9 * 5)
     large = experiment("fig1", gpu=True)
     assert len(large.points) == 48 and large.settings.n == 10240 and not large.settings.shortened
-    assert len(experiment("fig1").points) == 30 and "n 2048" in experiment("fig1").settings.shortened
+    assert len(experiment("fig1").points) == 30 and "n 2048" in narrowed(experiment("fig1")).settings.shortened
     for name in ("fig3", "fig4", "fig7"):
         assert len({point.key for point in experiment(name).points}) == len(experiment(name).points)
     assert Settings(rates="large").peaks(128) == (0.01, 2 / 128)
@@ -220,12 +220,12 @@ def test_widths_and_features_of_ones_own():
         ("fig4", None, 4000, "different: n 4000 (paper: 1000)"),
         ("fig1", None, 10240, "shortened: m up to 128 (paper: 1024)"),
         ("fig1", [8, 1024], 10240, ""),
-        ("quick", [10, 100], 1000, "shortened: batch 512 (2048), steps 4000 (20000)"),
+        ("quick", [10, 100], 1000, "shortened: batch 512 (paper: 2048), steps 4000 (paper: 20000)"),
     ):
         chosen = narrowed(experiment(figure, widths=widths), features=features)
         assert marked(chosen.settings.shortened) == said
         assert chosen.settings.n == (features or 1000)
-    with pytest.raises(HypvisionError, match="features, 50, got 63"):
+    with pytest.raises(HypvisionError, match="from 1 to 50, got 63"):
         narrowed(experiment("fig4"), features=50)
 
 
@@ -243,9 +243,9 @@ def test_seeds(tmp_path, one_by_one):
 @pytest.mark.parametrize(
     ("figure", "changes", "said"),
     [
-        ("quick", dict(steps=1), "shortened: n 200 (paper: 1000), batch 512 (2048), m 5 to 40 (10 to 100), "
-         "steps 1 (paper: 20000)"),
-        ("quick", dict(steps=20000, batch=2048), "shortened: n 200 (paper: 1000), m 5 to 40 (10 to 100)"),
+        ("quick", dict(steps=1), "shortened: n 200 (paper: 1000), batch 512 (paper: 2048), steps 1 (paper: 20000), "
+         "m 8 to 40 (paper: 10 to 100)"),
+        ("quick", dict(steps=20000, batch=2048), "shortened: n 200 (paper: 1000), m 8 to 40 (paper: 10 to 100)"),
         ("fig4", dict(steps=40000), "different: steps 40000 (paper: 20000)"),
         ("fig4", dict(steps=10, batch=4096), "shortened: steps 10 (paper: 20000), different: batch 4096 (paper: 2048)"),
         ("fig4", dict(steps=20000, batch=2048), ""),

@@ -51,8 +51,10 @@ def test_a_classifier(monkeypatch, data, tmp_path, capsys):
     assert len(capsys.readouterr().out.strip().splitlines()) == 5 and image.stat().st_size > 0
 
     few = [f"model.backbone.{item}" for item in ("locality=2.0", "layer_scale=[0,3.0]")]  # mixers that add nothing
-    assert tool(monkeypatch, config, "--ablate", "--json", path, "--cfg-options", *options, *few) == 0
+    assert tool(monkeypatch, config, "--ablate", "--merge", "--json", path, "--cfg-options", *options, *few) == 0
     found = json.loads(path.read_text())
+    merged = {row["one token for"]: row["tokens"] for row in found["merges"]}
+    assert merged["pixels"] == 1 > merged["grid"] >= merged["clusters"] >= merged["windows"] > 0
     rows = found["ablations"]
     assert [row["without"] for row in rows][:3] == ["nothing", "all mixers", "mixers of stage 0"] and len(rows) == 8
     assert len({row["top1"] for row in rows}) == 1 and 0 < rows[0]["top1"] < 100
@@ -79,7 +81,12 @@ def test_a_segmenter(monkeypatch, data, tmp_path, capsys):
         assert both["error"] == pytest.approx(abs(of_both - of_first), abs=1e-6) and "error" not in first
 
     path.unlink()
-    for option, why in (("--ablate", "classifier's"), ("--draw", "paints for classifiers"), ("--images", "at least 1")):
+    for option, why in (
+        ("--ablate", "classifier's"),
+        ("--merge", "classifier's"),
+        ("--draw", "paints for classifiers"),
+        ("--images", "at least 1"),
+    ):
         value = {"--draw": [tmp_path / "no.png"], "--images": [0]}.get(option, [])
         assert tool(monkeypatch, config, option, *value, *where) == 2 and why in capsys.readouterr().err
     assert not path.exists()
@@ -122,3 +129,33 @@ def test_parameters_are_away_for_a_while():
         assert blocks[0].mixer.locality.sum() == 0 and network.stages[1].blocks[0].mixer.locality.min() == 1
         raise KeyError
     assert all(torch.equal(p, before[name]) for name, p in network.named_parameters())
+
+
+@pytest.mark.parametrize("by", ["clusters", "grid", "windows"])
+def test_a_merged_mlp_gives_the_pixels_of_a_region_that_of_their_mean(by):
+    import hypvision.models
+
+    module = runpy.run_path(str(ROOT / "tools/hcformer_diagnosis.py"))
+    torch.manual_seed(0)
+    options = dict(dims=(8,) * 4, head_dim=4, fold=(2,) * 4, prop=(2,) * 4, pad="minimal", alpha=8.0, layers=(1,) * 4)
+    network = hypvision.models.HCFormer(num_classes=3, img_size=32, patch_size=2, **options)
+    block = network.stages[0].blocks[0]
+    x, scale, seen = torch.randn(2, 16, 16, 8), torch.ones(8), []
+    with torch.no_grad(), module["merged"]([block], by, seen):
+        block.mixer(x)
+        found = block.mlp(x, scale)
+    with torch.no_grad():
+        assignment = block.mixer.assignments(x)
+        best = assignment.patch.mean(1).argmax(1)
+        rows, columns = torch.meshgrid(torch.arange(16), torch.arange(16), indexing="ij")
+        window = rows // 8 * 2 + columns // 8
+        cell = rows % 8 // 4 * 2 + columns % 8 // 4
+        labels = {"clusters": 4 * window + best, "grid": (4 * window + cell).expand(2, -1, -1)}
+        labels["windows"] = window.expand(2, -1, -1)
+        for image in range(2):
+            for label in labels[by][image].unique():
+                inside = labels[by][image] == label
+                expected = block.mlp(x[image][inside].mean(0, keepdim=True), scale)
+                assert torch.allclose(found[image][inside], expected, atol=1e-5)
+        assert not torch.allclose(block.mlp(x, scale), found, atol=1e-3)  # as before, afterwards
+    assert seen == [pytest.approx(sum(len(row.unique()) for row in labels[by]) / 512)]

@@ -67,10 +67,6 @@ class CheckedCOCO(COCO):
         annotation_file: path of the JSON file.
         usage: counts what is left out.
         masks: whether the masks are needed, too.
-
-    Raises:
-        HypvisionError: the file is damaged, not in COCO's format, or refers to images or categories that it does not
-            list; or a box or a mask is invalid.
     """
 
     def __init__(self, annotation_file: str | None = None, usage: Usage | None = None, masks: bool = False):
@@ -181,9 +177,6 @@ def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str
     Args:
         path: the file.
         needed: the lists that it must have, and the keys of their entries.
-
-    Raises:
-        HypvisionError: the file is damaged, or lacks a list or a key.
     """
     try:
         content = read_json(path)
@@ -213,11 +206,7 @@ def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str
 
 
 def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, dict]:
-    """The images of a file; those that are listed twice count once.
-
-    Raises:
-        HypvisionError: an image has no name or no size, or two images have the same id.
-    """
+    """The images of a file; those that are listed twice count once."""
     found: dict[Any, dict] = {}
     for number, item in enumerate(content["images"]):
         where, name = f"In '{path}', images[{number}]", item["file_name"]
@@ -326,9 +315,6 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
 
     Args:
         ignored: names of categories in the file to ignore; ``"others"``: all that are not among the classes.
-
-    Raises:
-        HypvisionError: as for :class:`CheckedCOCO`; or the categories of the file are not the classes of the config.
     """
 
     def load_data_list(self) -> list[dict]:
@@ -364,9 +350,6 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
     Args:
         ignored: names of objects to ignore; ``"others"``: all that are not among the classes.
         metainfo: ``dict(classes=(...))``; the other arguments are those of mmdet's XMLDataset.
-
-    Raises:
-        HypvisionError: an annotation is missing or damaged, an object has an unknown class, or a box is invalid.
     """
 
     def load_data_list(self) -> list[dict]:

@@ -27,13 +27,14 @@ from torch import Tensor, nn
 
 from hypvision.clip.classes import check_classes, load_classes
 from hypvision.clip.models import create_clip
-from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks, region_logits
+from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks
 from hypvision.data.masks import box_of
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.images import read_labels
 from hypvision.openmmlab.datasets.detection import CountedDataset, images_by_id, read_annotations
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
+    ClipScores,
     OpenVocabMaps,
     Vocabulary,
     groups_of,
@@ -108,7 +109,7 @@ def merge_segments(
 
 
 @MODELS.register_module()
-class HyperCLIPPanoptic(Vocabulary, BaseDetector):
+class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
     """MaskFormer's masks on the blocks of CLIP; each is compared with the texts twice.
 
     With the trained head's probability p of a class given that there is one, and CLIP's w of the embeddings under the
@@ -153,10 +154,7 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         head.update(train_cfg=train_cfg, test_cfg=test_cfg)
         self.panoptic_head = MODELS.build(head)
         self.test_cfg = {**dict(score_thr=0.5, overlap_thr=0.8), **(test_cfg or {})}
-        self.alpha, self.beta, self.clip_temperature = alpha, beta, clip_temperature
-        self.region_weight = region_weight
-        # raises an error if alpha or beta is invalid
-        fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)
+        self.set_weights(clip_temperature, alpha, beta, region_weight)
 
     def set_test_classes(
         self, classes: str | Path | Sequence[str], things: str | Path | Sequence[str] | None = None
@@ -166,9 +164,6 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         Args:
             classes: what is looked for, known in training or not.
             things: those of which every object is a segment of its own; None: all.
-
-        Raises:
-            HypvisionError: the list is empty, has a name twice, or lacks one of the things.
         """
         names = load_classes(classes)
         found = names if things is None else load_classes(things) if things else ()
@@ -176,10 +171,6 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
             raise HypvisionError(f"things has {unknown[0]!r}, which is not in the class list.")
         super().set_test_classes(names)
         self.thing_classes = found
-
-    def extract_feat(self, batch_inputs: Tensor) -> OpenVocabMaps:
-        """The pyramid, dense embeddings and texts of a normalised batch (B, 3, H, W)."""
-        return self.open_maps(batch_inputs)
 
     def loss(self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample]) -> dict[str, Tensor]:
         """The head's losses for the segments in ``gt_instances`` (things and stuff alike), and CLIP's."""
@@ -192,15 +183,12 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
                 masks = truth.masks.to_tensor(dtype=torch.float32, device=batch_inputs.device)
                 logits.append(self.clip_logits(x, number, masks))
                 labels.append(truth.labels)
-            every = torch.cat(labels)
-            loss = F.cross_entropy(torch.cat(logits), every, reduction="sum") / max(len(every), 1)
-            losses["loss_region"] = self.region_weight * loss
+            losses["loss_region"] = self.region_loss(torch.cat(logits), torch.cat(labels))
         return losses
 
     def clip_logits(self, x: OpenVocabMaps, number: int, masks: Tensor) -> Tensor:
         """CLIP's logits (Q, T) of masks (Q, H, W) from 0 to 1 of one image of the batch."""
-        temperature = x.temperature if self.clip_temperature is None else self.clip_temperature
-        return region_logits(pool_masks(x.dense[number : number + 1], masks[None])[0], x.text, temperature)
+        return self.text_logits(x, pool_masks(x.dense[number : number + 1], masks[None])[0])
 
     def fused_scores(self, trained: Tensor, clip: Tensor, seen: Tensor) -> Tensor:
         """Probabilities (Q, T + 1) of the trained head and (Q, T) of CLIP -> (Q, T + 1)."""
@@ -213,11 +201,7 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
     def predict(
         self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample], rescale: bool = True
     ) -> list[DetDataSample]:
-        """``pred_panoptic_seg.sem_seg`` (1, H, W): of :func:`merge_segments`; ``rescale`` to the original size.
-
-        Raises:
-            HypvisionError: features, logits or masks are not finite; the message names the image.
-        """
+        """``pred_panoptic_seg.sem_seg`` (1, H, W): of :func:`merge_segments`; ``rescale`` to the original size."""
         x = self.extract_feat(batch_inputs)
         logits, masks = self.panoptic_head.predict(x, batch_data_samples)
         x.check(batch_data_samples, logits, masks)
@@ -261,10 +245,6 @@ class OpenVocabPanopticDataset(CountedDataset):
             :func:`hypvision.clip.classes.load_classes` takes. None: the names of the file.
         ignore_classes: words that leave the list; pixels of their segments have no label.
         kwargs: of mmdet's ``BaseDetDataset``.
-
-    Raises:
-        HypvisionError: the list of classes is wrong, or the file is damaged or refers to categories or images that it
-            does not list.
     """
 
     OBJECTS = "segments"
@@ -345,9 +325,6 @@ class LoadPanopticSegments:
 
     Adds ``gt_masks``, ``gt_bboxes``, ``gt_bboxes_labels`` and ``gt_ignore_flags`` of all segments but crowds, and
     ``panoptic_ids``, int64 (H, W), the segments' numbers at the original size, 0 where there is no label.
-
-    Raises:
-        HypvisionError: the map is missing, unreadable, or of another size than the file says.
     """
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:

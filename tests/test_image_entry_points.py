@@ -158,7 +158,7 @@ def test_sixteen_bits_and_turned_photos_are_taken_as_they_are_shown(tmp_path, en
     ("mode", "suffix"),
     [("RGB", "jpg"), ("L", "jpg"), ("CMYK", "jpg"), ("RGB", "png"), ("L", "png"), ("RGBA", "png"), ("P", "png")],
 )
-def test_mmcv_shows_what_the_other_doors_show(tmp_path, mode, suffix):
+def test_mmcv_shows_what_the_other_entry_points_show(tmp_path, mode, suffix):
     """``hypvision test`` reads by its transform, ``hypvision predict`` by open_image."""
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 48, 3), dtype=np.uint8))
     image = image.resize((96, 64), Image.Resampling.BICUBIC).convert(mode)

@@ -1,7 +1,7 @@
-"""``hypvision metric embed``, ``search`` and ``hierarchy``: embeddings of images.
+"""``hypvision metric``: embeddings of images, what is near them, and hierarchies.
 
 All take a metric learner, by its config and checkpoint; ``embed`` and ``search`` also any timm model, whose features
-compare by cosine, and any CLIP, which embeds texts, too.
+compare by cosine, and any CLIP, which embeds texts, too. ``closure`` embeds a hierarchy of names.
 """
 
 from __future__ import annotations
@@ -18,28 +18,30 @@ from hypvision.cli.arguments import (
     add_texts_argument,
     clip_of,
     device_of,
+    number,
     texts_of,
     whole,
 )
 from hypvision.cli.predict import add_sources_arguments
 from hypvision.errors import HypvisionError, require
+from hypvision.files import check_output, protecting, replacing, write_json, write_table
 
 if TYPE_CHECKING:
     from hypvision.inference.sources import Frame
 
 
 def _add_model_arguments(parser: Parser, timm: bool = True) -> None:
-    parser.add_argument("--config", metavar="CONFIG", required=not timm, help="config of a trained metric learner")
+    parser.add("--config CONFIG", "config of a trained metric learner", required=not timm)
     text = "checkpoint; for --model the default is its published weights" if timm else "checkpoint"
-    parser.add_argument("--weights", metavar="FILE", required=not timm, help=text)
+    parser.add("--weights FILE", text, required=not timm)
     if timm:
         text = (
             "a timm model instead, such as resnet50 or resnet50.a1_in1k; its features compare by cosine. The weights "
             "are those of --weights, else the published ones of that name (timm's default for it), fetched once"
         )
-        parser.add_argument("--model", metavar="NAME", help=text)
+        parser.add("--model NAME", text)
         add_clip_argument(parser, "a CLIP instead, for images and texts")
-    parser.add_argument("--batch", type=whole(1), default=32, metavar="N", help="images at a time (default: 32)")
+    parser.add("--batch N", "images at a time", whole(1), 32)
     add_device_argument(parser)
 
 
@@ -68,8 +70,7 @@ def add_metric_embed_arguments(parser: Parser) -> None:
     add_sources_arguments(parser, "IMAGE", needed=False)
     add_texts_argument(parser, "instead of images")
     _add_model_arguments(parser)
-    text = "NumPy archive to write (default: embeddings.npz)"
-    parser.add_output("--save", default="embeddings.npz", metavar="FILE", help=text)
+    parser.add("--save FILE", "NumPy archive to write", default="embeddings.npz", output="file")
 
 
 def run_metric_embed(args: Namespace) -> None:
@@ -77,7 +78,6 @@ def run_metric_embed(args: Namespace) -> None:
     video; -1 of images), ``space``, its curvature ``c``, ``weights``; of texts ``texts`` in place of the paths."""
     import numpy as np
 
-    from hypvision.files import check_output, protecting, replacing
     from hypvision.images import require_all
     from hypvision.inference.sources import find_sources
     from hypvision.tasks.embedding import embed_sources
@@ -109,20 +109,18 @@ def run_metric_embed(args: Namespace) -> None:
 def add_metric_search_arguments(parser: Parser) -> None:
     add_sources_arguments(parser, "IMAGE", needed=False)
     add_texts_argument(parser, "what to look for instead of images")
-    text = "where to search: a folder, with its sub-folders, or what IMAGE can be"
-    parser.add_argument("--gallery", required=True, metavar="DIR", help=text)
+    parser.add("--gallery DIR", "where to search: a folder, with its sub-folders, or what IMAGE can be", required=True)
     _add_model_arguments(parser)
-    parser.add_argument("-k", type=whole(1), default=9, metavar="N", help="neighbours (default: 9)")
+    parser.add("-k N", "neighbours", whole(1), 9)
     text = (
         "image to write, .png, .jpg, .jpeg or .webp (default: search.png; of several to look for "
         "search_NAME.png); the neighbours stand beside it in .json and .csv"
     )
-    parser.add_output("--save", default="search.png", metavar="FILE", help=text)
+    parser.add("--save FILE", text, default="search.png", output="file")
 
 
 def run_metric_search(args: Namespace) -> None:
     """``metric search`` from parsed arguments: prints the nearest images, draws and lists them."""
-    from hypvision.files import check_output, protecting, write_json, write_table
     from hypvision.images import require_all
     from hypvision.inference.sources import find_sources
     from hypvision.tasks.search import find_gallery, search
@@ -171,11 +169,10 @@ def _caption(frame: Frame) -> str:
 
 def add_metric_hierarchy_arguments(parser: Parser) -> None:
     _add_model_arguments(parser, timm=False)
-    parser.add_argument("--split", choices=["train", "test", "both"], default="both", help="which data (default: both)")
-    parser.add_argument("--per-class", type=whole(1), default=100, metavar="N", help="images of a class (default: 100)")
-    text = "folder of the results (default: hierarchy)"
-    parser.add_output("--out", what="folder", default="hierarchy", metavar="DIR", help=text)
-    parser.add_argument("--data-root", metavar="DIR", help="folder of the data, if not the config's")
+    parser.add("--split", "which data", default="both", choices=["train", "test", "both"])
+    parser.add("--per-class N", "images of a class", whole(1), 100)
+    parser.add("--out DIR", "folder of the results", default="hierarchy", output="folder")
+    parser.add("--data-root DIR", "folder of the data, if not the config's")
 
 
 def run_metric_hierarchy(args: Namespace) -> None:
@@ -189,4 +186,34 @@ def run_metric_hierarchy(args: Namespace) -> None:
     learner, config = load_learner(args.config, args.weights)
     data = embed_classes(learner.to(device), config, args.split, args.per_class, args.batch, args.data_root, device)
     print(json.dumps(class_hierarchy(learner.cpu(), data, args.out)))
+    print(f"Drawn in {args.out}")
+
+
+def add_metric_closure_arguments(parser: Parser) -> None:
+    text = "pairs of a name and one of its ancestors: csv with the header id1,id2[,weight], or two columns and a tab"
+    parser.add("closure FILE", text)
+    parser.add("--transitive", "the file has parents alone: take the ancestors of ancestors, too")
+    parser.add("--dim N", "dimensions", whole(1), 2)
+    parser.add("--steps N", "steps of training", whole(1), 1000)
+    parser.add("--rate X", "learning rate", number, 0.1)
+    text = "what distances are divided by in the loss (default: 1 in two dimensions, 1/3 in more; few names: 1/3)"
+    parser.add("--temperature X", text, number)
+    parser.add("--batch N", "names in a step", whole(1), 2048)
+    parser.add("--seed N", "of the start", whole(0), 0)
+    text = (
+        "folder of disk.png (with the root in the centre), points.csv (in the Poincare ball, not centred) and "
+        "closure.json (default: closure)"
+    )
+    parser.add("--out DIR", text, default="closure", output="folder")
+
+
+def run_metric_closure(args: Namespace) -> None:
+    """``metric closure`` from parsed arguments; see :func:`hypvision.tasks.closures.draw_closure`."""
+    from hypvision.data.closures import read_closure
+    from hypvision.tasks.closures import draw_closure
+
+    closure = read_closure(args.closure, args.transitive)
+    names = ("dim", "steps", "rate", "temperature", "batch", "seed")
+    options = {name: getattr(args, name) for name in names}
+    print(json.dumps(draw_closure(closure, args.out, Path(args.closure).stem.replace("_", " "), **options)))
     print(f"Drawn in {args.out}")

@@ -10,9 +10,9 @@ from hypvision.errors import HypvisionError
 
 
 def add_lm_save_arguments(parser: Parser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="the config that trained the model")
-    parser.add_argument("weights", metavar="WEIGHTS", help="checkpoint of the training")
-    parser.add_output("folder", what="folder", metavar="FOLDER", help="folder for transformers, with the tokenizer")
+    parser.add("config CONFIG", "the config that trained the model")
+    parser.add("weights WEIGHTS", "checkpoint of the training")
+    parser.add("folder FOLDER", "folder for transformers, with the tokenizer", output="folder")
     add_cfg_options(parser, "changes of the config that it was trained with")
 
 
@@ -27,18 +27,18 @@ def run_lm_save(args: Namespace) -> None:
 
 
 def _add_model(parser: Parser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="a language model, as hypvision lm save writes it")
+    parser.add("folder FOLDER", "a language model, as hypvision lm save writes it")
     add_device_argument(parser)
 
 
 def add_lm_generate_arguments(parser: Parser) -> None:
     _add_model(parser)
-    parser.add_argument("prompts", nargs="+", metavar="PROMPT", help="texts to continue")
-    parser.add_argument("--tokens", type=whole(1), default=200, metavar="N", help="new tokens (default: 200)")
-    parser.add_argument("--temperature", type=number, default=1.0, metavar="X", help="0: the likeliest (default: 1)")
-    parser.add_argument("--top-p", type=number, default=1.0, metavar="X", help="sample from this share (default: 1)")
-    parser.add_argument("--beams", type=whole(1, 64), default=1, metavar="N", help="beam search in place of sampling")
-    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="default: 0")
+    parser.add("prompts PROMPT...", "texts to continue")
+    parser.add("--tokens N", "new tokens", whole(1), 200)
+    parser.add("--temperature X", "0: the likeliest", number, 1.0)
+    parser.add("--top-p X", "sample from this share", number, 1.0)
+    parser.add("--beams N", "beam search in place of sampling", whole(1, 64), 1)
+    parser.add("--seed N", "default: 0", whole(0), 0)
 
 
 def run_lm_generate(args: Namespace) -> None:
@@ -55,13 +55,14 @@ def run_lm_generate(args: Namespace) -> None:
 
 def add_lm_eval_arguments(parser: Parser) -> None:
     _add_model(parser)
-    parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help="of the harness (default: the paper's)")
-    parser.add_argument("--shots", type=whole(0), metavar="N", help="examples in a prompt (default: the paper's)")
-    parser.add_argument("--limit", type=whole(1), metavar="N", help="items of each task at most")
-    parser.add_argument("--batch-size", type=whole(1), default=8, metavar="N", help="default: 8")
-    text = "official: as the published adapter"
-    parser.add_argument("--prompt-style", choices=["harness", "official"], default="harness", help=text)
-    parser.add_argument("--include", metavar="DIR", help="folder with further tasks of the harness")
+    parser.add("--tasks TASK...", "of the harness (default: the paper's)")
+    parser.add("--shots N", "examples in a prompt (default: the paper's)", whole(0))
+    parser.add("--limit N", "items of each task at most", whole(1))
+    parser.add("--batch-size N", "default: 8", whole(1), 8)
+    parser.add(
+        "--prompt-style", "official: as the published adapter", default="harness", choices=["harness", "official"]
+    )
+    parser.add("--include DIR", "folder with further tasks of the harness")
 
 
 def run_lm_eval(args: Namespace) -> None:
