@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -131,6 +132,18 @@ def unknown_name(name: str, family: str) -> str:
         f"The checkpoint has an entry '{name}', which no {family} checkpoint has. "
         "Check that the file belongs to this family and holds model weights only."
     )
+
+
+def translated(name: str, pairs: Iterable[tuple[str, str]]) -> str | None:
+    """The other name of a weight by the first pair (a name, the other) that fits; None if none does. In them ``{n}`` is
+    a number, ``{m}`` is n + 1, and ``{rest}`` is any text."""
+    for given, wanted in pairs:
+        pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+)", re.escape(given)).replace("<n>.+", r"<n>\d+")
+        if match := re.fullmatch(pattern.replace("<m>.+", r"<m>\d+"), name):
+            found = match.groupdict()
+            n = int(found.get("n", int(found.get("m", 1)) - 1))
+            return wanted.format(**{**found, "n": n, "m": n + 1})
+    return None
 
 
 def nonfinite_names(weights: Mapping[str, Any]) -> list[str]:

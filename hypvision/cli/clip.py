@@ -32,8 +32,8 @@ def add_clip_segment_arguments(parser: Parser) -> None:
 def run_clip_segment(args: Namespace) -> None:
     """``clip segment`` from parsed arguments; prints the names of the files written."""
     from hypvision.clip.classes import load_classes
+    from hypvision.clip.open_vocabulary import check_words
     from hypvision.clip.segmentation.segment import load_segmenter, parse_classes, segment
-    from hypvision.clip.words import check_words
     from hypvision.images import leaving_out, require_all
     from hypvision.inference.progress import progress
     from hypvision.inference.results import Labels

@@ -140,8 +140,7 @@ def _explain_clip(args: Namespace) -> None:
     from hypvision.clip.radial.texts import embed_texts
     from hypvision.clip.radial.traversal import meru_traversal
     from hypvision.images import open_image, output_names, require_all
-    from hypvision.inference.caption_radii import caption_radii
-    from hypvision.inference.pictures import embed_pictures, find_pictures
+    from hypvision.inference.pictures import caption_radii, embed_pictures, find_pictures
     from hypvision.inference.sources import find_files
     from hypvision.viz.radii import draw_radii
     from hypvision.viz.traversal import Found, draw_traversal
@@ -160,7 +159,7 @@ def _explain_clip(args: Namespace) -> None:
     end = None if args.to is None else embed_images(clip, [args.to])[0]
     points = {"images": images}
     if words:
-        points["texts"] = embed_texts(clip.model, clip.tokenizer, words, progress=True)
+        points["texts"] = embed_texts(clip.model, clip.tokenizer, words)
     if pictures:
         pictures, points["gallery"] = embed_pictures(clip, pictures, failed=failed)
     places = [picture.path.resolve() for picture in pictures]

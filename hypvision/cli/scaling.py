@@ -123,7 +123,12 @@ def _run_figure(args: Namespace, name: str, chosen: Any) -> None:
         write_table(folder / f"{name}.csv", rows)
         found = exponents(rows)
         names = ("distribution", "alpha", "density", "decay")
-        table = [dict(zip(names, key)) | _exponent_row(value) for key, value in found.items()]
+        table = [
+            dict(zip(names, key))
+            | dict(exponent=one.mean, error_fit=one.error_fit, error_seeds=one.error_seeds, r2=one.r2)
+            | dict(points=one.fits[0].points, replicates=len(one.fits))
+            for key, one in found.items()
+        ]
         if table:
             write_table(folder / f"{name}_exponents.csv", table)
 
@@ -142,17 +147,6 @@ def _run_figure(args: Namespace, name: str, chosen: Any) -> None:
         for claim in claims or ["open: these points tell nothing of the claims (an exponent takes three widths)"]:
             print(claim)
     outcome.check()
-
-
-def _exponent_row(value: Any) -> dict[str, Any]:
-    return dict(
-        exponent=value.mean,
-        error_fit=value.error_fit,
-        error_seeds="" if value.error_seeds is None else value.error_seeds,
-        r2=value.r2,
-        points=value.fits[0].points,
-        replicates=len(value.fits),
-    )
 
 
 def _names(folder: Path, name: str, figures: list[Path]) -> str:

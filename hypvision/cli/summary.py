@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hypvision.cli.arguments import (
     Parser,
@@ -110,18 +110,11 @@ def _text(name: str, found: Summary, shape: list[int], unit: str, where: str) ->
         calls = f"median of {len(found.seconds)} calls with {found.batch} {unit}{'s' * (found.batch > 1)}"
         lines.append(f"speed: {found.rate:.4g} {unit}s a second ({calls}, from {slow:.4g} to {fast:.4g}; {where})")
     if found.rows[1:]:
-        lines += ["", table([_cells(row) for row in found.rows[1:]])]
+        numbers = ("parameters", "multiply_adds", "activations")
+        counts = [{name.replace("_", "-"): _count(getattr(row, name)) for name in numbers} for row in found.rows[1:]]
+        names = [{"module": row.module, "class": row.kind} for row in found.rows[1:]]
+        lines += ["", table([one | other for one, other in zip(names, counts)])]
     return "\n".join([*lines, "", COUNTED])
-
-
-def _cells(row: Any) -> dict[str, str]:
-    return {
-        "module": row.module,
-        "class": row.kind,
-        "parameters": _count(row.parameters),
-        "multiply-adds": _count(row.multiply_adds),
-        "activations": _count(row.activations),
-    }
 
 
 def _count(number: int) -> str:

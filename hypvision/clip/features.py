@@ -31,15 +31,11 @@ def bytes_of(value: Tensor) -> bytes:
 
 
 def fingerprint(model: nn.Module, images: bool, *about: Any) -> Any:
-    """A hashlib hash of everything that the features of a tower depend on; the caller can update it further.
+    """A hashlib hash of everything that the features of the tower of ``images``, or else of texts, depend on, of the
+    model and, by its ``repr``, ``about``; the caller can update it further.
 
     Weights alone do not determine features: activation, pooling, text mask, numbers of heads and constants of norms are
     module attributes and buffers that are not in the state dict.
-
-    Args:
-        model: an open_clip model.
-        images: whether the tower is that of the images, or of the texts.
-        about: what else the features depend on, such as the view of the images; added by its ``repr``.
     """
 
     def counts(name: str) -> bool:
@@ -132,22 +128,16 @@ def frozen_texts(
     folder: str | Path | None = None,
     dtype: torch.dtype = torch.float16,
 ) -> FrozenFeatures:
-    """Embeddings of texts by a model's present weights; read from disk if this tower has embedded these texts before.
-
-    Args:
-        model, tokenizer: of open_clip.
-        texts: may repeat themselves.
-        folder: of the files; default: ``text-features`` in the cache of hypvision. Their names are hashes of the text
-            tower, the tokens of a few texts, and the texts.
-        dtype: of the files.
-    """
+    """Embeddings of texts, which may repeat themselves, by a model's present weights; read from disk if this tower
+    has embedded these texts before. The files are of ``dtype`` in the folder, by default ``text-features`` in the
+    cache of hypvision; their names are hashes of the text tower, the tokens of a few texts, and the texts."""
     once = sorted(distinct(texts)[0])
     key = fingerprint(model, False, dtype)
     key.update(tokenizer(once[:: max(1, len(once) // 16)]).numpy().tobytes())
     key.update("\0".join(once).encode())
 
     def embed() -> Tensor:
-        return embed_texts(model, tokenizer, once, progress=True).cpu().to(dtype)
+        return embed_texts(model, tokenizer, once).cpu().to(dtype)
 
     return _frozen(folder or home() / "text-features", key, once, embed)
 

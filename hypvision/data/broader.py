@@ -212,17 +212,9 @@ def read_captions(path: str | Path) -> list[tuple[str, str | None]]:
 def build_chains(
     captions: Sequence[tuple[str, str | None]], terms: Terms, levels: int = 4, seed: int = 0
 ) -> list[Chain]:
-    """Chains with negatives from siblings, of the captions that have a term with enough above it.
-
-    The negative of a term is a sibling of it, that of the caption is the caption about the term's sibling.
-
-    Args:
-        captions: texts and their images (None: no image).
-        terms: of :func:`read_terms`.
-        levels: texts of a chain: ``levels - 2`` broader terms, evenly spread on the way from the top, the term and the
-            caption.
-        seed: of the choice of siblings.
-    """
+    """Chains of ``levels`` texts with negatives from siblings, of the captions (with their images) that have a term
+    with enough above it: broader terms, evenly spread on the way from the top, the term and the caption. The negative
+    of a term is a sibling of it, that of the caption is the caption about the term's sibling."""
     if levels < 3:
         raise HypvisionError(f"A chain of a caption has at least 3 levels (broader term, term, caption), got {levels}.")
     rng = np.random.default_rng(seed)

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mmengine.registry import DATASETS
 
 from hypvision.clip.classes import check_classes
-from hypvision.errors import HypvisionError, did_you_mean, require
+from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.records import parse, read_record
 
 from .folders import class_names
@@ -29,10 +30,6 @@ from .image_folder import ImageFolderDataset, _ImageDataset
 from .published import read_label, read_matlab, read_rows
 from .taxonomy import KIND_OF, TAXONOMY
 from .usage import Usage
-
-require("mmengine", "mm")
-
-from mmengine.registry import DATASETS  # noqa: E402 - after the check that says how to install it
 
 _Loaded = tuple[list[str], list[int], list[str], list[tuple[str, ...]], int | None]
 

@@ -25,8 +25,6 @@ TEMPLATES = ("a photo of {}", "A photo of {} in the scene")
 
 def caption_of(names: Sequence[str], template: str = TEMPLATES[0]) -> str:
     """``("road", "apple")`` -> ``"a photo of a road and an apple"``; at least one name is needed."""
-    if not names:
-        raise HypvisionError("A caption needs at least one name.")
     return template.format(enumerated(names))
 
 

@@ -35,7 +35,10 @@ class AccumulationHook(Hook):
 
         def save_all(*args: Any, **options: Any) -> None:
             """Called on all processes; one of them writes."""
-            self._kept = [] if _between_steps(runner) else gather_object(_summed(network_of(runner))) or []
+            wrapper = runner.optim_wrapper
+            optims = wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]
+            stepped = all(one.should_update() for one in optims)
+            self._kept = [] if stepped else gather_object(_summed(network_of(runner))) or []
             save(*args, **options)
 
         runner.save_checkpoint = save_all
@@ -63,13 +66,6 @@ class AccumulationHook(Hook):
             sums = sums if own is not None or get_rank() == 0 else [torch.zeros_like(value) for value in sums]
             device = next(model.parameters()).device
             model.accumulated = [value.to(device) for value in sums]
-
-
-def _between_steps(runner: Runner) -> bool:
-    wrapper = runner.optim_wrapper
-    return all(
-        one.should_update() for one in (wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper])
-    )
 
 
 def _summed(model: nn.Module) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import DATASETS, HOOKS, MODELS, DefaultScope
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from hypvision.data.label_maps import labels_of
 from hypvision.data.masks import decode
@@ -63,31 +63,20 @@ class Report(NamedTuple):
     pictures: list[Path]
 
 
-class _Tried(Dataset):
-    """The fault of each sample of a data set; None for a sample without one."""
+class _Tried(IterableDataset):
+    """The fault of each sample of a data set, in order, or of a stream of shards; None for a sample without one."""
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> str | None:
-        return _fault(lambda: self.dataset[index])
-
-
-class _TriedStream(IterableDataset):
-    """The fault of each sample of a stream of shards (:mod:`hypvision.data.shards`)."""
-
-    def __init__(self, dataset: Any):
-        self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
 
     def __iter__(self) -> Iterator[str | None]:
         info = get_worker_info()
-        yield from map(_fault, self.dataset.one_by_one(*((info.id, info.num_workers) if info else ())))
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        if hasattr(self.dataset, "one_by_one"):
+            reads = self.dataset.one_by_one(worker, workers)
+        else:  # workers take turns, so this keeps the order
+            reads = (partial(self.dataset.__getitem__, i) for i in range(worker, len(self.dataset), workers))
+        yield from map(_fault, reads)
 
 
 def _fault(work: Any) -> str | None:
@@ -206,11 +195,10 @@ def _open(config: Config, phase: str, run: Any, hooks: list[DatasetHook], report
 
 
 def _read_all(dataset: Any, phase: str, workers: int) -> Iterator[str]:
-    stream = hasattr(dataset, "one_by_one")
-    loader = DataLoader((_TriedStream if stream else _Tried)(dataset), batch_size=None, num_workers=workers)
+    loader = DataLoader(_Tried(dataset), batch_size=None, num_workers=workers)
     for index, fault in enumerate(progress(loader, len(dataset), f"{phase} sample")):
         if fault is not None:
-            yield fault if stream else f"sample {index}: {fault}"
+            yield fault if hasattr(dataset, "one_by_one") else f"sample {index}: {fault}"
 
 
 def _draw(dataset: Any, phase: str, out: Path, report: Report) -> None:

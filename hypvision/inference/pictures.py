@@ -7,11 +7,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from PIL import Image
 from torch import Tensor
 
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.radial.measure import embed_readable
+from hypvision.clip.radial.texts import embed_texts
+from hypvision.clip.spaces import Space
 from hypvision.data.caption_folder import Box, Captioned, cut_box, find_captions, read_captions
 from hypvision.images import open_image
 from hypvision.inference.sources import find_files
@@ -60,3 +63,16 @@ def embed_pictures(
     into ``failed``. None: one raises, as all of them do."""
     read = lru_cache(maxsize=1)(open_image)  # the boxes of an image follow it in the list, so keep the last image open
     return embed_readable(clip, pictures, failed, batch, lambda picture: picture.open(read))
+
+
+@torch.no_grad()
+def caption_radii(clip: CLIPBundle, folder: str | Path, space: Space, batch: int = 64) -> dict[str, Tensor]:
+    """Distances from the root of the images and captions of a folder (:mod:`hypvision.data.caption_folder`), and of its
+    boxes and their words, if it has any: the histogram of MERU and HyCoCLIP."""
+    rows = read_captions(folder)
+    pictures = pictures_of(folder, rows)
+    points, cut = embed_pictures(clip, pictures, batch)[1], torch.tensor([x.box is not None for x in pictures])
+    texts = {"texts": [row.caption for row in rows], "box texts": [box.words for row in rows for box in row.boxes]}
+    found = {"images": points[~cut]} | ({"box images": points[cut]} if cut.any() else {})
+    found |= {name: embed_texts(clip.model, clip.tokenizer, given) for name, given in texts.items() if given}
+    return {name: space.radius(value) for name, value in found.items()}

@@ -88,15 +88,8 @@ class DetectionReport(ReportMetric):
 def match_boxes(
     truth: np.ndarray, labels: np.ndarray, crowd: np.ndarray, found: np.ndarray, found_labels: np.ndarray
 ) -> Matches:
-    """Pair true and predicted boxes one to one: those of the same class first, then any, by their IoU.
-
-    Args:
-        truth: (T, 4), ``x, y, width, height``.
-        labels: (T,).
-        crowd: bool (T,), boxes around several objects: predictions inside them count neither as right nor as wrong.
-        found: (P, 4).
-        found_labels: (P,).
-    """
+    """Pair true and predicted boxes ``x, y, width, height`` one to one: those of the same class first, then any, by
+    their IoU; predictions inside a ``crowd``, a box around several objects, count neither as right nor as wrong."""
     if not len(truth) or not len(found):
         return Matches([], np.flatnonzero(~crowd).tolist(), list(range(len(found))))
     iou = np.asarray(mask.iou(found.astype(float), truth.astype(float), crowd.astype(np.uint8))).T
@@ -127,6 +120,9 @@ class _Scene:
         self.found_labels, self.scores = np.asarray(found["labels"])[sure], np.asarray(found["scores"])[sure]
         self.matches = match_boxes(self.truth, self.labels, crowd, self.found, self.found_labels)
         self.confused = [(t, p) for t, p in self.matches.pairs if self.labels[t] != self.found_labels[p]]
+        # missed objects, objects with a wrong class, and extra boxes; the latter count by their scores
+        self.counted = len(self.matches.missed), len(self.confused), len(self.matches.false)
+        self.badness = sum(self.counted[:2]) + float(self.scores[self.matches.false].sum())
 
     def count(self, counts: np.ndarray) -> None:
         """Add the boxes to a confusion matrix, whose last row is of no object and last column of no box."""
@@ -136,15 +132,6 @@ class _Scene:
             counts[self.labels[t], -1] += 1
         for p in self.matches.false:
             counts[-1, self.found_labels[p]] += 1
-
-    def badness(self) -> float:
-        """How many objects were missed or got another class, plus the scores of the extra boxes."""
-        false = self.scores[self.matches.false].sum()
-        return len(self.matches.missed) + len(self.confused) + float(false)
-
-    def counted(self) -> tuple[int, int, int]:
-        """The numbers of missed objects, of objects with a wrong class, and of extra boxes."""
-        return len(self.matches.missed), len(self.confused), len(self.matches.false)
 
     def draw(self, names: Sequence[str]) -> Mistake:
         image = open_image(self.path)
@@ -162,19 +149,14 @@ class _Scene:
             colours.append(_COLOURS["missed"])
         corners = np.array(boxes, dtype=float).reshape(-1, 4) * (small.width / image.width)
         corners[:, 2:] += corners[:, :2]
-        missed, confused, false = self.counted()
-        what = ((missed, "missed"), (confused, "of another class"), (false, "extra"))
+        what = zip(self.counted, ("missed", "of another class", "extra"))
         line = ", ".join(f"{count} {text}" for count, text in what if count)
         return Mistake([draw_boxes(small, corners, texts, np.array(colours).reshape(-1, 3))], [line])
 
 
 def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
-    """Curves of precision and recall, those of all classes and those of each.
-
-    Args:
-        curves: (10 IoUs, 101 recalls, C), -1 for classes without an object.
-        names: of the classes.
-    """
+    """Curves of precision and recall, those of all classes and those of each, by ``curves`` (10 IoUs, 101 recalls, C),
+    -1 for classes without an object."""
     known = np.flatnonzero((curves > -1).all((0, 1)))
     if not len(known):
         return [Part("Precision and recall", text="There is no object in the test data.")]
@@ -193,14 +175,8 @@ def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
 
 
 def box_table(curves: np.ndarray, counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
-    """AP of each class in percent, and the numbers of its objects that were found, confused and missed, the worst AP
-    first.
-
-    Args:
-        curves: see :func:`curve_parts`.
-        counts: (C + 1, C + 1), see :func:`hypvision.tasks.classification_report.confusion_parts`.
-        names: of the classes.
-    """
+    """AP of each class in percent by the curves of :func:`curve_parts`, and of the confusion matrix (C + 1, C + 1) the
+    numbers of its objects that were found, confused and missed, the worst AP first."""
     ap = np.where((curves > -1).all((0, 1)), 100 * curves.mean(1), np.nan)
     rows = []
     for c, name in enumerate(names):
@@ -212,10 +188,10 @@ def box_table(curves: np.ndarray, counts: np.ndarray, names: Sequence[str]) -> l
 
 
 def _worst_images(scenes: Sequence[_Scene], names: Sequence[str]) -> Part:
-    order = sorted(scenes, key=lambda scene: -scene.badness())
+    order = sorted(scenes, key=lambda scene: -scene.badness)
     head = ("image", "missed", "of another class", "extra boxes")
-    table = [head, *((scene.path, *scene.counted()) for scene in order)]
-    wrong = [scene for scene in order if scene.badness() > 0]
+    table = [head, *((scene.path, *scene.counted) for scene in order)]
+    wrong = [scene for scene in order if scene.badness > 0]
     worst = [scene for scene in wrong if Path(scene.path).is_file()][:_WORST]  # generated images have no file
     legend = [
         ("found, with the score", _COLOURS["found"]),

@@ -1,13 +1,10 @@
 """The compiled operators of mmcv, implemented by torchvision's prebuilt kernels.
 
 mmdet and mmseg import ``mmcv.ops``, which loads the extension module ``mmcv._ext``. ``mmcv-lite`` comes without it, and
-building it needs a compiler that matches PyTorch and CUDA. :func:`install` puts a module of that name in place whose
-functions have the extension's signatures: outputs are tensors that the caller has allocated and that are written in
-place. Operators without an implementation raise an error that says what to install. Where a compiled mmcv is installed,
-it is left alone.
+building it needs a compiler that matches PyTorch and CUDA. :func:`install` puts a module of that name in place, unless
+it is there, whose functions have the extension's signatures: outputs are tensors that the caller has allocated.
 
-Float16 and bfloat16 inputs are computed in float32: box coordinates need it, and torchvision does the same under
-autocast.
+Float16 and bfloat16 inputs are computed in float32, as in torchvision under autocast: box coordinates need it.
 """
 
 from __future__ import annotations
@@ -28,6 +25,7 @@ from torch import Tensor
 from hypvision.engine.checks import walk
 
 NAME = "mmcv._ext"
+INSTALL = "pip uninstall mmcv-lite && pip install openmim && mim install 'mmcv>=2.1.0,<2.2'"
 
 
 def _full(x: Tensor) -> Tensor:
@@ -51,16 +49,9 @@ def softnms(
 ) -> Tensor:  # fmt: skip
     """Soft-NMS (Bodla et al., ICCV 2017): overlaps with a better box lower a score instead of dropping the box.
 
-    Args:
-        boxes, scores, iou_threshold, offset: as for :func:`nms`.
-        dets: ``(N, 5)``, written: the boxes that are left and their lowered scores, in the order they are taken.
-        sigma: width of the Gaussian.
-        min_score: boxes whose score falls below are dropped.
-        method: 0 drops (hard NMS), 1 lowers linearly, 2 by a Gaussian.
-
-    Returns:
-        Numbers of the boxes in ``dets``. Of equal scores the first box is taken first.
-    """
+    The boxes that are left and their lowered scores are written into ``dets`` ``(N, 5)``, in the order they are taken,
+    of equal scores the first box first; returns their numbers. ``sigma`` is the width of the Gaussian, and ``method`` 0
+    drops (hard NMS), 1 lowers linearly, 2 by a Gaussian."""
     x1, y1, x2, y2 = boxes.unbind(1)
     area = (x2 - x1 + offset) * (y2 - y1 + offset)
     scores, left = scores.clone(), torch.arange(len(boxes), device=boxes.device)
@@ -87,7 +78,7 @@ def _check_pool_mode(pool_mode: int) -> None:
     if pool_mode != 1:
         raise NotImplementedError(
             "roi_align with pool_mode='max' is not available without a compiled mmcv: torchvision has averages only. "
-            "Set pool_mode='avg', or install a compiled mmcv: pip install openmim && mim install 'mmcv>=2.1.0,<2.2'."
+            f"Set pool_mode='avg', or install a compiled mmcv: {INSTALL}."
         )
 
 
@@ -334,8 +325,7 @@ class _Extension(ModuleType):
         def missing(*args: Any, **kwargs: Any) -> NoReturn:
             raise NotImplementedError(
                 f"The operator '{name}' of mmcv is not available without a compiled mmcv. Install one that matches "
-                f"PyTorch {torch.__version__}: pip uninstall mmcv-lite && pip install openmim && "
-                "mim install 'mmcv>=2.1.0,<2.2'."
+                f"PyTorch {torch.__version__}: {INSTALL}."
             )
 
         missing.__name__ = missing.__qualname__ = name

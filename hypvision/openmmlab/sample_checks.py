@@ -16,6 +16,7 @@ from mmengine.dataset import BaseDataset, Compose
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from hypvision.data.usage import leaves
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import DatasetHook, class_heads, has_fixed_classes, network_of
 from hypvision.errors import HypvisionError
@@ -68,15 +69,13 @@ class CheckedPipeline:
                 f"{loader} cannot read '{image}' or its annotation ({type(error).__name__}: {error}). {remedy}"
             ) from error
         if self.classes is not None and image and labels and isinstance(result, dict):
-            for sample in _samples(result):
-                self._check_labels(sample, labels, reduced, len(self.classes))
+            samples = result.get("data_samples")
+            sample = samples[0] if isinstance(samples, list) else samples  # of several views of one image the first
+            if sample is not None and sample.get("gt_sem_seg") is not None:
+                self._check_labels(sample.gt_sem_seg.data, labels, reduced, len(self.classes))
         return result
 
-    def _check_labels(self, sample: Any, path: str, reduced: bool, count: int) -> None:
-        truth = sample.get("gt_sem_seg")
-        if truth is None:
-            return
-        found = truth.data
+    def _check_labels(self, found: Any, path: str, reduced: bool, count: int) -> None:
         wrong = found[((found >= count) | (found < 0)) & (found != self.ignore_index)]
         if wrong.numel():
             label, shift = int(wrong.max()), int(reduced)
@@ -90,12 +89,6 @@ class CheckedPipeline:
             )
 
 
-def _samples(result: dict[str, Any]) -> list[Any]:
-    samples = result.get("data_samples")
-    # several views of one image
-    return samples[:1] if isinstance(samples, list) else [] if samples is None else [samples]
-
-
 def _loader_of(error: Exception) -> str:
     """The name of the transform that was reading a file when the error came up; it begins with Load. Empty: none."""
     found, trace = "", error.__traceback__
@@ -106,13 +99,7 @@ def _loader_of(error: Exception) -> str:
 
 
 def _leaves(dataset: Any) -> Iterator[BaseDataset]:
-    """The data sets inside wrappers such as RepeatDataset and ConcatDataset."""
-    if isinstance(dataset, BaseDataset):
-        yield dataset
-        return
-    for inner in getattr(dataset, "datasets", None) or [getattr(dataset, "dataset", None)]:
-        if inner is not None and inner is not dataset:
-            yield from _leaves(inner)
+    return leaves(dataset, lambda inner: isinstance(inner, BaseDataset))
 
 
 def watch_samples(dataset: Any) -> None:

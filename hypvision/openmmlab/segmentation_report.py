@@ -87,12 +87,8 @@ class SegmentationReport(ReportMetric):
 
 
 def mean_iou(pairs: np.ndarray, counts: np.ndarray) -> float:
-    """Mean IoU of an image over the classes that it has, 0 to 1; NaN without a labelled pixel.
-
-    Args:
-        pairs: (2, N), true and predicted class.
-        counts: (N,), pixels of each pair.
-    """
+    """Mean IoU of an image over the classes that it has, 0 to 1, by the pairs (2, N) of true and predicted class and
+    their pixels (N,); NaN without a labelled pixel."""
     values = []
     for label in np.unique(pairs[0]):
         true, found = pairs == label

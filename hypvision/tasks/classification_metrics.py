@@ -39,7 +39,6 @@ class ScoreMetric(Metric):
     Images without a label are ignored; if no image has one, the metrics are NaN.
     """
 
-    default_prefix = ""
     multi_label = False
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
@@ -69,12 +68,10 @@ class ScoreMetric(Metric):
 
 @METRICS.register_module()
 class TopKAccuracy(ScoreMetric):
-    """Share of images, in percent, whose class is among the k of highest score: ``top1``, ``top5``, ...
-
-    The log has the accuracy of each class, the worst first.
+    """Share of images, in percent, whose class is among the k of highest score: ``top1``, ``top5``, ...; a k above the
+    number of classes is left out. The log has the accuracy of each class, the worst first.
 
     Args:
-        topk: the values of k; one above the number of classes is left out.
         macro: add ``macro``, the mean of ``top1`` over the classes, in which all classes have the same weight.
         out_file: write the metrics, the accuracy of each class and every prediction there, as JSON.
     """
@@ -121,12 +118,8 @@ class TopKAccuracy(ScoreMetric):
 
 @METRICS.register_module()
 class CalibrationError(ScoreMetric):
-    """Expected calibration error in percent (Naeini et al., AAAI 2015), as ``ece``: the mean over all images of the gap
-    between confidence and accuracy in the bin of their confidence.
-
-    Args:
-        bins: number of bins of equal width.
-    """
+    """Expected calibration error in percent (Naeini et al., AAAI 2015), as ``ece``: the mean over all images of the
+    gap between confidence and accuracy in the bin of their confidence, of so many bins of equal width."""
 
     def __init__(self, bins: int = 15, **kwargs: Any):
         super().__init__(**kwargs)
@@ -209,14 +202,10 @@ def found_at_thresholds(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarr
 
 @METRICS.register_module()
 class MultiLabelAP(ScoreMetric):
-    """Metrics of a classifier with ``multi_label=True``, in percent: ``mAP``, the mean of the average precisions of the
-    classes, and ``f1``, the mean of their F1 scores at a threshold. Classes without an image are ignored. The log has
-    the average precision of each class, the worst first.
-
-    Args:
-        threshold: labels with a score of at least this are predicted.
-        out_file: write the metrics, the average precision of each class and every prediction there, as JSON.
-    """
+    """Metrics of a classifier with ``multi_label=True``, in percent: ``mAP``, the mean of the average precisions of
+    the classes, and ``f1``, the mean of their F1 scores at a threshold, from which labels are predicted. Classes
+    without an image are ignored. The log has the average precision of each class, the worst first; ``out_file`` is a
+    JSON file of it, the metrics and every prediction."""
 
     multi_label = True
 

@@ -23,12 +23,8 @@ _RECALL = np.linspace(0, 1, 101)
 
 @METRICS.register_module()
 class ClassificationReport(ReportMetric):
-    """Collects the predictions of a classifier.
-
-    Args:
-        ancestors: the groups above each class, from general to specific, by the names of the classes, or a JSON file
-            of it; None: those of the data, if it has some.
-    """
+    """Collects the predictions of a classifier. ``ancestors`` are the groups above each class, from general to
+    specific, by the names of the classes, or a JSON file of it; None: those of the data, if it has some."""
 
     def __init__(self, ancestors: Mapping[str, Sequence[str]] | str | None = None, **kwargs: Any):
         super().__init__(**kwargs)
@@ -93,13 +89,10 @@ def confusion_parts(
     """A confusion matrix, and the pairs of classes that are confused most.
 
     Args:
-        counts: int (R, C), true classes down, predicted ones across.
-        names: of the classes.
-        unit: what was counted, in the plural.
+        counts: int (R, C), true classes down, predicted ones across; ``unit``: what was counted, in the plural.
         order: of the classes in the picture.
         distances: (C, C) between the classes in a tree.
-        extra: name of a last row for detections that match no object, and of a last column for objects that were not
-            found.
+        extra: name of a last row for detections that match no object, and of a last column for objects not found.
     """
     rows, columns = ([*names, extra[i]] if extra else [*names] for i in (0, 1))
     text = f"How many {unit} of each true class (rows) were given each class (columns)."
@@ -173,11 +166,7 @@ def precision_curve(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 @METRICS.register_module()
 class MultiLabelReport(ReportMetric):
-    """Collects the labels and the scores of each image.
-
-    Args:
-        threshold: labels with a score of at least this are predicted.
-    """
+    """Collects the labels and the scores of each image; labels with a score of at least ``threshold`` are predicted."""
 
     def __init__(self, threshold: float = 0.5, **kwargs: Any):
         super().__init__(**kwargs)

@@ -121,16 +121,9 @@ def _steps(neighbours: Mapping[Node, set[Node]], start: Node) -> dict[Node, int]
 
 @METRICS.register_module()
 class ImageTextRetrieval(Metric):
-    """Recall, in percent, of images by their caption (``text_to_image_r1``, ...) and of captions by their image.
-
-    For an image with several captions each of them is a correct result, as is each image with the same caption; samples
-    of the same image are recognised by its name. NaN without pairs.
-
-    Args:
-        topk: the numbers of results that are looked at.
-    """
-
-    default_prefix = ""
+    """Recall, in percent, of images by their caption (``text_to_image_r1``, ...) and of captions by their image,
+    among the first ``topk``. For an image with several captions each of them is a correct result, as is each image
+    with the same caption; samples of the same image are recognised by its name. NaN without pairs."""
 
     def __init__(self, topk: Sequence[int] = (1, 5, 10), **kwargs: Any):
         super().__init__(**kwargs)

@@ -147,15 +147,9 @@ class FewShotCLIP(BaseModel):
     def forward(
         self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
     ) -> Any:
-        """mmengine's modes.
-
-        Args:
-            inputs: uint8 (B, 3, H, W); or features (B, d) of the frozen image tower, where the host takes them.
-            label: (B,); needed by ``"loss"``, but for PromptKD.
-            index: numbers of the images, passed on by ``"predict"``.
-            mode: ``"tensor"``: logits (B, C); ``"loss"``: a dict; ``"predict"``: for each image a dict with ``scores``
-                over the classes, ``label`` and ``index``.
-        """
+        """mmengine's modes: logits (B, C); the losses; for each image a dict with ``scores`` over the classes,
+        ``label`` and ``index``. Inputs are uint8 (B, 3, H, W), or features (B, d) of the frozen image tower, where the
+        host takes them; PromptKD's loss needs no label (B,)."""
         one_of(("tensor", "loss", "predict"), mode=mode)
         out = self.host(inputs, label)
         if mode == "loss":
@@ -231,13 +225,9 @@ class ClassNamesHook(Hook):
 
 @HOOKS.register_module()
 class GaussianAverageHook(Hook):
-    """PromptSRC's average over the weights after each epoch, which replaces them after the last.
-
-    Checkpoints contain the running average, so a resumed training ends as an uninterrupted one.
-
-    Args:
-        mean, std: of the weights over the epochs, see :func:`hypvision.clip.prompting.promptsrc.gaussian_weights`.
-    """
+    """PromptSRC's average over the weights after each epoch, which replaces them after the last; mean and std as of
+    :func:`hypvision.clip.prompting.promptsrc.gaussian_weights`. Checkpoints contain the running average, so a
+    resumed training ends as an uninterrupted one."""
 
     key = "gaussian_average"
 
@@ -308,8 +298,7 @@ class TipAdapterHook(Hook):
 
     Args:
         views: augmented views of each training image, whose mean feature is its key (10, as in the official code).
-        folder: see :class:`FeatureCacheHook`.
-        ends: see :meth:`hypvision.clip.prompting.heads.TipAdapter.search`.
+        folder, ends: see :class:`FeatureCacheHook` and :meth:`hypvision.clip.prompting.heads.TipAdapter.search`.
     """
 
     priority = "HIGH"
@@ -342,15 +331,8 @@ class TipAdapterHook(Hook):
 
 @PARAM_SCHEDULERS.register_module()
 class CoOpCosineLR(LRSchedulerMixin, _ParamScheduler):
-    """The schedule of CoOp's code and all that follow it, once an epoch e = 0, 1, ...: 1e-5 in the first, then
-    ``lr (1 + cos(pi (e - 1) / E)) / 2``, which never reaches 0.
-
-    Args:
-        optimizer: the optimiser.
-        epochs: E.
-        first: rate of the first epoch.
-        kwargs: of mmengine's schedulers.
-    """
+    """The schedule of CoOp's code and all that follow it, once an epoch e = 0, 1, ... of E: 1e-5 (``first``) in the
+    first, then ``lr (1 + cos(pi (e - 1) / E)) / 2``, which never reaches 0."""
 
     def __init__(self, optimizer: Any, epochs: int, first: float = 1e-5, **kwargs: Any):
         self.epochs, self.first = epochs, first
@@ -365,13 +347,8 @@ class CoOpCosineLR(LRSchedulerMixin, _ParamScheduler):
 
 @DATA_SAMPLERS.register_module()
 class FixedLengthSampler(Sampler):
-    """A fixed number of images an epoch: one random order of the data after the other.
-
-    Args:
-        dataset: the data.
-        length: images of an epoch, over all processes.
-        seed: as for mmengine's ``DefaultSampler``; None: one that all processes share.
-    """
+    """A fixed number of images an epoch, over all processes: one random order of the data after the other. The seed
+    is as for mmengine's ``DefaultSampler``; None: one that all processes share."""
 
     def __init__(self, dataset: Any, length: int, seed: int | None = None):
         self.rank, self.world_size = get_dist_info()
@@ -401,15 +378,8 @@ def accuracy(
     amp: torch.dtype | None = None,
     features: Tensor | None = None,
 ) -> float:
-    """Top-1 accuracy in percent over a data set, among its classes.
-
-    Args:
-        model: the classes are set to those of the data, whose images are shown as the model sees them.
-        dataset: the images.
-        batch, workers: of the data loader.
-        amp: dtype of autocast, on GPUs alone, as in training; None for none.
-        features: (N, d) of the images, instead of reading them.
-    """
+    """Top-1 accuracy in percent over a data set, among its classes, which the model gets. ``amp`` is the dtype of
+    autocast, on GPUs alone, as in training; ``features`` (N, d) stand in place of the images."""
     device = next(model.parameters()).device
     model.eval()
     model.set_data(dataset.metainfo)

@@ -114,16 +114,9 @@ def check_options(
 
 
 def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes: int, images: int) -> Recipe:
-    """The published recipe; where none is published, that of the nearest method.
-
-    Args:
-        method: a name of :data:`METHODS`, without ``+lath``.
-        protocol: one of :data:`PROTOCOLS`.
-        dataset: name of the training data.
-        shots: images of a class; None for all.
-        classes: of the training data.
-        images: training images.
-    """
+    """The published recipe of a method of :data:`METHODS`, without ``+lath``; where none is published, that of the
+    nearest method. ``shots`` are images of a class, None for all, ``classes`` and ``images`` those of the training
+    data."""
     few, cross_dataset = protocol == "shots", protocol in ("cross", "dg")
     coop = 50 if shots == 1 or dataset == "imagenet" else 100 if shots in (2, 4) else 200
     if method in ("maple", "promptsrc", "promptkd"):

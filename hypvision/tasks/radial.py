@@ -194,8 +194,6 @@ class FrozenTextsHook(Hook):
 class ChainOrder(Metric):
     """Kendall's tau between the radii of a chain's texts and their levels, the mean over chains; NaN without chains."""
 
-    default_prefix = ""
-
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
         radii = [sample["radii"] for sample in data_samples]
         if self.check(torch.stack(radii), "A radius", data_samples):

@@ -1,15 +1,8 @@
 """Drawings of the clusters of a clustering backbone over the image.
 
-A backbone with a method ``forward_assignments`` (:class:`~hypvision.models.hcformer.HCFormer`) gives the soft
-assignments of pixels to centres in each of its blocks. There are two views of them, as in "Hyperbolic Hierarchical
-Clustering for Visual Representation Learning" (Wei et al., ECCV 2026):
-
-- :func:`draw_cluster_maps`: each pixel in the colour of its arg-max centre, for a block, a head and a level (patch:
-  Euclidean, inside a window; window: hyperbolic, over the whole map);
-- :func:`merge_regions`: the clusters of the finest stage, joined as the coarser stages join them, and then merged into
-  k regions.
-
-Stages, blocks and heads are counted from 0, as in the names of the modules (``stages.2.blocks.5``).
+A backbone with ``forward_assignments`` (:class:`~hypvision.models.hcformer.HCFormer`) gives the soft assignments of
+pixels to centres in each of its blocks, of two levels: patch (Euclidean, inside a window) and window (hyperbolic, over
+the whole map). Stages, blocks and heads are counted from 0, as in the names of the modules (``stages.2.blocks.5``).
 """
 
 from __future__ import annotations
@@ -387,21 +380,12 @@ def draw_cluster_maps(
     return titled_sheet(tiles, columns=columns)
 
 
-def prepare_image(
-    image: Image.Image, size: int, mean: Sequence[float], std: Sequence[float], interpolation: str = "bicubic"
+def prepare_for(
+    model: nn.Module, image: Image.Image, size: int, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> tuple[Image.Image, Tensor]:
-    """Resize and normalise an image.
-
-    Args:
-        image: any size and mode; see :func:`hypvision.images.to_rgb`.
-        size: length of the short side, a multiple of 32. The long side follows from the aspect ratio, rounded to a
-            multiple of 32.
-        mean, std: of the normalisation, one value a channel; one value alone makes the image grey.
-        interpolation: ``"nearest"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``; others count as bicubic.
-
-    Returns:
-        The resized image, and the normalised tensor ``(1, C, H, W)``.
-    """
+    """An image of any size and mode, resized so that its short side has ``size`` pixels, a multiple of 32, and the long
+    side is rounded to one; and the tensor ``(1, C, H, W)``, normalised by what timm resolves for a model where ``mean``
+    or ``std`` is None, grey where the mean has a single value."""
     if size < STRIDE or size % STRIDE:
         raise HypvisionError(f"size must be a multiple of {STRIDE}, at least {STRIDE}; got {size}.")
     if max(image.size) > LONGEST * min(image.size):
@@ -409,26 +393,19 @@ def prepare_image(
             f"An image of {image.width} x {image.height} pixels is too narrow: crop it to at most {LONGEST} times the "
             "length of its short side."
         )
-    image = to_rgb(image)
-    if len(mean) == 1:
-        image = image.convert("L")
+    given = {name: tuple(value) for name, value in (("mean", mean), ("std", std)) if value is not None}
+    config = resolve_data_config(given, model=model)
+    channels, image = len(config["mean"]), to_rgb(image)
+    image = image.convert("L") if channels == 1 else image
     short = min(image.size)
     width, height = (
         size if side == short else max(round(side * size / short / STRIDE), 1) * STRIDE for side in image.size
     )
-    image = image.resize((width, height), getattr(Image.Resampling, interpolation.upper(), Image.Resampling.BICUBIC))
-    pixels = torch.from_numpy(np.asarray(image, dtype=np.float32) / 255).reshape(height, width, len(mean))
-    pixels = (pixels - torch.tensor(mean)) / torch.tensor(std)
+    way = getattr(Image.Resampling, config["interpolation"].upper(), Image.Resampling.BICUBIC)
+    image = image.resize((width, height), way)
+    pixels = torch.from_numpy(np.asarray(image, dtype=np.float32) / 255).reshape(height, width, channels)
+    pixels = (pixels - torch.tensor(config["mean"])) / torch.tensor(config["std"])
     return image, pixels.permute(2, 0, 1).unsqueeze(0).contiguous()
-
-
-def prepare_for(
-    model: nn.Module, image: Image.Image, size: int, mean: Sequence[float] | None, std: Sequence[float] | None
-) -> tuple[Image.Image, Tensor]:
-    """:func:`prepare_image` by what timm resolves for a model, where ``mean`` or ``std`` is None."""
-    given = {name: tuple(value) for name, value in (("mean", mean), ("std", std)) if value is not None}
-    config = resolve_data_config(given, model=model)
-    return prepare_image(image, size, config["mean"], config["std"], config["interpolation"])
 
 
 def explain_image(

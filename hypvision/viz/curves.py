@@ -32,12 +32,9 @@ class Curve(NamedTuple):
 
 
 def read_runs(places: Sequence[str | Path]) -> list[Curve]:
-    """Every quantity that runs have logged.
-
-    Args:
-        places: for each run its work dir, one of the time-stamped folders in it, or a ``scalars.json``. A work dir with
-            several logs is one training that was resumed: from the first step of a log on, it replaces the earlier.
-    """
+    """Every quantity that runs have logged, each by its work dir, one of the time-stamped folders in it, or a
+    ``scalars.json``. A work dir with several logs is one training that was resumed: from the first step of a log on, it
+    replaces the earlier."""
     found: list[Curve] = []
     for place, name in zip(places, _names([Path(place).absolute() for place in places])):
         records: list[dict[str, Any]] = []
@@ -114,13 +111,8 @@ def write_curves(curves: Sequence[Curve], path: str | Path) -> None:
 
 
 def choose(curves: Sequence[Curve], patterns: Sequence[str] = ()) -> dict[str, list[Curve]]:
-    """The curves of each panel of a figure, under its title.
-
-    Args:
-        curves: of all runs.
-        patterns: names of quantities, with ``*`` for any letters; without them: the loss, the rate and the metrics of
-            the validation.
-    """
+    """The curves of each panel of a figure, under its title: of the quantities that the ``patterns`` name, with ``*``
+    for any letters; without patterns of the loss, the rate and the metrics of the validation."""
     known = list(dict.fromkeys(curve.quantity for curve in curves))
     for pattern in patterns:
         if not any(fnmatch(name, pattern) for name in known):

@@ -35,20 +35,16 @@ _BOUNDARY = 1 - 1e-6
 
 
 def to_disk(x: Tensor, manifold: Manifold, centre: str | Tensor = "mean", scale: float | None = None) -> np.ndarray:
-    """Points of any dimension in the unit disk.
+    """Points ``(N, ...)`` of any dimension in the unit disk, ``(N, 2)``; those of flat space as of the tangent space.
 
     Two dimensions are shown as they are. Of more, the tangent vectors at the centre are projected onto the plane of
     their largest variance and given their true length again: distances from the centre are exact, angles are not.
 
     Args:
-        x: points ``(N, ...)`` of ``manifold``.
-        manifold: a ball, a hyperboloid, or flat space (drawn as the tangent space of curvature 1).
-        centre: the point that is moved to the middle: ``"mean"`` (the Lorentz centroid of the points), ``"origin"``, or
-            a point.
+        x: points of ``manifold``.
+        manifold: a ball, a hyperboloid, or flat space.
+        centre: the point in the middle: ``"mean"`` (the Lorentz centroid of the points), ``"origin"``, or a point.
         scale: factor of all distances from the centre; None: 1, or less where the farthest point would lie beyond 0.95.
-
-    Returns:
-        Coordinates ``(N, 2)``.
     """
     if x.dim() != 2:
         raise ValueError(f"x must be (N, d), got {tuple(x.shape)}.")
@@ -151,16 +147,8 @@ def draw_embedding(
     proxies: Tensor | None = None,
     title: str = "",
 ) -> Figure:
-    """Samples coloured by class, the centre of each class, and the proxies of HIER, in one disk.
-
-    Args:
-        x: points ``(N, ...)`` of ``manifold``.
-        labels: their classes.
-        manifold: that of the points.
-        classes: names.
-        proxies: points of ``manifold``.
-        title: above the disk.
-    """
+    """Samples ``(N, ...)`` of ``manifold`` coloured by class, the centre of each class with its name, and the proxies
+    of HIER, in one disk."""
     classes_of = np.asarray(labels)
     xy = to_disk(x if proxies is None else torch.cat([x, proxies.to(x)]), manifold)
     samples = xy[: len(x)]
@@ -185,15 +173,8 @@ def draw_hierarchy(
 ) -> Figure:
     """A hierarchy in the disk: names as points, parents as geodesics, the largest branches in colours of their own.
 
-    At most 40 names are written, those with the most descendants first, and none over another.
-
-    Args:
-        x: points ``(N, ...)`` of ``manifold``.
-        manifold: that of the points.
-        names: ``N`` names; WordNet's endings, such as ``.n.01``, are not shown.
-        edges: a name and a parent of it, ``(E, 2)`` rows of ``x``, without circles.
-        title: above the disk.
-    """
+    At most 40 names are written, those with the most descendants first, and none over another; WordNet's endings, such
+    as ``.n.01``, are not shown. ``edges`` are rows ``(E, 2)`` of ``x``: a name and a parent of it, without circles."""
     xy, shades, sizes, order = places_of_hierarchy(x, manifold, len(names), edges)
     figure, disk = poincare_disk(9.0, grid=())
     disk.geodesics(xy[edges[:, 1]], xy[edges[:, 0]], colors=shades[edges[:, 0]], linewidths=0.4, alpha=0.6)

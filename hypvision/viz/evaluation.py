@@ -34,16 +34,9 @@ class Mistake(NamedTuple):
 def confusion_figure(
     counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], order: Sequence[int] | None = None
 ) -> Image.Image:
-    """A confusion matrix as an image; the colour is the share of a row, so that rare classes count as the others.
-    Up to 20 classes have their numbers: counts, or where these are large percents of the row.
-
-    Args:
-        counts: (R, C), true classes down, predicted ones across.
-        rows: names of the true classes.
-        columns: names of the predicted classes.
-        order: in which the classes stand, the same down and across; it leaves rows and columns after the last of its
-            numbers in their places.
-    """
+    """A confusion matrix (true classes down, predicted ones across) as an image; the colour is the share of a row, so
+    that rare classes count as the others. Up to 20 classes have their numbers: counts, or where these are large
+    percents of the row. ``order``: in which the classes stand; rows and columns after the last of its numbers stay."""
     from matplotlib.figure import Figure
 
     if order is not None:
@@ -128,15 +121,8 @@ def mistake_sheet(
     heading: str = "",
     legend: Sequence[tuple[str, Sequence[int] | None]] = (),
 ) -> Image.Image:
-    """Mistakes in rows, texts below them, and the legend below all.
-
-    Args:
-        mistakes: at least one.
-        columns: mistakes in a row.
-        cell: pixels of the longer side of each picture; small ones are enlarged.
-        heading: of the sheet.
-        legend: texts with their colours, RGB; None: no field.
-    """
+    """Mistakes in rows of ``columns``, their pictures with longer sides of ``cell`` pixels, and a legend below all, of
+    texts with their colours (None: no field)."""
     tiles = [(contact_sheet(m.pictures, len(m.pictures), cell), "\n".join(m.lines)) for m in mistakes]
     sheet = titled_sheet(tiles, heading, columns)
     return add_legend(sheet, legend, size=13) if legend else sheet

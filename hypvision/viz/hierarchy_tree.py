@@ -1,12 +1,6 @@
 """Drawings of the tree of visual parts that a Hi-Mapper finds in an image.
 
-Each node of the tree attends to the map of the backbone; the attention is a soft map of a part. Three views of it:
-
-- :func:`draw_tree`: every node that wins somewhere as a small image, in colour where its map is strong;
-- :func:`draw_levels`: for each level the image cut into the parts that win;
-- :func:`draw_disk`: the nodes in the Poincare disk, joined to their parents by geodesics.
-
-:func:`containment` measures whether the maps of parents cover those of their children.
+Each node of the tree attends to the map of the backbone; the attention is a soft map of a part.
 
 >>> model = timm.create_model("himapper_deit_tiny_patch16_224", pretrained=True)
 >>> explain_hierarchy(model, Image.open("cat.jpg"))["tree"].show()
@@ -162,23 +156,22 @@ def _enlarge(level: Tensor, size: tuple[int, int]) -> np.ndarray:
     return (large / strong.clamp(min=1e-12)).clamp(max=1).numpy()
 
 
-def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96, labels: bool = True) -> Image.Image:
+def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Image.Image:
     """The tree under the image, its coarsest nodes on top: each is the image, in colour where its map is strong, pale
     elsewhere.
 
-    A node is shown if it, or one below it, is the strongest of its level in some patch.
+    A node is shown if it, or one below it, is the strongest of its level in some patch; under it stands in how many.
 
     Args:
         image: what the model saw.
         maps: of one image, ``(n_l, h, w)`` for each level from the finest.
         leaf: width in pixels of a leaf.
-        labels: write under each node in how many patches it is the strongest of its level, and what that number is.
     """
     counts, photo = [len(level) for level in maps], to_rgb(image)
     colours, aspect = node_colours(counts), image.height / image.width
     won = [torch.bincount(level.flatten(1).argmax(0), minlength=len(level)) for level in maps]
     middles = _columns(won)
-    step, line, text = leaf + 3 * GAP, 30, 20 if labels else 0
+    step, line, text = leaf + 3 * GAP, 30, 20
     # nodes grow towards the top, but no wider than the distance of neighbours allows
     apart = [min(np.diff([*level.values(), np.inf])) for level in middles] + [np.inf]
     widths = [int(min(leaf * 1.25**l, step * gap - 3 * GAP)) for l, gap in enumerate(apart)]
@@ -189,8 +182,8 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96, labels
     # a wide node over a single leaf at the edge stands out beyond that leaf
     left = max(0, *(w / 2 - step * (min(level.values()) + 0.5) for w, level in zip(widths, places)))
     right = max(len(middles[0]) * step, *(w / 2 + step * (max(x.values()) + 0.5) for w, x in zip(widths, places)))
-    legend = font(13).getlength(_LEGEND) if labels else 0
-    size = round(2 * MARGIN + max(left + right, legend)), tops[0] + heights[0] + text + MARGIN + (20 if labels else 0)
+    legend = font(13).getlength(_LEGEND)
+    size = round(2 * MARGIN + max(left + right, legend)), tops[0] + heights[0] + 2 * text + MARGIN
     sheet = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(sheet)
 
@@ -215,10 +208,8 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96, labels
             lit = pale + np.sqrt(light[node])[..., None] * (pixels - pale)
             sheet.paste(Image.fromarray(lit.clip(0, 255).astype(np.uint8)), (x, y))
             draw.rectangle([x - 3, y - 3, x + widths[l] + 2, y + heights[l] + 2], outline=colours[l][node], width=3)
-            if labels:
-                draw.text((x, y + heights[l] + 4), str(int(won[l][node])), fill="black", font_size=13)
-    if labels:
-        draw.text((MARGIN, sheet.height - MARGIN), _LEGEND, "black", font(13), "ls")
+            draw.text((x, y + heights[l] + 4), str(int(won[l][node])), fill="black", font_size=13)
+    draw.text((MARGIN, sheet.height - MARGIN), _LEGEND, "black", font(13), "ls")
     return sheet
 
 
@@ -261,12 +252,8 @@ def disk_positions(points: Sequence[Tensor], c: float) -> list[Tensor]:
 def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
     """The nodes in the Poincare disk, each joined to its parent by the geodesic; the coarser, the larger the dot.
 
-    Nodes near the origin are drawn enlarged: a grey circle then says at which hyperbolic radius it lies.
-
-    Args:
-        points: of one image, ``(n_l, D + 1)`` for each level from the finest; see :func:`disk_positions`.
-        c: their curvature.
-    """
+    Nodes near the origin are drawn enlarged: a grey circle then says at which hyperbolic radius it lies. ``points``: of
+    one image, ``(n_l, D + 1)`` for each level from the finest, of curvature ``c``."""
     places, colours = disk_positions(points, c), node_colours([len(level) for level in points])
     scale, size = 2, 640  # draw at a larger size and reduce it, for smooth lines
     side, half = size * scale, size * scale / 2

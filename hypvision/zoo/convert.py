@@ -8,6 +8,7 @@ and ``NAME_variant``, which says to which model converted weights belong. They a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -86,8 +87,8 @@ CONVERTERS = {
     ),
     **{
         name: Converter(
-            f"few-shot method {name}", few_shot.is_official(name), few_shot.from_official(name),
-            few_shot.to_official(name), few_shot.variant(name), as_saved=few_shot.as_saved,
+            f"few-shot method {name}", partial(few_shot.is_official, name), partial(few_shot.from_official, name),
+            partial(few_shot.to_official, name), partial(few_shot.variant, name), as_saved=few_shot.as_saved,
             read=few_shot.read_cache if name == "tip-adapter" else read_file,
             files=few_shot.cache_files if name == "tip-adapter" else None,
         )

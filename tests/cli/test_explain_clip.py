@@ -12,8 +12,7 @@ pytest.importorskip("matplotlib")
 from hypvision.cli import main
 from hypvision.clip.models import ARCHITECTURES, create_clip
 from hypvision.clip.radial.measure import embed_images, rooted
-from hypvision.inference.caption_radii import caption_radii
-from hypvision.inference.pictures import embed_pictures, find_pictures
+from hypvision.inference.pictures import caption_radii, embed_pictures, find_pictures
 from hypvision.viz import traversal
 from hypvision.viz.radii import draw_radii
 

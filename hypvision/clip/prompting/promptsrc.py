@@ -19,16 +19,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hypvision.checks import at_least, more_than
+from hypvision.clip.classes import imagenet_templates
 from hypvision.clip.features import cached_texts
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.prompting.hosts import HostOutput, mean_divergence, register_host, sentence_features
+from hypvision.clip.prompting.hosts import HostOutput, mean_divergence, sentence_features
 from hypvision.clip.prompting.prompted import IVLP
-from hypvision.clip.prompting.templates import imagenet_templates
 
 
-@register_host("promptsrc")
-class PromptSRC(IVLP):
+class PromptSRC(IVLP, name="promptsrc"):
     """The host; in evaluation it is :class:`.prompted.IVLP`, which explains the other arguments.
 
     Args:

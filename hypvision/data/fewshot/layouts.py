@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from timm.data import ImageNetInfo
 
-from hypvision.clip.classes import check_classes
-from hypvision.clip.prompting.templates import SELECTED
+from hypvision.clip.classes import SELECTED, check_classes
 from hypvision.data.fewshot import raw
 from hypvision.data.fewshot.splits import (
     PARTS,

@@ -28,6 +28,7 @@ from mmdet.registry import DATASETS
 import hypvision.openmmlab.coco_metric  # noqa: F401 - takes the place of mmdet's metric
 from hypvision.clip.classes import check_classes
 from hypvision.data.annotations import (
+    NAME_THEM,
     Box,
     BoxCheck,
     check_names,
@@ -172,12 +173,8 @@ class CheckedCOCO(COCO):
 
 
 def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The content of a JSON file of COCO's kind.
-
-    Args:
-        path: the file.
-        needed: the lists that it must have, and the keys of their entries.
-    """
+    """The content of a JSON file of COCO's kind; ``needed``: the lists that it must have, and the keys of their
+    entries."""
     content = read_json(path, advice="Check data_root and ann_file, or get the annotation file again.")
     if isinstance(content, dict):
         content.setdefault("annotations", [])  # lists of test images have no annotations
@@ -388,11 +385,8 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
                 self.usage.leave_out("boxes", "of ignored classes", name)
                 return {}
             raise HypvisionError(
-                f"The annotation '{path}' has an object '{name}', which is not a class of the data "
-                f"set.{did_you_mean(name, self.cat2label)} Classes: {some(list(self.cat2label))}. Name your classes, "
-                "in any order, as metainfo=dict(classes=(...)) of the data set in the config, or what shall not count "
-                "as "
-                'ignored=(...), or ignored="others".'
+                f"The annotation '{path}' has an object '{name}', which is not a class of the data set."
+                f"{did_you_mean(name, self.cat2label)} Classes: {some(list(self.cat2label))}. {NAME_THEM}"
             )
         sides = [_number(item.findtext(f"bndbox/{side}", "")) for side in ("xmin", "ymin", "xmax", "ymax")]
         self.check.numbers(f"In '{path}', object {number} ('{name}')", sides, height, width)

@@ -60,14 +60,9 @@ class Vocabulary(OpenVocabularyCLIP):
         train_classes: str | Path | Sequence[str] | None = None,
         test_classes: str | Path | Sequence[str] | None = None,
     ) -> None:
-        """Set both lists; called once by the constructors.
-
-        Args:
-            train_classes: names in the order of the training labels; anything that
-                :func:`hypvision.clip.classes.load_classes` takes. None: those of the data
-                (:class:`DatasetClassesHook`).
-            test_classes: those of the test labels; None: as before.
-        """
+        """Set both lists, of anything that :func:`hypvision.clip.classes.load_classes` takes, in the order of the
+        labels; None: those of the data (:class:`DatasetClassesHook`), for ``test_classes`` as before. Called once by
+        the constructors."""
         self.fixed = dict(train=train_classes is not None, test=test_classes is not None)
         self.train_classes = () if train_classes is None else load_classes(train_classes)
         self.test_classes = self.train_classes if test_classes is None else load_classes(test_classes)
@@ -152,13 +147,11 @@ class Vocabulary(OpenVocabularyCLIP):
 class ClipScores:
     """Mix-in of models that compare regions with the texts twice, by a trained head and by CLIP's own embeddings."""
 
-    def set_weights(self, clip_temperature: float | None, alpha: float, beta: float, region_weight: float) -> None:
-        """Set the factor of CLIP's cosines (None: that of its training), the weights of CLIP for base and for novel
-        classes, and that of the loss; called once by the constructors.
-        """
+    def set_weights(self, clip_temperature: float | None, alpha: float, beta: float) -> None:
+        """Set the factor of CLIP's cosines (None: that of its training) and the weights of CLIP for base and for novel
+        classes; called once by the constructors."""
         fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)
         self.clip_temperature, self.alpha, self.beta = clip_temperature, alpha, beta
-        self.region_weight = region_weight
 
     def text_logits(self, x: OpenVocabMaps, regions: Tensor) -> Tensor:
         """CLIP's logits (K, T) of embeddings of regions (K, E)."""
@@ -166,7 +159,7 @@ class ClipScores:
 
     def region_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy of CLIP's logits (K, T) of the regions with an object, of the classes ``labels`` (K,)."""
-        return self.region_weight * F.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)
+        return F.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)
 
 
 def _image(meta: Any) -> str:
@@ -227,16 +220,9 @@ class TextRadiusHook(Hook):
 
     ``radius/base`` and ``radius/novel`` (test classes that training does not know) are means; the log line has standard
     deviations and quantiles too. See :func:`hypvision.clip.radius.hyperbolic_radius`.
-
-    Args:
-        c: curvature.
-        convention: of that function.
     """
 
     priority = "LOW"  # runs after DatasetClassesHook
-
-    def __init__(self, c: float = 0.01, convention: str = "metric2"):
-        self.how = dict(c=c, convention=convention)
 
     def before_train(self, runner: Runner) -> None:
         self._log(runner)
@@ -256,7 +242,7 @@ class TextRadiusHook(Hook):
         for group, names in lists.items():
             if not names:
                 continue
-            radii = text_radii(clip, names, model.templates, **self.how)
+            radii = text_radii(clip, names, model.templates, c=0.01, convention="metric2")
             found = radius_statistics(radii)
             runner.message_hub.update_scalar(f"train/radius/{group}", found["mean"])
             values = ", ".join(f"{key} {value:.4g}" for key, value in found.items())
