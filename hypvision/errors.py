@@ -83,9 +83,6 @@ def require(module: str, extra: str) -> ModuleType:
     Args:
         module: dotted name of the module, e.g. ``"matplotlib.pyplot"``.
         extra: the extra of hypvision that brings it (``mm``, ``clip``, ``viz``, ...).
-
-    Raises:
-        HypvisionError: the package is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -132,11 +129,8 @@ def printable(text: str) -> str:
     >>> print(printable("a" + chr(27) + "[2Jb"))
     a\\x1b[2Jb
     """
-    return re.sub(r"[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]", _escaped, text)
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape").decode("ascii")
+    unsafe = r"[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]"
+    return re.sub(unsafe, lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def explain_machine(error: BaseException) -> str | None:

@@ -81,11 +81,7 @@ def check_output(path: str | Path) -> Path:
 
 
 def check_output_folder(path: str | Path) -> Path:
-    """The path of a folder, if it may be written to: a new one, an existing one, or a link to one.
-
-    Raises:
-        HypvisionError: there is something else than a folder at this path, or its parent is not a folder.
-    """
+    """The path of a folder, if it may be written to: a new one, an existing one, or a link to one."""
     path = Path(path)
     if _status(path) is None:
         _check_parents(path)
@@ -113,11 +109,7 @@ def on_disk(name: str) -> str:
 
 
 def below(folder: str | Path, name: str) -> Path:
-    """The path ``folder/name``, for a name that comes from data.
-
-    Raises:
-        HypvisionError: the name leads out of the folder, by ``..`` or through a link.
-    """
+    """The path ``folder/name``, for a name that comes from data."""
     path = Path(folder, name)
     try:
         inside = path.resolve().is_relative_to(Path(folder).resolve())
@@ -148,9 +140,7 @@ def replacing(path: str | Path, durable: bool = False, suffix: str | None = None
     """
     path = check_output(path)
     temporary = _temporary(path, suffix)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path.parent)
+    with _leaving_nothing(path, temporary):
         yield temporary
         if durable:
             _flush(temporary)
@@ -159,30 +149,16 @@ def replacing(path: str | Path, durable: bool = False, suffix: str | None = None
         if durable and os.name == "posix":
             with suppress(OSError):  # some network file systems refuse this; the content is on the disk nevertheless
                 _flush(path.parent)
-    except Exception as error:
-        told = _as_not_written(path, temporary, error)
-        if told is error:
-            raise
-        raise told from error
-    finally:
-        with suppress(OSError):  # the disk is gone: the first error explains more
-            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def replacing_folder(path: str | Path) -> Iterator[Path]:
-    """As :func:`replacing` for a whole folder; the old one is removed when the new one is complete.
-
-    Raises:
-        HypvisionError: ``path`` is a file, link or device; the place is not writable, or the disk is full.
-    """
+    """As :func:`replacing` for a whole folder; the old one is removed when the new one is complete."""
     path = check_output_folder(path)
     if path.is_symlink():
         raise HypvisionError(f"'{path}' is a link, which is never replaced. Give the name of a new folder.")
     temporary, old = _temporary(path), _temporary(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path.parent)
+    with _leaving_nothing(path, temporary, old):
         temporary.mkdir()
         yield temporary
         if path.exists():
@@ -193,14 +169,30 @@ def replacing_folder(path: str | Path) -> Iterator[Path]:
             if old.exists():
                 os.replace(old, path)
             raise
+
+
+@contextmanager
+def _leaving_nothing(path: Path, *temporary: Path) -> Iterator[None]:
+    """Make the folder of a path, explain errors inside the block, and remove what is temporary at its end."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path.parent)
+        yield
     except Exception as error:
-        told = _as_not_written(path, temporary, error)
+        told = _as_not_written(path, temporary[0], error)
         if told is error:
             raise
         raise told from error
     finally:
-        for folder in (temporary, old):
-            shutil.rmtree(folder, ignore_errors=True)
+        for each in temporary:
+            _remove(each)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there and can be removed."""
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink()
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -290,18 +282,19 @@ def read_text(path: str | Path, limit: int = MAX_BYTES) -> str:
     return raw.decode("utf-8-sig")  # Windows editors begin a file with a byte order mark
 
 
-def read_json(path: str | Path, unique: bool = False) -> Any:
+def read_json(path: str | Path, unique: bool = False, advice: str = "Correct it.") -> Any:
     """The content of a JSON file, see :func:`read_text`.
 
     Args:
         path: the file.
         unique: refuse a key that is there twice, of which the last would count.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: the content is not JSON in UTF-8, or is nested too deeply.
+        advice: what to do about a file that cannot be read, the end of the message.
     """
-    return parse_json(read_text(path), unique)
+    try:
+        return parse_json(read_text(path), unique)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise HypvisionError(f"'{path}' cannot be read as JSON: {reason}. {advice}") from error
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -332,9 +325,6 @@ def read_lines(path: str | Path, what: str, blank: bool = False) -> list[str]:
         path: the file.
         what: what the messages call it.
         blank: keep the empty lines, so that the number of a line is its place in the list.
-
-    Raises:
-        HypvisionError: the file is missing, cannot be read, or is not text in UTF-8.
     """
     try:
         text = read_text(path)
@@ -410,17 +400,13 @@ def _sweep(folder: Path) -> None:
         return
     _swept.add(folder)
     with suppress(OSError):
-        for entry in os.scandir(folder):
-            match = _TEMPORARY.fullmatch(entry.name)
-            if match and _is_stale(match[1], int(match[2]), entry):
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                else:
-                    with suppress(OSError):
-                        os.unlink(entry.path)
+        for path in folder.iterdir():
+            match = _TEMPORARY.fullmatch(path.name)
+            if match and _is_stale(match[1], int(match[2]), path):
+                _remove(path)
 
 
-def _is_stale(host: str, process: int, entry: os.DirEntry[str]) -> bool:
+def _is_stale(host: str, process: int, path: Path) -> bool:
     if host == _HOST and os.name == "posix":
         try:
             os.kill(process, 0)
@@ -428,7 +414,7 @@ def _is_stale(host: str, process: int, entry: os.DirEntry[str]) -> bool:
             return isinstance(error, ProcessLookupError)
         return False
     with suppress(OSError):
-        return time.time() - entry.stat(follow_symlinks=False).st_mtime > _STALE_SECONDS
+        return time.time() - path.lstat().st_mtime > _STALE_SECONDS
     return False
 
 

@@ -12,7 +12,6 @@ import glob
 import importlib.util
 import io
 import os
-import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,6 +44,9 @@ MAX_PIXELS = 178_956_970  # half a GiB as RGB; also Pillow's limit
 
 _Result = TypeVar("_Result")
 
+# Pillow warns about large images, whose limit is here, and about tags that do not matter.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
 
 # Which files
 
@@ -71,11 +73,7 @@ def why_no_image(name: str) -> str | None:
 
 
 def images_in(folder: str | Path) -> list[Path]:
-    """The images of a folder and of those below it that are not hidden, sorted.
-
-    Raises:
-        HypvisionError: there is no such folder, or no image in it.
-    """
+    """The images of a folder and of those below it that are not hidden, sorted."""
     root = Path(folder).expanduser()
     if not root.is_dir():
         raise HypvisionError(f"There is no folder '{folder}'. Give a folder of images.")
@@ -93,9 +91,6 @@ def find_images(names: Iterable[str | Path], videos: Collection[str] = ()) -> li
     Args:
         names: paths and patterns.
         videos: endings of videos, which are found too; none: only images are.
-
-    Raises:
-        HypvisionError: nothing is found for one of them.
     """
     found: dict[Path, None] = {}
     for name in names:
@@ -188,9 +183,6 @@ def leaving_out(file: str | Path, failed: list[str] | None) -> Iterator[None]:
 def require_all(failed: Sequence[str], done: int) -> None:
     """Raise the final error of a command that has skipped images (:func:`leaving_out`), after it has written all other
     results.
-
-    Raises:
-        HypvisionError: images were skipped; the message also says that ``done`` others were used.
     """
     if failed:
         how_many = f"{len(failed)} of {len(failed) + done} images are left out. " if done else ""
@@ -306,38 +298,11 @@ def image_kind(path: str | Path) -> tuple[str, str]:
     return _read(path, "image", lambda image: (image.format or "", image.mode), pixels=False)
 
 
-class _Quiet:
-    """Ignores all warnings while any thread is inside. ``warnings.catch_warnings`` changes the whole process: of two
-    threads inside of it, one puts back what the other had set, and warnings stay ignored for good."""
-
-    def __init__(self) -> None:
-        self._lock, self._inside = threading.Lock(), 0
-        self._saved = warnings.catch_warnings()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._inside += 1
-            if self._inside == 1:
-                self._saved = warnings.catch_warnings()
-                self._saved.__enter__()
-                warnings.simplefilter("ignore")
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                self._saved.__exit__(None, None, None)
-
-
-_quiet = _Quiet()
-
-
 def _read(path: str | Path, what: str, use: Callable[[Image.Image], _Result], pixels: bool = True) -> _Result:
     try:
         if not os.path.isfile(path):  # reading a pipe waits for its writer, and a device has no end
             raise HypvisionError(f"{why_no_file(path, what)} Check the path.")
-        # Pillow warns about large images and about tags that do not matter
-        with _quiet, Image.open(path, formats=FORMATS) as image:
+        with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS:,} in all")
             if pixels:
@@ -364,9 +329,6 @@ def write_image(image: Image.Image, path: str | Path, format: str, **options: An
         path: the file.
         format: Pillow's name of it.
         options: of Pillow for the format.
-
-    Raises:
-        OSError: it cannot be written.
     """
     encoded = io.BytesIO()
     image.save(encoded, format, **options)

@@ -141,17 +141,8 @@ def check_types(value: Any, where: str) -> None:
 
 
 def read_record(kind: type[Kind] | Any, path: str | Path, advice: str, extra: bool = False) -> Any:
-    """A JSON file as an object of a type, see :func:`parse`.
-
-    Raises:
-        HypvisionError: the file cannot be read, is not JSON or has a key twice; or as for :func:`parse`.
-    """
-    try:
-        content = read_json(Path(path).expanduser(), unique=True)
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise HypvisionError(f"'{path}' cannot be read as JSON: {reason}. {advice}") from error
-    return parse(kind, content, f"'{path}'", extra, advice)
+    """A JSON file as an object of a type, see :func:`parse`."""
+    return parse(kind, read_json(path, True, advice), f"'{path}'", extra, advice)
 
 
 def read_table(

@@ -42,10 +42,12 @@ def captions(path):
 
 
 def embed(path):
-    from hypvision.tasks.embedding import Embedder, embed_images
+    from hypvision.inference.sources import Sources
+    from hypvision.tasks.embedding import Embedder, embed_sources
 
     taken = []
-    embed_images(Embedder(lambda x: x, lambda image: torch.tensor(taken.append(image) or 0), "cosine", ""), [path])
+    embedder = Embedder(lambda x: x, lambda image: torch.tensor(taken.append(image) or 0), "cosine", "")
+    embed_sources(embedder, Sources((path,)))
     return taken[0]
 
 

@@ -5,8 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -163,13 +161,3 @@ def test_heic_is_read_where_pillow_heif_is_installed(tmp_path):
         print("HEIF" in again.FORMATS and ".heic" in again.SUFFIXES)
 
     assert forked(imported).output.split() == ["registered", "True"]
-
-
-def test_threads_that_read_images_leave_warnings_as_they_were(tmp_path):
-    path = tmp_path / "a.png"
-    Image.new("RGB", (40, 40)).save(path)
-    with warnings.catch_warnings():
-        before = list(warnings.filters)
-        with ThreadPoolExecutor(8) as pool:
-            assert len(list(pool.map(open_image, [path] * 400))) == 400
-        assert warnings.filters == before

@@ -55,7 +55,8 @@ def draw(path: Path) -> None:
     """Parallels and circles; a triangle with a transported vector."""
     figure = require("matplotlib.figure", "viz").Figure(figsize=(9.2, 5.6), layout="constrained")
     left, right = (PoincareDisk(axes) for axes in figure.subplots(1, 2))
-    left.line(0.2, 2.4, color="tab:blue", linewidth=1.6)
+    ends = 0.9999 * np.stack([np.cos([0.2, 2.4]), np.sin([0.2, 2.4])], 1)
+    left.geodesic(*ends, color="tab:blue", linewidth=1.6)
     point = torch.tensor([-0.1, -0.25], dtype=torch.float64)
     for angle in (-0.7, -0.4, -0.1, 0.2):
         v = torch.tensor([math.cos(angle), math.sin(angle)], dtype=torch.float64)

@@ -36,7 +36,7 @@ from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import guard
 from hypvision.files import write_json, write_text
-from hypvision.viz.chains import draw_levels, draw_walks
+from hypvision.viz.radii import draw_levels, draw_walks
 from hypvision.viz.sheet import save_figure
 
 CONFIG = Path(__file__).parents[1] / "configs/hierarcaps/radial-clip-emoji_100i.py"

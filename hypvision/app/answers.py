@@ -33,8 +33,8 @@ from hypvision.tasks.closures import closure_ranks, embed_closure
 from hypvision.tasks.embedding import embed_sources, gives_features, named_embedder
 from hypvision.tasks.search import find_gallery, search
 from hypvision.viz import draw_segmentation, explain
-from hypvision.viz.chains import draw_walks
 from hypvision.viz.interactive import interactive_hierarchy
+from hypvision.viz.radii import draw_walks
 from hypvision.zoo.backbones import build_model, explained_models, model_and_weights, side_seen
 
 if TYPE_CHECKING:

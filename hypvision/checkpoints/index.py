@@ -185,21 +185,11 @@ def _read_cached(path: str, stamp: tuple[int, int]) -> Index:
 def builtin_index() -> Index:
     """The index that comes with hypvision; instead of it that of ``HYPVISION_INDEX``, a path, if it is set."""
     given = os.environ.get("HYPVISION_INDEX")
-    if given:
-        path = Path(given).expanduser()
-        path = path / "index.yml" if path.is_dir() else path
-        if not path.is_file():
-            raise HypvisionError(f"HYPVISION_INDEX names '{given}', which is not an index. Correct or unset it.")
-    else:
-        root = builtin_root()
-        if root is None:
-            return Index({})
-        path = root / "index.yml"
+    path = Path(given).expanduser() if given else builtin_root()
+    if path is None:
+        return Index({})
+    path = path / "index.yml" if path.is_dir() else path
+    if not path.is_file():
+        raise HypvisionError(f"HYPVISION_INDEX names '{given}', which is not an index. Correct or unset it.")
     status = path.stat()
     return _read_cached(str(path), (status.st_mtime_ns, status.st_size))
-
-
-def find_record(name: str) -> tuple[Index, Record]:
-    """A record of the built-in index by its name; ``zoo:`` may stand before it."""
-    index = builtin_index()
-    return index, index.get(name.removeprefix("zoo:"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pickletools
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,12 +86,8 @@ def _zip_kind(path: str | Path) -> Kind:
         return Kind("an archive of NumPy arrays (.npz)", _CONVERT)
     if "model.weights.h5" in names:
         return Kind("a Keras archive (.keras)", _CONVERT)
-    return Kind(f"a zip archive of {_listed(names)}", _UNPACK)
-
-
-def _listed(names: Iterable[str]) -> str:
-    first = sorted(names)[:3]
-    return ", ".join(f"'{name}'" for name in first) or "nothing"
+    listed = ", ".join(f"'{name}'" for name in sorted(names)[:3]) or "nothing"
+    return Kind(f"a zip archive of {listed}", _UNPACK)
 
 
 def _pickle_kind(path: str | Path, protocol: int) -> Kind:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from hypvision.checkpoints.read import network_weights, tensor_problem
+from hypvision.checkpoints.read import network_weights, stored_weights, tensor_problem
 from hypvision.errors import HypvisionError
 
 _logger = logging.getLogger(__name__)
@@ -133,6 +134,18 @@ def unknown_name(name: str, family: str) -> str:
     )
 
 
+def translated(name: str, pairs: Iterable[tuple[str, str]]) -> str | None:
+    """The other name of a weight by the first pair (a name, the other) that fits; None if none does. In them ``{n}`` is
+    a number, ``{m}`` is n + 1, and ``{rest}`` is any text."""
+    for given, wanted in pairs:
+        pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+)", re.escape(given)).replace("<n>.+", r"<n>\d+")
+        if match := re.fullmatch(pattern.replace("<m>.+", r"<m>\d+"), name):
+            found = match.groupdict()
+            n = int(found.get("n", int(found.get("m", 1)) - 1))
+            return wanted.format(**{**found, "n": n, "m": n + 1})
+    return None
+
+
 def nonfinite_names(weights: Mapping[str, Any]) -> list[str]:
     """The names of the weights that hold NaN or infinity."""
     return [
@@ -148,9 +161,6 @@ def check_kinds(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> 
     """Raise an error for weights that PyTorch would convert with a loss (complex to real, floating point to integer,
     integer to floating point), and warn of weights that are not finite. Other differences are left to PyTorch's own
     check.
-
-    Raises:
-        HypvisionError: there is such a weight.
     """
     same = {name: value for name, value in given.items() if name in expected and value.shape == expected[name].shape}
     if wrong := compare({name: expected[name] for name in same}, same).mismatched:
@@ -160,11 +170,7 @@ def check_kinds(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> 
 
 
 def check_finite(weights: Mapping[str, Tensor], source: str | Path | None = None, allow: bool = True) -> None:
-    """Warn of weights that are NaN or infinite, as a training that diverged leaves them; ``source`` is their file.
-
-    Raises:
-        HypvisionError: there are such weights, and they are not allowed.
-    """
+    """Warn of weights that are NaN or infinite, as a training that diverged leaves them; ``source`` is their file."""
     wrong = nonfinite_names(weights)
     if not wrong:
         return
@@ -176,14 +182,6 @@ def check_finite(weights: Mapping[str, Tensor], source: str | Path | None = None
     if not allow:
         raise HypvisionError(f"{text} Take an earlier checkpoint, or measure it all the same with --allow-nonfinite.")
     _logger.warning("%s", text)
-
-
-def _named(weights: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {
-        name.removeprefix("module."): value
-        for name, value in weights.items()
-        if isinstance(value, Tensor) and isinstance(name, str)
-    }
 
 
 def check_compatible(
@@ -203,7 +201,7 @@ def check_compatible(
     Raises:
         HypvisionError: it is of another architecture (shows the first differences), or not finite.
     """
-    expected, given = _named(model.state_dict()), _named(state_dict)
+    expected, given = stored_weights(model.state_dict()), stored_weights(state_dict)
     found = compare(expected, given)
     if (found.missing or found.mismatched or found.share < 0.8) if exact else found.share < 0.5:
         raise _misfit(
@@ -221,15 +219,12 @@ def load_trained(model: nn.Module, checkpoint: Mapping[str, Any], path: str | Pa
         checkpoint: what the file holds, see :func:`engine_names`; names beside the model's, and a wrapper's
             ``module.``, do not matter.
         path: the file, for the message.
-
-    Raises:
-        HypvisionError: as :func:`check_compatible`.
     """
     checkpoint = engine_names(model, checkpoint)
     state = checkpoint.get("state_dict", checkpoint)
     check_compatible(model, state, path)
     expected = model.state_dict()
-    _load_judged(model, {name: value for name, value in _named(state).items() if name in expected})
+    _load_judged(model, {name: value for name, value in stored_weights(state).items() if name in expected})
 
 
 def load_into(

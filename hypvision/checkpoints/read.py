@@ -30,7 +30,7 @@ from torch import Tensor
 from hypvision.checkpoints import torchscript
 from hypvision.checkpoints.kinds import kind_of
 from hypvision.checkpoints.sources import fetch
-from hypvision.checkpoints.storage import DAMAGED, check_format, format_problem, load_unpacked, safetensors_size, unpack
+from hypvision.checkpoints.storage import DAMAGED, check_format, format_problem, load_unpacked, unpack
 from hypvision.errors import HypvisionError
 from hypvision.files import why_no_file
 
@@ -375,12 +375,12 @@ def _refusal(path: Path, error: Exception) -> HypvisionError:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a file is complete, as far as its format tells: an archive has checksums, safetensors a length."""
+    """Whether a file is complete, as far as its format tells: an archive has checksums."""
     if zipfile.is_zipfile(path):
         with suppress(zipfile.BadZipFile, ValueError), zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
         return False
-    return format_problem(path) is None and safetensors_size(path) == path.stat().st_size
+    return format_problem(path) is None
 
 
 # Weights out of a checkpoint

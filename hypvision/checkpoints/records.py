@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import datetime
 import fnmatch
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypvision.checkpoints.storage import STORAGES, foreign_setting
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.records import is_inside, is_number, is_plain, is_text, key, positive, rule
 
+_UNSET: tuple[Any, ...] = (None, (), {})
 TASKS = ("classification", "segmentation", "detection", "zero-shot")
 ADDRESSES = ("http://", "https://", "hf-hub:", "file://")
 _NAME = r"(?=.{,128}$)[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*"  # short enough for a file name with hash and suffix
@@ -205,18 +207,9 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in ``index.yml``, without the fields that are not set."""
-        return _plain(self)
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "__dataclass_fields__"):
-        named = ((f.name, getattr(value, f.name)) for f in fields(value))
-        return {name: _plain(item) for name, item in named if item is not None and item != () and item != {}}
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
+        given = asdict(self, dict_factory=lambda pairs: {key: value for key, value in pairs if value not in _UNSET})
+        plain: dict[str, Any] = json.loads(json.dumps(given))  # lists in place of tuples
+        return plain
 
 
 @dataclass(frozen=True)

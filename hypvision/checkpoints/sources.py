@@ -17,33 +17,35 @@ size, sha256 and format are those of the record.
 from __future__ import annotations
 
 import base64
-import glob
 import hashlib
 import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest.mock import patch
 from urllib.parse import unquote, urldefrag, urlsplit
 
 import torch
 
 from hypvision.checkpoints.download import (
     SourceError,
+    deadline,
     download,
     download_text,
     file_sha256,
+    in_time,
     locked,
     verify_file,
     verify_sum,
 )
-from hypvision.checkpoints.index import find_record, parse_index, read_index, without_password
+from hypvision.checkpoints.index import builtin_index, parse_index, read_index, without_password
 from hypvision.checkpoints.records import ADDRESSES, Index, Record
-from hypvision.errors import HypvisionError
-from hypvision.files import parse_json, write_text
+from hypvision.errors import HypvisionError, one_line
+from hypvision.files import write_text
 
 _logger = logging.getLogger(__name__)
 
@@ -82,17 +84,11 @@ def offline() -> bool:
     return any(word in ("1", "true", "yes", "on") for word in words)
 
 
-@contextmanager
-def hub_switch() -> Iterator[None]:
+def hub_switch() -> AbstractContextManager[Any]:
     """Inside the block, the hub's own client, which other libraries use, obeys ``HYPVISION_OFFLINE`` too."""
     from huggingface_hub import constants
 
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = before or offline()
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
+    return patch.object(constants, "HF_HUB_OFFLINE", constants.HF_HUB_OFFLINE or offline())
 
 
 def mirrors() -> list[str]:
@@ -155,12 +151,19 @@ def _hub_place(address: str) -> _Web:
     return _Web(address, hf_hub_url(match[1], match[3], revision=match[2]), build_hf_headers())
 
 
+def _verified(path: Path, verify: Callable[[Path], None]) -> bool:
+    try:
+        verify(path)
+        return True
+    except SourceError:
+        return False
+
+
 def _download_once(
     web: _Web,
     path: Path,
     lock_name: str,
     name: str,
-    there: Callable[[], bool],
     verify: Callable[[Path], None],
     size: int | None = None,
     advice: str = "Set HYPVISION_HOME to a folder that you may write to.",
@@ -171,39 +174,32 @@ def _download_once(
         for folder in (path.parent, lock.parent):
             folder.mkdir(parents=True, exist_ok=True)
         with locked(lock, f"{name} is being downloaded"):
-            if not there():
+            if not _verified(path, verify):
                 download(web.url, path, verify, size, web.headers, name)
     except OSError as error:
         raise HypvisionError(f"'{path}' cannot be written ({error.strerror or error}). {advice}") from error
     return path
 
 
-def _places(index: Index, record: Record) -> list[str]:
-    """Addresses to try after packaged file and cache, best first."""
+def local_files(index: Index, record: Record) -> dict[str, Path]:
+    """The ``"packaged"`` and the ``"cached"`` file of a record, as far as they are on this machine; not yet
+    verified."""
+    places = {"cached": cache_folder() / record.filename}
+    if index.root is not None and record.file.path is not None:
+        packaged = index.root / record.file.path
+        # A symbolic link must not lead out of the folder, which other people may have made.
+        if packaged.resolve().is_relative_to(index.root.resolve()):
+            places = {"packaged": packaged, **places}
+    return {kind: path for kind, path in places.items() if os.path.isfile(path)}  # not where a folder cannot be read
+
+
+def _places(index: Index, record: Record) -> Iterator[Path | _Web]:
+    """Where the file of a record may be; files come first, because they need no network."""
+    yield from local_files(index, record).values()
     found = [f"{base}/{record.filename}" for base in mirrors()]
     if index.address is not None and record.file.path is not None:
         found.append(f"{index.address}/{record.file.path}")
-    return found + list(record.file.urls)
-
-
-def packaged_path(index: Index, record: Record) -> Path | None:
-    """The path beside the index at which the record places the file; the file may be missing."""
-    if index.root is None or record.file.path is None:
-        return None
-    path = index.root / record.file.path
-    # A symbolic link must not lead out of the folder, which other people may have made.
-    inside = path.resolve().is_relative_to(index.root.resolve())
-    return path if inside else None
-
-
-def locate(index: Index, record: Record) -> tuple[str, Path] | None:
-    """The place of the file on this machine, ``("packaged" or "cached", path)``, not yet verified; None if it is not
-    here."""
-    packaged = packaged_path(index, record)
-    if packaged is not None and os.path.isfile(packaged):  # False also where the folder cannot be read
-        return "packaged", packaged
-    cached = cache_folder() / record.filename
-    return ("cached", cached) if os.path.isfile(cached) else None
+    yield from sorted(map(_place, [*found, *record.file.urls]), key=lambda place: isinstance(place, _Web))
 
 
 def resolve(record: str | Record, index: Index | None = None) -> Path:
@@ -220,23 +216,10 @@ def resolve(record: str | Record, index: Index | None = None) -> Path:
     if isinstance(record, str):
         index, record = find(record)
     index = Index({}) if index is None else index
+    cached = cache_folder() / record.filename
     answers: list[str] = []
     verify = partial(verify_file, sha256=record.file.sha256, size=record.file.bytes)
-    packaged = packaged_path(index, record)
-    if packaged is not None and os.path.exists(packaged):
-        try:
-            verify(packaged)
-            return packaged
-        except SourceError as error:
-            _logger.warning("The packaged file '%s' %s; looking elsewhere.", packaged, error)
-            answers.append(f"'{packaged}': {error}")
-    cached = cache_folder() / record.filename
-    in_cache = partial(_in_cache, cached, verify)
-    if in_cache():
-        return cached
-    places = [_place(address) for address in _places(index, record)]
-    # Files come first, because they need no network.
-    for place in sorted(places, key=lambda place: isinstance(place, _Web)):
+    for place in _places(index, record):
         try:
             if isinstance(place, Path):
                 verify(place)
@@ -247,31 +230,12 @@ def resolve(record: str | Record, index: Index | None = None) -> Path:
                 "Set HYPVISION_HOME to a folder that you may write to, or let somebody who may run: "
                 f"hypvision zoo get {record.name}"
             )
-            return _download_once(
-                place, cached, record.filename, record.name, in_cache, verify, record.file.bytes, advice
-            )
+            return _download_once(place, cached, record.filename, record.name, verify, record.file.bytes, advice)
         except SourceError as error:
-            shown = place.address if isinstance(place, _Web) else place
-            if isinstance(place, _Web) and not offline():
-                _logger.warning("%s: %s", shown, error)
-            answers.append(f"'{shown}': {error}")
-    raise HypvisionError(_nowhere(record, cached, answers))
-
-
-def _in_cache(cached: Path, verify: Callable[[Path], None]) -> bool:
-    if not os.path.isfile(cached):
-        return False
-    try:
-        verify(cached)
-        return True
-    except SourceError as error:
-        _logger.warning("The cached file '%s' %s; it is fetched anew.", cached, error)
-        return False
-
-
-def _nowhere(record: Record, cached: Path, answers: list[str]) -> str:
+            answers.append(f"'{place.address if isinstance(place, _Web) else place}': {error}")
+            _logger.warning("%s; looking elsewhere.", answers[-1])
     said = " ".join(f"{answer}." for answer in answers) or "No address is known for it."
-    return (
+    raise HypvisionError(
         f"The weights '{record.name}' are not on this machine and cannot be fetched. {said} Check the network, set "
         "HYPVISION_WEIGHTS to a mirror (a folder or an address that holds "
         f"{record.filename}), or copy that file to '{cached}'."
@@ -319,9 +283,6 @@ def _address_and_sum(text: str) -> tuple[str, str]:
 def fetch_first(address: str) -> Path:
     """The file of an address without a published sum. The first download logs and stores its sum, and later downloads
     must have the same one.
-
-    Raises:
-        HypvisionError: the file differs from the first download, or cannot be downloaded.
     """
     kept = home() / "sums" / hashlib.sha256(address.encode()).hexdigest()[:16]
     if kept.is_file():
@@ -349,14 +310,8 @@ def _download_verified(url: str, sha256: str) -> Path:
     """Downloads once into PyTorch's cache, verified by the first digits of the sum."""
     place, path = _web_place(url), kept_path(url)
 
-    def there() -> bool:
-        try:
-            verify_sum(path, sha256)
-            return True
-        except (OSError, SourceError):  # the file is missing, or has another hash
-            return False
-
-    if there():
+    verify = partial(verify_sum, sha256=sha256)
+    if _verified(path, verify):
         return path
     if offline():
         raise HypvisionError(
@@ -365,7 +320,7 @@ def _download_verified(url: str, sha256: str) -> Path:
         )
     try:
         return _download_once(
-            place, path, f"{sha256[:8]}-{path.name}", place.address, there, partial(verify_sum, sha256=sha256),
+            place, path, f"{sha256[:8]}-{path.name}", place.address, verify,
             advice="Set TORCH_HOME (for files) and HYPVISION_HOME (for locks) to folders that you may write to.",
         )  # fmt: skip
     except SourceError as error:
@@ -379,70 +334,58 @@ def _download_verified(url: str, sha256: str) -> Path:
 
 
 def fetch_from_hub(repository: str, name: str) -> Path | None:
-    """A file of a repository on the hub: from the hub's own cache, from ours, or downloaded and verified.
+    """A file of a repository on the hub: from the hub's cache, or downloaded into it and verified.
 
     Args:
         repository: ``USER/REPO``.
         name: of the file, with its folders.
 
     Returns:
-        None if there is no such file, or, where the network is switched off, if it is not on this machine. If the hub
-        does not answer, the file of an earlier download, if there is one.
+        None if there is no such file, or, where the network is switched off, if it is not on this machine.
 
     Raises:
-        HypvisionError: there is no such repository, the hub does not answer or sends another file, or the cache cannot
-            be written.
+        HypvisionError: there is no such repository, the hub does not answer in time or sends another file, or the cache
+            cannot be written.
     """
-    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from huggingface_hub.errors import EntryNotFoundError
 
-    kept = kept_from_hub(repository, name)
-    if offline() or isinstance(try_to_load_from_cache(repository, name), str):
+    if (kept := kept_from_hub(repository, name)) is not None or offline():
         return kept
-    place = _hub_place(f"hf-hub:{repository}/{name}")
     try:
-        table = f"{constants.ENDPOINT}/api/models/{repository}/tree/main/{name.rpartition('/')[0]}".rstrip("/")
         try:
-            listed = parse_json(download_text(table, place.headers))
-        except SourceError as error:
-            if kept is None:
-                raise
-            _logger.warning("%s: %s; using the file of an earlier visit.", place.address, error)
-            return kept
-        entry = next((entry for entry in listed if entry["path"] == name), None)
-        if entry is None:
+            found = in_time(partial(get_hf_file_metadata, hf_hub_url(repository, name)), deadline(0))
+        except EntryNotFoundError:
             return None
-        size, sha256 = entry["size"], (entry.get("lfs") or {}).get("oid")
-        path = home() / "hub" / repository / (sha256 or entry["oid"])[:16] / name
-        # The hub lists a sha256 for large files only; for small ones https alone proves where they come from.
-        verify = partial(verify_sum, sha256=sha256 or "")
-        return _download_once(place, path, f"{path.parent.name}-{path.name}", place.address, path.is_file, verify, size)
-    except SourceError as error:
+        path = Path(in_time(partial(hf_hub_download, repository, name), deadline(found.size)))
+        if found.etag is not None and len(found.etag) == 64:  # a sha256, which the hub knows of large files only
+            try:
+                verify_sum(path, found.etag)
+            except SourceError:
+                path.resolve().unlink()
+                raise
+        return path
+    except Exception as error:  # the hub's client raises its own errors and those of its HTTP library
         raise HypvisionError(
-            f"'{repository}' cannot be fetched from the hub: '{place.address}': {error}. Check the name and the "
-            "network, or download it elsewhere and give its path."
+            f"'{repository}' cannot be fetched from the hub: {one_line(error)}. Check the name, the network and the "
+            "hub's cache (HF_HOME), or download it elsewhere and give its path."
         ) from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise HypvisionError(f"The hub's list of the files of '{repository}' cannot be read: {error!r}.") from error
 
 
 def kept_from_hub(repository: str, name: str) -> Path | None:
-    """A file of a repository in the hub's own cache, or of the last visit in ours; None if it is in neither."""
+    """A file of a repository in the hub's cache; None if it is not there."""
     from huggingface_hub import try_to_load_from_cache
 
     kept = try_to_load_from_cache(repository, name)
-    if isinstance(kept, str):
-        return Path(kept)
-    versions = (home() / "hub" / repository).glob(f"*/{glob.escape(name)}")
-    return max(versions, key=os.path.getmtime, default=None)
+    return Path(kept) if isinstance(kept, str) else None
 
 
 def repositories_with(name: str) -> list[str]:
-    """The repositories ``USER/REPO`` of which a file of this name is in the hub's own cache or in ours."""
+    """The repositories ``USER/REPO`` of which a file of this name is in the hub's cache."""
     from huggingface_hub import constants
 
-    theirs = (path.parts[-4] for path in Path(constants.HF_HUB_CACHE).glob(f"models--*/snapshots/*/{name}"))
-    ours = ("/".join(path.parts[-4:-2]) for path in (home() / "hub").glob(f"*/*/*/{name}"))
-    return sorted({*(folder.removeprefix("models--").replace("--", "/") for folder in theirs), *ours})
+    found = {path.parts[-4] for path in Path(constants.HF_HUB_CACHE).glob(f"models--*/snapshots/*/{name}")}
+    return sorted(folder.removeprefix("models--").replace("--", "/") for folder in found)
 
 
 # Addresses of whole releases
@@ -466,7 +409,8 @@ def find(text: str) -> tuple[Index, Record]:
     # A path of a folder needs a slash: a folder in the current one must not hide weights of the same name.
     folder = ("/" in address or os.sep in address) and os.path.isdir(os.path.expanduser(address))
     if text.startswith("zoo:") or not (address.startswith(ADDRESSES) or folder):
-        return find_record(text)
+        index = builtin_index()
+        return index, index.get(text.removeprefix("zoo:"))
     index = open_release(address)
     if not name:
         if len(index) != 1:

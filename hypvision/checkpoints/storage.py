@@ -21,9 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hypvision.checkpoints.kinds import kind_of
+from hypvision.checks import one_of
 from hypvision.errors import HypvisionError
 from hypvision.files import parse_json, replacing
 
@@ -41,12 +44,8 @@ def pack(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
     Args:
         weights: names to tensors.
         storage: one of :data:`STORAGES`.
-
-    Raises:
-        HypvisionError: no such storage, a weight is not finite, or is too large for float16.
     """
-    if storage not in STORAGES:
-        raise HypvisionError(f"There is no storage '{storage}'. Known: {', '.join(STORAGES)}.")
+    one_of(STORAGES, storage=storage)
     out: dict[str, Tensor] = {}
     for name, value in weights.items():
         value = value.detach().cpu()
@@ -106,13 +105,7 @@ def load_unpacked(path: str | Path, device: str = "cpu") -> dict[str, Tensor]:
 
     The pages of a mapped file count as memory until it is closed. A file of 16-bit or 8-bit numbers is therefore read
     in parts, so that memory never contains all of it and all float32 weights at once.
-
-    Raises:
-        SafetensorError: it is damaged.
-        HypvisionError: as :func:`unpack`.
     """
-    from safetensors import safe_open
-
     with safe_open(path, "pt", device) as file:
         kinds = {name: file.get_slice(name).get_dtype() for name in tuple(file.keys())}
         if not {"F16", "BF16", "I8"}.intersection(kinds.values()):
@@ -134,42 +127,22 @@ DAMAGED = "damaged"
 
 
 def format_problem(path: str | Path) -> str | None:
-    """The kind of a file, to complete "it is ..."; None if its header is that of a safetensors file."""
-    path = Path(path)
-    size = path.stat().st_size
+    """The kind of a file, to complete "it is ..."; None if it is a complete safetensors file."""
+    with suppress(SafetensorError), safe_open(path, "pt"):
+        return None
     with open(path, "rb") as file:
         start = file.read(9)
-        length = int.from_bytes(start[:8], "little")
-        # Test this first: the length of a header (128, 384, ...) may begin with the same bytes as a pickle.
-        if start[8:] == b"{" and length <= _LARGEST_HEADER:
-            if length <= size - 8:
-                file.seek(8)
-                with suppress(ValueError):
-                    if isinstance(parse_json(file.read(length)), dict):
-                        return None
-            return DAMAGED
-    if size == 0:
+    # Test this first: the length of a header (128, 384, ...) may begin with the same bytes as a pickle.
+    if start[8:] == b"{" and int.from_bytes(start[:8], "little") <= _LARGEST_HEADER:
+        return DAMAGED
+    if not start:
         return "empty"
     kind = kind_of(path)
     return "damaged, or in another format" if kind is None else kind.name
 
 
-def safetensors_size(path: str | Path) -> int | None:
-    """The size in bytes that a safetensors file must have according to its header; None if the header is damaged."""
-    with open(path, "rb") as file, suppress(ValueError, TypeError, LookupError):
-        length = int.from_bytes(file.read(8), "little")
-        header = parse_json(file.read(length))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        return 8 + length + max(ends, default=0)
-    return None
-
-
 def check_format(path: str | Path) -> None:
-    """Refuse a file that is not safetensors, before a reader touches it.
-
-    Raises:
-        HypvisionError: it is a pickle, a zip archive (as PyTorch writes), a web page, a Git LFS pointer, or cut off.
-    """
+    """Refuse a file that is not safetensors, before a reader touches it."""
     what = format_problem(path)
     if what is not None:
         raise HypvisionError(
@@ -201,14 +174,12 @@ def foreign_setting(settings: Any) -> str | None:
 def read_metadata(path: str | Path, entry: str) -> dict[str, Any]:
     """The JSON in an entry of a safetensors file's header; empty if the header has no such entry."""
     check_format(path)
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        metadata = parse_json(file.read(length)).get("__metadata__") or {}
     try:
-        found = parse_json(metadata.get(entry, "{}"))
-    except (AttributeError, TypeError, ValueError):  # the header is not JSON, or not a mapping
+        with safe_open(path, "pt") as file:
+            found = parse_json((file.metadata() or {}).get(entry, "{}"))
+    except ValueError:  # the entry is not JSON
         found = None
-    if not isinstance(metadata, dict) or not isinstance(found, dict):
+    if not isinstance(found, dict):
         raise HypvisionError(f"The header of '{path}' was not written by hypvision. Download the file again.")
     return found
 
@@ -241,8 +212,6 @@ def write_weights(
 
 def write_tensors(tensors: Mapping[str, Tensor], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors as they are into a safetensors file, complete or not at all."""
-    from safetensors.torch import save_file
-
     stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with replacing(path) as temporary:
         save_file(stored, temporary, metadata={"format": "pt", **(metadata or {})})
@@ -258,9 +227,6 @@ def kept_tensor(path: str | Path, make: Callable[[], Tensor], rows: int | None =
         make: computes it.
         rows: how many it has.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     with suppress(OSError, SafetensorError):  # the file is missing or damaged
         found = [*load_file(path).values()]
         if len(found) == 1 and (rows is None or len(found[0]) == rows):

@@ -87,9 +87,6 @@ def script_weights(module: Any) -> dict[str, Tensor]:
 
     Tensors that are attributes, but neither parameters nor buffers, are included: only the code, which is not read,
     tells them apart.
-
-    Raises:
-        UnpicklingError: modules that contain one another.
     """
     found: dict[str, Tensor] = {}
     left, rest = _LONGEST_NAMES, [("", module)]

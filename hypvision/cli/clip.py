@@ -32,8 +32,8 @@ def add_clip_segment_arguments(parser: Parser) -> None:
 def run_clip_segment(args: Namespace) -> None:
     """``clip segment`` from parsed arguments; prints the names of the files written."""
     from hypvision.clip.classes import load_classes
+    from hypvision.clip.open_vocabulary import check_words
     from hypvision.clip.segmentation.segment import load_segmenter, parse_classes, segment
-    from hypvision.clip.words import check_words
     from hypvision.images import leaving_out, require_all
     from hypvision.inference.progress import progress
     from hypvision.inference.results import Labels
@@ -89,7 +89,7 @@ def run_clip_chains(args: Namespace) -> None:
     from hypvision.clip.radial.measure import find_image_files, measure_chains, read_embeddings
     from hypvision.data.chains import read_chains
     from hypvision.images import leaving_out, open_image, require_all
-    from hypvision.viz.chains import draw_levels
+    from hypvision.viz.radii import draw_levels
 
     if bool(args.tree) != bool(args.tree_images):
         raise HypvisionError("--tree and --tree-images need each other. Give both or none.")
@@ -198,7 +198,7 @@ def _walks_of_embeddings(args: Namespace, measured, texts, images) -> list:
 def _show(args: Namespace, walks: dict) -> None:
     """Print and draw the walks, those of both models side by side."""
     from hypvision.images import open_image
-    from hypvision.viz.chains import draw_walks
+    from hypvision.viz.radii import draw_walks
     from hypvision.viz.sheet import save_figure
 
     for index, image_path in enumerate(args.show):

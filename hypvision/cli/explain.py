@@ -157,7 +157,7 @@ def _explain_clip(args: Namespace) -> None:
     end = None if args.to is None else embed_images(clip, [args.to])[0]
     points = {"images": images}
     if words:
-        points["texts"] = embed_texts(clip.model, clip.tokenizer, words, progress=True)
+        points["texts"] = embed_texts(clip.model, clip.tokenizer, words)
     if pictures:
         pictures, points["gallery"] = embed_pictures(clip, pictures, failed=failed)
     places = [picture.path.resolve() for picture in pictures]

@@ -33,6 +33,17 @@ TEMPLATES = {
 }
 """Sets of prompt templates by name; ``"catseg"`` is the one that CAT-Seg and HyperCLIP use."""
 
+SELECTED = (
+    "itap of a {}.",
+    "a bad photo of the {}.",
+    "a origami {}.",
+    "a photo of the large {}.",
+    "a {} in a video game.",
+    "art of the {}.",
+    "a photo of the small {}.",
+)
+"""Seven templates for ImageNet that CLIP's authors chose by sequential forward selection."""
+
 CLASS_LISTS = (
     "coco171", "ade150", "ade847", "pc59", "pc459", "voc20", "voc20b", "coco48", "coco17", "coco65", "coco116",
     "coco133",
@@ -114,10 +125,6 @@ def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
         source: names; the name of one of :data:`CLASS_LISTS`; ``"imagenet"``, open_clip's 1,000 names in the order of
             the labels, of which two pairs are equal; a ``.txt`` file with a name a line; or a ``.json`` file with a
             list of names or a dict from names (or numbers) to numbers (or names).
-
-    Raises:
-        HypvisionError: there is no such file or list, it has no names or more than :data:`MAX_CLASSES`, or two
-            labels share a name.
     """
     where = "The class list"
     if isinstance(source, (str, Path)):
@@ -150,12 +157,7 @@ def _read(path: Path) -> list[tuple[Any, Any]]:
         raise HypvisionError(f"The file '{path}' cannot be a class list: its suffix is '{path.suffix}'. {advice}")
     if path.suffix.lower() != ".json":
         return list(enumerate(read_lines(path, "the class list")))
-    try:
-        found = read_json(path, unique=True)
-    except UnicodeDecodeError as error:
-        raise HypvisionError(f"The class list '{path}' is not text in UTF-8 ({error}). Save it as UTF-8.") from error
-    except (OSError, ValueError) as error:
-        raise HypvisionError(f"The class list '{path}' cannot be read: {error}.") from error
+    found = read_json(path, unique=True)
     if isinstance(found, list):
         return list(enumerate(found))
     if not isinstance(found, dict):
@@ -178,3 +180,11 @@ def prompts(name: str, templates: Sequence[str], synonyms: str = "first") -> lis
     """
     words = [part.strip() for part in name.split(", ") if part.strip()]
     return [[template.format(word) for template in templates] for word in (words if synonyms == "mean" else words[:1])]
+
+
+def imagenet_templates(count: int = 60) -> tuple[str, ...]:
+    """The first of CLIP's 80 templates; PromptSRC takes 60."""
+    known = require("open_clip", "clip").OPENAI_IMAGENET_TEMPLATES
+    if not 1 <= count <= len(known):
+        raise HypvisionError(f"The number of templates must be from 1 to {len(known)}, got {count}.")
+    return tuple(template("{}") for template in known[:count])

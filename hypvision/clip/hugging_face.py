@@ -13,25 +13,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hypvision.checkpoints.match import translated
 from hypvision.errors import HypvisionError
 
-# (Hugging Face's name, open_clip's name); {} is a suffix that both share.
-_PLAIN = (
+_TRANSPOSED = [("text_projection.weight", "text_projection"), ("visual_projection.weight", "visual.proj")]
+_TOWERS = (("text_model.encoder.layers.", "transformer.resblocks."),
+           ("vision_model.encoder.layers.", "visual.transformer.resblocks."))  # fmt: skip
+_BLOCK = (("layer_norm1", "ln_1"), ("layer_norm2", "ln_2"), ("mlp.fc1", "mlp.c_fc"), ("mlp.fc2", "mlp.c_proj"),
+          ("self_attn.out_proj", "attn.out_proj"))  # fmt: skip
+# (Hugging Face's name, open_clip's name), see translated()
+_NAMES = [
     ("logit_scale", "logit_scale"),
     ("text_model.embeddings.token_embedding.weight", "token_embedding.weight"),
     ("text_model.embeddings.position_embedding.weight", "positional_embedding"),
-    ("text_model.final_layer_norm.{}", "ln_final.{}"),
+    ("text_model.final_layer_norm.{rest}", "ln_final.{rest}"),
     ("vision_model.embeddings.class_embedding", "visual.class_embedding"),
     ("vision_model.embeddings.patch_embedding.weight", "visual.conv1.weight"),
     ("vision_model.embeddings.position_embedding.weight", "visual.positional_embedding"),
-    ("vision_model.pre_layrnorm.{}", "visual.ln_pre.{}"),  # Hugging Face has this spelling mistake
-    ("vision_model.post_layernorm.{}", "visual.ln_post.{}"),
-)
-_TRANSPOSED = (("text_projection.weight", "text_projection"), ("visual_projection.weight", "visual.proj"))
-_TOWERS = (("text_model.encoder.layers.", "transformer.resblocks."),
-           ("vision_model.encoder.layers.", "visual.transformer.resblocks."))  # fmt: skip
-_BLOCK = (("layer_norm1.{}", "ln_1.{}"), ("layer_norm2.{}", "ln_2.{}"), ("mlp.fc1.{}", "mlp.c_fc.{}"),
-          ("mlp.fc2.{}", "mlp.c_proj.{}"), ("self_attn.out_proj.{}", "attn.out_proj.{}"))  # fmt: skip
+    ("vision_model.pre_layrnorm.{rest}", "visual.ln_pre.{rest}"),  # Hugging Face has this spelling mistake
+    ("vision_model.post_layernorm.{rest}", "visual.ln_post.{rest}"),
+    *(
+        (f"{old}{{n}}.{theirs}.{{rest}}", f"{new}{{n}}.{ours}.{{rest}}")
+        for old, new in _TOWERS
+        for theirs, ours in _BLOCK
+    ),
+    *_TRANSPOSED,
+]
 _PACKED = re.compile(r"(.*)self_attn\.([qkv])_proj\.(weight|bias)")
 
 
@@ -40,33 +47,14 @@ def is_hugging_face(weights: Mapping[str, Any]) -> bool:
     return any(name.startswith(("text_model.", "vision_model.")) for name in weights)
 
 
-def _renamed(name: str, table: tuple[tuple[str, str], ...]) -> str | None:
-    for old, new in table:
-        head, found, _ = old.partition("{}")
-        if name == old or (found and name.startswith(head)):
-            return new.format(name[len(head) :])
-    return None
-
-
 def _convert(weights: Mapping[str, Tensor], backwards: bool) -> dict[str, Tensor]:
-    def table(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-        return tuple((new, old) for old, new in pairs) if backwards else pairs
-
+    pairs = [(new, old) for old, new in _NAMES] if backwards else _NAMES
     found: dict[str, Tensor] = {}
     for name, value in weights.items():
-        tower = next(((old, new) for old, new in table(_TOWERS) if name.startswith(old)), None)
-        if tower is not None:
-            number, _, rest = name[len(tower[0]) :].partition(".")
-            new = _renamed(rest, table(_BLOCK))
-            new = None if new is None else f"{tower[1]}{number}.{new}"
-        elif new := _renamed(name, table(_TRANSPOSED)):
-            value = value.T.contiguous()
-        else:
-            new = _renamed(name, table(_PLAIN))
-        if new is None:
+        if (new := translated(name, pairs)) is None:
             side = "open_clip's CLIP" if backwards else "Hugging Face's CLIPModel"
             raise HypvisionError(f"'{name}' is not a weight of {side}, so the checkpoint cannot be converted.")
-        found[new] = value
+        found[new] = value.T.contiguous() if any(name in pair for pair in _TRANSPOSED) else value
     return found
 
 

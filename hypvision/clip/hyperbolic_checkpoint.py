@@ -11,6 +11,7 @@ import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor
 
+from hypvision.checkpoints.match import translated
 from hypvision.checkpoints.read import read_file
 from hypvision.errors import HypvisionError
 
@@ -34,15 +35,16 @@ SCALARS = ("curv", "visual_alpha", "textual_alpha")
 CURVATURES = (0.1, 10.0)
 """Interval of the curvature in the official trainings."""
 
-_RENAMED = {
-    "visual_proj.": "visual.head.proj.",
-    "visual.": "visual.trunk.",
-    "textual.token_embed.": "token_embedding.",
-    "textual.posit_embed": "positional_embedding",
-    "textual.resblocks.": "transformer.resblocks.",
-    "textual.ln_final.": "ln_final.",
-    "textual_proj.weight": "text_projection",
-}
+# (official name, ours); see translated()
+_NAMES = [
+    ("visual_proj.{rest}", "visual.head.proj.{rest}"),
+    ("visual.{rest}", "visual.trunk.{rest}"),
+    ("textual.token_embed.{rest}", "token_embedding.{rest}"),
+    ("textual.posit_embed", "positional_embedding"),
+    ("textual.resblocks.{rest}", "transformer.resblocks.{rest}"),
+    ("textual.ln_final.{rest}", "ln_final.{rest}"),
+    ("textual_proj.weight", "text_projection"),
+]
 
 
 def is_official(weights: Mapping[str, Tensor]) -> bool:
@@ -51,12 +53,7 @@ def is_official(weights: Mapping[str, Tensor]) -> bool:
 
 
 def from_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict of :class:`HyperbolicCLIP` from an official one.
-
-    Raises:
-        HypvisionError: its images are not normalised by ImageNet's mean and standard deviation, a scalar is missing, or
-            one lies outside of its interval.
-    """
+    """State dict of :class:`HyperbolicCLIP` from an official one."""
     found = {}
     for name, value in weights.items():
         if name in ("pixel_mean", "pixel_std"):
@@ -67,10 +64,8 @@ def from_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
                     f"have {expected.tolist()}. Take an intact copy of an official file."
                 )
         elif name != "textual.attn_mask":
-            old = next((old for old in _RENAMED if name.startswith(old)), "")
-            found[_RENAMED.get(old, "") + name.removeprefix(old)] = (
-                value.T.contiguous() if name == "textual_proj.weight" else value
-            )
+            value = value.T.contiguous() if name == "textual_proj.weight" else value
+            found[translated(name, _NAMES) or name] = value
     check_scalars(found, "sphere" if found.keys().isdisjoint(SCALARS) else "lorentz")
     return found
 
@@ -79,8 +74,8 @@ def to_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The inverse of :func:`from_official`."""
     found = {}
     for name, value in weights.items():
-        old, new = next(((old, new) for old, new in _RENAMED.items() if name.startswith(new)), ("", ""))
-        found[old + name.removeprefix(new)] = value.T.contiguous() if name == "text_projection" else value
+        value = value.T.contiguous() if name == "text_projection" else value
+        found[translated(name, [(ours, official) for official, ours in _NAMES]) or name] = value
     size = len(found["textual.posit_embed"])
     found["textual.attn_mask"] = torch.ones(size, size, dtype=torch.bool).triu(1)
     for name, values in (("pixel_mean", IMAGENET_DEFAULT_MEAN), ("pixel_std", IMAGENET_DEFAULT_STD)):
@@ -90,11 +85,7 @@ def to_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def check_scalars(weights: Mapping[str, Tensor], geometry: str, source: Any = None, whole: bool = True) -> None:
     """Raise an error if the weights, under our names, belong to another geometry than the model's, or have a scalar
-    outside of its interval; ``whole``: they are those of a whole model, so that no scalar may be missing.
-
-    Raises:
-        HypvisionError: the weights do not fit; the message says which, and names the ``source``.
-    """
+    outside of its interval; ``whole``: they are those of a whole model, so that no scalar may be missing."""
     place = "The checkpoint" if source is None else f"'{source}'"
     there = [name for name in SCALARS if name in weights]
     if geometry == "sphere" and there:
@@ -134,11 +125,7 @@ def as_official(weights: Mapping[str, Tensor], epoch: int) -> dict[str, Any]:
 
 
 def root_of(content: Mapping[str, Any], width: int, source: Any) -> Tensor | None:
-    """The root of traversals in the file of a CLIP baseline, ``(width,)`` of unit length; None if it has none.
-
-    Raises:
-        HypvisionError: the value is not such a vector.
-    """
+    """The root of traversals in the file of a CLIP baseline, ``(width,)`` of unit length; None if it has none."""
     if (root := content.get("root")) is None:
         return None
     length = float(torch.linalg.vector_norm(root.float())) if isinstance(root, Tensor) else 0.0

@@ -28,15 +28,9 @@ class Memo:
         self._value: Any = None
 
     def get(self, tensors: Sequence[Tensor], make: Callable[[], T], key: object = None) -> T:
-        """The cached value, or that of ``make()``, which runs without gradients. A compiled graph always calls
-        ``make``.
-
-        Args:
-            tensors: the tensors that the value depends on; they are stored with it, so that no new tensor can get the
-                address of an old one.
-            make: computes the value.
-            key: other values that the result depends on, compared by ``==``.
-        """
+        """The cached value, or that of ``make()``, which runs without gradients. It depends on the tensors, which
+        are stored with it, so that no new tensor can get the address of an old one, and on ``key``, compared by
+        ``==``. A compiled graph always calls ``make``."""
         if torch.compiler.is_compiling():  # a compiled graph cannot read versions of tensors
             with torch.no_grad():
                 return make()

@@ -102,13 +102,8 @@ for _family, _size in ((family, size) for family in ("clip", "meru", "hycoclip")
 
 
 class CLIPBundle(NamedTuple):
-    """A CLIP model with its tokenizer, its normalisation and its geometry.
-
-    Attributes:
-        model: an open_clip model.
-        tokenizer: list of texts -> (T, L) int64.
-        mean, std: normalisation of RGB pixels from 0 to 255.
-    """
+    """A CLIP model of open_clip with its tokenizer (list of texts -> (T, L) int64), its geometry, and the mean and
+    standard deviation that normalise RGB pixels from 0 to 255."""
 
     model: nn.Module
     tokenizer: Callable[[list[str]], Tensor]
@@ -204,7 +199,7 @@ def create_clip(
     else:
         if whole:
             options["pretrained_text"] = False  # the text tower loads no weights of its own
-        with _errors_explained(name), _log_muted(), hub_switch():
+        with _explained(name), hub_switch():
             where = name if folder is None else f"local-dir:{folder.absolute()}"
             model = open_clip.create_model(where, None, load_weights=False, **options)
             tokenizer = _tokenizer(name, folder, config)
@@ -324,9 +319,12 @@ def _with_needs(name: str, tag: str | None, path: Path | None, options: Mapping[
 
 
 @contextmanager
-def _errors_explained(name: str) -> Iterator[None]:
-    """Turn open_clip's errors about a model or its tokenizer into one sentence."""
+def _explained(name: str) -> Iterator[None]:
+    """Turn open_clip's errors about a model or its tokenizer into one sentence, and mute what it tells the root logger
+    about weights that are not loaded."""
+    root, level = logging.getLogger(), logging.getLogger().level
     with offering():
+        root.setLevel(logging.CRITICAL)
         try:
             yield
         except (OSError, RuntimeError, ImportError, TypeError, ValueError) as error:
@@ -335,6 +333,8 @@ def _errors_explained(name: str) -> Iterator[None]:
                 f"The CLIP model '{name}' or its tokenizer cannot be made: {reason}. If a file had to be downloaded, "
                 "connect to the network once: it is kept."
             ) from error
+        finally:
+            root.setLevel(level)
 
 
 def _text_length(config: Mapping[str, Any]) -> int:
@@ -362,18 +362,6 @@ def pretrained_tags(name: str) -> list[str]:
         hint = did_you_mean(name, known, cutoff=0.4)
         raise HypvisionError(f"There is no CLIP model '{name}'.{hint} open_clip.list_models() lists all.")
     return [*PUBLISHED.get(name, {})] if name in ARCHITECTURES else open_clip.list_pretrained_tags_by_model(name)
-
-
-@contextmanager
-def _log_muted() -> Iterator[None]:
-    """Mute open_clip's messages on the root logger about weights that are not loaded."""
-    root = logging.getLogger()
-    before = root.level
-    root.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        root.setLevel(before)
 
 
 def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.Module:

@@ -1,7 +1,8 @@
 """CLIP with its adapter and class names, the base of every open-vocabulary model.
 
 :class:`OpenVocabularyCLIP` builds the model, chooses which parameters train, and embeds class names; the embeddings are
-cached until names or weights change. Segmentation, detection and panoptic segmentation add their heads to it.
+cached until names or weights change. Segmentation, detection and panoptic segmentation add their heads to it. The rest
+checks class names for a CLIP: which of them it cannot distinguish, and which never occurred in its training.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ from hypvision.clip.models import CLIPBundle, clip_names, create_clip
 from hypvision.clip.spaces import Sphere, space_of
 from hypvision.clip.towers import embedding_size, encode_by_length, encode_text, find_towers
 from hypvision.errors import HypvisionError
+
+# Long lists have a few classes with equal texts (ADE-847: 18 of 847); a larger share is a mistake of the user.
+_EQUAL_SHARE = 0.1
+_ADVICE = (
+    "Small CLIPs ship: shapes-s8 knows drawn shapes (disk, red star, grey ground), emoji-s16 what emoji show (cat "
+    "face, fruit). For other words take one that was trained on photos, downloaded once: --clip ViT-B-16:openai."
+)
 
 TUNING = ("adapter", "attention", "text", "image", "full", "frozen")
 """Which part of CLIP trains: its adapters; queries and values (CAT-Seg); one of its towers; everything; nothing."""
@@ -89,15 +97,12 @@ class OpenVocabularyCLIP(nn.Module):
         Args:
             clip: arguments of :func:`~hypvision.clip.models.create_clip`, what it returns, or an open_clip model (then
                 with ``tokenizer``, ``mean`` and ``std``).
-            adapter: a config of :func:`~hypvision.clip.adapters.inject`: ``dict(type="hyperclip", block=64)``, without
-                a type options of :class:`~hypvision.clip.adapters.hyperclip.HyperCLIPConfig`.
+            adapter: a config of :func:`~hypvision.clip.adapters.inject`: ``dict(type="hyperclip", block=64)``.
             tune: which part of CLIP trains, see :data:`TUNING`; ``adapter`` needs ``"adapter"``.
-            classes: class names.
+            classes, synonyms: class names, and which of their synonyms, see :func:`~hypvision.clip.classes.prompts`.
             templates: a name in :data:`~hypvision.clip.classes.TEMPLATES`, a template, or several.
-            synonyms: ``"first"`` or ``"mean"``, see :func:`~hypvision.clip.classes.prompts`.
-            tokenizer, mean, std: for a ready model.
             dense: the model uses only dense embeddings and texts: freeze other parameters, because a parameter without
-            a gradient stops distributed training.
+                a gradient stops distributed training.
         """
         if clip is None or isinstance(clip, dict):
             clip = create_clip(**(clip or {}))
@@ -172,7 +177,12 @@ class OpenVocabularyCLIP(nn.Module):
 
         def encode() -> Tensor:
             text = self._encode_classes(names)
-            _warn_of_equal(names, text)
+            if pairs := equal_pairs(text):
+                warnings.warn(
+                    f"CLIP cannot tell {_first(names, pairs)}. They are the same word, or words that it was never "
+                    f"taught. {_ADVICE}",
+                    stacklevel=4,
+                )
             return text
 
         return self._text.get(parameters, encode, (names, self.templates, self.synonyms))
@@ -221,15 +231,10 @@ def equal_pairs(text: Tensor) -> list[tuple[int, int]]:
     return pairs
 
 
-def _warn_of_equal(names: Sequence[str], text: Tensor) -> None:
-    if pairs := equal_pairs(text):
-        pair = f"'{names[pairs[0][0]]}' from '{names[pairs[0][1]]}'"
-        more = f" (and {len(pairs) - 1} more such pairs)" if len(pairs) > 1 else ""
-        warnings.warn(
-            f"CLIP cannot tell {pair}{more}: their texts have the same embedding. They are the same word, or words "
-            "that it was never taught: of the small ones that ship, shapes-s8 knows drawn shapes, emoji-s16 emoji.",
-            stacklevel=3,
-        )
+def _first(names: Sequence[str], pairs: Sequence[tuple[int, int]]) -> str:
+    """The first pair in words, and how many more there are."""
+    more = f" (and {len(pairs) - 1} more such pairs)" if len(pairs) > 1 else ""
+    return f"'{names[pairs[0][0]]}' from '{names[pairs[0][1]]}'{more}: their texts have the same embedding"
 
 
 def _templates(templates: str | Sequence[str]) -> tuple[str, ...]:
@@ -245,4 +250,66 @@ def _templates(templates: str | Sequence[str]) -> tuple[str, ...]:
         raise HypvisionError(
             f"Every prompt template needs one {{}} for the class name and no other braces, got {list(found)}."
         )
+    return found
+
+
+# Words that a CLIP does not know
+
+
+def check_words(model: OpenVocabularyCLIP, names: Sequence[str]) -> None:
+    """Raise an error for names that a CLIP cannot distinguish, or if it knows none of them; warn of single names that
+    it does not know."""
+    foreign = unknown_words(model.clip, model.tokenizer, names)
+    listed = _listed(foreign)
+    if len(foreign) == len(names):
+        raise HypvisionError(f"This CLIP was never taught {'any of the words ' * (len(names) > 1)}{listed}. {_ADVICE}")
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # encode_classes warns of equal texts; the error below says more
+        pairs = equal_pairs(model.encode_classes(names))
+    if len({number for pair in pairs for number in pair}) > _EQUAL_SHARE * len(names):
+        why = f"It was never taught {listed}. {_ADVICE}" if foreign else "Leave one out, or give it another name."
+        raise HypvisionError(f"This CLIP cannot distinguish {_first(names, pairs)}. {why}")
+    if foreign:
+        warnings.warn(f"This CLIP was never taught {listed}: what it finds there means little. {_ADVICE}", stacklevel=3)
+
+
+def warn_of_classes(clip: nn.Module, tokenizer: object, names: Sequence[str], data: str) -> None:
+    """Warn of the classes of a data set that a CLIP does not know (:func:`unknown_words`)."""
+    if foreign := unknown_words(clip, tokenizer, names):
+        warnings.warn(
+            f"This CLIP was never taught {len(foreign)} of the {len(names)} classes of '{data}' ({_listed(foreign)}): "
+            f"methods that compare with their names guess there. {_ADVICE}",
+            stacklevel=3,
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names[:5]) + (", ..." if len(names) > 5 else "")
+
+
+def lacks_words(clip: nn.Module) -> bool:
+    """Whether there are words that never occurred in the training of a CLIP, see :func:`unknown_words`."""
+    return bool(_blank_tokens(clip).any())
+
+
+def _blank_tokens(clip: nn.Module) -> Tensor:
+    """For each token whether its row of the embedding is zero; () of a CLIP without such a table."""
+    words = getattr(getattr(clip, "text", None) or clip, "token_embedding", None)
+    weight: Tensor | None = getattr(words, "weight", None)
+    return torch.zeros(0, dtype=torch.bool) if weight is None else ~(weight.detach() != 0).any(1)
+
+
+def unknown_words(clip: nn.Module, tokenizer: object, names: Sequence[str]) -> list[str]:
+    """The names with a token that never occurred in the training of a CLIP: its row of the token embedding is zero.
+
+    Only CLIPs that were trained with hypvision from scratch have such rows.
+    """
+    blank = _blank_tokens(clip)
+    if not blank.any() or not callable(tokenizer):
+        return []
+    found = []
+    for name in names:
+        tokens = tokenizer([text for (text,) in prompts(name, ("{}",))]).to(blank.device)
+        if (blank[tokens] & (tokens != 0)).any():  # texts are padded with 0
+            found.append(name)
     return found

@@ -17,7 +17,7 @@ from hypvision.checkpoints.sources import (
     is_address,
     kept_from_hub,
     kept_path,
-    locate,
+    local_files,
     offline,
     repositories_with,
     resolve,
@@ -129,8 +129,8 @@ def fetch_weights(place: str, name: str) -> Path:
 
 
 def _files(place: str) -> tuple[str, list[str]]:
-    """``USER/REPO`` and the files, best first, that ``USER/REPO/FILE`` may mean."""
-    repository, _, file = place.rpartition("/")
+    """``USER/REPO`` and the files, best first, that ``USER/REPO/FILE`` or ``hf-hub:USER/REPO#FILE`` may mean."""
+    repository, _, file = place.removeprefix("hf-hub:").replace("#", "/").rpartition("/")
     return repository, [f"{file.rpartition('.')[0]}.safetensors", file] if file else [*_WEIGHTS]
 
 
@@ -140,21 +140,16 @@ def fetch_published(place: str, name: str, needed: bool) -> Path:
     if not needed:
         return Path(place.rpartition("/")[2].rpartition("#")[2])
     if place.startswith("hf-hub:"):
-        return fetch_weights(_in_hub(place), name)
+        return fetch_weights(place, name)
     with offering():
         return fetch_first(place)
-
-
-def _in_hub(place: str) -> str:
-    """``USER/REPO/FILE`` of ``hf-hub:USER/REPO#FILE``."""
-    return place.removeprefix("hf-hub:").replace("#", "/")
 
 
 def clips_here() -> list[str]:
     """The CLIP models with weights on this machine, as ``--clip`` takes them: first those that ship or were fetched
     from the zoo, then open_clip's and the hyperbolic ones that were fetched."""
     open_clip, index = require("open_clip", "clip"), builtin_index()
-    records = [record.name for record in index.select(task="zero-shot") if locate(index, record) is not None]
+    records = [record.name for record in index.select(task="zero-shot") if local_files(index, record)]
     places = {
         f"{name}:{tag}": open_clip.get_pretrained_cfg(name, tag).get("hf_hub")
         for name, tag in open_clip.list_pretrained()
@@ -170,7 +165,7 @@ def clips_here() -> list[str]:
 def _is_kept(place: str) -> bool:
     if place.startswith("https://"):
         return kept_path(place).is_file()
-    repository, files = _files(_in_hub(place))
+    repository, files = _files(place)
     return any(kept_from_hub(repository, file) is not None for file in files)
 
 

@@ -20,7 +20,7 @@ from hypvision.checks import more_than, one_of
 from hypvision.clip.classes import TEMPLATES, prompts
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.spaces import Modality, Sphere
-from hypvision.clip.towers import counted, encode_dense, encode_image, encode_text
+from hypvision.clip.towers import encode_by_length, encode_dense, encode_image
 from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry import poincare
@@ -56,7 +56,7 @@ def text_radii(
     """Radii (T,) of text embeddings of class names, not normalised; ``how`` is passed to :func:`hyperbolic_radius`."""
     sentences = [text for name in classes for synonym in prompts(name, templates) for text in synonym]
     tokens = clip.tokenizer(sentences).to(clip.device)
-    text = torch.cat([encode_text(clip.model, chunk) for chunk in counted(tokens.split(256), len(tokens))])
+    text = encode_by_length(clip.model, tokens, size=256)
     return _radii(clip, text, "text", **how).unflatten(0, (len(classes), -1)).mean(1)
 
 

@@ -124,15 +124,9 @@ class Sphere(Space):
 
 
 class Hyperboloid(Space):
-    """Points of a hyperboloid ``(..., E + 1)``, time first, as of MERU (Desai et al., ICML 2023).
-
-    The root is the origin.
-
-    Args:
-        c: curvature.
-        min_radius: of :func:`hypvision.geometry.lorentz.half_aperture`.
-        scales: factors of the features of each modality before the lift; none: 1.
-    """
+    """Points of a hyperboloid ``(..., E + 1)`` of curvature ``c``, time first, as of MERU (Desai et al., ICML 2023),
+    with the origin as root; ``scales`` are factors of the features of each modality before the lift, ``min_radius``
+    is that of :func:`hypvision.geometry.lorentz.half_aperture`."""
 
     FARTHEST = math.asinh(2**15)
     """Distance from the origin, times ``sqrt(c)``, beyond which the lift brings features back to it: 11.09."""

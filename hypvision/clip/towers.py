@@ -7,7 +7,7 @@ accept learned tokens (:class:`PromptTokens`) that join the sequences at given b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,14 +26,8 @@ MANY_TEXTS = 4096  # a CPU needs about a minute for so many in a CLIP of the usu
 
 @dataclass(frozen=True)
 class Tower:
-    """One transformer of a model.
-
-    Attributes:
-        modality: ``"text"`` or ``"vision"``.
-        trunk: the module of open_clip or timm whose ``forward`` runs the blocks.
-        blocks: the blocks in order.
-        family: ``"open_clip"`` or ``"timm"``.
-    """
+    """One transformer of a model: ``modality`` is ``"text"`` or ``"vision"``, ``family`` ``"open_clip"`` or
+    ``"timm"``, ``trunk`` the module whose ``forward`` runs the ``blocks``."""
 
     modality: str
     trunk: Any
@@ -135,19 +129,15 @@ def fixed_size(model: nn.Module) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class PromptTokens:
-    """Learned tokens of one tower, by the number of the block that they are an input of.
+    """Learned tokens of one tower, by the number of the block that they are an input of: (n, width), or (B, n, width)
+    where each sequence has its own (CoCoOp, classes with a context each).
 
-    In a text they follow the first token, in an image the last patch. The first set is added to the sequence; each
-    later set replaces the tokens of the set before; blocks without a set process the tokens that are there. So ``{0:
-    ctx}`` is CoOp's context and shallow visual prompts, ``{0: ..., 1: ..., 8: ...}`` the deep prompts of MaPLe, IVLP
-    and PromptSRC, and a first key above 0 tokens that join later. Tokens of block 0 come before the norm of an image
-    tower, and get positions in a text with a causal mask; others have none.
-
-    Attributes:
-        layers: block number -> tokens (n, width), or (B, n, width) where each sequence has its own (CoCoOp, classes
-            with a context each).
-        overwrite: the first set replaces n tokens that stand there already, CoOp's placeholder words, so that the
-            sequence does not grow. For texts.
+    In a text they follow the first token, in an image the last patch. The first set is added to the sequence, or with
+    ``overwrite`` replaces n tokens of a text that stand there already, CoOp's placeholder words; each later set
+    replaces the tokens of the set before; blocks without a set process the tokens that are there. So ``{0: ctx}`` is
+    CoOp's context and shallow visual prompts, ``{0: ..., 1: ..., 8: ...}`` the deep prompts of MaPLe, IVLP and
+    PromptSRC, and a first key above 0 tokens that join later. Tokens of block 0 come before the norm of an image tower,
+    and get positions in a text with a causal mask; others have none.
     """
 
     layers: Mapping[int, Tensor]
@@ -207,19 +197,13 @@ def encode_text(
     prompts: PromptTokens | None = None,
     embeddings: Tensor | None = None,
 ) -> Tensor:
-    """Text embeddings (T, E), equal to those of ``model.encode_text`` and faster to compute.
+    """Text embeddings (T, E) of tokens (T, L), equal to those of ``model.encode_text`` and faster to compute.
 
     Args:
-        model: an open_clip model.
-        tokens: (T, L) token numbers.
         normalize: to points of :func:`hypvision.clip.spaces.space_of`; CLIP's have unit length.
         cut: drop the padding after the longest text, if the mask is causal, so that the result is the same.
-        prompts: learned tokens; default: none.
-        embeddings: (T, L, width) in place of those of the tokens, which still say where a text ends; for learned words
-            anywhere in it.
-
-    Raises:
-        HypvisionError: prompts that do not fit the tower, or make a text longer than it has positions.
+        prompts: learned tokens.
+        embeddings: (T, L, width) in place of those of the tokens, which still say where a text ends.
     """
     text, pool = text_part(model), _pool(text_part(model))
     _set_quantised_dtype(text)
@@ -375,18 +359,14 @@ def encode_by_length(model: nn.Module, tokens: Tensor, normalize: bool = False, 
     if torch.is_grad_enabled() and _can_be_cut(text := text_part(model)) and text.token_embedding.weight.requires_grad:
         # All parts at once: each would add a gradient as large as the table of words, almost all of it 0.
         words = text.token_embedding(tokens[order, : int(lengths.max())]).split(size)
-    parts_and_words = zip(counted(chunks, len(tokens)), words)
-    found = torch.cat([encode_text(model, chunk, embeddings=embedded) for chunk, embedded in parts_and_words])
-    found = found[order.argsort()]
-    return space_of(model).embed(found, "text") if normalize else found
-
-
-def counted(chunks: Iterable[Tensor], total: int) -> Iterator[Tensor]:
-    """Parts of ``total`` texts, with a progress bar on a terminal if they are thousands."""
-    with tqdm(total=total, desc="texts", disable=None if total > MANY_TEXTS else True, leave=False) as bar:
-        for chunk in chunks:
-            yield chunk
+    parts = []
+    shown = None if len(tokens) > MANY_TEXTS else True  # a progress bar on a terminal
+    with tqdm(total=len(tokens), desc="texts", disable=shown, leave=False) as bar:
+        for chunk, embedded in zip(chunks, words):
+            parts.append(encode_text(model, chunk, embeddings=embedded))
             bar.update(len(chunk))
+    found = torch.cat(parts)[order.argsort()]
+    return space_of(model).embed(found, "text") if normalize else found
 
 
 # Images ---------------------------------------------------------------------------------------------------------------
@@ -395,14 +375,8 @@ def counted(chunks: Iterable[Tensor], total: int) -> Iterator[Tensor]:
 def encode_image(model: Any, images: Tensor, normalize: bool = False, prompts: PromptTokens | None = None) -> Tensor:
     """Image embeddings (B, E) as ``model.encode_image`` gives them, with learned tokens where there are any.
 
-    Args:
-        model: an open_clip model.
-        images: (B, 3, H, W), normalised, of the model's size.
-        normalize: to points of :func:`hypvision.clip.spaces.space_of`; CLIP's have unit length.
-        prompts: learned tokens; default: none. They leave before the pooling.
-
-    Raises:
-        HypvisionError: prompts for a tower that is not a ViT, or that do not fit it.
+    Images are (B, 3, H, W), normalised, of the model's size; ``normalize`` gives points of
+    :func:`hypvision.clip.spaces.space_of`. Learned tokens leave before the pooling.
     """
     if prompts is None:
         return model.encode_image(images, normalize=normalize)
@@ -476,18 +450,13 @@ def encode_dense(
     all blocks run as they are and the attention pooling is applied to each patch by itself; that is our own choice.
 
     Args:
-        model: an open_clip model with a ViT image tower, adapted or not.
         images: (B, 3, H, W), normalised; sides are multiples of the patch size.
         hooks: numbers of the blocks whose patch tokens are returned too.
-        checkpointing: compute the blocks again in backward instead of keeping their activations.
-        prompts: learned tokens; default: none.
+        checkpointing, prompts: compute the blocks again in backward; learned tokens.
 
     Returns:
-        Embeddings (B, E, h, w), not normalised; the hooked maps (B, width, h, w); the embedding of the class token
-        (B, E), None where there is none.
-
-    Raises:
-        HypvisionError: the image is smaller than a patch or no multiple of it.
+        Embeddings (B, E, h, w), not normalised; the hooked maps (B, width, h, w); the embedding of the class token (B,
+            E), None where there is none.
     """
     tower, visual = vision_tower(model), model.visual
     rows, columns = patch_size(model)

@@ -21,6 +21,10 @@ MASK_FORMAT = (
     "Expected as segmentation: polygons [[x1, y1, x2, y2, x3, y3, ...], ...] of three points or more, or run lengths "
     '{"size": [height, width], "counts": ...} of the size of the image.'
 )
+NAME_THEM = (
+    "Give the names of the file, in any order, as metainfo=dict(classes=(...)) of the data set in the config, or what "
+    'shall not count as ignored=(...), or ignored="others".'
+)
 
 
 class Box(NamedTuple):
@@ -73,10 +77,8 @@ class BoxCheck:
         self._corners = True  # whether all boxes could be corners
 
     def numbers(self, where: str, values: Any, height: Any, width: Any) -> None:
-        """Raise an error if ``values``, the box of the object ``where`` in an image of this size, are not four finite
-        numbers.
-        """
-        if not is_box(values):
+        """Raise an error if ``values``, the box of the object ``where``, are not four finite numbers."""
+        if not (isinstance(values, (list, tuple)) and len(values) == 4 and all(map(is_number, values))):
             raise HypvisionError(
                 f"{where} has the box {str(values):.200}. Expected: {self.expected}, four finite numbers. Correct it."
             )
@@ -118,11 +120,6 @@ class BoxCheck:
 def is_number(value: Any) -> bool:
     """Whether this is a number that pixels can have: finite, not too large for a float of 32 bits or an index."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**31
-
-
-def is_box(values: Any) -> bool:
-    """Whether these are four such numbers."""
-    return isinstance(values, (list, tuple)) and len(values) == 4 and all(map(is_number, values))
 
 
 def whole_size(height: Any, width: Any) -> bool:
@@ -185,23 +182,17 @@ def decode_counts(text: str | bytes) -> list[int]:
     A character holds six bits: five of the number, the low ones first, and one that is set if more follow. From the
     fourth number on, the text has the difference from the last number but one.
     """
-    try:
-        codes = np.frombuffer(text.encode("ascii") if isinstance(text, str) else text, dtype=np.uint8).astype(int) - 48
-    except UnicodeEncodeError:
-        return [-1]
-    ends = np.flatnonzero((codes & 32) == 0)
-    if not len(codes) or codes.min() < 0 or codes.max() > 63 or not len(ends) or ends[-1] != len(codes) - 1:
-        return [-1]
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    lengths = ends - starts + 1
-    if lengths.max() > 7:  # the run length needs more than 32 bits
-        return [-1]
-    places = np.arange(len(codes)) - np.repeat(starts, lengths)
-    numbers = np.add.reduceat((codes & 31) << (5 * places), starts)
-    numbers = numbers - np.where(codes[ends] & 16, 1 << (5 * lengths), 0)
-    for first in (1, 2):
-        numbers[first::2] = np.cumsum(numbers[first::2])
-    return numbers.tolist()
+    runs: list[int] = []
+    number = bits = 0
+    for code in (ord(letter) - 48 for letter in (text if isinstance(text, str) else text.decode("latin-1"))):
+        if not 0 <= code < 64 or bits > 30:  # 35 bits: the run length would need more than 32
+            return [-1]
+        number, bits = number | (code & 31) << bits, bits + 5
+        if not code & 32:
+            number -= (1 << bits) if code & 16 else 0
+            runs.append(number + (runs[-2] if len(runs) > 2 else 0))
+            number = bits = 0
+    return runs if runs and not bits else [-1]
 
 
 def refuse_masks(faults: Iterable[tuple[str, str]], whole: str) -> None:
@@ -233,9 +224,8 @@ def compare_names(own: Sequence[str], classes: Sequence[str], where: str, ignore
         lacks = [f"lacks {some(missing, 5)}"] if missing else []
         lacks += [f"has {some(extra, 5)}, which the config does not list"] if extra else []
         raise HypvisionError(
-            f"{where} {' and '.join(lacks)}. Classes of the config: {some(classes)}. Of the file: {some(own)}. Give "
-            "the names of the file, in any order, as metainfo=dict(classes=(...)) of the data set in the config, or "
-            'what shall not count as ignored=(...), or ignored="others".'
+            f"{where} {' and '.join(lacks)}. Classes of the config: {some(classes)}. Of the file: {some(own)}. "
+            f"{NAME_THEM}"
         )
 
 

@@ -30,8 +30,6 @@ _LONGEST = 3  # longest term in words that captions are searched for
 _SHORTEST = 3  # shortest term in letters: "a" and "in" are units in WordNet
 _MEASURES = {"basket", "bowl", "box", "bunch", "couple", "cup", "flock", "glass", "group", "herd", "image", "kind",
              "lot", "pair", "photo", "picture", "piece", "pile", "plate", "row", "set", "slice", "type"}  # fmt: skip
-
-
 _TABS: dict[str, Any] = dict(delimiter="\t", quoting=csv.QUOTE_NONE)  # the form of WordNet's export
 
 
@@ -58,19 +56,12 @@ class _Caption(NamedTuple):
 
 @dataclass(frozen=True)
 class Terms:
-    """A hierarchy of terms.
+    """A hierarchy of terms."""
 
-    Attributes:
-        names: of the nodes, by id.
-        broader: the node above each node; where there are several, the first. Top nodes have none.
-        meaning: the node of a word; for a word with several meanings the most common one.
-        top: nodes at the top of every path that chains omit because they are too general.
-    """
-
-    names: dict[str, str]
-    broader: dict[str, str]
-    meaning: dict[str, str]
-    top: int = 0
+    names: dict[str, str]  # of the nodes, by id
+    broader: dict[str, str]  # the node above each node; where there are several, the first; top nodes have none
+    meaning: dict[str, str]  # the node of a word; for a word with several meanings the most common one
+    top: int = 0  # nodes at the top of every path that chains omit because they are too general
 
     @cached_property
     def _children(self) -> dict[str, list[str]]:
@@ -221,17 +212,9 @@ def read_captions(path: str | Path) -> list[tuple[str, str | None]]:
 def build_chains(
     captions: Sequence[tuple[str, str | None]], terms: Terms, levels: int = 4, seed: int = 0
 ) -> list[Chain]:
-    """Chains with negatives from siblings, of the captions that have a term with enough above it.
-
-    The negative of a term is a sibling of it, that of the caption is the caption about the term's sibling.
-
-    Args:
-        captions: texts and their images (None: no image).
-        terms: of :func:`read_terms`.
-        levels: texts of a chain: ``levels - 2`` broader terms, evenly spread on the way from the top, the term and the
-            caption.
-        seed: of the choice of siblings.
-    """
+    """Chains of ``levels`` texts with negatives from siblings, of the captions (with their images) that have a term
+    with enough above it: broader terms, evenly spread on the way from the top, the term and the caption. The negative
+    of a term is a sibling of it, that of the caption is the caption about the term's sibling."""
     if levels < 3:
         raise HypvisionError(f"A chain of a caption has at least 3 levels (broader term, term, caption), got {levels}.")
     rng = np.random.default_rng(seed)

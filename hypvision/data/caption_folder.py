@@ -18,19 +18,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 from torchvision.transforms.v2 import functional
 
 from hypvision.data.image_folder import build_transform
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError, require
+from hypvision.errors import HypvisionError
 from hypvision.images import open_image, shown_size
 from hypvision.records import Name, read_json_lines, read_table
-
-require("mmengine", "mm")
-
-from mmengine.registry import DATASETS  # noqa: E402 - after the check that says how to install it
 
 TABLES = ("captions.csv", "captions.jsonl")
 
@@ -68,12 +65,7 @@ def find_captions(root: str | Path) -> Path | None:
 
 
 def read_captions(root: str | Path) -> list[Captioned]:
-    """The captions of a folder, with the boxes of each.
-
-    Raises:
-        HypvisionError: the table is missing, a line has the wrong form, an image does not exist, a caption is empty, or
-            a box lies outside of its image.
-    """
+    """The captions of a folder, with the boxes of each."""
     root = Path(root).expanduser()
     if (table := find_captions(root)) is None:
         raise HypvisionError(

@@ -5,9 +5,7 @@
     a triangle                                       | a square
     a striped red triangle left of a dotted blue ring | a striped red triangle right of a dotted blue ring
 
-Sentences are made from a :class:`Fact`, which can be checked against the objects; a false sentence is taken only when
-its fact does not hold. The layout (a positive chain and one negative a level) is that of HierarCaps (Alper and
-Averbuch-Elor, 2024, "Emergent Visual-Semantic Hierarchies in Image-Text Representations").
+The layout is that of HierarCaps (Alper and Averbuch-Elor, ECCV 2024).
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Chains of texts from general to specific: read, checked, written, and made where there are none.
 
-The files are those of HierarCaps (Alper and Averbuch-Elor, ECCV 2024), csv or csv.gz, texts joined by ``=>``::
+The files are those of HierarCaps (Alper and Averbuch-Elor, ECCV 2024), which states no licence and does not come with
+this package: csv or csv.gz, texts joined by ``=>``::
 
     positive,negative[,image_url]       a chain, and for each of its texts one that contradicts it
     id,captions[,image_url]             a chain of the image ``image_url`` (of ``id`` where there is none)
-
-HierarCaps itself states no licence and does not come with this package. Chains of the same form are made from the drawn
-shapes (:func:`shape_chains`), from emoji (:func:`emoji_chains`) and from captions of your own
-(:mod:`hypvision.data.broader`).
 """
 
 from __future__ import annotations
@@ -32,17 +29,11 @@ _SCHEMAS = "'positive,negative[,image_url]' or 'id,captions[,image_url]'"
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain of texts, and the image at its end.
+    """A chain of texts, and the image at its end."""
 
-    Attributes:
-        texts: from general to specific, at least two.
-        negatives: for each text one that contradicts it, though it fits the text before; or ().
-        image: identifies its image: an address, a file name or an id; None for no image.
-    """
-
-    texts: tuple[str, ...]
-    negatives: tuple[str, ...] = ()
-    image: str | None = None
+    texts: tuple[str, ...]  # from general to specific, at least two
+    negatives: tuple[str, ...] = ()  # for each text one that contradicts it, though it fits the text before; or ()
+    image: str | None = None  # an address, a file name or an id; None for no image
 
 
 class _Row(NamedTuple):
@@ -59,10 +50,6 @@ def read_chains(path: str | Path) -> list[Chain]:
     """The chains of a file, all equally long.
 
     Texts are cut at ``=>`` and stripped; spaces within them stay.
-
-    Raises:
-        HypvisionError: the file is missing or not a csv of one of the schemas above, chains have different lengths or
-            fewer than two texts, or a text is empty; the message gives the line.
     """
     found: list[Chain] = []
     for line, row in read_table(_Row, path, advice=f"Expected: {_SCHEMAS}.", strict=True):
@@ -156,15 +143,9 @@ def shape_chains(length: int, split: str = "train", seed: int = 0) -> list[Chain
 
 
 def emoji_chains(root: str | Path, split: str, seed: int = 0) -> list[Chain]:
-    """``animal or plant => mammal => dog face => dog face: pet, puppy`` of each emoji, with negatives from siblings;
-    the last text has six keywords at most.
-
-    Emoji whose steps repeat themselves, or that have no keyword beyond the words of the name, are left out.
-
-    Args:
-        root, split: see :func:`hypvision.data.emoji.read_emoji`.
-        seed: of the choice of negatives, which come from the same split.
-    """
+    """``animal or plant => mammal => dog face => dog face: pet, puppy`` of each emoji of a split, with negatives from
+    siblings of the same split; the last text has six keywords at most. Emoji whose steps repeat themselves, or that
+    have no keyword beyond the words of the name, are left out."""
     from hypvision.data.emoji import read_emoji
 
     chains = []

@@ -26,15 +26,10 @@ _FORMS = (
 
 
 class Closure(NamedTuple):
-    """Names and their ancestors.
+    """Names and their ancestors."""
 
-    Attributes:
-        names: ``(N,)``, in alphabetical order.
-        pairs: int64 ``(P, 2)``, rows of ``names``: a name and one of its ancestors, each pair once, in order.
-    """
-
-    names: list[str]
-    pairs: np.ndarray
+    names: list[str]  # (N,), in alphabetical order
+    pairs: np.ndarray  # int64 (P, 2), rows of ``names``: a name and one of its ancestors, each pair once, in order
 
     def ancestors(self) -> list[set[int]]:
         """The ancestors of each name."""
@@ -53,11 +48,7 @@ class Closure(NamedTuple):
 
 
 def closure_of(chains: Iterable[Sequence[str]]) -> Closure:
-    """The closure of chains of names, each from general to specific.
-
-    Raises:
-        HypvisionError: there is no pair, or names are in a circle.
-    """
+    """The closure of chains of names, each from general to specific."""
     pairs = {(name, above) for chain in chains for place, name in enumerate(chain) for above in chain[:place]}
     if not (pairs := {(name, above) for name, above in pairs if name != above}):
         raise HypvisionError("The hierarchy has no name below another. Give chains such as animal > mammal > dog.")
@@ -67,9 +58,6 @@ def closure_of(chains: Iterable[Sequence[str]]) -> Closure:
 def read_closure(path: str | Path, transitive: bool = False) -> Closure:
     """Read the pairs of a file; ``transitive``: also take the ancestors of ancestors, for a file of the parents alone.
     A pair that occurs again and a name as its own ancestor do not count.
-
-    Raises:
-        HypvisionError: the file cannot be read, is of another form, has no pair, or its names are in a circle.
     """
     if not (pairs := {(below, above) for below, above in _rows(path) if below != above}):
         raise HypvisionError(f"'{path}' has no pair of a name and its ancestor. Expected: {_FORMS}.")

@@ -1,12 +1,8 @@
 """Drawing for the procedural data set: outlines, textures and backgrounds as plain numpy.
 
 An outline is a *signed distance*: a function of points that is negative inside, positive outside and grows by about
-one per unit across the edge. From it follow the soft, anti-aliased edge (clip ``0.5 - distance in pixels`` to [0, 1])
-and the exact mask (distance <= 0) alike, whatever the size and rotation. Each outline lives in its own frame, where x
-points right, y points down and everything fits the unit circle; :class:`Sprite` says where that circle lies in the
-image.
-
-Outlines use only +, *, min, max, abs and sqrt on arrays (trigonometry is done on scalars): these round alike
+one per unit across the edge, in a frame of its own, where x points right, y points down and everything fits the unit
+circle. Outlines use only +, *, min, max, abs and sqrt on arrays (trigonometry is done on scalars): these round alike
 everywhere, which keeps the images equal between machines as far as numpy allows.
 """
 

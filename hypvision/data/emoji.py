@@ -37,23 +37,15 @@ _ONE_SIDED = ("hand", "time", "transport-sign")  # subgroups whose meaning chang
 
 @dataclass(frozen=True)
 class Emoji:
-    """One emoji: what it shows and where it stands in the taxonomy.
+    """One emoji: what it shows and where it stands in the taxonomy."""
 
-    Attributes:
-        id: code points in hex, joined by ``-``; the stem of its images.
-        name, keywords: Unicode's words for it.
-        label: number of its class, from 0.
-        classname, group: readable names of its class and of the group above it.
-        one_sided: whether its mirror image means something else.
-    """
-
-    id: str
-    name: str
+    id: str  # code points in hex, joined by ``-``; the stem of its images
+    name: str  # Unicode's words for it, as the keywords
     keywords: tuple[str, ...]
-    label: int
-    classname: str
+    label: int  # number of its class, from 0
+    classname: str  # readable names of its class and of the group above it
     group: str
-    one_sided: bool = False
+    one_sided: bool = False  # whether its mirror image means something else
 
 
 class _Entry(NamedTuple):
@@ -222,7 +214,8 @@ def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -
     values = np.asarray(image).astype(np.float32)
     way = rng.random()
     if way < 0.1:
-        values = _line_art(values)
+        lines = 255 - 4 * np.hypot(*np.gradient(values.mean(-1)))  # dark where the brightness changes, on white
+        values = np.repeat(lines[..., None], 3, axis=-1)
     elif way < 0.2:
         values = np.repeat(values.mean(-1, keepdims=True), 3, axis=-1)
     else:
@@ -233,15 +226,5 @@ def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -
 
 def _hue(angle: float) -> np.ndarray:
     """The turn (3, 3) of colours about the axis of greys."""
-    third, root = 1 / 3, np.sqrt(1 / 3)
-    rest, side = third * (1 - np.cos(angle)), root * np.sin(angle)
     circulant = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]])
-    return np.eye(3) * np.cos(angle) + rest + side * circulant
-
-
-def _line_art(values: np.ndarray) -> np.ndarray:
-    """Dark lines where the brightness changes, on white."""
-    grey = values.mean(-1)
-    down, across = np.gradient(grey)
-    lines = 255 - 4 * np.hypot(down, across)
-    return np.repeat(lines[..., None], 3, axis=-1)
+    return np.eye(3) * np.cos(angle) + (1 - np.cos(angle)) / 3 + np.sqrt(1 / 3) * np.sin(angle) * circulant

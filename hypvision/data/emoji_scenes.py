@@ -35,17 +35,11 @@ _WORDS = 400  # the cache has this many bytes for each caption
 
 
 class Placed(NamedTuple):
-    """One emoji of a scene.
+    """One emoji of a scene."""
 
-    Attributes:
-        emoji: its number in :attr:`EmojiScenes.emoji`.
-        box: left, top, right, bottom in pixels; right and bottom are outside.
-        mask: bool (size, size), what is seen of it.
-    """
-
-    emoji: int
-    box: tuple[int, int, int, int]
-    mask: np.ndarray
+    emoji: int  # its number in :attr:`EmojiScenes.emoji`
+    box: tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are outside
+    mask: np.ndarray  # bool (size, size), what is seen of it
 
 
 class Scene(NamedTuple):

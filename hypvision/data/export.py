@@ -111,22 +111,16 @@ def export(
     level: str = "shape",
     overwrite: bool = False,
 ) -> Path:
-    """Write one data set.
+    """Write one data set into its folder, or leave it if it is there already; returns the folder.
 
     Args:
-        out: its folder; made, or left as it is when it holds the same data set already.
+        out: the folder.
         layout: ``"imagefolder"`` (single objects), ``"ade"`` or ``"coco"`` (scenes).
         train, val: numbers of images.
         size: side, or (height, width), in pixels; at least 32.
         seed: each seed gives another data set.
         level: what the classes are: ``"kind"`` (4), ``"shape"`` (16) or ``"instance"`` (384; 16-bit ADE masks).
         overwrite: replace another data set of ours that lies in ``out``.
-
-    Returns:
-        The folder.
-
-    Raises:
-        HypvisionError: an argument is out of range, ``out`` holds something else, or the disk is full.
     """
     out = Path(out)
     one_of(LAYOUTS, layout=layout)
@@ -163,13 +157,11 @@ def export_emoji(
     """Write scenes of emoji on photos (:class:`~hypvision.data.emoji_scenes.EmojiScenes`) with their masks and boxes.
 
     Args:
-        out: as for :func:`export`.
+        out, train, val, size, seed, overwrite: as for :func:`export`; scenes are square. Only training scenes turn,
+            mirror and recolour the emoji.
         emoji: folder of the emoji (:mod:`hypvision.data.emoji`) with the splits ``train`` and ``val``.
-        photos: folder with ``train`` and ``test``, photos at any depth: those behind the training and validation
-            scenes.
+        photos: folder with ``train`` and ``test``, photos at any depth, behind the training and validation scenes.
         layout: ``"masks"``: ``{train,val}/{images,masks}`` and ``classes.txt``, label 0 for the photo; or ``"coco"``.
-        train, val, size, seed, overwrite: as for :func:`export`; scenes are square. Only training scenes turn, mirror
-            and recolour the emoji.
         level: what the classes are: ``"name"`` of the emoji, its ``"class"`` or its ``"group"``.
         pale: share of white in the photos, 0 to 1: the emoji stand out more, and less training is enough.
     """

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mmengine.registry import DATASETS
 from PIL import Image
 from timm.data import ImageNetInfo, auto_augment, create_transform
 from torch.utils.data import Dataset
@@ -24,13 +25,9 @@ from hypvision.clip.classes import check_classes
 from hypvision.data.annotations import some
 from hypvision.data.folders import Listing, check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError, did_you_mean, require
+from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import on_disk, read_lines, why_no_file
 from hypvision.images import check_normalisation, open_channels, open_image
-
-require("mmengine", "mm")
-
-from mmengine.registry import DATASETS  # noqa: E402 - after the check that says how to install it
 
 CIFAR_LAYOUT = {
     "cifar10": (tv_datasets.CIFAR10, "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"),
@@ -257,22 +254,15 @@ class ImageFolderDataset(_ImageDataset):
 
     def _scan_named(
         self, folders: Mapping[str, str], names: Sequence[str] | None
-    ) -> tuple[list[tuple[str, int]], list]:
+    ) -> tuple[list[tuple[str, int]], list[str]]:
         names = list(dict.fromkeys(folders.values())) if names is None else list(names)
-        labels = {name: label for label, name in enumerate(names)}
-        if unknown := [name for name in folders.values() if name not in labels]:
+        if unknown := [name for name in folders.values() if name not in names]:
             raise HypvisionError(
                 f"'folders' of the data set names the class '{unknown[0]}', which is none of the {len(names)} classes."
                 f"{did_you_mean(unknown[0], names)}"
             )
-        there = class_names(self.root, self.usage, folders)
-        if missing := sorted(set(folders) - set(there)):
-            raise HypvisionError(
-                f"The data folder '{self.root}' has no folder '{missing[0]}', which 'folders' of the data set names. "
-                f"{self._found()}"
-            )
-        images = class_images(self.root, sorted(folders), self.usage)
-        return [(path, labels[folders[folder]]) for folder, paths in images.items() for path in paths], names
+        found, own = self._scan_folders(list(folders), partial=False)
+        return [(path, names.index(folders[own[number]])) for path, number in found], names
 
     def _scan_list(self, path: Path, classes: Sequence[str] | None) -> tuple[list[tuple[str, int]], list[str]]:
         if not path.is_file():

@@ -72,19 +72,9 @@ def find_pairs(
     exact: tuple[bool, bool] = (False, False),
     names: Sequence[str] | None = None,
 ) -> list[tuple[str, str]]:
-    """The images of a folder, each with the label map of the same name, or "" without ``maps``; the rest is counted.
-
-    Args:
-        images: folder of the images.
-        maps: folder of the label maps; it may be the same one. None: there are none.
-        usage: counts what is used and left out.
-        suffixes: of the images and of the label maps, in any case.
-        exact: take no other endings; otherwise those of all formats will do, of label maps the lossless ones.
-        names: the files to take, without suffix; None: all.
-
-    Raises:
-        HypvisionError: there are no images, or no image has a label map.
-    """
+    """The images of a folder, each with the label map of the same name in the folder ``maps``, which may be the same
+    one, or "" without ``maps``; ``usage`` counts the rest. Endings may be in any case and, unless ``exact``, of any
+    format, of label maps the lossless ones. ``names``: the files to take, without suffix; None: all."""
     if not os.path.isdir(images):
         raise HypvisionError(f"There are no images in '{images}': there is no such folder. Check data_root.")
     flat = maps is not None and os.path.realpath(images) == os.path.realpath(maps)
@@ -177,11 +167,7 @@ def check_size(path: str | Path, shape: Sequence[int], image: str | Path, expect
 
 
 def read_label_map(path: str | Path) -> np.ndarray:
-    """The numbers (H, W) of the pixels: integers as they are stored, of any depth.
-
-    Raises:
-        HypvisionError: it cannot be read, is coloured or transparent, or has numbers that are not whole.
-    """
+    """The numbers (H, W) of the pixels: integers as they are stored, of any depth."""
     labels = read_labels(path)
     # drop an alpha channel if all pixels are opaque
     if labels.ndim == 3 and labels.shape[2] == 2 and (labels[..., 1] == 255).all():
@@ -208,17 +194,9 @@ def read_label_map(path: str | Path) -> np.ndarray:
 def read_colours(
     path: str | Path, palette: Sequence[Sequence[int]], ignored: Collection[Sequence[int]] = (), strict: bool = True
 ) -> np.ndarray:
-    """The classes of a mask whose colours stand for them: int32 (H, W), and -1 for what does not count.
-
-    Args:
-        path: the mask: coloured, grey, black and white, or with a palette of its own.
-        palette: colour of each class.
-        ignored: colours that do not count.
-        strict: raise an error for other colours; otherwise they are ignored too.
-
-    Raises:
-        HypvisionError: it cannot be read, has more than 8 bits, or a colour that no class has.
-    """
+    """The classes of a mask whose colours stand for them, by the ``palette`` of the classes: int32 (H, W), and -1 for
+    what does not count: ``ignored`` colours, and unless ``strict`` all others. The mask may be coloured, grey, black
+    and white, or have a palette of its own."""
     mode = image_kind(path)[1]
     if mode.startswith(("I", "F")):
         raise HypvisionError(
@@ -244,14 +222,9 @@ def read_colours(
 
 
 def labels_of(info: dict[str, Any], last_is_ignored: bool = True) -> np.ndarray:
-    """The classes of the pixels, int32 (H, W), as a data set of mmseg describes them.
-
-    Args:
-        info: ``seg_map_path`` and, if there, ``img_path``, ``ori_shape``, ``reduce_zero_label``, ``label_map`` as in
-            mmseg; ``colours``: arguments of :func:`read_colours` and ``ignore_index``.
-        last_is_ignored: with ``reduce_zero_label``, 255 is ignored like 0; False: it is a class, as in lists of more
-            than 254 classes.
-    """
+    """The classes of the pixels, int32 (H, W), as a data set of mmseg describes them by ``seg_map_path``, ``img_path``
+    and more; ``colours``: arguments of :func:`read_colours` and ``ignore_index``. With ``reduce_zero_label``, 255 is
+    ignored like 0, unless ``last_is_ignored`` is False, as for lists of more than 254 classes."""
     path, image = info.get("seg_map_path"), info.get("img_path")
     if path is None:
         raise HypvisionError(

@@ -94,14 +94,9 @@ def load_tokenizer(name: str) -> Tokenizer:
 def documents(
     source: str | Path | Sequence[str | Path], field: str = "text", separator: str | None = None
 ) -> Iterator[str]:
-    """The documents of a source, one after the other.
-
-    Args:
-        source: files, folders or patterns (``*.txt`` is one document, ``*.jsonl`` one a line, ``*.parquet`` one a row),
-            or ``hf:NAME[:CONFIG[:SPLIT]]``, a data set of the hub, streamed.
-        field: of a row, where the text is.
-        separator: the text between the documents of a file; None: the file is one document.
-    """
+    """The documents of a source, one after the other: of files, folders or patterns (``*.txt`` is one document, or
+    several with a ``separator``, ``*.jsonl`` one a line, ``*.parquet`` one a row, whose text is in ``field``), or of
+    ``hf:NAME[:CONFIG[:SPLIT]]``, a data set of the hub, streamed."""
     for entry in [source] if isinstance(source, (str, Path)) else source:
         if str(entry).startswith("hf:"):
             yield from _hub(str(entry)[3:], field)
@@ -175,15 +170,8 @@ def _hub(name: str, field: str) -> Iterator[str]:
 
 
 def pack(lengths: Sequence[int], size: int, window: int = 1024) -> list[list[int]]:
-    """First-fit packing: each piece goes into the first row with space for it; ``window`` pieces are packed together,
-    so that rows have pieces from nearby in the text.
-
-    Args:
-        lengths: of the pieces, each at most ``size``, the length of a row.
-
-    Returns:
-        For each row the numbers of its pieces.
-    """
+    """First-fit packing of pieces of these lengths into rows of ``size``: the numbers of the pieces of each row.
+    ``window`` pieces are packed together, so that rows have pieces from nearby in the text."""
     rows: list[list[int]] = []
     for begin in range(0, len(lengths), window):
         free: list[int] = []

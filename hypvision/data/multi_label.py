@@ -45,10 +45,6 @@ class MultiLabelDataset(_ImageDataset):
         transform: arguments of :func:`~hypvision.data.image_folder.build_transform`.
         classes: class names in the order of the outputs; or, by its path, the table that the model is trained on, whose
             names count. Default: the names of the table itself.
-
-    Raises:
-        HypvisionError: there is no such table, a line has the wrong form, a label is not a class, a class has no column
-            in a table of columns, or an image is missing.
     """
 
     def __init__(

@@ -168,16 +168,8 @@ PREPARED: dict[str, tuple[Callable[[Path], Iterator[Item]], str, int | None]] = 
 
 
 def prepare(name: str, source: str | Path, out: str | Path) -> int:
-    """Write the images and label maps of a test set.
-
-    Args:
-        name: a key of :data:`PREPARED`.
-        source: folder of the published data.
-        out: folder to write to. Images that it has already are skipped, so an interrupted call can be repeated.
-
-    Returns:
-        Number of images.
-    """
+    """Write the images and label maps of a test set, by the folder of the published data; returns the number of images.
+    Images that ``out`` has already are skipped, so an interrupted call can be repeated."""
     one_of(PREPARED, name=name)
     items, suffix, limit = PREPARED[name]
     source, out = _need(Path(source).expanduser()), Path(out).expanduser()

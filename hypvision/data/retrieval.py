@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mmengine.registry import DATASETS
 
 from hypvision.clip.classes import check_classes
-from hypvision.errors import HypvisionError, did_you_mean, require
+from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.records import parse, read_record
 
 from .folders import class_names
@@ -29,10 +30,6 @@ from .image_folder import ImageFolderDataset, _ImageDataset
 from .published import read_label, read_matlab, read_rows
 from .taxonomy import KIND_OF, TAXONOMY
 from .usage import Usage
-
-require("mmengine", "mm")
-
-from mmengine.registry import DATASETS  # noqa: E402 - after the check that says how to install it
 
 _Loaded = tuple[list[str], list[int], list[str], list[tuple[str, ...]], int | None]
 
@@ -44,10 +41,6 @@ class _RetrievalDataset(_ImageDataset):
         root: folder of the data set.
         transform: arguments of :func:`~hypvision.data.image_folder.build_transform`.
         split: ``"train"`` or ``"test"``.
-
-    Raises:
-        HypvisionError: the split is unknown; files are missing (the message says where to get them); or an image is
-            damaged (raised when it is read).
     """
 
     title: str
@@ -286,10 +279,6 @@ class RetrievalFolder(ImageFolderDataset):
         per_class: take this many images of each class, evenly spread over its sorted files.
         gallery: folder of the same classes that the images of ``root``, the queries, search in; None: each image
             searches among all others of ``root``.
-
-    Raises:
-        HypvisionError: as there; or a file cannot be read, ``ancestors`` lacks a class, or classes have different
-            numbers of ancestors.
     """
 
     def __init__(

@@ -6,15 +6,12 @@ from collections.abc import Iterator, Sized
 from typing import Any
 
 import numpy as np
+import timm.data.distributed_sampler as timm_samplers
+from mmengine.dist import get_dist_info, sync_random_seed
+from mmengine.registry import DATA_SAMPLERS
 
 from hypvision.checks import at_least, between, one_of
-from hypvision.errors import HypvisionError, require
-
-require("mmengine", "mm")
-
-import timm.data.distributed_sampler as timm_samplers  # noqa: E402 - after the check that says how to install it
-from mmengine.dist import get_dist_info, sync_random_seed  # noqa: E402
-from mmengine.registry import DATA_SAMPLERS  # noqa: E402
+from hypvision.errors import HypvisionError
 
 
 @DATA_SAMPLERS.register_module()
@@ -156,11 +153,7 @@ class BalancedSampler:
 
 
 def class_numbers(dataset: Any) -> np.ndarray:
-    """The label of each sample, int (N,).
-
-    Raises:
-        HypvisionError: the data set has no labels, or several for each sample.
-    """
+    """The label of each sample, int (N,)."""
     labels = np.asarray(getattr(dataset, "labels", ()))
     if labels.ndim != 1 or not len(labels):
         raise HypvisionError(

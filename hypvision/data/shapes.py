@@ -1,9 +1,7 @@
 """Procedural images with a real hierarchy: single objects for classification, scenes for segmentation and detection.
 
-An image shows coloured, textured shapes on a soft grey ground. A shape belongs to a kind, and some shapes (a house, a
-car) are wholes made of parts: see :data:`TAXONOMY` and :data:`PARTS`. Sample ``index`` of a split is drawn from a
-random stream of its own, seeded by (seed, split, index). A sample does therefore not depend on other samples, on the
-process or on the level of its label, and different splits never share a stream.
+An image shows coloured, textured shapes on a soft grey ground (:data:`TAXONOMY`, :data:`PARTS`). Sample ``index`` of a
+split is drawn from a random stream of its own, seeded by (seed, split, index).
 
     >>> train = ShapesClassification("train", length=1000, size=64, level="shape")
     >>> image, label = train[0]                      # a PIL image and an int
@@ -54,13 +52,8 @@ def _stream(seed: int, split: str, name: str, *index: int) -> np.random.Generato
 def make_object(
     index: int, split: str = "train", size: int | tuple[int, int] = 64, seed: int = 0
 ) -> tuple[np.ndarray, int]:
-    """Draw sample ``index`` of the classification data: one object, large, anywhere in the image.
-
-    Args:
-        index: number of the sample, from 0 and without upper limit.
-        split: ``train``, ``val`` or ``test``.
-        size: side, or (height, width), in pixels; at least 32.
-        seed: an integer from 0 to 2**32 - 1; each seed gives another data set.
+    """Draw sample ``index`` of the classification data: one object, large, anywhere in the image; arguments as of
+    :class:`ShapesClassification`.
 
     Returns:
         The image, uint8 (height, width, 3), and its instance label; :meth:`Taxonomy.ancestors` leads to other levels.

@@ -26,6 +26,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from mmengine.dist import get_dist_info
+from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import IterableDataset, get_worker_info
 from torchvision.transforms.v2 import functional
@@ -41,11 +43,8 @@ from hypvision.images import FORMATS, MAX_PIXELS, to_rgb
 from hypvision.records import parse
 
 require("webdataset", "shards")
-require("mmengine", "mm")
 
-import braceexpand  # noqa: E402 - after the checks that say how to install them
-from mmengine.dist import get_dist_info  # noqa: E402
-from mmengine.registry import DATASETS  # noqa: E402
+import braceexpand  # noqa: E402 - after the check that says how to install it
 from webdataset.tariterators import group_by_keys  # noqa: E402
 
 INDEX = "shards.json"  # file beside the shards with the counts of their samples
@@ -62,11 +61,7 @@ class Counted(NamedTuple):
 
 
 def find_shards(shards: str | Path | Sequence[str | Path]) -> list[Path]:
-    """The files that a pattern with braces, a list of paths or patterns, or a folder names, in its order.
-
-    Raises:
-        HypvisionError: one is missing or named twice, or there is none.
-    """
+    """The files that a pattern with braces, a list of paths or patterns, or a folder names, in its order."""
     names = [shards] if isinstance(shards, (str, Path)) else list(shards)
     found: list[Path] = []
     for name in names:

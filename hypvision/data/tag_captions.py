@@ -25,8 +25,6 @@ TEMPLATES = ("a photo of {}", "A photo of {} in the scene")
 
 def caption_of(names: Sequence[str], template: str = TEMPLATES[0]) -> str:
     """``("road", "apple")`` -> ``"a photo of a road and an apple"``; at least one name is needed."""
-    if not names:
-        raise HypvisionError("A caption needs at least one name.")
     return template.format(enumerated(names))
 
 
@@ -53,10 +51,6 @@ class TagCaptions(Dataset):
         jitter: contrast and brightness, and each colour for itself, change by up to this factor; 0: never.
         single: only crops of which one class covers more than half, with its number as ``label``; for measuring.
         seed: of all random choices; sample i is always the same.
-
-    Raises:
-        HypvisionError: there are no images, no image has a label map, no label map has a class of the list, or a
-            setting is out of range.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ Every data set counts in its attribute ``usage``; a run logs the sentence and th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +71,16 @@ class Usage:
         return f"{text} Left out: {'; '.join(reasons)}." if reasons else text
 
 
-def usages(dataset: Any) -> Iterator[Usage]:
-    """The counts of a data set and of those inside wrappers such as RepeatDataset, ConcatDataset and Subset."""
-    if isinstance(found := getattr(dataset, "usage", None), Usage):
-        yield found
+def leaves(dataset: Any, kind: Callable[[Any], bool]) -> Iterator[Any]:
+    """The data sets of a kind inside wrappers such as RepeatDataset, ConcatDataset and Subset."""
+    if kind(dataset):
+        yield dataset
         return
     for inner in getattr(dataset, "datasets", None) or [getattr(dataset, "dataset", None)]:
         if inner is not None and inner is not dataset:
-            yield from usages(inner)
+            yield from leaves(inner, kind)
+
+
+def usages(dataset: Any) -> Iterator[Usage]:
+    """The counts of a data set and of those inside wrappers."""
+    return (leaf.usage for leaf in leaves(dataset, lambda inner: isinstance(getattr(inner, "usage", None), Usage)))

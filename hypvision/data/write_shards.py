@@ -43,15 +43,14 @@ def write_shards(
     seed: int = 0,
     workers: int = 0,
 ) -> Written:
-    """Write the images of a folder into shards of the forms that :mod:`hypvision.data.shards` reads.
+    """Write the images of a folder, with captions (:mod:`hypvision.data.caption_folder`) or a folder a class, into
+    shards.
 
     JPEG, PNG and WebP files are copied unchanged, images of other formats are stored as PNG, and boxes as JPEG. The
     order is drawn at random: a training only mixes samples within a shard and a buffer.
 
     Args:
-        folder: ``images/`` with ``captions.csv`` or ``captions.jsonl`` (:mod:`hypvision.data.caption_folder`), or one
-            folder a class.
-        out: the new folder, written under a temporary name and then moved.
+        folder: of the images. out: the new folder, written under a temporary name and then moved.
         samples: in each shard.
         classes: names of class folders in the order of the labels; default: sorted.
         seed: of the order.

@@ -36,9 +36,8 @@ from hypvision.engine.run import check_result
 from hypvision.errors import one_line
 from hypvision.images import open_image
 from hypvision.inference.progress import progress
-from hypvision.viz.overlay import add_legend, draw_boxes, paint
+from hypvision.viz.overlay import add_legend, draw_boxes, draw_segmentation, paint
 from hypvision.viz.palette import label_colours
-from hypvision.viz.segmentation import draw_segmentation
 from hypvision.viz.sheet import save_image
 
 PICTURES = 5

@@ -53,6 +53,7 @@ class Metric(BaseMetric):
         without_truth: names of classes without truth, or how many images have none; of the last ``compute_metrics``.
     """
 
+    default_prefix = ""
     allow_nonfinite = False
     classes: Sequence[OfClass] = ()
     without_truth: Sequence[str] = ()

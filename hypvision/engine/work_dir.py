@@ -50,5 +50,5 @@ def _who(holder: Path) -> str:
     try:
         facts = read_json(holder)
         return f": process {facts['pid']} on {facts['host']}, since {facts['start']}"
-    except (OSError, ValueError, KeyError, TypeError):  # its file is not complete yet, or gone again
+    except (HypvisionError, KeyError, TypeError):  # its file is not complete yet, or gone again
         return ""

@@ -380,7 +380,7 @@ class LatentAttention(_Attention):
         query, latent, k_pe = self.project(x)
         cos, sin = (t[:, None] for t in self.rotary(context.start, x.shape[1], x.device))
         scale, factor = self.scales(query)
-        if context.cache is not None and context.start and isinstance(self.up, RowLinear):
+        if context.cache is not None and context.start:
             with torch.autocast(x.device.type, enabled=False):  # autocast would sum in half precision
                 heads = self._absorbed(query, latent, k_pe, cos, sin, scale, factor, context)
             return self.finish(heads)
@@ -390,9 +390,7 @@ class LatentAttention(_Attention):
         if context.cache is not None:
             rotated = rows.turn(k_pe, cos[:, 0], sin[:, 0])
             times = [k[..., self.nope + self.d], v[..., self.value - 1]] if self.timed else []
-            keys, values = self._remember(latent, rotated, times, context)
-            if context.start:  # an adapter replaced self.up, so compute keys and values anew
-                return self._rebuilt(q, rows.upcast(keys[:, 0]), rows.upcast(values[:, 0]), scale, context)
+            self._remember(latent, rotated, times, context)
         return self.core(q, k, v, context, scale)
 
     def _parted(self, pair: Tensor) -> Tensor:
@@ -430,6 +428,14 @@ class LatentAttention(_Attention):
         second = torch.cat([context.marked(k_pe), *times], -1)[:, None]
         return context.remember(latent[:, None, :, : self.latent.size].contiguous(), second, self.layer)
 
+    def _up_map(self, latent: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of :attr:`up`; those of an adapter in its place are read off its outputs."""
+        if isinstance(self.up, RowLinear):
+            return rows.upcast(self.up.weight), None if self.up.bias is None else rows.upcast(self.up.bias)
+        eye = torch.eye(latent.shape[-1], device=latent.device, dtype=latent.dtype)
+        bias, found = (rows.upcast(apply_linear(self.up, x)) for x in (torch.zeros_like(eye[:1]), eye))
+        return (found - bias).mT, bias[0]
+
     def _absorbed(
         self,
         query: Tensor,
@@ -447,7 +453,7 @@ class LatentAttention(_Attention):
         The times are not linear in the latent point, so the cache stores them.
         """
         nope, n, size, rank = self.nope, self.nope + self.d, self.value - self.timed, self.latent.size
-        weight, bias = rows.upcast(self.up.weight), None if self.up.bias is None else rows.upcast(self.up.bias)
+        weight, bias = self._up_map(latent)
         q, rotated = self._rotated(query, cos, sin), rows.turn(k_pe, cos[:, 0], sin[:, 0])
         times = []
         if self.timed:  # times of the new keys and values
@@ -476,22 +482,6 @@ class LatentAttention(_Attention):
             out = out + (p @ latent_time[:, None, :, None]) * value_map[..., rank][:, None]
             out = torch.cat([out, p @ all_times[..., self.heads :].mT[..., None]], -1)
         return out.transpose(1, 2)
-
-    def _rebuilt(self, q: Tensor, keys: Tensor, values: Tensor, scale: float, context: Context) -> Tensor:
-        """Attention of new queries over keys and values rebuilt from the cache."""
-        k_pe, keys = values[..., : self.d], context.weighed(keys)
-        latent = rows.lift(F.pad(keys, (0, self.latent.width - keys.shape[-1])), self.latent.n)
-        both = self._parted(rows.upcast(apply_linear(self.up, latent)))
-        n, size = self.nope + self.d, self.value - self.timed
-        k = torch.cat([both[:, :, 0, :, : self.nope], k_pe[:, :, None].expand(-1, -1, self.heads, -1)], -1)
-        v = both[:, :, 1, :, :size]
-        if self.timed:
-            times = context.weighed(values[..., self.d :]).unflatten(-1, (2, self.heads))
-            k, v = torch.cat([k, times[:, :, 0, :, None]], -1), torch.cat([v, times[:, :, 1, :, None]], -1)
-        with torch.autocast(q.device.type, enabled=False):  # autocast would sum in half precision
-            p = self.weights(q[..., : n + self.timed].transpose(1, 2) @ k.permute(0, 2, 3, 1) * scale, context)
-            heads = (p @ v.transpose(1, 2)).transpose(1, 2)
-        return self.finish(heads)
 
 
 def _shared(q: Tensor, keys: Tensor) -> Tensor:

@@ -47,10 +47,9 @@ class _Layer:
 class LatentCache:
     """Keys and values of earlier tokens.
 
-    Example:
-        >>> cache = LatentCache()
-        >>> logits = model(prompt, cache=cache, logits_to_keep=1).logits
-        >>> logits = model(next_token, cache=cache).logits
+    >>> cache = LatentCache()
+    >>> logits = model(prompt, cache=cache, logits_to_keep=1).logits
+    >>> logits = model(next_token, cache=cache).logits
     """
 
     def __init__(self) -> None:

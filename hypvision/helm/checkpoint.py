@@ -7,7 +7,7 @@ ours has one entry per tensor, joins matrices with the same input, and pads rows
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -210,34 +210,40 @@ def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> A
     queries = rows_of(f"{attn}wq_b.linear.bias" if latent else f"{attn}wq.linear.bias")
     pairs, values = rows_of(f"{attn}wkv_b.linear.bias"), weights[f"{attn}wo.linear.weight"].shape[1]
     heads = (values - pairs + queries) // (1 + r)
-    mixed = [i for i in range(count(r"layers\.(\d+)\.")) if f"layers.{i}.ffn.gate.weight" in weights]
     found = dict(
         attention="latent", dim=dim, vocab_size=rows_of("head.weight"), n_layers=count(r"layers\.(\d+)\."),
         n_heads=heads, kv_lora_rank=rank, q_lora_rank=latent, qk_rope_head_dim=r + 1,
         qk_nope_head_dim=queries // heads - r, v_head_dim=values // heads, project_emb=space,
     )  # fmt: skip
-    if "layers.0.ffn.w1.linear.bias" in weights:
-        found["inter_dim"] = rows_of("layers.0.ffn.w1.linear.bias") + 1
-    if mixed:
-        ffn = f"layers.{mixed[0]}.ffn."
-        inter = rows_of(f"{ffn}experts.0.w1.linear.bias") + 1
-        shared = weights.get(f"{ffn}shared_experts.w1.linear.bias")
-        found |= dict(
-            n_dense_layers=mixed[0], n_routed_experts=rows_of(f"{ffn}gate.weight"), mice_inter_dim=inter,
-            n_shared_experts=0 if shared is None else (shared.shape[0] + 1) // inter,
-        )  # fmt: skip
-        if several := count(rf"layers\.{mixed[0]}\.ffn\.shared_experts\.(\d+)\."):
-            found |= dict(n_shared_experts=several, moe_combine="centroid")
-    return Architecture(**{**found, **context, **changes})
+
+    def inner(name: str) -> int:
+        """Width of a feed-forward layer, 0 if there is none."""
+        bias = weights.get(f"{name}w1.linear.bias")
+        return 0 if bias is None else len(bias) + 1
+
+    return Architecture(**{**found, **_feed_forward_sizes(weights, inner, "shared_experts."), **context, **changes})
+
+
+def _feed_forward_sizes(weights: Mapping[str, Tensor], inner: Callable[[str], int], shared: str) -> dict[str, Any]:
+    """The sizes of dense layers and of experts, by the width of each feed-forward layer and the name of shared ones."""
+    found: dict[str, Any] = {"inter_dim": inner("layers.0.ffn.")} if inner("layers.0.ffn.") else {}
+    for i in range(len(weights)):
+        if (gate := weights.get(f"layers.{i}.ffn.gate.weight")) is not None:
+            own, ffn = inner(f"layers.{i}.ffn.experts.0."), f"layers.{i}.ffn.{shared}"
+            if not own:
+                _find(weights, f"layers.{i}.ffn.experts.0")
+            several = sum(inner(f"{ffn}{n}.") > 0 for n in range(len(weights)))
+            found |= dict(
+                n_dense_layers=i, n_routed_experts=len(gate), mice_inter_dim=own,
+                n_shared_experts=several or inner(ffn) // own,
+            )  # fmt: skip
+            return found | (dict(moe_combine="centroid") if several else {})
+    return found
 
 
 def helm_from_official(state_dict: Mapping[str, Tensor], config: Architecture | None = None) -> dict[str, Tensor]:
-    """An official state dict as ours.
-
-    Args:
-        state_dict: the published names; a wrapper's ``module.``, repeated manifolds and buffers do not matter.
-        config: the sizes; by default they are inferred from the shapes of the weights.
-    """
+    """An official state dict as ours; a wrapper's ``module.``, repeated manifolds and buffers do not matter. The
+    sizes are by default inferred from the shapes of the weights."""
     config = official_architecture(state_dict) if config is None else config
     weights, ours = _clean(state_dict), {}
     for entry, module in _tensors(config):
@@ -262,8 +268,7 @@ def _packed(name: str, module: nn.Module | None, value: Tensor) -> Tensor:
 
 def helm_to_official(state_dict: Mapping[str, Tensor], config: Architecture | None = None) -> dict[str, Tensor]:
     """The inverse of :func:`helm_from_official`, of a training's weights and of transformers' too; the published code
-    loads it with ``strict=False``.
-    """
+    loads it with ``strict=False``."""
     state_dict = decoder_weights(state_dict)
     config = helm_architecture(state_dict) if config is None else config
     official: dict[str, Tensor] = {}
@@ -301,12 +306,7 @@ def _live(weight: Tensor) -> int:
 
 
 def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
-    """Infer the sizes of weights with our names from the zeros that pad their rows.
-
-    Raises:
-        HypvisionError: these are not weights of HELM, or they belong to a Euclidean counterpart, which has no official
-            format.
-    """
+    """Infer the sizes of weights with our names from the zeros that pad their rows."""
     try:
         weights = dict(state_dict)
         dim = _live(weights["final_proj.weight"]) + 1
@@ -333,20 +333,11 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
             )  # fmt: skip
 
         def inner(name: str) -> int:
-            """Width of a feed-forward layer."""
-            return _live(weights[f"{name}gate_up.weight"]) // 2 + 1
+            """Width of a feed-forward layer, 0 if there is none."""
+            rows = weights.get(f"{name}gate_up.weight")
+            return 0 if rows is None else _live(rows) // 2 + 1
 
-        if "layers.0.ffn.down.weight" in weights:
-            found["inter_dim"] = inner("layers.0.ffn.")
-        if mixed := [i for i in range(layers) if f"layers.{i}.ffn.gate.weight" in weights]:
-            ffn = f"layers.{mixed[0]}.ffn."
-            own = inner(f"{ffn}experts.0.")
-            found |= dict(
-                n_dense_layers=mixed[0], n_routed_experts=weights[f"{ffn}gate.weight"].shape[0], mice_inter_dim=own,
-                n_shared_experts=inner(f"{ffn}shared.") // own if f"{ffn}shared.gate_up.weight" in weights else 0,
-            )  # fmt: skip
-            if several := sum(f"{ffn}shared.{i}.c" in weights for i in range(len(weights))):
-                found |= dict(n_shared_experts=several, moe_combine="centroid")
+        found |= _feed_forward_sizes(weights, inner, "shared.")
         return Architecture(**found)
     except (KeyError, ValueError) as error:
         raise HypvisionError(

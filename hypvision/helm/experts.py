@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from hypvision.geometry.numerics import without_autocast
 
 from . import rows
 from .config import Architecture
-from .grouped import grouped_linear
 from .layers import FeedForward, Layout, RowLinear, compute_dtype
 
 
 class Routing(NamedTuple):
-    """The routing of a layer's tokens to experts.
-
-    Attributes:
-        counts: tokens of each expert, ``(E,)``.
-        balance: the loss on uneven loads, :math:`\\sum_e f_e P_e`.
-    """
+    """The routing of a layer's tokens to experts: tokens of each expert ``(E,)``, and the loss on uneven loads,
+    :math:`\\sum_e f_e P_e`."""
 
     counts: Tensor
     balance: Tensor
@@ -129,7 +128,7 @@ class MixtureOfCurvatures(nn.Module):
             parts = zip(self.experts, gathered.split(counts.tolist()))
             # An expert without tokens gets no gradient, because an optimiser would still move it with a zero gradient.
             # Distributed training needs a gradient from every process, so there the expert gets zeros.
-            everyone = not count or _several_processes()
+            everyone = not count or (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
             done = torch.cat([expert(part) for expert, part in parts if everyone or len(part)])
         back = torch.empty_like(order).scatter_(0, order, torch.arange(count * k, device=order.device)).view(count, k)
         routed = [rows.upcast(done).index_select(0, back[:, i]) for i in range(k)]
@@ -146,10 +145,6 @@ class MixtureOfCurvatures(nn.Module):
             return functools.reduce(torch.add, [*shared, *(y * w for y, w in zip(routed, weights.split(1, -1)))])
         w_y, scale = (None if x is None else rows.upcast(x) for x in (self.w_y, self.scale))
         return rows.combine(shared, routed, weights, w_y, scale, config.moe_combine == "released", config.safe_clamp)
-
-
-def _several_processes() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def _in_one_graph(experts: list[FeedForward], x: Tensor, counts: Tensor, own: Tensor) -> Tensor:
@@ -170,3 +165,62 @@ def _grouped(x: Tensor, counts: Tensor, layers: list[RowLinear]) -> Tensor:
     weights = [layer.weight.to(dtype) for layer in layers]
     biases = [layer.bias.to(dtype) for layer in layers if layer.bias is not None]
     return grouped_linear(x.to(dtype), counts, weights, biases)
+
+
+# The gate decides at run time how many rows a group has. Compilers break their graphs there, unless a single operation
+# with a known output size uses the counts.
+
+
+@torch.library.custom_op(
+    "hypvision::grouped_linear",
+    mutates_args=(),
+    schema="(Tensor x, Tensor counts, Tensor[] weights, Tensor[] biases) -> Tensor",
+)
+def grouped_linear(x: Tensor, counts: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+    """Rows ``(N, out)`` of rows ``(N, in)``, group after group, each through the map of its group: E weights ``(out,
+    in)`` and as many biases ``(out,)``, or none. The counts ``(E,)`` of the groups are whole numbers with the sum N."""
+    parts = x.split(counts.tolist())
+    return torch.cat([F.linear(*mapped) for mapped in zip(parts, weights, *([biases] if biases else []))])
+
+
+@grouped_linear.register_fake
+def _(x: Tensor, counts: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+    return x.new_empty(x.shape[0], weights[0].shape[0])
+
+
+@torch.library.custom_op(
+    "hypvision::grouped_linear_backward",
+    mutates_args=(),
+    schema="(Tensor grad, Tensor x, Tensor counts, Tensor[] weights) -> Tensor[]",
+)
+def _backward(grad: Tensor, x: Tensor, counts: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients of x, of the weights, and of the biases."""
+    sizes = counts.tolist()
+    grads = grad.split(sizes)
+    by_x = torch.cat([g @ w for g, w in zip(grads, weights)])
+    return [by_x, *(g.T @ part for g, part in zip(grads, x.split(sizes))), *(g.sum(0) for g in grads)]
+
+
+@_backward.register_fake
+def _(grad: Tensor, x: Tensor, counts: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    return [
+        torch.empty_like(x, memory_format=torch.contiguous_format),
+        *(torch.empty_like(w, memory_format=torch.contiguous_format) for w in weights),
+        *(w.new_empty(w.shape[0]) for w in weights),
+    ]
+
+
+def _save(ctx, inputs, output) -> None:
+    x, counts, weights, biases = inputs
+    ctx.save_for_backward(x, counts, *weights)
+    ctx.biased = bool(biases)
+
+
+def _differentiate(ctx, grad: Tensor):
+    x, counts, *weights = ctx.saved_tensors
+    found = _backward(grad, x, counts, weights)
+    count = len(weights)
+    return found[0], None, found[1 : count + 1], found[count + 1 :] if ctx.biased else []
+
+
+grouped_linear.register_autograd(without_autocast(_differentiate), setup_context=_save)

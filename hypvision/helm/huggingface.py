@@ -117,11 +117,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         return self.model.head
 
     def resize_token_embeddings(self, *args: Any, **options: Any) -> NoReturn:
-        """Not supported: new rows would have to be points, but transformers draws them from a normal distribution.
-
-        Raises:
-            HypvisionError: always.
-        """
+        """Not supported: new rows would have to be points, but transformers draws them from a normal distribution."""
         raise HypvisionError(
             "The vocabulary of a HELM model is fixed when it is built. Build one with the vocab_size of the tokenizer."
         )
@@ -168,10 +164,6 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
             inputs_embeds, output_attentions: refused.
             output_hidden_states: give the points that the head reads.
             return_dict: False for a tuple.
-
-        Raises:
-            HypvisionError: there are no tokens, a token is outside of the vocabulary, the context is too long, the
-                cache is of another batch, or arguments contradict each other.
         """
         if input_ids is None or inputs_embeds is not None:
             raise HypvisionError(
@@ -209,12 +201,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
     @classmethod
     def from_pretrained(cls, *args: Any, **options: Any) -> Any:
         """As every model of transformers, but every weight must be there and finite. transformers replaces parameters
-        by its own; points are marked as such again, which the optimisers of :mod:`hypvision.optim` go by.
-
-        Raises:
-            HypvisionError: weights are missing, of another shape or not finite; or the table of shards names files
-                outside the folder.
-        """
+        by its own; points are marked as such again, which the optimisers of :mod:`hypvision.optim` go by."""
         source = options.get("pretrained_model_name_or_path", args[0] if args else None)
         for table in Path(str(source)).glob("*.index.json"):
             read_record(ShardTable, table, "Copy it again.", extra=True)
@@ -249,13 +236,9 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
     @classmethod
     def from_official(cls, source: str | Path | Mapping[str, Tensor], **options: Any) -> HelmForCausalLM:
         """A model with the weights of an official checkpoint, of one that ``hypvision zoo convert`` wrote, or of a
-        training.
-
-        Args:
-            source: a file, another name of a checkpoint (:func:`hypvision.checkpoints.sources.fetch`), or a state dict.
-            options: settings that cannot be inferred from the weights, such as ``max_seq_len`` or
-                ``n_activated_experts``.
-        """
+        training: a file, another name of a checkpoint (:func:`hypvision.checkpoints.sources.fetch`), or a state
+        dict. ``options`` are settings that the weights do not tell, such as ``max_seq_len`` or
+        ``n_activated_experts``."""
         weights = decoder_weights(source if isinstance(source, Mapping) else network_weights(read(source), None))
         if is_official_helm(weights):
             config = official_architecture(weights, **options)

@@ -21,18 +21,13 @@ def rounded_up(count: int, multiple: int) -> int:
 
 
 class Layout:
-    """The positions of coordinates in a row.
-
-    Args:
-        ambient: coordinates of a point with its time; all of them space if the geometry is Euclidean.
-        config: tells the geometry and the padding.
+    """The positions of coordinates in a row of a point with ``ambient`` coordinates, its time included; all of them are
+    space if the geometry is Euclidean.
 
     Attributes:
         n: slot of the time, or None.
         size: number of space coordinates.
-        width: of the row.
-        space: places of the space coordinates.
-        ambient: places of all coordinates in the published order, time first.
+        space, ambient: places of the space coordinates; of all in the published order, time first.
     """
 
     def __init__(self, ambient: int, config: Architecture):
@@ -44,14 +39,10 @@ class Layout:
 
 
 class RowLinear(nn.Linear):
-    """A linear map between rows, with zeros where a row has no coordinates.
-
-    Zero rows and columns of the weight get zero gradients, and so stay.
+    """A linear map between rows, with zeros where a row has no coordinates: ``live_in`` and ``live_out`` are the places
+    of the coordinates, in the published order. Zero rows and columns of the weight get zero gradients, and so stay.
 
     Args:
-        in_width, out_width: of the rows.
-        live_in, live_out: places of the coordinates in them, in the published order.
-        bias: whether there is one.
         init: ``"xavier"``, uniform with gain sqrt(2) and zero bias, or ``"torch"``, that of ``nn.Linear``.
         joined: numbers of outputs of the published matrices that this one joins; each is initialised by its own shape.
     """

@@ -85,15 +85,8 @@ class Block(nn.Module):
 class Helm(nn.Module):
     """A decoder: tokens in, next-token logits or a loss out.
 
-    Args:
-        config: its sizes and options.
-
-    Attributes:
-        gradient_checkpointing: whether blocks are computed again in the backward.
-
-    Example:
-        >>> model = Helm(preset("helm_d_tiny"))
-        >>> loss = model(tokens, labels=tokens).loss
+    >>> model = Helm(preset("helm_d_tiny"))
+    >>> loss = model(tokens, labels=tokens).loss
     """
 
     embed: nn.Embedding

@@ -152,23 +152,10 @@ def residual_norm(
     safe: bool = True,
     fused: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    r"""HELM's residual connection, the normalised sum :math:`x + w y`, and the RMSNorm behind it.
-
-    Args:
-        x: points, rows ``(..., width)``.
-        u: the branch, rows without time.
-        weight: ``w``; None for Euclidean rows.
-        gain: of the RMSNorm, ``(width,)`` with zeros where there is no space; None for no norm.
-        n: slot of the time; None for Euclidean rows.
-        size: number of space coordinates.
-        scale: factor ``S`` of the space part of the sum.
-        eps: of the RMSNorm.
-        safe: see :class:`hypvision.helm.config.Architecture`.
-        fused: whether the backward is written by hand.
-
-    Returns:
-        The points and, if there is a gain, the normalised ones.
-    """
+    r"""HELM's residual connection, the normalised sum :math:`x + w y` of points ``x`` and the branch ``u``, rows
+    without time ``(..., width)``, with its space part times ``scale``; and, if there is a ``gain`` ``(width,)`` with
+    zeros where there is no space, the RMSNorm behind it over ``size`` coordinates. For Euclidean rows ``weight`` and
+    ``n`` are None."""
     u = upcast(u)
     x, gain = x.to(u.dtype), None if gain is None else gain.to(u.dtype)
     if n is None or weight is None:
@@ -280,19 +267,17 @@ def combine(
 ) -> Tensor:
     r"""The points of the experts of a token, and of the shared one, to one.
 
-    The result lies in the span of the given rows: one linear combination, whose factors follow from inner products.
+    The result lies in the span of the given rows ``(N, width)`` without time: one linear combination, whose factors
+    follow from inner products.
 
     Args:
-        shared: rows ``(N, width)`` without time; one at most if released.
-        experts: for each of the k experts of a token its row without time, in ascending order of the expert.
+        shared: of the shared experts; one at most if released.
+        experts: of each of the k experts of a token, in ascending order of the expert.
         weights: ``(N, k)``, of the experts, none below 0.
         w_y, scale: of the released connection with the shared one, scalars; None where there is none.
         released: the connections one after the other, each scaled by 2, and the shared one by ``exp(scale)``; or the
             paper's centroid of all, in which shared ones weigh 1.
         safe: see :class:`hypvision.helm.config.Architecture`.
-
-    Returns:
-        Rows ``(N, width)`` without time.
     """
     rows, k = [*experts, *shared], len(experts)
     r = range(len(rows))

@@ -15,9 +15,8 @@ from PIL import Image
 
 from hypvision.errors import require
 from hypvision.images import to_rgb
-from hypvision.viz.overlay import add_legend, draw_boxes, draw_name, paint
+from hypvision.viz.overlay import add_legend, draw_boxes, draw_name, draw_segmentation, paint
 from hypvision.viz.palette import label_colours
-from hypvision.viz.segmentation import draw_segmentation
 
 _TOP = 5
 _OPACITY = 0.5

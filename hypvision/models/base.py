@@ -15,6 +15,7 @@ from timm.models._features import FeatureGetterNet, feature_take_indices
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import check_kinds, filtered
+from hypvision.checkpoints.pretrained import pretrained_overlay
 from hypvision.checkpoints.read import allow_training_files, network_weights
 from hypvision.checks import one_of
 from hypvision.errors import ArgumentError
@@ -37,6 +38,18 @@ def build_model(cls: type[nn.Module], variant: str, pretrained: bool, **kwargs: 
     if pretrained:
         kwargs["pretrained_cfg_overlay"] = read_overlay(kwargs.get("pretrained_cfg_overlay"))
     return forget_weights(build_model_with_cfg(cls, variant, pretrained, **kwargs))
+
+
+def with_zoo(
+    variant: str, pretrained: bool, tags: Mapping[str, dict[str, Any]], kwargs: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The network's arguments that weights of the zoo need, from ``tags`` by their name ``VARIANT.TAG``, and those of
+    the caller, with the file of the weights in timm's overlay if they are to be loaded."""
+    tag = kwargs.get("pretrained_cfg")
+    if pretrained:
+        overlay = pretrained_overlay(variant, tag, kwargs.get("pretrained_cfg_overlay"))
+        kwargs = {**kwargs, "pretrained_cfg_overlay": overlay}
+    return tags.get(f"{variant}.{tag}", {}) if isinstance(tag, str) else {}, kwargs
 
 
 def check_pool(global_pool: str, num_classes: int, known: Iterable[str] = POOLS) -> None:

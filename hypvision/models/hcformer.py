@@ -33,14 +33,13 @@ from timm.models.resnet import BasicBlock
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.checkpoints.pretrained import pretrained_overlay
 from hypvision.checks import at_least, depths, more_than, one_of
 from hypvision.errors import ArgumentError
 from hypvision.geometry.numerics import Function
 from hypvision.nn import ClusterAssignment, ClusterMixer
 from hypvision.nn.linear import SharedLinear
 
-from .base import COMMON_CFG, FeatureMaps, StagedModel, build_model, check_pool
+from .base import COMMON_CFG, FeatureMaps, StagedModel, build_model, check_pool, with_zoo
 from .hcformer_checkpoint import checkpoint_filter_fn
 
 # torch.fx cannot trace Python control flow on sizes and the region without autocast: these modules stay one node each.
@@ -472,11 +471,7 @@ _TAG_ARGS: dict[str, dict[str, Any]] = {
 
 def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], kwargs: dict[str, Any]) -> nn.Module:
     """``kwargs`` are those of the caller; they override the arguments of the tag and of the variant."""
-    if pretrained:
-        overlay = kwargs.pop("pretrained_cfg_overlay", None)
-        kwargs["pretrained_cfg_overlay"] = pretrained_overlay(variant, kwargs.get("pretrained_cfg"), overlay)
-    tag = kwargs.get("pretrained_cfg")
-    own = _TAG_ARGS.get(f"{variant}.{tag}", {}) if isinstance(tag, str) else {}
+    own, kwargs = with_zoo(variant, pretrained, _TAG_ARGS, kwargs)
     kwargs = {**args, **own, **kwargs}
     if kwargs.get("features_only"):
         kwargs.setdefault("feature_norms", True)

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from timm.layers import DropPath, SelectAdaptivePool2d, calculate_drop_path_rates
 from timm.models import generate_default_cfgs, register_model, register_notrace_module
+from timm.models._input import update_model_args
 from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 from torch.types import Device
@@ -39,7 +40,7 @@ from hypvision.nn import (
     ToTangent,
 )
 
-from .base import COMMON_CFG, POOLS, FeatureMaps, StagedModel, build_model, check_pool
+from .base import COMMON_CFG, POOLS, FeatureMaps, StagedModel, build_model, check_pool, with_zoo
 from .lorentz_resnet_checkpoint import checkpoint_filter_fn
 
 EXPANSION = 4  # ratio of output to inner channels in a bottleneck
@@ -557,10 +558,16 @@ default_cfgs = generate_default_cfgs(
     {
         "hcnn_resnet18.untrained": _cfg(),
         "hcnn_resnet50.untrained": _cfg(),
-        "hecnn_resnet18.untrained": _cfg(**_PLUS),
+        "hecnn_resnet18.cifar10": _cfg(
+            **_PLUS, url="zoo:hecnn_resnet18.cifar10", num_classes=10, pool_size=(1, 1), interpolation="bilinear",
+            mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616),
+        ),
+        # The star marks the default tag: a name without a tag builds the published network.
+        "hecnn_resnet18.untrained*": _cfg(**_PLUS),
         "hecnn_resnet50.untrained": _cfg(**_PLUS),
     }
-)
+)  # fmt: skip
+_TAG_ARGS: dict[str, dict[str, Any]] = {"hecnn_resnet18.cifar10": dict(stem="imagenet", widths=(24, 48, 96, 192))}
 
 
 # With the stem for large images, the input that timm's data pipelines should assume.
@@ -570,10 +577,12 @@ _LARGE = dict(input_size=(3, 224, 224), pool_size=(7, 7), crop_pct=0.875)
 def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
     if kwargs.get("stem") == "imagenet":
         kwargs["pretrained_cfg_overlay"] = {**_LARGE, **(kwargs.get("pretrained_cfg_overlay") or {})}
+    own, kwargs = with_zoo(variant, pretrained, _TAG_ARGS, kwargs)
     maps = dict(out_indices=(0, 1, 2, 3), feature_cls=FeatureMaps)
-    return build_model(
-        LorentzResNet, variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, feature_cfg=maps, **kwargs
-    )
+    options = dict(pretrained_filter_fn=checkpoint_filter_fn, feature_cfg=maps)
+    model = build_model(LorentzResNet, variant, pretrained, **options, **{**own, **kwargs})
+    update_model_args(model, **own)  # save_for_hf writes these next to the arguments of the caller
+    return model
 
 
 @register_model

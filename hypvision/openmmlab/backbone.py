@@ -100,7 +100,9 @@ class TimmBackbone(BaseModule):
         self.channels_last = str(getattr(self.timm_model, "output_fmt", "NCHW")).endswith("NHWC")
         self.out_channels: list[int] = self.timm_model.feature_info.channels()
         self.strides: list[int] = self.timm_model.feature_info.reduction()
-        self.pad_multiple = _patch_size(self.timm_model) if pad_multiple is None else pad_multiple
+        patches = (part for part in self.timm_model.modules() if isinstance(part, PatchEmbed))
+        cut = max((max(part.patch_size) for part in patches if not part.dynamic_img_pad), default=1)
+        self.pad_multiple = cut if pad_multiple is None else pad_multiple
         self._stem_and_stages = _split(self._base, self.timm_model.feature_info.info)
         if frozen_stages >= 0:
             self._freeze()
@@ -124,11 +126,6 @@ class TimmBackbone(BaseModule):
     def num_stages(self) -> int:
         """How many stages ``frozen_stages`` counts."""
         return len(self._stem_and_stages) - 1
-
-    @property
-    def feature_info(self) -> Any:
-        """timm's description of the levels."""
-        return self.timm_model.feature_info
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Maps ``(B, C_i, H_i, W_i)`` of the levels in ``out_indices`` for images ``(B, in_chans, H, W)``.
@@ -209,17 +206,8 @@ class TimmBackbone(BaseModule):
 
         The part of the file that is this network is found by its names, whatever stands before them (``backbone.``,
         ``model.``, ...). The classifier's head and final norm are left out; weights that the file lacks keep their
-        values.
-
-        Args:
-            checkpoint: file, ``"zoo:NAME"``, or URL with the file's sum (see
-                :func:`hypvision.checkpoints.sources.fetch`); weights may be inside ``state_dict`` or ``model``.
-            prefix: take names that begin with this only.
-            map_location: device to load to.
-
-        Raises:
-            HypvisionError: no such file, or it is of another architecture.
-        """
+        values. ``checkpoint`` is a file, ``"zoo:NAME"``, or a URL with the file's sum; ``prefix``: take names that
+        begin with this only."""
         loaded = CheckpointLoader.load_checkpoint(str(checkpoint), map_location, "current")
         weights = network_weights(loaded, part=None)
         if prefix:
@@ -277,16 +265,6 @@ def _create(model_name: str, out_indices: tuple[int, ...], pretrained: bool, tim
                 raise
             raise HypvisionError(f"'{model_name}' cannot be a TimmBackbone: {error}") from error
     raise AssertionError("the last attempt returns or raises")
-
-
-def _patch_size(model: nn.Module) -> int:
-    """The multiple that the sides of the input must be of, for models that cut it into patches; else 1."""
-    sizes = [
-        max(module.patch_size)
-        for module in model.modules()
-        if isinstance(module, PatchEmbed) and not module.dynamic_img_pad
-    ]
-    return max(sizes, default=1)
 
 
 def _flat(name: str) -> str:

@@ -16,7 +16,7 @@ from hypvision.engine.reports import ReportMetric
 from hypvision.images import open_image
 from hypvision.openmmlab.coco_metric import CheckedCocoMetric, detections_of, precision_curves
 from hypvision.tasks.classification_report import confusion_parts
-from hypvision.viz.evaluation import Mistake, mistake_sheet, precision_recall_figure
+from hypvision.viz.evaluation import Mistake, curve_part, worst_part
 from hypvision.viz.overlay import draw_boxes
 from hypvision.viz.report import Part
 from hypvision.viz.sheet import fitted
@@ -25,22 +25,15 @@ from hypvision.viz.sheet import fitted
 _SCORE, _IOU = 0.3, 0.5
 _WORST = 12  # largest number of images on the sheet
 _CELL = 300  # longer side of an image on the sheet in pixels
-_LINES = 10  # largest number of classes with a curve
 _COLOURS = dict(found=(46, 140, 60), missed=(240, 160, 20), false=(205, 40, 40))
 
 
 class Matches(NamedTuple):
-    """The matches between true and predicted boxes of an image.
+    """The matches between true and predicted boxes of an image, by their numbers."""
 
-    Attributes:
-        pairs: numbers of a true box and the predicted one on it.
-        missed: numbers of true boxes.
-        false: numbers of predicted boxes, on nothing or on an object that has a better one.
-    """
-
-    pairs: list[tuple[int, int]]
-    missed: list[int]
-    false: list[int]
+    pairs: list[tuple[int, int]]  # a true box and the predicted one on it
+    missed: list[int]  # true boxes
+    false: list[int]  # predicted boxes, on nothing or on an object that has a better one
 
 
 @METRICS.register_module()
@@ -95,15 +88,8 @@ class DetectionReport(ReportMetric):
 def match_boxes(
     truth: np.ndarray, labels: np.ndarray, crowd: np.ndarray, found: np.ndarray, found_labels: np.ndarray
 ) -> Matches:
-    """Pair true and predicted boxes one to one: those of the same class first, then any, by their IoU.
-
-    Args:
-        truth: (T, 4), ``x, y, width, height``.
-        labels: (T,).
-        crowd: bool (T,), boxes around several objects: predictions inside them count neither as right nor as wrong.
-        found: (P, 4).
-        found_labels: (P,).
-    """
+    """Pair true and predicted boxes ``x, y, width, height`` one to one: those of the same class first, then any, by
+    their IoU; predictions inside a ``crowd``, a box around several objects, count neither as right nor as wrong."""
     if not len(truth) or not len(found):
         return Matches([], np.flatnonzero(~crowd).tolist(), list(range(len(found))))
     iou = np.asarray(mask.iou(found.astype(float), truth.astype(float), crowd.astype(np.uint8))).T
@@ -134,6 +120,9 @@ class _Scene:
         self.found_labels, self.scores = np.asarray(found["labels"])[sure], np.asarray(found["scores"])[sure]
         self.matches = match_boxes(self.truth, self.labels, crowd, self.found, self.found_labels)
         self.confused = [(t, p) for t, p in self.matches.pairs if self.labels[t] != self.found_labels[p]]
+        # missed objects, objects with a wrong class, and extra boxes; the latter count by their scores
+        self.counted = len(self.matches.missed), len(self.confused), len(self.matches.false)
+        self.badness = sum(self.counted[:2]) + float(self.scores[self.matches.false].sum())
 
     def count(self, counts: np.ndarray) -> None:
         """Add the boxes to a confusion matrix, whose last row is of no object and last column of no box."""
@@ -143,15 +132,6 @@ class _Scene:
             counts[self.labels[t], -1] += 1
         for p in self.matches.false:
             counts[-1, self.found_labels[p]] += 1
-
-    def badness(self) -> float:
-        """How many objects were missed or got another class, plus the scores of the extra boxes."""
-        false = self.scores[self.matches.false].sum()
-        return len(self.matches.missed) + len(self.confused) + float(false)
-
-    def counted(self) -> tuple[int, int, int]:
-        """The numbers of missed objects, of objects with a wrong class, and of extra boxes."""
-        return len(self.matches.missed), len(self.confused), len(self.matches.false)
 
     def draw(self, names: Sequence[str]) -> Mistake:
         image = open_image(self.path)
@@ -169,55 +149,34 @@ class _Scene:
             colours.append(_COLOURS["missed"])
         corners = np.array(boxes, dtype=float).reshape(-1, 4) * (small.width / image.width)
         corners[:, 2:] += corners[:, :2]
-        missed, confused, false = self.counted()
-        what = ((missed, "missed"), (confused, "of another class"), (false, "extra"))
+        what = zip(self.counted, ("missed", "of another class", "extra"))
         line = ", ".join(f"{count} {text}" for count, text in what if count)
         return Mistake([draw_boxes(small, corners, texts, np.array(colours).reshape(-1, 3))], [line])
 
 
 def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
-    """Curves of precision and recall, those of all classes and those of each.
-
-    Args:
-        curves: (10 IoUs, 101 recalls, C), -1 for classes without an object.
-        names: of the classes.
-    """
+    """Curves of precision and recall, those of all classes and those of each, by ``curves`` (10 IoUs, 101 recalls, C),
+    -1 for classes without an object."""
     known = np.flatnonzero((curves > -1).all((0, 1)))
-    title = "Precision and recall"
     if not len(known):
-        return [Part(title, text="There is no object in the test data.")]
+        return [Part("Precision and recall", text="There is no object in the test data.")]
     recall, mean = np.linspace(0, 1, curves.shape[1]), curves[:, :, known].mean(2)
-    by_ap = sorted(known.tolist(), key=lambda c: -curves[0, :, c].mean())
-    chosen = by_ap if len(by_ap) <= _LINES else [*by_ap[: _LINES // 2], *by_ap[-_LINES // 2 :]]
-    panels = {
-        "mean of the classes, by IoU": {
-            f"{50 + 10 * i} %  (AP {100 * mean[2 * i].mean():.1f})": mean[2 * i] for i in range(5)
-        },
-        "classes at an IoU of 50 %": {
-            f"{names[c]}  ({100 * curves[0, :, c].mean():.1f})": curves[0, :, c] for c in chosen
-        },
-    }
-    some = "" if len(chosen) == len(by_ap) else " On the right are the five best and the five worst classes."
-    lines = {"(mean)": mean, **{names[c]: curves[:, :, c] for c in known.tolist()}}
+    overall = {f"{50 + 10 * i} %  (AP {100 * mean[2 * i].mean():.1f})": mean[2 * i] for i in range(5)}
+    lines = {names[c]: curves[:, :, c] for c in known.tolist()}
     rows = (
         [(name, iou, float(r), float(p)) for r, p in zip(recall, curve[place])]
-        for name, curve in lines.items()
+        for name, curve in {"(mean)": mean, **lines}.items()
         for iou, place in ((0.5, 0), (0.75, 5))
     )
-    table = [("class", "IoU", "recall", "precision"), *chain(*rows)]
-    text = f"Precision at 101 recalls, as pycocotools has it. The area below a curve is its AP.{some}"
-    return [Part(title, "precision_recall", text, precision_recall_figure(recall, panels), table, shown=False)]
+    text = "Precision at 101 recalls, as pycocotools has it. The area below a curve is its AP."
+    found, ap = {name: line[0] for name, line in lines.items()}, {name: 100 * l[0].mean() for name, l in lines.items()}
+    panels, table = {"mean of the classes, by IoU": overall}, [("class", "IoU", "recall", "precision"), *chain(*rows)]
+    return [curve_part(recall, panels, "classes at an IoU of 50 %", found, ap, text, table)]
 
 
 def box_table(curves: np.ndarray, counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
-    """AP of each class in percent, and the numbers of its objects that were found, confused and missed, the worst AP
-    first.
-
-    Args:
-        curves: see :func:`curve_parts`.
-        counts: (C + 1, C + 1), see :func:`hypvision.tasks.classification_report.confusion_parts`.
-        names: of the classes.
-    """
+    """AP of each class in percent by the curves of :func:`curve_parts`, and of the confusion matrix (C + 1, C + 1) the
+    numbers of its objects that were found, confused and missed, the worst AP first."""
     ap = np.where((curves > -1).all((0, 1)), 100 * curves.mean(1), np.nan)
     rows = []
     for c, name in enumerate(names):
@@ -229,22 +188,17 @@ def box_table(curves: np.ndarray, counts: np.ndarray, names: Sequence[str]) -> l
 
 
 def _worst_images(scenes: Sequence[_Scene], names: Sequence[str]) -> Part:
-    order = sorted(scenes, key=lambda scene: -scene.badness())
+    order = sorted(scenes, key=lambda scene: -scene.badness)
     head = ("image", "missed", "of another class", "extra boxes")
-    table = [head, *((scene.path, *scene.counted()) for scene in order)]
-    wrong = [scene for scene in order if scene.badness() > 0]
+    table = [head, *((scene.path, *scene.counted) for scene in order)]
+    wrong = [scene for scene in order if scene.badness > 0]
     worst = [scene for scene in wrong if Path(scene.path).is_file()][:_WORST]  # generated images have no file
-    if not worst:
-        text = "The images have no files, so none is shown." if wrong else "Every object is found, and nothing else."
-        return Part("Worst images", "mistakes", text, table=table, shown=False)
     legend = [
         ("found, with the score", _COLOURS["found"]),
         ("an object that was missed or called something else", _COLOURS["missed"]),
         ("an extra box, or one of another class", _COLOURS["false"]),
     ]
-    sheet = mistake_sheet([scene.draw(names) for scene in worst], 3, _CELL, legend=legend)
-    right = len(scenes) - len(wrong)
-    text = (
-        f"{right} of {len(scenes)} images have no mistake. An extra box lies on nothing, or on an object that has one."
-    )
-    return Part("Worst images", "mistakes", text, sheet, table, photo=True, shown=False)
+    text = f"{len(scenes) - len(wrong)} of {len(scenes)} images have no mistake. "
+    text += "An extra box lies on nothing, or on an object that has one."
+    right, tiles = "Every object is found, and nothing else.", [scene.draw(names) for scene in worst]
+    return worst_part(tiles, bool(wrong), right, text, table, columns=3, cell=_CELL, legend=legend)

@@ -1,20 +1,17 @@
 """The compiled operators of mmcv, implemented by torchvision's prebuilt kernels.
 
 mmdet and mmseg import ``mmcv.ops``, which loads the extension module ``mmcv._ext``. ``mmcv-lite`` comes without it, and
-building it needs a compiler that matches PyTorch and CUDA. :func:`install` puts a module of that name in place whose
-functions have the extension's signatures: outputs are tensors that the caller has allocated and that are written in
-place. Operators without an implementation raise an error that says what to install. Where a compiled mmcv is installed,
-it is left alone.
+building it needs a compiler that matches PyTorch and CUDA. :func:`install` puts a module of that name in place, unless
+it is there, whose functions have the extension's signatures: outputs are tensors that the caller has allocated.
 
-Float16 and bfloat16 inputs are computed in float32: box coordinates need it, and torchvision does the same under
-autocast.
+Float16 and bfloat16 inputs are computed in float32, as in torchvision under autocast: box coordinates need it.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -28,6 +25,7 @@ from torch import Tensor
 from hypvision.engine.checks import walk
 
 NAME = "mmcv._ext"
+INSTALL = "pip uninstall mmcv-lite && pip install openmim && mim install 'mmcv>=2.1.0,<2.2'"
 
 
 def _full(x: Tensor) -> Tensor:
@@ -36,17 +34,8 @@ def _full(x: Tensor) -> Tensor:
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
-    """Greedy non-maximum suppression.
-
-    Args:
-        boxes: ``(N, 4)``, x1 y1 x2 y2 in pixels.
-        scores: ``(N,)``.
-        iou_threshold: boxes of a larger overlap with a better one are dropped.
-        offset: a width is ``x2 - x1 + offset``; 1 for coordinates that name the last pixel of a box, else 0.
-
-    Returns:
-        Numbers of the boxes kept, by falling score.
-    """
+    """Greedy non-maximum suppression of boxes ``(N, 4)``, x1 y1 x2 y2 in pixels: the numbers of those that are left, by
+    falling score. A width is ``x2 - x1 + offset``; 1 for coordinates that name the last pixel of a box, else 0."""
     boxes = _full(boxes)
     if offset:
         # Moving x2 and y2 by the offset adds it to the widths of boxes and of intersections.
@@ -60,16 +49,9 @@ def softnms(
 ) -> Tensor:  # fmt: skip
     """Soft-NMS (Bodla et al., ICCV 2017): overlaps with a better box lower a score instead of dropping the box.
 
-    Args:
-        boxes, scores, iou_threshold, offset: as for :func:`nms`.
-        dets: ``(N, 5)``, written: the boxes kept and their lowered scores, in the order they are taken.
-        sigma: width of the Gaussian.
-        min_score: boxes whose score falls below are dropped.
-        method: 0 drops (hard NMS), 1 lowers linearly, 2 by a Gaussian.
-
-    Returns:
-        Numbers of the boxes kept, as in ``dets``. Of equal scores the first box is taken first.
-    """
+    The boxes that are left and their lowered scores are written into ``dets`` ``(N, 5)``, in the order they are taken,
+    of equal scores the first box first; returns their numbers. ``sigma`` is the width of the Gaussian, and ``method`` 0
+    drops (hard NMS), 1 lowers linearly, 2 by a Gaussian."""
     x1, y1, x2, y2 = boxes.unbind(1)
     area = (x2 - x1 + offset) * (y2 - y1 + offset)
     scores, left = scores.clone(), torch.arange(len(boxes), device=boxes.device)
@@ -96,7 +78,7 @@ def _check_pool_mode(pool_mode: int) -> None:
     if pool_mode != 1:
         raise NotImplementedError(
             "roi_align with pool_mode='max' is not available without a compiled mmcv: torchvision has averages only. "
-            "Set pool_mode='avg', or install a compiled mmcv: pip install openmim && mim install 'mmcv>=2.1.0,<2.2'."
+            f"Set pool_mode='avg', or install a compiled mmcv: {INSTALL}."
         )
 
 
@@ -104,21 +86,9 @@ def roi_align_forward(
     input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor, argmax_x: Tensor, aligned_height: int,
     aligned_width: int, spatial_scale: float, sampling_ratio: int, pool_mode: int, aligned: bool,
 ) -> None:  # fmt: skip
-    """RoIAlign (He et al., ICCV 2017).
-
-    Args:
-        input: maps ``(B, C, H, W)``.
-        rois: ``(K, 5)``: image number, x1 y1 x2 y2 in pixels of the image.
-        output: ``(K, C, aligned_height, aligned_width)``, written.
-        argmax_y, argmax_x: for maxima; not used.
-        spatial_scale: map pixels for an image pixel.
-        sampling_ratio: samples a bin and side; 0 for one each map pixel.
-        pool_mode: 1 (average).
-        aligned: pixel centres at half-integers, as in Detectron2.
-
-    Raises:
-        NotImplementedError: ``pool_mode`` 0 (maximum).
-    """
+    """RoIAlign (He et al., ICCV 2017) of maps ``(B, C, H, W)`` and ``rois`` ``(K, 5)``: image number, x1 y1 x2 y2 in
+    pixels of the image; ``output`` ``(K, C, aligned_height, aligned_width)`` is written. Averages (``pool_mode`` 1)
+    alone; ``sampling_ratio`` 0: a sample for each pixel of the map."""
     _check_pool_mode(pool_mode)
     pooled = torch.ops.torchvision.roi_align(
         _full(input), rois.to(_full(input).dtype), spatial_scale, aligned_height, aligned_width, sampling_ratio, aligned
@@ -175,18 +145,8 @@ def ms_deform_attn_forward(
     value: Tensor, value_spatial_shapes: Tensor, value_level_start_index: Tensor, sampling_locations: Tensor,
     attention_weights: Tensor, im2col_step: int,
 ) -> Tensor:  # fmt: skip
-    """Multi-scale deformable attention (Zhu et al., ICLR 2021) by mmcv's own PyTorch function, which it has for CPUs.
-
-    Args:
-        value: ``(B, sum of H_l W_l, heads, D)``.
-        value_spatial_shapes: H and W of each level ``(L, 2)``.
-        value_level_start_index, im2col_step: of mmcv's kernel; not used.
-        sampling_locations: ``(B, Q, heads, L, P, 2)``, x and y as shares of a map.
-        attention_weights: ``(B, Q, heads, L, P)``.
-
-    Returns:
-        ``(B, Q, heads D)``.
-    """
+    """Multi-scale deformable attention (Zhu et al., ICLR 2021) by mmcv's own PyTorch function, which it has for CPUs:
+    of ``value`` ``(B, sum of H_l W_l, heads, D)`` to ``(B, Q, heads D)``."""
     parts = (_full(value), value_spatial_shapes, _full(sampling_locations), _full(attention_weights))
     return _attend(*parts).to(value.dtype)
 
@@ -207,124 +167,104 @@ def ms_deform_attn_backward(
 
 def _deform_conv(
     input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor | None, bias: Tensor | None, grad: Tensor | None,
-    *geometry: int,
+    geometry: Mapping[str, int],
 ) -> Any:  # fmt: skip
-    """torchvision's deformable convolution, or its five gradients if ``grad`` (of the output) is given."""
+    """torchvision's deformable convolution, or its five gradients if ``grad`` (of the output) is given, with mmcv's
+    names of stride, padding and dilation, which differ for the two kinds of convolution."""
+    names = _MODULATED if "stride_h" in geometry else _PLAIN
+    sizes = [geometry[name] for name in (*names, "group", "deformable_group")]
     input, weight, offset = _full(input), _full(weight), _full(offset)
     use_mask = mask is not None
     mask = input.new_zeros((len(input), 1)) if mask is None else _full(mask)
     bias = _full(bias) if bias is not None else input.new_zeros(len(weight))
     if grad is None:
-        return torch.ops.torchvision.deform_conv2d(input, weight, offset, mask, bias, *geometry, use_mask)
+        return torch.ops.torchvision.deform_conv2d(input, weight, offset, mask, bias, *sizes, use_mask)
     return torch.ops.torchvision._deform_conv2d_backward(
-        _full(grad), input, weight, offset, mask, bias, *geometry, use_mask
+        _full(grad), input, weight, offset, mask, bias, *sizes, use_mask
     )
 
 
+_PLAIN = ("dH", "dW", "padH", "padW", "dilationH", "dilationW")
+_MODULATED = ("stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w")
+
+
 def deform_conv_forward(
-    input: Tensor, weight: Tensor, offset: Tensor, output: Tensor, columns: Tensor, ones: Tensor, kW: int, kH: int,
-    dW: int, dH: int, padW: int, padH: int, dilationW: int, dilationH: int, group: int, deformable_group: int,
-    im2col_step: int,
-) -> None:  # fmt: skip
+    input: Tensor, weight: Tensor, offset: Tensor, output: Tensor, *buffers: Tensor, **geometry: int
+) -> None:
     """Deformable convolution (Dai et al., ICCV 2017): ``output`` ``(B, C_out, H_out, W_out)`` is written.
 
-    ``offset`` ``(B, deformable_group * kH * kW * 2, H_out, W_out)`` holds y and x shifts in turn. ``columns``, ``ones``
-    and ``im2col_step`` belong to mmcv's own kernel and are not used.
+    ``offset`` ``(B, deformable_group * kH * kW * 2, H_out, W_out)`` holds y and x shifts in turn. The buffers belong to
+    mmcv's own kernel and are not used.
     """
-    geometry = (dH, dW, padH, padW, dilationH, dilationW, group, deformable_group)
-    output.copy_(_deform_conv(input, weight, offset, None, None, None, *geometry))
+    output.copy_(_deform_conv(input, weight, offset, None, None, None, geometry))
 
 
 def deform_conv_backward_input(
     input: Tensor, offset: Tensor, grad_output: Tensor, grad_input: Tensor, grad_offset: Tensor, weight: Tensor,
-    columns: Tensor, kW: int, kH: int, dW: int, dH: int, padW: int, padH: int, dilationW: int, dilationH: int,
-    group: int, deformable_group: int, im2col_step: int,
+    *buffers: Tensor, **geometry: int,
 ) -> None:  # fmt: skip
     """Gradients of :func:`deform_conv_forward` to its input and offsets."""
-    geometry = (dH, dW, padH, padW, dilationH, dilationW, group, deformable_group)
-    grads = _deform_conv(input, weight, offset, None, None, grad_output, *geometry)
+    grads = _deform_conv(input, weight, offset, None, None, grad_output, geometry)
     grad_input.copy_(grads[0])
     grad_offset.copy_(grads[2])
 
 
 def deform_conv_backward_parameters(
-    input: Tensor, offset: Tensor, grad_output: Tensor, grad_weight: Tensor, columns: Tensor, ones: Tensor, kW: int,
-    kH: int, dW: int, dH: int, padW: int, padH: int, dilationW: int, dilationH: int, group: int, deformable_group: int,
-    scale: float, im2col_step: int,
+    input: Tensor, offset: Tensor, grad_output: Tensor, grad_weight: Tensor, *buffers: Tensor, scale: float,
+    **geometry: int,
 ) -> None:  # fmt: skip
     """Gradient of :func:`deform_conv_forward` to its weight, times ``scale``, added to ``grad_weight``."""
-    geometry = (dH, dW, padH, padW, dilationH, dilationW, group, deformable_group)
     # The gradient of the weight depends only on the weight's shape, so zeros can stand for its values.
-    grads = _deform_conv(input, torch.zeros_like(grad_weight), offset, None, None, grad_output, *geometry)
+    grads = _deform_conv(input, torch.zeros_like(grad_weight), offset, None, None, grad_output, geometry)
     grad_weight.add_(grads[1], alpha=scale)
 
 
 def modulated_deform_conv_forward(
     input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor, offset: Tensor, mask: Tensor, output: Tensor,
-    columns: Tensor, kernel_h: int, kernel_w: int, stride_h: int, stride_w: int, pad_h: int, pad_w: int,
-    dilation_h: int, dilation_w: int, group: int, deformable_group: int, with_bias: bool,
+    columns: Tensor, *, with_bias: bool, **geometry: int,
 ) -> None:  # fmt: skip
-    """Modulated deformable convolution (Zhu et al., CVPR 2019): ``mask`` weights the samples; ``output`` is written.
-
-    ``mask`` is ``(B, deformable_group * kernel_h * kernel_w, H_out, W_out)``, ``offset`` as in
-    :func:`deform_conv_forward`.
-    """
-    geometry = (stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, group, deformable_group)
-    output.copy_(_deform_conv(input, weight, offset, mask, bias if with_bias else None, None, *geometry))
+    """Modulated deformable convolution (Zhu et al., CVPR 2019): ``mask`` ``(B, deformable_group * kernel_h * kernel_w,
+    H_out, W_out)`` weights the samples of :func:`deform_conv_forward`; ``output`` is written."""
+    output.copy_(_deform_conv(input, weight, offset, mask, bias if with_bias else None, None, geometry))
 
 
 def modulated_deform_conv_backward(
     input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor, offset: Tensor, mask: Tensor, columns: Tensor,
     grad_input: Tensor, grad_weight: Tensor, grad_bias: Tensor, grad_offset: Tensor, grad_mask: Tensor,
-    grad_output: Tensor, kernel_h: int, kernel_w: int, stride_h: int, stride_w: int, pad_h: int, pad_w: int,
-    dilation_h: int, dilation_w: int, group: int, deformable_group: int, with_bias: bool,
+    grad_output: Tensor, *, with_bias: bool, **geometry: int,
 ) -> None:  # fmt: skip
     """Gradients of :func:`modulated_deform_conv_forward` to all its tensors."""
-    geometry = (stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, group, deformable_group)
-    grads = _deform_conv(input, weight, offset, mask, bias if with_bias else None, grad_output, *geometry)
-    for out, grad in zip((grad_input, grad_weight, grad_offset, grad_mask), grads[:4]):
+    grads = _deform_conv(input, weight, offset, mask, bias if with_bias else None, grad_output, geometry)
+    for out, grad in zip((grad_input, grad_weight, grad_offset, grad_mask, grad_bias), grads[: 4 + with_bias]):
         out.copy_(grad)
-    if with_bias:
-        grad_bias.copy_(grads[4])
-
-
-def _focal_parts(input: Tensor, target: Tensor, weight: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits that are large where the prediction is right, their signs, and the factor of each term."""
-    # The background has the label C. There is no column C, so all of its targets are 0.
-    positive = target[:, None] == torch.arange(input.shape[1], device=target.device)
-    sign = positive.to(input.dtype) * 2 - 1
-    factor = torch.where(positive, alpha, 1 - alpha).to(input.dtype)
-    if weight.numel():
-        # One weight per class; the background has weight 1.
-        factor = factor * torch.cat([weight.to(input.dtype), weight.new_ones(1, dtype=input.dtype)])[target][:, None]
-    return input * sign, sign, factor
 
 
 def sigmoid_focal_loss_forward(
     input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
 ) -> None:
-    """Focal loss of sigmoids (Lin et al., ICCV 2017, eq. 5), for each sample and class.
-
-    Args:
-        input: logits ``(N, C)``.
-        target: class numbers ``(N,)``; C stands for the background.
-        weight: a factor for each class ``(C,)``, or empty.
-        output: losses ``(N, C)``, written.
-        gamma, alpha: focus and weight of the positives.
-    """
-    right, _, factor = _focal_parts(_full(input), target, weight, alpha)
-    output.copy_(-factor * torch.sigmoid(-right) ** gamma * F.logsigmoid(right))
+    """Focal loss of sigmoids (Lin et al., ICCV 2017, eq. 5) of logits ``(N, C)``, for each sample and class, written
+    into ``output``; a ``target`` of C stands for the background, and ``weight`` is a factor for each class, or
+    empty."""
+    output.copy_(_focal_loss(_full(input), target, weight, gamma, alpha))
 
 
 def sigmoid_focal_loss_backward(
     input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor, gamma: float, alpha: float
 ) -> None:
     """Derivative of :func:`sigmoid_focal_loss_forward` to the logits, written into ``grad_input`` ``(N, C)``."""
-    right, sign, factor = _focal_parts(_full(input), target, weight, alpha)
-    wrong = torch.sigmoid(-right)
-    # d/dz [-(1-p)^gamma log p] with p = sigmoid(z)
-    slope = wrong**gamma * (gamma * torch.sigmoid(right) * F.logsigmoid(right) - wrong)
-    grad_input.copy_(factor * sign * slope)
+    with torch.enable_grad():
+        logits = _full(input).detach().requires_grad_()
+        (grad,) = torch.autograd.grad(_focal_loss(logits, target, weight, gamma, alpha).sum(), logits)
+    grad_input.copy_(grad)
+
+
+def _focal_loss(logits: Tensor, target: Tensor, weight: Tensor, gamma: float, alpha: float) -> Tensor:
+    # The background has the label C. There is no column C, so all of its targets are 0.
+    positive = target[:, None] == torch.arange(logits.shape[1], device=target.device)
+    right = torch.where(positive, logits, -logits)
+    loss = -torch.where(positive, alpha, 1 - alpha) * torch.sigmoid(-right) ** gamma * F.logsigmoid(right)
+    # One weight per class; the background has weight 1.
+    return loss * F.pad(weight.to(logits.dtype), (0, 1), value=1.0)[target][:, None] if weight.numel() else loss
 
 
 def get_compiler_version() -> str:
@@ -385,8 +325,7 @@ class _Extension(ModuleType):
         def missing(*args: Any, **kwargs: Any) -> NoReturn:
             raise NotImplementedError(
                 f"The operator '{name}' of mmcv is not available without a compiled mmcv. Install one that matches "
-                f"PyTorch {torch.__version__}: pip uninstall mmcv-lite && pip install openmim && "
-                "mim install 'mmcv>=2.1.0,<2.2'."
+                f"PyTorch {torch.__version__}: {INSTALL}."
             )
 
         missing.__name__ = missing.__qualname__ = name

@@ -7,12 +7,14 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import numpy as np
+import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, DefaultScope
+from mmengine.structures import BaseDataElement
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from hypvision.engine.checks import datasets_of, inner_dataset
 from hypvision.engine.extensions import PREDICTORS
@@ -20,6 +22,7 @@ from hypvision.errors import HypvisionError
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Boxes, Labels, Result, Segments
+from hypvision.inference.summary import Subject
 
 BOX_SCORE = 0.3  # least score of a box that is drawn
 _OFFSET = 1000  # mmdet's panoptic maps contain class + 1000 * number of the object
@@ -127,14 +130,8 @@ def _give_boxes(model: BaseModel, count: int | None) -> None:
 
 
 def result_of(sample: Any, names: Sequence[str], score: float | None = None, max_boxes: int | None = None) -> Result:
-    """The result of a model of mmseg or mmdet for an image.
-
-    Args:
-        sample: with ``pred_sem_seg``, ``pred_instances`` or ``pred_panoptic_seg``.
-        names: of the classes.
-        score: lowest score of a box; None: 0.3.
-        max_boxes: the best ones; None: all.
-    """
+    """The result of a model of mmseg or mmdet for an image: of its ``pred_sem_seg``, ``pred_instances`` (the best
+    boxes, with a score of 0.3 at least by default) or ``pred_panoptic_seg``."""
     if "pred_panoptic_seg" in sample:
         return _segments(_numpy(sample.pred_panoptic_seg.sem_seg[0]), tuple(names))
     if "pred_instances" in sample:
@@ -156,6 +153,18 @@ def _segments(coded: np.ndarray, names: tuple[str, ...]) -> Segments:
 
 def _numpy(values: Tensor | np.ndarray) -> np.ndarray:
     return values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+
+
+def subject_of_model(model: nn.Module, shape: tuple[int, int, int]) -> Subject:
+    """For ``hypvision summary``: a segmenter or detector up to the outputs of its heads, on images of this shape
+    (C, H, W). A detector of two stages looks at the regions that its own first stage proposes."""
+    about = dict(img_shape=shape[1:], ori_shape=shape[1:], batch_input_shape=shape[1:], pad_shape=shape[1:])
+
+    def run(images: Tensor) -> Any:
+        samples = [BaseDataElement(metainfo=dict(about, scale_factor=(1.0, 1.0))) for _ in images]
+        return model(images, samples, mode="tensor")
+
+    return Subject(model.eval(), torch.randn(1, *shape), run)
 
 
 PREDICTORS.update(mmseg=_predictor, mmdet=_predictor)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 
 from mmengine.config import Config
 
 from hypvision.engine.extensions import PREPARATIONS
 from hypvision.errors import HypvisionError
-from hypvision.openmmlab.ops import has_compiled_mmcv, missing_operators
+from hypvision.openmmlab.ops import INSTALL, has_compiled_mmcv, missing_operators
 
 _logger = logging.getLogger(__name__)
 
@@ -46,29 +47,21 @@ def refuse_missing_operators(config: Config) -> None:
     for key, type_name, operator in missing_operators(config.model):
         raise HypvisionError(
             f"{key} of the config is '{type_name}', which needs mmcv's operator {operator}: it is not among those that "
-            "run without a compiler (docs/everywhere.md). Take another part, or install a compiled mmcv: pip uninstall "
-            "mmcv-lite && pip install openmim && mim install 'mmcv>=2.1.0,<2.2'."
+            f"run without a compiler (docs/everywhere.md). Take another part, or install a compiled mmcv: {INSTALL}."
         )
 
 
-def prepare_model(config: Config) -> None:
-    """Check the operators of a config's model, and leave out weights and levels that it cannot use."""
+def _prepare(config: Config, *modules: str) -> None:
+    """Check the operators of a config's model, leave out weights and levels that it cannot use, and put what our
+    ``modules`` have in the place of the library's own."""
+    for module in modules:
+        importlib.import_module(f"hypvision.openmmlab.{module}")
     refuse_missing_operators(config)
     leave_out_foreign_weights(config)
     leave_out_unseen_levels(config)
 
 
-def _prepare_segmentation(config: Config) -> None:
-    import hypvision.openmmlab.datasets.segmentation
-    import hypvision.openmmlab.label_maps  # noqa: F401 - mmseg's data sets and metric as ours; imports mmseg
-
-    prepare_model(config)
-
-
-def _prepare_detection(config: Config) -> None:
-    import hypvision.openmmlab.datasets.detection  # noqa: F401 - checked annotation files and metric; imports mmdet
-
-    prepare_model(config)
-
-
-PREPARATIONS.update(mmdet=_prepare_detection, mmseg=_prepare_segmentation)
+PREPARATIONS.update(
+    mmdet=lambda config: _prepare(config, "datasets.detection"),
+    mmseg=lambda config: _prepare(config, "datasets.segmentation", "label_maps"),
+)

@@ -70,18 +70,13 @@ def _check_types(config: Any, path: Path) -> None:
 
 
 def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.Module:
-    """The segmenter or detector of a record with its weights; the file's header holds its config.
+    """The segmenter or detector of a record with its weights; the header of its verified file holds its config.
 
     It has ``cfg``, so that :func:`mmseg.apis.inference_model` and :func:`mmdet.apis.inference_detector` take it.
 
-    Args:
-        record: of the task segmentation or detection.
-        path: its verified file.
-        overrides: must be empty: the weights are those of the whole model.
-
     Raises:
-        HypvisionError: there are overrides, mmseg or mmdet is not installed, the file has no config, or its config
-            would run code or load other files.
+        HypvisionError: there are overrides (the weights are those of the whole model), mmseg or mmdet is not installed,
+            the file has no config, or its config would run code or load other files.
     """
     if overrides:
         raise HypvisionError(

@@ -25,6 +25,13 @@ def _branch(dim: int, scale: float) -> tuple[nn.Module, int]:
     return (nn.Identity() if scale == 1 else nn.MaxPool2d(2, stride=2)), dim
 
 
+def _pooled(maps: list[Tensor], count: int) -> tuple[Tensor, ...]:
+    """The maps, and behind them the last one pooled further until there are as many as asked for."""
+    while len(maps) < count:
+        maps.append(F.max_pool2d(maps[-1], 1, stride=2))
+    return tuple(maps)
+
+
 @MODELS.register_module()
 class SimpleFeaturePyramid(BaseModule):
     """Maps of four resolutions from the last map alone, by transposed convolutions and pooling (ViTDet, Li et al., ECCV
@@ -35,9 +42,6 @@ class SimpleFeaturePyramid(BaseModule):
         out_channels: of every map returned.
         scales: sizes of the maps relative to that of the backbone, out of 4, 2, 1 and 0.5.
         num_outs: maps to return; those beyond ``scales`` are the last one pooled further (5 for FPN-like detectors).
-
-    Raises:
-        HypvisionError: a scale is not supported, or there are fewer outputs than scales.
     """
 
     def __init__(
@@ -71,9 +75,7 @@ class SimpleFeaturePyramid(BaseModule):
     def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Maps ``(B, out_channels, H_i, W_i)``, the largest first, from the last of ``inputs``."""
         found = [level(inputs[-1]) for level in self.levels]
-        while len(found) < self.num_outs:
-            found.append(F.max_pool2d(found[-1], 1, stride=2))
-        return tuple(found)
+        return _pooled(found, self.num_outs)
 
 
 @MODELS.register_module()
@@ -86,9 +88,6 @@ class BlockPyramid(BaseModule):
         out_channels: of every map returned.
         scales: size of each block's map after resizing, out of 4, 2, 1 and 0.5, falling.
         num_outs: maps to return; those beyond the blocks are the last one pooled further.
-
-    Raises:
-        HypvisionError: a scale is not supported, or there is not one scale for each block.
     """
 
     def __init__(
@@ -120,6 +119,4 @@ class BlockPyramid(BaseModule):
         for k in range(len(maps) - 2, -1, -1):
             maps[k] = maps[k] + F.interpolate(maps[k + 1], maps[k].shape[-2:], mode="nearest")
         found = [norm(smooth(x)) for norm, smooth, x in zip(self.norm, self.smooth, maps)]
-        while len(found) < self.num_outs:
-            found.append(F.max_pool2d(found[-1], 1, stride=2))
-        return tuple(found)
+        return _pooled(found, self.num_outs)

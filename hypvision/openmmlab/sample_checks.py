@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from mmengine.dataset import BaseDataset, Compose
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from hypvision.data.usage import leaves
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import DatasetHook, class_heads, has_fixed_classes, network_of
 from hypvision.errors import HypvisionError
@@ -57,21 +57,25 @@ class CheckedPipeline:
             result = self.pipeline(data_info)
         except (HypvisionError, MemoryError):
             raise
-        except Exception as error:
-            loader = _loader_of(error)
-            if loader is None or image is None:
+        except Exception as error:  # our own readers name the file; these are mmdet's, and those of remote stores
+            if image is None or not (loader := _loader_of(error)):
                 raise
-            raise _unreadable(loader, image, labels, error) from error
+            remedy = "Correct the annotation or replace the file, or remove both from the data."
+            if isinstance(error, KeyError) and error.args == ("mask",):
+                remedy = (
+                    "It has boxes without masks, and the config trains masks (with_mask=True): see docs/own-data.md."
+                )
+            raise HypvisionError(
+                f"{loader} cannot read '{image}' or its annotation ({type(error).__name__}: {error}). {remedy}"
+            ) from error
         if self.classes is not None and image and labels and isinstance(result, dict):
-            for sample in _samples(result):
-                self._check_labels(sample, labels, reduced, len(self.classes))
+            samples = result.get("data_samples")
+            sample = samples[0] if isinstance(samples, list) else samples  # of several views of one image the first
+            if sample is not None and sample.get("gt_sem_seg") is not None:
+                self._check_labels(sample.gt_sem_seg.data, labels, reduced, len(self.classes))
         return result
 
-    def _check_labels(self, sample: Any, path: str, reduced: bool, count: int) -> None:
-        truth = sample.get("gt_sem_seg")
-        if truth is None:
-            return
-        found = truth.data
+    def _check_labels(self, found: Any, path: str, reduced: bool, count: int) -> None:
         wrong = found[((found >= count) | (found < 0)) & (found != self.ignore_index)]
         if wrong.numel():
             label, shift = int(wrong.max()), int(reduced)
@@ -85,58 +89,17 @@ class CheckedPipeline:
             )
 
 
-def _samples(result: dict[str, Any]) -> list[Any]:
-    samples = result.get("data_samples")
-    # several views of one image
-    return samples[:1] if isinstance(samples, list) else [] if samples is None else [samples]
-
-
-def _loader_of(error: Exception) -> Any:
-    """The transform that was reading a file when the error came up: one whose name begins with Load, or None."""
-    found, trace = None, error.__traceback__
+def _loader_of(error: Exception) -> str:
+    """The name of the transform that was reading a file when the error came up; it begins with Load. Empty: none."""
+    found, trace = "", error.__traceback__
     while trace is not None:
-        owner = trace.tb_frame.f_locals.get("self")
-        if type(owner).__name__.startswith("Load"):
-            found = owner
-        trace = trace.tb_next
+        name = type(trace.tb_frame.f_locals.get("self")).__name__
+        found, trace = name if name.startswith("Load") else found, trace.tb_next
     return found
 
 
-def _unreadable(loader: Any, image: str, labels: str | None, error: Exception) -> HypvisionError:
-    """The paragraph for a file that a loading transform could not read."""
-    reads_image = "Image" in type(loader).__name__
-    what, path = ("image", image) if reads_image or labels is None else ("label map", labels)
-    if not reads_image and labels is None:
-        if isinstance(error, KeyError) and error.args == ("mask",):
-            return HypvisionError(
-                f"The image '{image}' has boxes without masks (no 'segmentation' in its annotation), but the config "
-                "trains masks (with_mask=True in its pipelines). For boxes alone take Faster R-CNN, RetinaNet or FCOS, "
-                "as docs/own-data.md shows; for masks add them to the annotations."
-            )
-        return HypvisionError(
-            f"The annotation of the image '{image}' cannot be used ({type(error).__name__}: {error}). Correct it in "
-            "the annotation file, or remove it there."
-        )
-    if not Path(path).exists():
-        beside = f" of the image '{image}'" if what == "label map" else ""
-        return HypvisionError(
-            f"The {what} '{path}'{beside} does not exist. Put it there, or remove "
-            f"{'the image' if beside else 'its annotation'} from the data (see docs/data.md for the layout)."
-        )
-    reason = ", it is empty" if Path(path).stat().st_size == 0 else ""
-    return HypvisionError(
-        f"The {what} '{path}' cannot be read{reason}. Replace the file by an intact copy, or remove it from the data."
-    )
-
-
 def _leaves(dataset: Any) -> Iterator[BaseDataset]:
-    """The data sets inside wrappers such as RepeatDataset and ConcatDataset."""
-    if isinstance(dataset, BaseDataset):
-        yield dataset
-        return
-    for inner in getattr(dataset, "datasets", None) or [getattr(dataset, "dataset", None)]:
-        if inner is not None and inner is not dataset:
-            yield from _leaves(inner)
+    return leaves(dataset, lambda inner: isinstance(inner, BaseDataset))
 
 
 def watch_samples(dataset: Any) -> None:

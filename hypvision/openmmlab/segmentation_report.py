@@ -14,7 +14,7 @@ from PIL import Image
 from hypvision.engine.reports import ReportMetric
 from hypvision.images import open_image
 from hypvision.tasks.classification_report import confusion_parts
-from hypvision.viz.evaluation import Mistake, mistake_sheet
+from hypvision.viz.evaluation import Mistake, worst_part
 from hypvision.viz.overlay import paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.report import Part
@@ -87,12 +87,8 @@ class SegmentationReport(ReportMetric):
 
 
 def mean_iou(pairs: np.ndarray, counts: np.ndarray) -> float:
-    """Mean IoU of an image over the classes that it has, 0 to 1; NaN without a labelled pixel.
-
-    Args:
-        pairs: (2, N), true and predicted class.
-        counts: (N,), pixels of each pair.
-    """
+    """Mean IoU of an image over the classes that it has, 0 to 1, by the pairs (2, N) of true and predicted class and
+    their pixels (N,); NaN without a labelled pixel."""
     values = []
     for label in np.unique(pairs[0]):
         true, found = pairs == label
@@ -114,16 +110,13 @@ def pixel_table(counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
 def _worst_images(results: list[dict], names: list[str]) -> Part:
     table = sorted(((entry["iou"], entry["path"]) for entry in results), key=lambda row: (row[0] != row[0], row[0]))
     drawn = sorted((entry for entry in results if "pictures" in entry), key=lambda entry: entry["iou"])[:_WORST]
-    title, rows = "Worst images", [("image", "mean IoU"), *((path, 100 * iou) for iou, path in table)]
-    if not drawn:
-        wrong = any(iou < 1 for iou, _ in table)
-        text = "The images have no files, so none is shown." if wrong else "Every image is segmented without a mistake."
-        return Part(title, "mistakes", text, table=rows, shown=False)
+    rows = [("image", "mean IoU"), *((path, 100 * iou) for iou, path in table)]
     tiles = [Mistake(e["pictures"], [f"mean IoU {100 * e['iou']:.1f} %   {Path(e['path']).name}"]) for e in drawn]
     labels = sorted({int(label) for entry in drawn for label in np.unique(entry["pairs"])})
     colours, more = label_colours(len(names)), len(labels) - _LEGEND
     legend: list[tuple[str, Any]] = [(names[label], colours[label]) for label in labels[:_LEGEND]]
     legend += [(f"and {more} more classes", None)] if more > 0 else []
-    sheet = mistake_sheet(tiles, 2, _CELL, ("image", "truth", "prediction"), legend)
+    right, heading = "Every image is segmented without a mistake.", "from left to right: image, truth, prediction"
     text = "By the mean IoU of an image over the classes that it has. Pixels without truth are not painted there."
-    return Part(title, "mistakes", text, sheet, rows, photo=True, shown=False)
+    wrong = any(iou < 1 for iou, _ in table)
+    return worst_part(tiles, wrong, right, text, rows, columns=2, cell=_CELL, heading=heading, legend=legend)

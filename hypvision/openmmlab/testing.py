@@ -17,14 +17,8 @@ AFTER_FLIP = ("Pad", "LoadAnnotations")
 
 
 def mirror_pipeline(pipeline: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A test pipeline of mmseg or mmdet that yields each image twice, as it is and mirrored left to right.
-
-    Args:
-        pipeline: the test pipeline: loads the image first, and packs the inputs last.
-
-    Raises:
-        HypvisionError: the pipeline begins or ends with another step.
-    """
+    """A test pipeline of mmseg or mmdet, which loads the image first and packs the inputs last, that yields each image
+    twice, as it is and mirrored left to right."""
     steps = [dict(step) for step in pipeline]
     names = [str(step.get("type")).rpartition(".")[2] for step in steps]
     if len(steps) < 2 or not names[0].startswith("Load") or not names[-1].startswith("Pack"):

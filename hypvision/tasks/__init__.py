@@ -5,11 +5,9 @@ Importing this package registers classification; configs of ``metric_learning`` 
 """
 
 from hypvision.tasks.classification import ImageClassifier, PredictionPainterHook
-from hypvision.tasks.classification_metrics import CalibrationError, GroupAccuracy, TopKAccuracy
-from hypvision.tasks.classification_report import ClassificationReport
+from hypvision.tasks.classification_metrics import CalibrationError, GroupAccuracy, MultiLabelAP, TopKAccuracy
+from hypvision.tasks.classification_report import ClassificationReport, MultiLabelReport
 from hypvision.tasks.hierarchy import HierarchyClassifier
-from hypvision.tasks.multi_label import MultiLabelAP
-from hypvision.tasks.multi_label_report import MultiLabelReport
 
 __all__ = [
     "CalibrationError",

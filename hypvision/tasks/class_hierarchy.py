@@ -32,15 +32,9 @@ from hypvision.viz.tree import (
 
 
 class EmbeddedClasses(NamedTuple):
-    """Embeddings of labelled images, grouped by class.
-
-    Attributes:
-        points: (N, d), as the learner compares them.
-        labels: (N,), from 0.
-        classes: names, in the order of the labels.
-        ancestors: groups above each class, from general to specific; () where there is none.
-        examples: an image of each class.
-    """
+    """Embeddings of labelled images, grouped by class: points (N, d), as the learner compares them, with labels
+    (N,), from 0; of each class the name, the groups above it, from general to specific, () where there is none, and
+    an image."""
 
     points: Tensor
     labels: Tensor
@@ -59,17 +53,9 @@ def embed_classes(
     data_root: str | None = None,
     device: str = "cpu",
 ) -> EmbeddedClasses:
-    """Embed the data of a metric learner's config.
-
-    Args:
-        learner: the :class:`~hypvision.tasks.metric_learning.MetricLearner`, on ``device``.
-        config: its config.
-        split: ``"train"``, ``"test"`` or ``"both"``.
-        per_class: images of a class, evenly spread.
-        batch_size: images at a time.
-        data_root: folder of the data, if not the config's.
-        device: where the learner is.
-    """
+    """Embed the data of the config of a :class:`~hypvision.tasks.metric_learning.MetricLearner`, which is on
+    ``device``: the ``split`` ``"train"``, ``"test"`` or ``"both"``, ``per_class`` images of a class, evenly spread;
+    ``data_root`` is the folder of the data, if not the config's."""
     found = EmbeddedClasses(torch.empty(0), torch.empty(0), [], [], [])
     points: list[Tensor] = []
     labels: list[int] = []
@@ -125,18 +111,11 @@ def places(learner: Any, data: EmbeddedClasses) -> Tensor:
 
 
 def recovered_hierarchy(points: Tensor, labels: Tensor, ancestors: Sequence[Sequence[str]]) -> dict[str, float]:
-    """How well the distances of class centres follow a hierarchy: cophenetic correlations.
-
-    Args:
-        points: embeddings of unit curvature ``(N, n + 1)``.
-        labels: ``(N,)``.
-        ancestors: see :func:`hypvision.tasks.metric_learning_metrics.lca_heights`.
-
-    Returns:
-        ``distances``: correlation of the distances of the centres (Lorentz centroids) with the true heights; ``tree``:
-        of the heights of their average-linkage tree with them. Classes without a sample do not count; with one class,
-        or heights that are all the same, both are NaN.
-    """
+    """How well the distances of class centres follow a hierarchy, by embeddings of unit curvature ``(N, n + 1)``,
+    labels ``(N,)`` and the ancestors of :func:`hypvision.tasks.metric_learning_metrics.lca_heights`: cophenetic
+    correlations of the distances of the centres (Lorentz centroids, ``distances``), and of the heights of their
+    average-linkage tree (``tree``), with the true heights. Classes without a sample do not count; with one class, or
+    heights that are all the same, both are NaN."""
     require_finite(points, lambda row: f"The embedding of sample {row}")
     present = labels.unique()
     found = {"distances": math.nan, "tree": math.nan}
@@ -149,10 +128,8 @@ def recovered_hierarchy(points: Tensor, labels: Tensor, ancestors: Sequence[Sequ
 
 
 def recovered_groups(points: Tensor, labels: Tensor, ancestors: Sequence[Sequence[str]]) -> list[float]:
-    """Dendrogram purity of the tree of class centres for each level of a hierarchy, from general to specific.
-
-    Args and tree: see :func:`recovered_hierarchy`.
-    """
+    """Dendrogram purity of the tree of class centres for each level of a hierarchy, from general to specific; see
+    :func:`recovered_hierarchy`."""
     tree, found = average_linkage(_distances(_centres(points, labels))), []
     for level in range(1, len(ancestors[0]) + 1):
         names = [tuple(groups[:level]) for groups in ancestors]

@@ -23,10 +23,9 @@ class ClassWeights:
     """The weights of the classes in a loss. It is not a module, so checkpoints and averages of weights do not contain
     it.
 
-    Args:
-        given: a number for each class; ``"balanced"``: N / (C N_c) of a class of N_c among N images, so that all
-            classes count alike; None: no weights. With several labels an image the weight is that of an image that has
-            the label against one without it; balanced: (N - N_c) / N_c.
+    They are a number for each class; ``"balanced"``: N / (C N_c) of a class of N_c among N images, so that all classes
+    count alike; or None. With several labels an image the weight is that of an image that has the label against one
+    without it; balanced: (N - N_c) / N_c.
     """
 
     def __init__(self, given: str | Sequence[float] | None):

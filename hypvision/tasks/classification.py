@@ -26,9 +26,10 @@ from timm.data import Mixup
 from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
+from hypvision.checkpoints.read import network_weights, read
 from hypvision.checks import between, one_of
 from hypvision.data.image_folder import build_transform
-from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
+from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import below, replacing
 from hypvision.inference.knowledge import Known
@@ -43,8 +44,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def create_backbone(model_name: str, **kwargs: Any) -> Any:
-    """:func:`timm.create_model`, with errors that name the setting of the config to correct."""
+def create_backbone(model_name: str, remedy: str = "", **kwargs: Any) -> Any:
+    """:func:`timm.create_model`, with errors that name the setting of the config to correct; with a ``remedy`` one of
+    weights that cannot be fetched ends with it."""
     name = model_name.partition(".")[0]
     if ":" not in model_name and "/" not in model_name and not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models())
@@ -54,37 +56,22 @@ def create_backbone(model_name: str, **kwargs: Any) -> Any:
         )
     try:
         return create_model(model_name, **kwargs)
-    except (TypeError, ValueError) as error:  # the constructor refuses an argument or its value
-        # a download failed: in some versions of the hub its errors are both OSError and ValueError
-        if isinstance(error, OSError):
-            raise
-        raise HypvisionError(
-            f"The model '{model_name}' does not accept what model.backbone of the config gives it: "
-            f"{str(error).rstrip('.')}."
-        ) from error
-    except RuntimeError as error:
-        if "Invalid pretrained tag" not in str(error):
-            raise
-        known = ", ".join(timm.list_pretrained(f"{name}*")) or "none"
-        raise HypvisionError(f"The model '{name}' has no weights '{model_name}'. Available: {known}.") from error
-
-
-def fetch_backbone(remedy: str, model_name: str, **kwargs: Any) -> Any:
-    """:func:`create_backbone`; the error of weights that cannot be fetched ends with the remedy of the caller."""
-    try:
-        return create_backbone(model_name, **kwargs)
-    except HypvisionError:
-        raise
-    except Exception as error:  # the hub raises its own errors, and so do the sockets below it
-        missing = "No pretrained weights exist" in str(error)
-        # RuntimeError: the weights do not fit, or there is not enough memory
-        if not kwargs.get("pretrained") or (isinstance(error, (RuntimeError, AssertionError)) and not missing):
-            raise
-        problem = f"The published weights of '{model_name}' cannot be fetched ({type(error).__name__}: {error})."
-        problem += " Check the connection."
-        if missing:
+    except Exception as error:  # also those of the hub and of the sockets below it, some of them OSError and ValueError
+        if isinstance(error, (TypeError, ValueError)) and not isinstance(error, OSError):
+            problem = f"The model '{model_name}' does not accept what model.backbone of the config gives it: {error}"
+            raise HypvisionError(f"{problem.rstrip('.')}.") from error
+        if "Invalid pretrained tag" in str(error):
+            known = ", ".join(timm.list_pretrained(f"{name}*")) or "none"
+            raise HypvisionError(f"The model '{name}' has no weights '{model_name}'. Available: {known}.") from error
+        problem = f"The published weights of '{model_name}' cannot be fetched ({type(error).__name__}: {error}). Check "
+        problem += "the connection."
+        if missing := "No pretrained weights exist" in str(error):
             problem = f"There are no published weights of the model '{model_name}'."
-        raise HypvisionError(f"{problem} {remedy}.") from error
+        # RuntimeError: the weights do not fit, or there is not enough memory
+        own = isinstance(error, HypvisionError) or (isinstance(error, (RuntimeError, AssertionError)) and not missing)
+        if own or not remedy or not kwargs.get("pretrained"):
+            raise
+        raise HypvisionError(f"{problem} {remedy}") from error
 
 
 def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
@@ -101,13 +88,7 @@ def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
 def load_start(network: nn.Module, checkpoint: str) -> None:
     """Load the weights that a fine-tuning starts from, without a head for other classes; a Hi-Mapper also accepts
     weights of its backbone alone, its ``trunk``."""
-    from mmengine.runner import CheckpointLoader
-
-    weights: Any = CheckpointLoader.load_checkpoint(checkpoint, "cpu")
-    for wrapper in ("state_dict", "model"):
-        if isinstance(weights.get(wrapper), dict):
-            weights = weights[wrapper]
-    weights = {name.removeprefix("module.").removeprefix("backbone."): value for name, value in weights.items()}
+    weights = network_weights(read(checkpoint))
     own, part = network.state_dict(), "trunk." if hasattr(network, "trunk") else ""
     if not any(name.startswith(part) for name in weights):
         weights = {f"{part}{name}": value for name, value in weights.items()}
@@ -132,8 +113,6 @@ class BackboneModel(BaseModel):
         frozen: patterns of names of the backbone's parameters that are not trained, e.g. ``("patch_embed.*",)``.
         freeze_bn: keep all batch norms of the backbone in evaluation mode.
         channels_last: channels-last memory format; on a CPU a convolutional network trained in 0.6 to 0.7 of the time.
-        data_preprocessor: mmengine's; the default moves a batch to the device.
-        init_cfg: mmengine's.
     """
 
     def __init__(
@@ -147,11 +126,11 @@ class BackboneModel(BaseModel):
         channels_last: bool = False,
     ):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
-        self.backbone = fetch_backbone(
+        remedy = (
             "Give a file with --cfg-options model.backbone.pretrained_cfg_overlay.file=WEIGHTS, or start from random "
-            "weights with --cfg-options model.backbone.pretrained=False",
-            **backbone,
+            "weights with --cfg-options model.backbone.pretrained=False."
         )
+        self.backbone = create_backbone(remedy=remedy, **backbone)
         if channels_last:
             self.backbone.to(memory_format=torch.channels_last)
         self.checkpoint, self.freeze_bn = checkpoint, freeze_bn
@@ -232,16 +211,12 @@ class ImageClassifier(BackboneModel):
     def forward(
         self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
     ) -> Tensor | dict[str, Tensor] | list[dict[str, Any]]:
-        """The three modes of mmengine's models.
-
-        Args:
-            inputs: images ``(B, C, H, W)``.
-            label: class numbers ``(B,)``; needed by ``"loss"``.
-            index: numbers of the images in their data set ``(B,)``.
+        """The three modes of mmengine's models, for images ``(B, C, H, W)``, their classes and their numbers in the
+        data set ``(B,)``.
 
         Returns:
             ``"tensor"``: logits ``(B, num_classes)``. ``"loss"``: ``dict(loss=scalar)``. ``"predict"``: for each image
-            a dict with ``scores`` ``(num_classes,)``, ``label`` and ``index`` (None where not given).
+                a dict with ``scores`` ``(num_classes,)``, ``label`` and ``index`` (None where not given).
         """
         one_of(("tensor", "loss", "predict"), mode=mode)
         self.check_channels(inputs)
@@ -288,15 +263,9 @@ class ImageClassifier(BackboneModel):
 
 @HOOKS.register_module()
 class PredictionPainterHook(Hook):
-    """Writes test images with the predicted and the true class below (``hypvision test --show-dir``).
-
-    They are evenly spaced over the data, which is sorted by class.
-
-    Args:
-        out_dir: folder of the images; made if missing. Names begin with ``wrong`` or ``right``.
-        limit: how many images at most.
-        min_side: images smaller than this many pixels are enlarged to be seen.
-    """
+    """Writes test images with the predicted and the true class below into a folder (``hypvision test --show-dir``):
+    at most ``limit``, evenly spaced over the data, which is sorted by class; smaller ones than ``min_side`` pixels
+    are enlarged. Names begin with ``wrong`` or ``right``."""
 
     def __init__(self, out_dir: str, limit: int = 200, min_side: int = 160):
         self.out_dir, self.limit, self.min_side = Path(out_dir), limit, min_side
@@ -359,7 +328,6 @@ def _paint(config: Config, folder: Path) -> None:
 
 
 TEST_OPTIONS["ImageClassifier"] = TestOptions(lambda config: setattr(config.model, "test_flip", True), _paint)
-PREDICTION_ARGUMENTS["TopKAccuracy"] = "out_file"
 RUN_HOOKS.append("ImageInputHook")
 
 

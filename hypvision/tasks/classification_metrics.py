@@ -1,22 +1,36 @@
-"""The metrics of classification: accuracy, calibration, and accuracy at the levels of a hierarchy of classes."""
+"""The metrics of classification: accuracy, calibration, accuracy at the levels of a hierarchy of classes, and those of
+any number of labels per image."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
 
+import numpy as np
 import torch
 from mmengine.registry import METRICS
 from torch import Tensor
 
-from hypvision.checks import at_least
+from hypvision.checks import at_least, between
+from hypvision.engine.extensions import PREDICTION_ARGUMENTS
 from hypvision.engine.metrics import Metric, OfClass
 from hypvision.errors import HypvisionError
 from hypvision.files import write_json
 from hypvision.records import read_record
 from hypvision.tasks.metric_learning_metrics import lca_heights
+
+
+def read_ancestors(given: Mapping[str, Sequence[str]] | str | Path, reader: str) -> Mapping[str, Sequence[str]]:
+    """The groups above each class, from general to specific, given or from a JSON file; ``reader`` is the metric."""
+    if not isinstance(given, (str, Path)):
+        return given
+    advice = (
+        f'Expected: JSON {{"CLASS": ["GROUP", ...]}}, from general to specific. Correct "ancestors" of the {reader}'
+    )
+    return cast(Mapping[str, Sequence[str]], read_record(dict[str, list[str]], given, f"{advice} in the config."))
 
 
 class ScoreMetric(Metric):
@@ -25,7 +39,6 @@ class ScoreMetric(Metric):
     Images without a label are ignored; if no image has one, the metrics are NaN.
     """
 
-    default_prefix = ""
     multi_label = False
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
@@ -55,12 +68,10 @@ class ScoreMetric(Metric):
 
 @METRICS.register_module()
 class TopKAccuracy(ScoreMetric):
-    """Share of images, in percent, whose class is among the k of highest score: ``top1``, ``top5``, ...
-
-    The log has the accuracy of each class, the worst first.
+    """Share of images, in percent, whose class is among the k of highest score: ``top1``, ``top5``, ...; a k above the
+    number of classes is left out. The log has the accuracy of each class, the worst first.
 
     Args:
-        topk: the values of k; one above the number of classes is left out.
         macro: add ``macro``, the mean of ``top1`` over the classes, in which all classes have the same weight.
         out_file: write the metrics, the accuracy of each class and every prediction there, as JSON.
     """
@@ -74,7 +85,7 @@ class TopKAccuracy(ScoreMetric):
     def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
         """``(index, label, best classes, their scores)``."""
         best, classes = scores.topk(min(max(self.topk), scores.shape[1]))
-        labels = [(sample["index"], sample["label"]) for sample in samples]
+        labels = [(sample.get("index"), sample["label"]) for sample in samples]
         return [(*label, *found) for label, *found in zip(labels, classes.tolist(), best.tolist())]
 
     def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
@@ -107,12 +118,8 @@ class TopKAccuracy(ScoreMetric):
 
 @METRICS.register_module()
 class CalibrationError(ScoreMetric):
-    """Expected calibration error in percent (Naeini et al., AAAI 2015), as ``ece``: the mean over all images of the gap
-    between confidence and accuracy in the bin of their confidence.
-
-    Args:
-        bins: number of bins of equal width.
-    """
+    """Expected calibration error in percent (Naeini et al., AAAI 2015), as ``ece``: the mean over all images of the
+    gap between confidence and accuracy in the bin of their confidence, of so many bins of equal width."""
 
     def __init__(self, bins: int = 15, **kwargs: Any):
         super().__init__(**kwargs)
@@ -150,11 +157,7 @@ class GroupAccuracy(ScoreMetric):
 
     def __init__(self, ancestors: Mapping[str, Sequence[str]] | str, levels: Sequence[str], **kwargs: Any):
         super().__init__(**kwargs)
-        if isinstance(ancestors, str):
-            expected = 'Expected: JSON {"CLASS": ["GROUP", ...]}, from general to specific.'
-            advice = f'{expected} Correct "ancestors" of the GroupAccuracy in the config.'
-            ancestors = cast(Mapping[str, Sequence[str]], read_record(dict[str, list[str]], ancestors, advice))
-        self.ancestors, self.levels = ancestors, tuple(levels)
+        self.ancestors, self.levels = read_ancestors(ancestors, "GroupAccuracy"), tuple(levels)
 
     def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
         """``(label, best class)``."""
@@ -178,3 +181,63 @@ class GroupAccuracy(ScoreMetric):
             for place, level in enumerate(self.levels)
         }
         return metrics | {"mistake_distance": 2 * float(wrong.mean()) if len(wrong) else 0.0}
+
+
+def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
+    """The mean of the precisions at each true sample in the order of the scores ``(N,)``, 0 to 1, NaN without a true
+    one (``truth``, bool ``(N,)``); samples of equal scores count as found at once, as in scikit-learn."""
+    if not truth.any():
+        return math.nan
+    found, taken = found_at_thresholds(scores, truth)
+    return float(np.sum(np.diff(found, prepend=0) * found / taken) / truth.sum())
+
+
+def found_at_thresholds(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each distinct score, from high to low: how many true samples, and how many in all, have at least this
+    score."""
+    order = np.argsort(-scores, kind="stable")
+    ends = np.flatnonzero(np.diff(scores[order], append=-np.inf))  # index of the last of equal scores
+    return np.cumsum(truth[order])[ends], ends + 1
+
+
+@METRICS.register_module()
+class MultiLabelAP(ScoreMetric):
+    """Metrics of a classifier with ``multi_label=True``, in percent: ``mAP``, the mean of the average precisions of
+    the classes, and ``f1``, the mean of their F1 scores at a threshold, from which labels are predicted. Classes
+    without an image are ignored. The log has the average precision of each class, the worst first; ``out_file`` is a
+    JSON file of it, the metrics and every prediction."""
+
+    multi_label = True
+
+    def __init__(self, threshold: float = 0.5, out_file: str | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        between(0, 1, threshold=threshold)
+        self.threshold, self.out_file = threshold, out_file
+
+    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
+        """``(index, labels, scores)``."""
+        return [(sample["index"], sample["label"], row) for sample, row in zip(samples, scores.tolist())]
+
+    def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
+        known = self.labelled(results, 1)
+        metrics, f1 = dict(mAP=math.nan, f1=math.nan), []
+        if known:
+            truth, scores = np.array([row[1] for row in known]) > 0, np.array([row[2] for row in known])
+            names = (self.dataset_meta or {}).get("classes") or [str(place) for place in range(truth.shape[1])]
+            self.without_truth = [*self.without_truth, *(names[c] for c in np.flatnonzero(~truth.any(0)))]
+            self.classes = [
+                OfClass(str(names[c]), 100 * average_precision(scores[:, c], truth[:, c]), int(truth[:, c].sum()))
+                for c in np.flatnonzero(truth.any(0))
+            ]
+            for wanted, given in zip(truth.T, (scores >= self.threshold).T):
+                f1 += [200 * (wanted & given).sum() / (wanted.sum() + given.sum())] if wanted.any() else []
+        if self.classes:
+            metrics = dict(mAP=fmean(found.value for found in self.classes), f1=fmean(f1))
+        if self.out_file is not None:
+            report = dict(metrics=metrics, ap_per_class={found.name: found.value for found in self.classes})
+            predictions = [dict(index=index, labels=labels, scores=row) for index, labels, row in results]
+            write_json(self.out_file, report | dict(predictions=predictions), indent=None)
+        return metrics
+
+
+PREDICTION_ARGUMENTS |= dict(TopKAccuracy="out_file", MultiLabelAP="out_file")

@@ -1,4 +1,5 @@
-"""The report of a classifier, ``hypvision test --out``: the confusion matrix and the worst mistakes."""
+"""The reports of classifiers, ``hypvision test --out``: the confusion matrix and the worst mistakes; with any number of
+labels per image curves of precision and recall."""
 
 from __future__ import annotations
 
@@ -10,27 +11,24 @@ from mmengine.registry import METRICS
 
 from hypvision.engine.extensions import REPORTS
 from hypvision.engine.reports import ReportMetric
-from hypvision.files import read_json
+from hypvision.tasks.classification_metrics import average_precision, found_at_thresholds, read_ancestors
 from hypvision.tasks.metric_learning_metrics import lca_heights
-from hypvision.viz.evaluation import Mistake, bars_figure, confusion_figure, mistake_sheet
+from hypvision.viz.evaluation import Mistake, bars_figure, confusion_figure, curve_part, mistake_sheet
 from hypvision.viz.report import Part
 
 _WORST = 24  # largest number of mistakes on the sheet
 _PAIRS = 20  # largest number of pairs of confused classes
+_RECALL = np.linspace(0, 1, 101)
 
 
 @METRICS.register_module()
 class ClassificationReport(ReportMetric):
-    """Collects the predictions of a classifier.
-
-    Args:
-        ancestors: the groups above each class, from general to specific, by the names of the classes, or a JSON file
-            of it; None: those of the data, if it has some.
-    """
+    """Collects the predictions of a classifier. ``ancestors`` are the groups above each class, from general to
+    specific, by the names of the classes, or a JSON file of it; None: those of the data, if it has some."""
 
     def __init__(self, ancestors: Mapping[str, Sequence[str]] | str | None = None, **kwargs: Any):
         super().__init__(**kwargs)
-        self.ancestors = read_json(ancestors) if isinstance(ancestors, str) else ancestors
+        self.ancestors = None if ancestors is None else read_ancestors(ancestors, "ClassificationReport")
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
         """Keep ``(index, true class, predicted class, its score, score of the true class)`` of each image."""
@@ -91,13 +89,10 @@ def confusion_parts(
     """A confusion matrix, and the pairs of classes that are confused most.
 
     Args:
-        counts: int (R, C), true classes down, predicted ones across.
-        names: of the classes.
-        unit: what was counted, in the plural.
+        counts: int (R, C), true classes down, predicted ones across; ``unit``: what was counted, in the plural.
         order: of the classes in the picture.
         distances: (C, C) between the classes in a tree.
-        extra: name of a last row for detections that match no object, and of a last column for objects that were not
-            found.
+        extra: name of a last row for detections that match no object, and of a last column for objects not found.
     """
     rows, columns = ([*names, extra[i]] if extra else [*names] for i in (0, 1))
     text = f"How many {unit} of each true class (rows) were given each class (columns)."
@@ -157,6 +152,69 @@ def distance_part(counts: np.ndarray, distances: np.ndarray) -> Part:
     return Part("Distance of the mistakes in the tree", "distances", text, picture, [head, *rows])
 
 
+# Any number of labels per image
+
+
+def precision_curve(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Precision (101,) at recalls from 0 to 1: the best that a threshold with at least this recall has, by scores (N,)
+    and their truth, bool (N,), of which one is true."""
+    found, taken = found_at_thresholds(scores, truth)
+    best = np.maximum.accumulate((found / taken)[::-1])[::-1]
+    curve: np.ndarray = best[np.searchsorted(found, _RECALL * truth.sum() - 1e-9)]
+    return curve
+
+
+@METRICS.register_module()
+class MultiLabelReport(ReportMetric):
+    """Collects the labels and the scores of each image; labels with a score of at least ``threshold`` are predicted."""
+
+    def __init__(self, threshold: float = 0.5, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.threshold = threshold
+
+    def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
+        """Keep ``(labels, scores)`` of each image."""
+        for sample in data_samples:
+            if isinstance(sample["label"], list) and sample["scores"].isfinite().all():
+                self.results.append((sample["label"], sample["scores"].tolist()))
+
+    def report(self, results: list[tuple]) -> list[Part]:
+        if not results:
+            return [Part("Predictions", text="No image has labels and scores that are finite.")]
+        truth, scores = np.array([row[0] for row in results]) > 0, np.array([row[1] for row in results])
+        names = self.names or [str(label) for label in range(truth.shape[1])]
+        text = f"A label counts as found from a score of {self.threshold:g} on."
+        table = Part("Classes", "classes", text, table=label_table(scores, truth, names, self.threshold))
+        return [*curve_parts(scores, truth, names), table]
+
+
+def curve_parts(scores: np.ndarray, truth: np.ndarray, names: Sequence[str]) -> list[Part]:
+    """Curves of precision and recall by scores (N, C) and their truth, bool (N, C): their mean, and those of the best
+    and the worst classes."""
+    labelled = np.flatnonzero(truth.any(0)).tolist()
+    if not labelled:
+        return [Part("Precision and recall", text="No image of the test data has a label.")]
+    curves = {names[c]: precision_curve(scores[:, c], truth[:, c]) for c in labelled}
+    ap = {names[c]: 100 * average_precision(scores[:, c], truth[:, c]) for c in labelled}
+    mean = np.mean(list(curves.values()), 0)
+    overall = {"mean of the classes": {f"mAP {np.mean(list(ap.values())):.1f}": mean}}
+    lines = {"(mean)": mean, **curves}.items()
+    rows = [(name, float(r), float(p)) for name, curve in lines for r, p in zip(_RECALL, curve)]
+    text = "The best precision at each recall; in brackets the average precision of the class, in percent."
+    table = [("class", "recall", "precision"), *rows]
+    return [curve_part(_RECALL, overall, "classes", curves, ap, text, table)]
+
+
+def label_table(scores: np.ndarray, truth: np.ndarray, names: Sequence[str], threshold: float) -> list[tuple]:
+    """AP, recall, precision and F1 of each class in percent, the worst AP first; NaN without anything to count."""
+    given = scores >= threshold
+    true, *rates = class_rates((truth & given).sum(0), truth.sum(0), given.sum(0))
+    ap = [100 * average_precision(scores[:, c], truth[:, c]) for c in range(len(names))]
+    order = sorted(zip(names, true, ap, *rates), key=lambda row: (row[2] != row[2], row[2]))
+    return [("class", "images", "AP", "recall", "precision", "F1"), *order]
+
+
+REPORTS["MultiLabelAP"] = lambda metric: dict(type="MultiLabelReport", threshold=metric.get("threshold", 0.5))
 REPORTS["TopKAccuracy"] = lambda metric: dict(
     type="ClassificationReport",
     ancestors=next(filter(None, (other.get("ancestors") for other in metric["evaluators"])), None),

@@ -38,13 +38,10 @@ def embed_closure(
 
     Args:
         closure: names and their ancestors.
-        dim: dimensions of the space.
-        space: where the points lie; None: ``Lorentz(1.0)``.
-        steps: of RiemannianAdam.
-        rate: its learning rate at first; it falls linearly to 0.
+        space, dim: where the points lie, default ``Lorentz(1.0)``; its dimensions.
+        steps, rate, seed: of RiemannianAdam, whose learning rate falls linearly to 0; of the start and the batches.
         temperature: divides the distances in the loss; None: 1 in two dimensions, 1/3 in more.
         batch: names of a step; the ancestors of each are compared with all other names.
-        seed: of the start and of the batches.
 
     Returns:
         The points, float64 ``(N, dim + 1)`` on the hyperboloid or ``(N, dim)`` in flat space.

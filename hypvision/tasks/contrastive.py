@@ -37,21 +37,18 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     """CLIP's symmetric contrastive loss (Radford et al., ICML 2021), on its sphere or, for models with
     ``geometry="lorentz"``, MERU's on the hyperboloid with entailment; with boxes HyCoCLIP's.
 
-    Images with the same caption are each other's positives. Negatives come from all processes.
-
-    Where samples say which concepts an image shows and which of them its caption names, a caption is true of every
-    image that shows that concept, and the targets are shared evenly among all that are true (multi-positive InfoNCE,
-    as in UniCL, Yang et al., CVPR 2022).
+    Images with the same caption are each other's positives. Negatives come from all processes. Where samples say which
+    concepts an image shows and which of them its caption names, a caption is true of every image that shows that
+    concept, and the targets are shared evenly among all that are true (multi-positive InfoNCE, as in UniCL, Yang et
+    al., CVPR 2022).
 
     Args:
-        clip: arguments of :func:`hypvision.clip.models.create_clip`.
-        adapter: a config of :func:`hypvision.clip.adapters.inject`: ``dict(type="hyperclip", block=32)``; None: none.
+        clip, adapter, templates: see :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`; no adapter:
+            None.
         tune: what trains, see :data:`hypvision.clip.open_vocabulary.TUNING`; default: the adapter, without one
             everything.
         classes: names that test images are compared with, in the order of their labels; anything that
             :func:`hypvision.clip.classes.load_classes` takes. None: the drawn shapes.
-        templates: of the sentences that class names are put into, see
-            :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
         blank_words: begin the table of words with zeros. Rows of words that occur in no caption stay zero, and are left
             out of a published file. For a training from scratch.
         entail: weight of the entailment on a hyperboloid: 0.2 in MERU and HyCoCLIP; 0 for none.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +15,24 @@ from hypvision.clip.radial.retrieval import read_tree
 from hypvision.data.closures import read_closure
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
-from hypvision.files import read_json
+from hypvision.tasks.classification_metrics import ScoreMetric, TopKAccuracy, read_ancestors
 
 
 @METRICS.register_module()
-class ZeroShotAccuracy(Metric):
-    """Share of single objects, in percent, whose class is the most similar one (``top1``) or among the ``k`` most
-    similar; NaN without images.
-
-    Args:
-        topk: which shares to give.
-    """
-
-    default_prefix = ""
+class ZeroShotAccuracy(TopKAccuracy):
+    """:class:`~hypvision.tasks.TopKAccuracy` of single objects, by default whether the most similar class is right."""
 
     def __init__(self, topk: Sequence[int] = (1,), **kwargs: Any):
-        super().__init__(**kwargs)
-        self.topk = tuple(topk)
+        super().__init__(tuple(topk), **kwargs)
 
-    def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        for sample in data_samples:
-            if sample["label"] < 0:
-                raise HypvisionError(
-                    "ZeroShotAccuracy needs images of single objects. Set scenes=False in its data set."
-                )
-        scores = torch.stack([sample["scores"] for sample in data_samples])
-        if self.check(scores, "A similarity", data_samples):
-            labels = torch.tensor([sample["label"] for sample in data_samples])
-            best = scores.topk(min(max(self.topk), scores.shape[1])).indices == labels[:, None]
-            self.results += [tuple(bool(row[:k].any()) for k in self.topk) for row in best]
-
-    def compute_metrics(self, results: list[tuple[bool, ...]]) -> dict[str, float]:
-        share = torch.tensor(results).double().mean(0) if results else [math.nan] * len(self.topk)
-        return {f"top{k}": 100.0 * float(value) for k, value in zip(self.topk, share)}
+    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
+        if any(sample["label"] < 0 for sample in samples):
+            raise HypvisionError("ZeroShotAccuracy needs images of single objects. Set scenes=False in its data set.")
+        return super().of_scores(scores, samples)
 
 
 @METRICS.register_module()
-class HierarchicalErrors(Metric):
+class HierarchicalErrors(ScoreMetric):
     """The errors of HyCoCLIP's evaluation (Pal et al., ICLR 2025) in a tree of classes; means over the images.
 
     With ``A_p`` and ``A_t`` the ancestors of the predicted and of the true class, each with the class itself:
@@ -65,17 +46,15 @@ class HierarchicalErrors(Metric):
             name may have several parents. Default: those of the data set.
     """
 
-    default_prefix = ""
     NAMES = ("tie", "lca", "jaccard", "precision", "recall")
 
     def __init__(self, ancestors: Mapping[str, Sequence[str]] | str | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self.above = None if ancestors is None else _ancestors(ancestors)
 
-    def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        scores = torch.stack([sample["scores"] for sample in data_samples])
-        if self.check(scores, "A similarity", data_samples):
-            self.results += zip(scores.argmax(1).tolist(), [sample["label"] for sample in data_samples])
+    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
+        """``(best class, label)``."""
+        return zip(scores.argmax(1).tolist(), [sample["label"] for sample in samples])
 
     def compute_metrics(self, results: list[tuple[int, int]]) -> dict[str, float]:
         if not results:
@@ -111,11 +90,8 @@ def _ancestors(given: Mapping[str, Sequence[str]] | str) -> dict[Node, set[Node]
     if path is not None and path.suffix != ".json":
         closure = read_closure(path, transitive=True)
         return {name: {closure.names[n] for n in above} for name, above in zip(closure.names, closure.ancestors())}
-    content = given if path is None else read_json(path)
-    if not isinstance(content, Mapping) or not all(isinstance(row, (list, tuple)) for row in content.values()):
-        raise HypvisionError('"ancestors" of HierarchicalErrors is not {"CLASS": ["GROUP", ...]}.')
     found: dict[Node, set[Node]] = {}
-    for name, groups in content.items():
+    for name, groups in read_ancestors(given, "HierarchicalErrors").items():
         paths = [tuple(groups[: depth + 1]) for depth in range(len(groups))]
         for depth, group in enumerate(paths):
             found[group] = {*paths[:depth]}
@@ -145,16 +121,9 @@ def _steps(neighbours: Mapping[Node, set[Node]], start: Node) -> dict[Node, int]
 
 @METRICS.register_module()
 class ImageTextRetrieval(Metric):
-    """Recall, in percent, of images by their caption (``text_to_image_r1``, ...) and of captions by their image.
-
-    For an image with several captions each of them is a correct result, as is each image with the same caption; samples
-    of the same image are recognised by its name. NaN without pairs.
-
-    Args:
-        topk: the numbers of results that are looked at.
-    """
-
-    default_prefix = ""
+    """Recall, in percent, of images by their caption (``text_to_image_r1``, ...) and of captions by their image,
+    among the first ``topk``. For an image with several captions each of them is a correct result, as is each image
+    with the same caption; samples of the same image are recognised by its name. NaN without pairs."""
 
     def __init__(self, topk: Sequence[int] = (1, 5, 10), **kwargs: Any):
         super().__init__(**kwargs)

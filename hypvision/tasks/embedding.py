@@ -49,12 +49,8 @@ class Embedder(NamedTuple):
 
 
 def load_learner(config: str | Path, weights: str | Path) -> tuple[MetricLearner, Config]:
-    """A trained metric learner in evaluation mode, and its config.
-
-    Args:
-        config: config file with a ``MetricLearner``.
-        weights: checkpoint of its training: a path, ``zoo:NAME``, ``hf-hub:...``, or an address with its sum.
-    """
+    """A trained metric learner in evaluation mode, and its config, by the config file and the checkpoint: a path,
+    ``zoo:NAME``, ``hf-hub:...``, or an address with its sum."""
     require("mmengine", "mm")
     from hypvision.engine.config import load_config
     from hypvision.engine.predicting import trained_model
@@ -96,10 +92,10 @@ def load_embedder(
     if weights is None and model in builtin_index().records:
         network = _of_the_zoo(name)
     else:
-        from hypvision.tasks.classification import fetch_backbone
+        from hypvision.tasks.classification import create_backbone
 
-        remedy = "Give a file with --weights FILE (random weights would find nothing)"
-        network = fetch_backbone(remedy, str(model), num_classes=0, pretrained=weights is None)
+        remedy = "Give a file with --weights FILE (random weights would find nothing)."
+        network = create_backbone(str(model), remedy, num_classes=0, pretrained=weights is None)
         if weights is not None:
             load_weights(network, weights)
         else:
@@ -155,15 +151,8 @@ def _of_the_zoo(name: str) -> Any:
 def embed_sources(
     embedder: Embedder, sources: Sources, batch_size: int = 32, device: str = "cpu", failed: list[str] | None = None
 ) -> tuple[list[Frame], Tensor]:
-    """The frames of images and videos, without the pixels of videos, and their embeddings ``(N, d)``, float32.
-
-    Args:
-        embedder: the model, on ``device``.
-        sources: the images and videos.
-        batch_size: images at a time.
-        device: where to compute.
-        failed: a list for the messages of images without an embedding; these images are skipped. None: it raises.
-    """
+    """The frames of images and videos, without the pixels of videos, and their embeddings ``(N, d)``, float32, by a
+    model on ``device``. The messages of images without one are added to ``failed``; None: they raise an error."""
 
     def find(images: list[Tensor]) -> list[Embedding]:
         return [Embedding(vector) for vector in embedder.embed(torch.stack(images).to(device)).float().cpu().numpy()]
@@ -180,11 +169,6 @@ def embed_sources(
     if not vectors:
         require_all(failed or [], done=0)
     return frames, torch.stack(vectors)
-
-
-def embed_images(embedder: Embedder, paths: Sequence[Path], batch_size: int = 32, device: str = "cpu") -> Tensor:
-    """Embeddings ``(N, d)`` of image files, float32."""
-    return embed_sources(embedder, Sources(tuple(map(Path, paths))), batch_size, device)[1]
 
 
 def distances(x: Tensor, y: Tensor, space: str, c: float = 1.0) -> Tensor:

@@ -31,13 +31,13 @@ from hypvision.checks import one_of
 from hypvision.clip import adapters
 from hypvision.clip.adapters.lathadapter import LatentHierarchy
 from hypvision.clip.classes import load_classes
+from hypvision.clip.features import image_features
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.prompting import HostOutput, build_host, feature_size
-from hypvision.clip.prompting.features import FeatureCache
 from hypvision.clip.prompting.heads import TipAdapter
 from hypvision.clip.prompting.hosts import is_hyperbolic
 from hypvision.clip.prompting.official import learned_names
-from hypvision.clip.prompting.promptsrc import GaussianAverage
+from hypvision.clip.prompting.promptsrc import gaussian_weights
 from hypvision.clip.views import show_to, view_of
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.extensions import PREDICTORS
@@ -147,15 +147,9 @@ class FewShotCLIP(BaseModel):
     def forward(
         self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
     ) -> Any:
-        """mmengine's modes.
-
-        Args:
-            inputs: uint8 (B, 3, H, W); or features (B, d) of the frozen image tower, where the host takes them.
-            label: (B,); needed by ``"loss"``, but for PromptKD.
-            index: numbers of the images, passed on by ``"predict"``.
-            mode: ``"tensor"``: logits (B, C); ``"loss"``: a dict; ``"predict"``: for each image a dict with ``scores``
-                over the classes, ``label`` and ``index``.
-        """
+        """mmengine's modes: logits (B, C); the losses; for each image a dict with ``scores`` over the classes,
+        ``label`` and ``index``. Inputs are uint8 (B, 3, H, W), or features (B, d) of the frozen image tower, where the
+        host takes them; PromptKD's loss needs no label (B,)."""
         one_of(("tensor", "loss", "predict"), mode=mode)
         out = self.host(inputs, label)
         if mode == "loss":
@@ -231,48 +225,46 @@ class ClassNamesHook(Hook):
 
 @HOOKS.register_module()
 class GaussianAverageHook(Hook):
-    """PromptSRC's average over the weights after each epoch, which replaces them after the last.
-
-    Checkpoints contain the running average, so a resumed training ends as an uninterrupted one.
-
-    Args:
-        mean, std: of the weights over the epochs, see :func:`hypvision.clip.prompting.promptsrc.gaussian_weights`.
-    """
+    """PromptSRC's average over the weights after each epoch, which replaces them after the last; mean and std as of
+    :func:`hypvision.clip.prompting.promptsrc.gaussian_weights`. Checkpoints contain the running average, so a
+    resumed training ends as an uninterrupted one."""
 
     key = "gaussian_average"
 
     def __init__(self, mean: float, std: float):
         self.mean, self.std = mean, std
-        self.average: GaussianAverage | None = None
-        self._resumed: dict[str, Any] | None = None
+        self.seen, self.total = 0, dict[str, Tensor]()
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        self._resumed = checkpoint.get(self.key)
+        device, state = next(_model(runner).parameters()).device, checkpoint.get(self.key, {})
+        self.seen = state.get("seen", 0)
+        self.total = {name: value.to(device) for name, value in state.get("total", {}).items()}
 
     def before_train(self, runner: Runner) -> None:
-        if runner.epoch >= runner.max_epochs:  # after the last epoch the weights are the average already
-            return
-        self.average = GaussianAverage(runner.max_epochs, self.mean, self.std)
-        if self._resumed is not None and runner.epoch:
-            device = next(_model(runner).parameters()).device
-            total = {name: value.to(device) for name, value in self._resumed["total"].items()}
-            self.average.load_state_dict(dict(self._resumed, total=total))
-        if self.average.seen != runner.epoch:
+        if not runner.epoch:
+            self.seen, self.total = 0, {}
+        elif self.seen != runner.epoch < runner.max_epochs:  # after the last epoch the weights are the average already
             raise HypvisionError(
-                f"The checkpoint is of epoch {runner.epoch}, but its average has {self.average.seen} epochs, so the "
+                f"The checkpoint is of epoch {runner.epoch}, but its average has {self.seen} epochs, so the "
                 "training cannot go on from it. Start it again without --resume."
             )
 
+    @torch.no_grad()
     def after_train_epoch(self, runner: Runner) -> None:
-        model, average = _model(runner), self.average
-        if average is not None:
-            average.update(model.averaged())
-            if average.complete:
-                average.copy_to(model.averaged())
+        weight, named = (
+            gaussian_weights(runner.max_epochs, self.mean, self.std)[runner.epoch],
+            _model(runner).averaged(),
+        )
+        for name, value in dict(named).items():
+            part = value.to(torch.promote_types(value.dtype, torch.float32)) * weight
+            self.total[name] = self.total[name] + part if name in self.total else part
+            if runner.epoch + 1 == runner.max_epochs:
+                value.copy_(self.total[name])
+        self.seen = runner.epoch + 1
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        if self.average is not None and not self.average.complete:
-            checkpoint[self.key] = self.average.state_dict()
+        if 0 < self.seen < runner.max_epochs:
+            checkpoint[self.key] = dict(seen=self.seen, total=dict(self.total))
 
 
 @HOOKS.register_module()
@@ -288,7 +280,7 @@ class FeatureCacheHook(Hook):
     priority = "HIGH"
 
     def __init__(self, views: int = 0, folder: str | Path | None = None):
-        self.cache, self.views = FeatureCache(folder), views
+        self.folder, self.views = folder, views
 
     def before_train(self, runner: Runner) -> None:
         model, dataset = _model(runner), runner.train_dataloader.dataset
@@ -296,7 +288,7 @@ class FeatureCacheHook(Hook):
             raise HypvisionError(
                 f"{type(model.host).__name__} changes the image tower, so it needs images: leave out FeatureCacheHook."
             )
-        dataset.use_features(self.cache.features(model.host, dataset, self.views))
+        dataset.use_features(image_features(model.host, dataset, self.views, self.folder))
 
 
 @HOOKS.register_module()
@@ -306,20 +298,19 @@ class TipAdapterHook(Hook):
 
     Args:
         views: augmented views of each training image, whose mean feature is its key (10, as in the official code).
-        folder: see :class:`FeatureCacheHook`.
-        ends: see :meth:`hypvision.clip.prompting.heads.TipAdapter.search`.
+        folder, ends: see :class:`FeatureCacheHook` and :meth:`hypvision.clip.prompting.heads.TipAdapter.search`.
     """
 
     priority = "HIGH"
 
     def __init__(self, views: int = 10, folder: str | Path | None = None, ends: tuple[float, float] = (7.0, 3.0)):
-        self.cache, self.views, self.ends = FeatureCache(folder), views, (ends[0], ends[1])
+        self.folder, self.views, self.ends = folder, views, (ends[0], ends[1])
 
     def before_train(self, runner: Runner) -> None:
         if runner.iter:  # a resumed training loads its keys
             return
         host, dataset = cast(TipAdapter, _model(runner).host), runner.train_dataloader.dataset
-        features = self.cache.features(host, dataset, self.views).mean(0)
+        features = image_features(host, dataset, self.views, self.folder).mean(0)
         broadcast(features)  # use the same views in every process
         device = next(host.parameters()).device
         host.fill(features.to(device), torch.tensor(dataset.labels, device=device))
@@ -331,7 +322,7 @@ class TipAdapterHook(Hook):
         model = _model(runner)
         device = next(model.parameters()).device
         host, plain = cast(TipAdapter, model.host), None
-        features = self.cache.features(host, val)[0].to(device)
+        features = image_features(host, val, folder=self.folder)[0].to(device)
         if model.hierarchy is not None:
             with torch.no_grad():
                 plain = model._logits(host.output(host.features(features), host.class_features()))
@@ -340,15 +331,8 @@ class TipAdapterHook(Hook):
 
 @PARAM_SCHEDULERS.register_module()
 class CoOpCosineLR(LRSchedulerMixin, _ParamScheduler):
-    """The schedule of CoOp's code and all that follow it, once an epoch e = 0, 1, ...: 1e-5 in the first, then
-    ``lr (1 + cos(pi (e - 1) / E)) / 2``, which never reaches 0.
-
-    Args:
-        optimizer: the optimiser.
-        epochs: E.
-        first: rate of the first epoch.
-        kwargs: of mmengine's schedulers.
-    """
+    """The schedule of CoOp's code and all that follow it, once an epoch e = 0, 1, ... of E: 1e-5 (``first``) in the
+    first, then ``lr (1 + cos(pi (e - 1) / E)) / 2``, which never reaches 0."""
 
     def __init__(self, optimizer: Any, epochs: int, first: float = 1e-5, **kwargs: Any):
         self.epochs, self.first = epochs, first
@@ -363,13 +347,8 @@ class CoOpCosineLR(LRSchedulerMixin, _ParamScheduler):
 
 @DATA_SAMPLERS.register_module()
 class FixedLengthSampler(Sampler):
-    """A fixed number of images an epoch: one random order of the data after the other.
-
-    Args:
-        dataset: the data.
-        length: images of an epoch, over all processes.
-        seed: as for mmengine's ``DefaultSampler``; None: one that all processes share.
-    """
+    """A fixed number of images an epoch, over all processes: one random order of the data after the other. The seed
+    is as for mmengine's ``DefaultSampler``; None: one that all processes share."""
 
     def __init__(self, dataset: Any, length: int, seed: int | None = None):
         self.rank, self.world_size = get_dist_info()
@@ -399,15 +378,8 @@ def accuracy(
     amp: torch.dtype | None = None,
     features: Tensor | None = None,
 ) -> float:
-    """Top-1 accuracy in percent over a data set, among its classes.
-
-    Args:
-        model: the classes are set to those of the data, whose images are shown as the model sees them.
-        dataset: the images.
-        batch, workers: of the data loader.
-        amp: dtype of autocast, on GPUs alone, as in training; None for none.
-        features: (N, d) of the images, instead of reading them.
-    """
+    """Top-1 accuracy in percent over a data set, among its classes, which the model gets. ``amp`` is the dtype of
+    autocast, on GPUs alone, as in training; ``features`` (N, d) stand in place of the images."""
     device = next(model.parameters()).device
     model.eval()
     model.set_data(dataset.metainfo)

@@ -22,9 +22,9 @@ from mmengine.device import get_device
 from mmengine.registry import MODELS
 
 import hypvision
+from hypvision.clip.features import image_features
 from hypvision.clip.models import create_clip
-from hypvision.clip.prompting.features import FeatureCache
-from hypvision.clip.words import lacks_words, warn_of_classes
+from hypvision.clip.open_vocabulary import lacks_words, warn_of_classes
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.data.fewshot.dataset import intact, load_cell
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
@@ -49,15 +49,8 @@ _Percent = Annotated[float, rule("from 0 to 100", lambda value: is_number(value)
 
 
 class CellSpec(NamedTuple):
-    """A cell.
-
-    Attributes:
-        protocol: what it is a part of.
-        method: as on the command line, ``"promptsrc+lath"``.
-        dataset: what is trained on.
-        shots, seed: which images.
-        targets: further data sets to test on, for ``cross`` and ``dg``.
-    """
+    """A cell of a protocol: a method as on the command line, ``"promptsrc+lath"``, the data that it is trained on,
+    and which images of it; ``targets`` are further data sets to test on, for ``cross`` and ``dg``."""
 
     protocol: Protocol
     method: str
@@ -77,17 +70,14 @@ class Settings:
     """The settings that all cells of a results folder share.
 
     Attributes:
-        clip: arguments of :func:`hypvision.clip.models.create_clip`.
-        size: side of the images; None: that of the CLIP.
+        clip, size: arguments of :func:`hypvision.clip.models.create_clip`; side of the images, None: that of the CLIP.
         steps, epochs, batch: of each training, instead of the published ones.
         adapter, host: further options of LatHAdapter and of the hosts; each goes to the hosts that have it.
         teacher: of PromptKD, see :class:`hypvision.clip.prompting.promptkd.PromptKD`; ``{dataset}`` and ``{seed}`` in
             its ``checkpoint`` are filled in.
-        views: see :class:`hypvision.tasks.few_shot.FeatureCacheHook`.
-        amp: ``"bf16"``, ``"fp16"`` or None.
+        views, amp: see :class:`hypvision.tasks.few_shot.FeatureCacheHook`; ``"bf16"``, ``"fp16"`` or None.
         best_val: choose PromptKD's checkpoint on test images, as its code does.
-        skip_broken: leave out images that cannot be read.
-        pickles: see :func:`hypvision.data.fewshot.dataset.load_cell`.
+        skip_broken, pickles: see :class:`~hypvision.data.fewshot.FewShotDataset`.
         root, cache, workers: where data and features are, and how they are read; these change no result.
     """
 
@@ -158,17 +148,9 @@ def plan(
     shots: Sequence[int] | None = None,
     source: str = "imagenet",
 ) -> list[CellSpec]:
-    """The cells of a protocol.
-
-    Args:
-        protocol: ``"base2new"`` (16 shots), ``"shots"`` (1, 2, 4, 8, 16), ``"cross"``, ``"dg"`` (16 shots of
-            ``source``).
-        methods: see :data:`hypvision.tasks.few_shot_recipes.METHODS`.
-        datasets: default: those of the benchmark.
-        seeds: of the shots.
-        shots: instead of the protocol's.
-        source: of ``cross`` and ``dg``.
-    """
+    """The cells of a protocol: ``"base2new"`` (16 shots), ``"shots"`` (1, 2, 4, 8, 16), ``"cross"`` or ``"dg"`` (16
+    shots of ``source``), for methods of :data:`hypvision.tasks.few_shot_recipes.METHODS`, by default on the data
+    sets of the benchmark; ``seeds`` are those of the shots."""
     cross_dataset = protocol in ("cross", "dg")
     datasets = tuple(dict.fromkeys(datasets or {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS)))
     counts = dict.fromkeys(shots or ((1, 2, 4, 8, 16) if protocol == "shots" else (16,)))
@@ -219,13 +201,8 @@ def check_settings(results: str | Path, settings: Settings) -> None:
 
 
 def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[str, float]:
-    """Train and test one cell, and write its result.
-
-    Further targets are added to a result that is there.
-
-    Returns:
-        Accuracies in percent, by what was tested: ``base`` and ``new``; ``all``; or the names of data sets.
-    """
+    """Train and test one cell, and write its result, to which further targets are added if it is there; returns
+    accuracies in percent, by what was tested: ``base`` and ``new``; ``all``; or the names of data sets."""
     folder, begin, before = Path(results, spec.key), time.perf_counter(), None
     with suppress(HypvisionError):  # the file is missing or damaged
         before = read_result(folder)
@@ -307,8 +284,7 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
 
 def check_methods(specs: Sequence[CellSpec], settings: Settings) -> None:
     """Build each method once, without data, and compare the names of classes with what the CLIP knows, so that an
-    error or a warning about the CLIP comes before the first cell.
-    """
+    error or a warning about the CLIP comes before the first cell."""
     clip = create_clip(**settings.clip)
     for dataset in dict.fromkeys(spec.dataset for spec in specs) if lacks_words(clip.model) else ():
         with suppress(HypvisionError):  # of data that are not there: their cells fail, others run
@@ -364,7 +340,6 @@ def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any] | None:
 
 def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings, known: Mapping[str, float]) -> dict[str, float]:
     """Accuracies that are not known."""
-    cache = FeatureCache(settings.cache)
     tests: Mapping[str, tuple[str, str]] = {"all": (spec.dataset, "all")}
     if spec.protocol == "base2new":
         tests = {part: (spec.dataset, part) for part in ("base", "new")}
@@ -374,7 +349,7 @@ def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings, known: Mapp
     for key in [key for key in tests if key not in known]:
         data = tested_images(*tests[key], spec, settings)
         stored = settings.cache is not None and model.host.feature_inputs
-        features = cache.features(model.host, data)[0] if stored else None
+        features = image_features(model.host, data, folder=settings.cache)[0] if stored else None
         found[key] = accuracy(model, data, 100, settings.workers, _AMP[settings.amp], features)
     return found
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from mmengine.registry import MODELS
-from PIL import Image, ImageDraw
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
@@ -32,7 +32,7 @@ from hypvision.tasks.few_shot_benchmark import (
     tested_images,
 )
 from hypvision.viz.disk import poincare_disk, to_disk
-from hypvision.viz.sheet import contact_sheet, save_figure, save_image
+from hypvision.viz.sheet import contact_sheet, save_figure, save_image, titled_sheet
 
 
 class Places(NamedTuple):
@@ -88,7 +88,7 @@ def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Plac
 
 
 def attribute_sheet(placed: Places, hierarchy: LatentHierarchy, paths: Sequence[str]) -> Image.Image:
-    """A row for each attribute: its nearest classes in words, its eight nearest images below."""
+    """A row for each attribute: its eight nearest images, its nearest classes in words below."""
     to_class = hierarchy.ball.cdist(placed.attributes, placed.classes)
     to_image = hierarchy.ball.cdist(placed.attributes, placed.images)
     rows = []
@@ -96,16 +96,8 @@ def attribute_sheet(placed: Places, hierarchy: LatentHierarchy, paths: Sequence[
         nearest = classes.topk(min(5, len(classes)), largest=False).indices.tolist()
         words = f"attribute {number + 1}: {', '.join(placed.names[i] for i in nearest)}"
         shown = images.topk(min(8, len(images)), largest=False).indices.tolist()
-        strip = contact_sheet([open_image(paths[i]) for i in shown], len(shown), 72)
-        row = Image.new("RGB", (max(strip.width, 640), strip.height + 18), "white")
-        ImageDraw.Draw(row).text((8, 3), words[:110], fill="black")
-        row.paste(strip, (0, 18))
-        rows.append(row)
-    sheet, top = Image.new("RGB", (max(row.width for row in rows), sum(row.height for row in rows)), "white"), 0
-    for row in rows:
-        sheet.paste(row, (0, top))
-        top += row.height
-    return sheet
+        rows.append((contact_sheet([open_image(paths[i]) for i in shown], len(shown), 72), words))
+    return titled_sheet(rows, columns=1)
 
 
 def draw_places(placed: Places, hierarchy: LatentHierarchy, path: str | Path, title: str = "") -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from hypvision.checks import one_of
 from hypvision.clip.prompting import HOSTS
@@ -23,32 +23,22 @@ _LIGHT = ("fgvc_aircraft", "oxford_flowers", "dtd")  # where PromptKD's loss wei
 TIP_ADAPTER_SCALE = (0.5, 1.0)
 
 
-class TipAdapterNumbers(NamedTuple):
-    """The settings of a data set in Tip-Adapter's code (Zhang et al., ECCV 2022).
-
-    Attributes:
-        ends: of the search of beta and of alpha (``search_scale``).
-        alpha: before the search, and in the training of Tip-Adapter-F (``init_alpha``); beta is 1 there.
-    """
-
-    ends: tuple[float, float]
-    alpha: float
-
-
-TIP_ADAPTER = {
-    "caltech101": TipAdapterNumbers((12, 5), 3.0),
-    "dtd": TipAdapterNumbers((13, 13), 2.0),
-    "eurosat": TipAdapterNumbers((12, 10), 2.0),
-    "fgvc_aircraft": TipAdapterNumbers((30, 30), 5.0),
-    "food101": TipAdapterNumbers((10, 10), 1.17),
-    "imagenet": TipAdapterNumbers((7, 3), 1.17),
-    "oxford_flowers": TipAdapterNumbers((50, 50), 10.0),
-    "oxford_pets": TipAdapterNumbers((7, 3), 1.17),
-    "stanford_cars": TipAdapterNumbers((20, 10), 3.0),
-    "sun397": TipAdapterNumbers((12, 10), 1.17),
-    "ucf101": TipAdapterNumbers((7, 3), 3.0),
+# The settings of data sets in Tip-Adapter's code (Zhang et al., ECCV 2022), ImageNet's for other data: the ends of the
+# search of beta and of alpha (``search_scale``), and alpha before it and in the training of Tip-Adapter-F
+# (``init_alpha``), where beta is 1.
+TIP_ADAPTER: dict[str, tuple[tuple[float, float], float]] = {
+    "caltech101": ((12, 5), 3.0),
+    "dtd": ((13, 13), 2.0),
+    "eurosat": ((12, 10), 2.0),
+    "fgvc_aircraft": ((30, 30), 5.0),
+    "food101": ((10, 10), 1.17),
+    "imagenet": ((7, 3), 1.17),
+    "oxford_flowers": ((50, 50), 10.0),
+    "oxford_pets": ((7, 3), 1.17),
+    "stanford_cars": ((20, 10), 3.0),
+    "sun397": ((12, 10), 1.17),
+    "ucf101": ((7, 3), 3.0),
 }
-"""By data set; other data takes ImageNet's."""
 
 
 @dataclass(frozen=True)
@@ -124,16 +114,9 @@ def check_options(
 
 
 def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes: int, images: int) -> Recipe:
-    """The published recipe; where none is published, that of the nearest method.
-
-    Args:
-        method: a name of :data:`METHODS`, without ``+lath``.
-        protocol: one of :data:`PROTOCOLS`.
-        dataset: name of the training data.
-        shots: images of a class; None for all.
-        classes: of the training data.
-        images: training images.
-    """
+    """The published recipe of a method of :data:`METHODS`, without ``+lath``; where none is published, that of the
+    nearest method. ``shots`` are images of a class, None for all, ``classes`` and ``images`` those of the training
+    data."""
     few, cross_dataset = protocol == "shots", protocol in ("cross", "dg")
     coop = 50 if shots == 1 or dataset == "imagenet" else 100 if shots in (2, 4) else 200
     if method in ("maple", "promptsrc", "promptkd"):
@@ -151,10 +134,9 @@ def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes:
     if method == "linear-probe":
         return Recipe(dict(name=method, classes=classes), 10.0, coop, 32, features=True, optimizer=dict(weight_decay=0))
     if method in ("tip-adapter", "tip-adapter-f"):
-        numbers, tune = TIP_ADAPTER.get(dataset, TIP_ADAPTER["imagenet"]), method == "tip-adapter-f"
-        host = dict(name="tip-adapter", keys=images, classes=classes, tune=tune, alpha=numbers.alpha, beta=1.0)
-        host["ensemble"] = dataset == "imagenet"
-        cached = Recipe(host, features=True, search=numbers.ends)
+        (ends, alpha), tune = TIP_ADAPTER.get(dataset, TIP_ADAPTER["imagenet"]), method == "tip-adapter-f"
+        host = dict(name="tip-adapter", keys=images, classes=classes, tune=tune, alpha=alpha, beta=1.0)
+        cached = Recipe({**host, "ensemble": dataset == "imagenet"}, features=True, search=ends)
         if not tune:
             return cached
         optimizer = dict(type="AdamW", eps=1e-4, weight_decay=0.01)
@@ -242,8 +224,7 @@ def few_shot_config(
         epochs, batch: instead of the recipe's.
         views: augmented views that are stored as features, 0 for the centre crop; None: images are augmented anew.
         cache: folder of stored features: of images for methods behind the towers, PromptSRC's of texts.
-        best_val: keep the checkpoint that is best on the test images, as PromptKD's code does. This selects on test
-            data.
+        best_val: keep the checkpoint that is best on test images, which selects on test data, as PromptKD's code does.
         class_weights: ``"balanced"``, or a number for each class, see :class:`~hypvision.tasks.few_shot.FewShotCLIP`.
         balanced: draw each class alike often, see :class:`~hypvision.data.samplers.BalancedSampler`.
     """
@@ -257,12 +238,16 @@ def few_shot_config(
     found, length = with_steps(published, steps, epochs)
     data = dict(type="FewShotDataset", root=root, name=dataset, seed=seed, size=size, skip_broken=skip_broken)
     tested = "base" if protocol == "base2new" else "all"
-    train_data = _train_data(dict(data, pickles=pickles), found, subset, tested, shots)
+    own = subset or ("all" if found.unlabelled else tested)
+    train_data = dict(data, part="train", pickles=pickles, subset=own, shots=None if found.unlabelled else shots)
+    if found.search is not None:
+        train_data |= dict(scale=TIP_ADAPTER_SCALE, repeat=True)
     loader = dict(num_workers=workers, collate_fn=dict(type="default_collate"))
+    tests = dict(loader, batch_size=100, sampler=dict(type="DefaultSampler", shuffle=False))
+    tests["dataset"] = dict(data, part="test", subset=tested)
+    test = dict(dataloader=tests, evaluator=dict(type="TopKAccuracy", topk=(1,)), cfg=dict())
     return dict(
-        _test_loops(dict(data, part="test", subset=tested), loader, ("test", "val") if best_val else ("test",)),
-        custom_imports=dict(imports=["hypvision.tasks", "hypvision.tasks.few_shot", "hypvision.data.fewshot"]),
-        default_scope="mmengine",
+        {f"{phase}_{part}": value for phase in ("test", "val")[: 1 + best_val] for part, value in test.items()},
         data_root=root,
         model=dict(
             type="FewShotCLIP",
@@ -271,64 +256,40 @@ def few_shot_config(
             class_weights=class_weights,
             adapter=dict(type="lathadapter", classes=total_classes or classes, **(adapter or {})) if lath else None,
         ),
-        train_dataloader=dict(_train_loader(found, length, images, balanced), dataset=train_data, **loader),
-        train_cfg=dict(by_epoch=True, max_epochs=max(found.epochs, 1)),
-        **_training(found, amp, views, cache),
-        default_hooks=_hooks(found, (length or images) // found.batch, best_val),
+        **_training(found, dict(loader, dataset=train_data), length, images, balanced, amp, views, cache, best_val),
         randomness=dict(seed=seed),
         experiment_name=f"{protocol}-{method}-{dataset}-{shots}-{seed}",
-        log_level="WARNING",
-        env_cfg=dict(dist_cfg=dict(backend="nccl")),
+        **_EVERY_CONFIG,
     )
 
 
-def _train_data(
-    data: dict[str, Any], found: Recipe, subset: str | None, tested: str, shots: int | None
-) -> dict[str, Any]:
-    """The training part; all of it where a method needs no labels."""
-    part: dict[str, Any] = dict(scale=TIP_ADAPTER_SCALE, repeat=True) if found.search is not None else {}
-    part |= dict(subset=subset or ("all" if found.unlabelled else tested), shots=None if found.unlabelled else shots)
-    return dict(data, part="train", **part)
+_EVERY_CONFIG: dict[str, Any] = dict(
+    custom_imports=dict(imports=["hypvision.tasks", "hypvision.tasks.few_shot", "hypvision.data.fewshot"]),
+    default_scope="mmengine",
+    log_level="WARNING",
+    env_cfg=dict(dist_cfg=dict(backend="nccl")),
+)
 
 
-def _hooks(found: Recipe, steps: int, best_val: bool) -> dict[str, Any]:
-    """The hooks of a training with ``steps`` iterations per epoch. To write a checkpoint takes as long as a step: one
-    is written an epoch, but at most once in ten steps."""
-    interval = max(1, min(max(found.epochs, 1) // 10, 10 // max(steps, 1)))
-    best = dict(save_best="top1", rule="greater") if best_val else {}
-    checkpoint = dict(type="CheckpointHook", interval=interval, max_keep_ckpts=2, **best)
-    return dict(logger=dict(type="LoggerHook", interval=50), checkpoint=checkpoint)
-
-
-def _train_loader(found: Recipe, length: int | None, images: int, balanced: bool) -> dict[str, Any]:
-    """Batches of a training of ``length`` images an epoch, or of all images once."""
+def _training(
+    found: Recipe, loader: dict[str, Any], length: int | None, images: int, balanced: bool, amp: str | None,
+    views: int | None, cache: str | None, best_val: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Batches, optimiser, schedule and hooks of a training of ``length`` images an epoch, or of all images once."""
     sampler = dict(type="DefaultSampler", shuffle=True, round_up=False)
-    if length is not None:
-        sampler = dict(type="FixedLengthSampler", length=length)
-    if balanced:
-        sampler = dict(type="BalancedSampler", length=length)
-    whole = length is None and images >= found.batch and found.search is None
-    return dict(batch_size=found.batch, sampler=sampler, drop_last=whole)
-
-
-def _test_loops(data: dict[str, Any], loader: dict[str, Any], phases: Sequence[str]) -> dict[str, Any]:
-    sampler = dict(type="DefaultSampler", shuffle=False)
-    loop = dict(
-        dataloader=dict(batch_size=100, sampler=sampler, dataset=data, **loader),
-        evaluator=dict(type="TopKAccuracy", topk=(1,)),
-        cfg=dict(),
-    )
-    return {f"{phase}_{part}": value for phase in phases for part, value in loop.items()}
-
-
-def _training(found: Recipe, amp: str | None, views: int | None, cache: str | None) -> dict[str, Any]:
-    """Optimiser, schedule and hooks of a recipe."""
+    if length is not None or balanced:
+        sampler = dict(type="BalancedSampler" if balanced else "FixedLengthSampler", length=length)
     optimizer = dict(type="SGD", lr=found.lr, momentum=0.9, weight_decay=5e-4)
     if found.optimizer.get("type", "SGD") != "SGD":
         optimizer = dict(lr=found.lr)
-    scheduler = dict(type="CoOpCosineLR", epochs=max(found.epochs, 1))
+    epochs = max(found.epochs, 1)
+    scheduler = dict(type="CoOpCosineLR", epochs=epochs)
     if found.scheduler is not None:
         scheduler = dict(found.scheduler, T_max=found.epochs)
+    # To write a checkpoint takes as long as a step: one is written an epoch, but at most once in ten steps.
+    interval = max(1, min(epochs // 10, 10 // max((length or images) // found.batch, 1)))
+    best = dict(save_best="top1", rule="greater") if best_val else {}
+    checkpoint = dict(type="CheckpointHook", interval=interval, max_keep_ckpts=2, **best)
     hooks: list[dict[str, Any]] = [dict(type="ClassNamesHook")]
     if found.average is not None:
         hooks.append(dict(type="GaussianAverageHook", mean=found.average[0], std=found.average[1]))
@@ -342,7 +303,11 @@ def _training(found: Recipe, amp: str | None, views: int | None, cache: str | No
         "fp16": dict(type="AmpOptimWrapper", dtype="float16", loss_scale="dynamic"),
     }
     one_of(wrappers, amp=amp)
+    whole = length is None and images >= found.batch and found.search is None
     return dict(
+        train_dataloader=dict(loader, batch_size=found.batch, sampler=sampler, drop_last=whole),
+        train_cfg=dict(by_epoch=True, max_epochs=epochs),
+        default_hooks=dict(logger=dict(type="LoggerHook", interval=50), checkpoint=checkpoint),
         optim_wrapper=dict(optimizer={**optimizer, **found.optimizer}, **wrappers[amp]),
         param_scheduler=[scheduler] if found.epochs else [],
         custom_hooks=hooks,

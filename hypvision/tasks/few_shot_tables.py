@@ -40,6 +40,9 @@ class Row(NamedTuple):
     of_seeds: dict[int, dict[str, float]] = {}
 
 
+_Measured = tuple[Mapping[str, Any], dict[str, float]]  # a cell, and its results on one data set by column
+
+
 def harmonic(base: float, new: float) -> float:
     """``2 b n / (b + n)``; 0 if either is, NaN if either is."""
     return 2 * base * new / (base + new) if base + new else 0.0
@@ -65,18 +68,14 @@ def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
 
     Cells are of one row if they differ in the seed alone.
     """
-    protocols: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for cell in results:
-        protocols[cell["protocol"]].append(cell)
-    found = {}
-    for protocol, cells in protocols.items():
-        groups: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
-        values: dict[tuple[str, str], dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    found, every = {}, list(results)
+    for protocol in dict.fromkeys(cell["protocol"] for cell in every):
+        cells = [cell for cell in every if cell["protocol"] == protocol]
+        groups: dict[tuple[str, str], list[_Measured]] = defaultdict(list)
         for cell, name in zip(cells, _names(cells)):
             for dataset, columns in _by_dataset(cell):
-                groups[name, dataset].append(cell)
-                _add(values[name, dataset][cell["seed"]], columns, cell, groups[name, dataset])
-        lines = [_row(protocol, *key, values[key], groups[key]) for key in groups]
+                groups[name, dataset].append((cell, columns))
+        lines = [_row(protocol, *key, own) for key, own in groups.items()]
         lines.sort(key=lambda row: (row.method, _place(row.dataset)))
         sources = ((row.method, row.dataset) for row in lines if row.dataset.endswith("(source)"))
         # published results are for ImageNet as source
@@ -86,32 +85,19 @@ def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
     return found
 
 
-def _add(known: dict[str, float], columns: Mapping[str, float], cell: Mapping[str, Any], others: Sequence) -> None:
-    """Enter the results of a cell; two folders may have the same result."""
-    for column, value in columns.items():
-        if known.setdefault(column, value) != value:
-            names = ("protocol", "method", "dataset", "shots", "seed")
-            places = " and ".join(f"'{c['path']}'" for c in (others[0], cell) if "path" in c)
-            raise HypvisionError(
-                f"There are two results of {' '.join(str(cell[name]) for name in names)} with the same settings, which "
-                f"differ ({column}: {known[column]:.2f} and {value:.2f}): {places}. Remove one."
-            )
-
-
 def _names(cells: Sequence[Mapping[str, Any]]) -> list[str]:
     """The method of each cell, with the options of LatHAdapter that are not its defaults, and with those settings in
     which other cells of the method differ: they are rows of their own."""
-    settings = [_settings(cell) for cell in cells]
-    values: dict[tuple[str, str], set[str]] = defaultdict(set)
-    keys = dict.fromkeys(key for own in settings for key in own)
-    for cell, own in zip(cells, settings):
-        for key in keys:
-            values[cell["method"], key].add(repr(own.get(key)))
+    alike: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for cell in cells:
+        alike[cell["method"]].append(_settings(cell))
     found = []
-    for cell, own in zip(cells, settings):
+    for cell in cells:
         method, given = cell["method"], cell.get("about", {}).get("settings", {}).get("adapter") or {}
         shown = [*given.items()] if method.endswith("+lath") else []
-        shown += [(key, value) for key, value in own.items() if value is not None and len(values[method, key]) > 1]
+        for key, value in _settings(cell).items():
+            if value is not None and any(other.get(key) != value for other in alike[method]):
+                shown.append((key, value))
         found.append(" ".join([method, *(f"{key}={value}" for key, value in shown)]))
     return found
 
@@ -156,11 +142,19 @@ def _by_dataset(cell: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, float]
             yield (dataset if dataset != cell["dataset"] else f"{dataset} (source)"), {"accuracy": value}
 
 
-def _row(
-    protocol: str, method: str, dataset: str, seeds: dict[int, dict[str, float]], cells: Sequence[Mapping[str, Any]]
-) -> Row:
+def _row(protocol: str, method: str, dataset: str, measured: Sequence[_Measured]) -> Row:
     """The row of cells that differ in the seed alone; its note names what differs from the usual training."""
-    abouts = [cell.get("about", {}) for cell in cells]
+    seeds: dict[int, dict[str, float]] = defaultdict(dict)
+    for cell, columns in measured:
+        for column, value in columns.items():
+            if (other := seeds[cell["seed"]].setdefault(column, value)) != value:
+                names = ("protocol", "method", "dataset", "shots", "seed")
+                places = " and ".join(f"'{c['path']}'" for c in (measured[0][0], cell) if "path" in c)
+                raise HypvisionError(
+                    f"There are two results of {' '.join(str(cell[name]) for name in names)} with the same settings, "
+                    f"which differ ({column}: {other:.2f} and {value:.2f}): {places}. Remove one."
+                )
+    abouts = [cell.get("about", {}) for cell, _ in measured]
     transductive = any(about.get("transductive") for about in abouts)
     settings = [about.get("settings", {}) for about in abouts]
     own_teacher = any(s.get("teacher") and s["teacher"].get("clip") == s.get("clip") for s in settings)
@@ -171,14 +165,14 @@ def _row(
     note = ", ".join([*(text for text, holds in notes.items() if holds), *images])
     steps = tuple(sorted({int(about["steps"]) for about in abouts if "steps" in about}))
     known = _known(protocol, method, dataset)
-    return Row(method, dataset, len(seeds), *_over_seeds(seeds), known, steps, note, dict(seeds))
+    return Row(method, dataset, len(seeds), *_over(seeds.values()), known, steps, note, dict(seeds))
 
 
-def _over_seeds(seeds: Mapping[int, Mapping[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
+def _over(rows: Iterable[Mapping[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
     """Mean and deviation by column; the harmonic mean of an average is that of the averages."""
     values: dict[str, list[float]] = defaultdict(list)
-    for cell in seeds.values():
-        for column, value in cell.items():
+    for row in rows:
+        for column, value in row.items():
             values[column].append(value)
     mean = {column: statistics.fmean(own) for column, own in values.items()}
     std = {column: statistics.stdev(own) if len(own) > 1 else 0.0 for column, own in values.items()}
@@ -207,34 +201,23 @@ def _averages(protocol: str, rows: Sequence[Row], foreign: Container[str]) -> li
     found = []
     for method in dict.fromkeys(row.method for row in rows):
         own = [row for row in rows if row.method == method and not row.dataset.endswith("(source)")]
-        if len(own) < 2:
+        columns = {column for row in own for column in row.mean if all(column in other.mean for other in own)}
+        if len(own) < 2 or not columns:
             continue
-        columns = [column for column in own[0].mean if all(column in row.mean for row in own)]
-        if not columns:
-            continue
-        mean = {column: statistics.fmean(row.mean[column] for row in own) for column in columns}
-        if "HM" in mean:
-            mean["HM"] = harmonic(mean["base"], mean["new"])
+        mean, _ = _over({c: value for c, value in row.mean.items() if c in columns} for row in own)
         # Published averages are over all data sets of the benchmark: compare only the average over the same sets.
         whole = {row.dataset for row in own} == set({"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS))
         known = _known(protocol, method, "average") if whole and method not in foreign else {}
         steps = tuple(sorted({count for row in own for count in row.steps}))
-        seeds = {seed: _average_of(seed, own, columns) for seed in own[0].of_seeds}
-        same = all(row.of_seeds.keys() == seeds.keys() for row in own)
-        complete = same and all(values.keys() == mean.keys() for values in seeds.values())
+        seeds: dict[int, dict[str, float]] = {}
         # seeds that differ between data sets give no standard deviation
-        std = _over_seeds(seeds)[1] if complete else {}
+        if all(row.of_seeds.keys() == own[0].of_seeds.keys() for row in own) and all(
+            columns <= values.keys() for row in own for values in row.of_seeds.values()
+        ):
+            seeds = {seed: _over(row.of_seeds[seed] for row in own)[0] for seed in own[0].of_seeds}
+        std = {column: value for column, value in _over(seeds.values())[1].items() if column in columns}
         count = min(row.seeds for row in own)
-        found.append(Row(method, "average", count, mean, std, known, steps, own[0].note, seeds if complete else {}))
-    return found
-
-
-def _average_of(seed: int, rows: Sequence[Row], columns: Sequence[str]) -> dict[str, float]:
-    """The average over data sets, of one seed."""
-    own = [row.of_seeds.get(seed, {}) for row in rows]
-    found = {c: statistics.fmean(values[c] for values in own) for c in columns if all(c in values for values in own)}
-    if "HM" in found:
-        found["HM"] = harmonic(found["base"], found["new"])
+        found.append(Row(method, "average", count, mean, std, known, steps, own[0].note, seeds))
     return found
 
 

@@ -16,17 +16,9 @@ from hypvision.tasks.classification import ImageClassifier, create_backbone, fre
 
 
 def distillation_loss(logits: Tensor, teacher: Tensor, loss: str = "hard", temperature: float = 1.0) -> Tensor:
-    """The distillation loss of a classifier and its teacher, as in DeiT (Touvron et al., ICML 2021).
-
-    Args:
-        logits, teacher: ``(B, K)``.
-        loss: ``"hard"``, cross-entropy with the class that the teacher prefers, or ``"soft"``, the Kullback-Leibler
-            divergence from the teacher's distribution, times the squared temperature.
-        temperature: divides both logits; for ``"soft"``.
-
-    Returns:
-        A scalar, in float32.
-    """
+    """The distillation loss of a classifier's and its teacher's logits ``(B, K)``, in float32, as in DeiT (Touvron
+    et al., ICML 2021): ``"hard"``, cross-entropy with the class that the teacher prefers, or ``"soft"``, the
+    Kullback-Leibler divergence from the teacher's distribution, both divided by the temperature, times its square."""
     logits, teacher = logits.float(), teacher.float()
     if loss == "hard":
         return F.cross_entropy(logits, teacher.argmax(-1))

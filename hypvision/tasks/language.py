@@ -50,14 +50,12 @@ class _Tokens(BaseDataPreprocessor):
 
 @MODELS.register_module()
 class LanguageModel(BaseModel):
-    """A decoder that learns to predict the next token.
+    """A decoder that learns to predict the next token: a preset of :data:`hypvision.helm.PRESETS` with changes.
 
     Args:
-        preset: of :data:`hypvision.helm.PRESETS`.
         freeze_embedding: leave the table of embeddings as it starts. The published script of HELM-D does so by an
             oversight.
         checkpointing: compute blocks again in the backward.
-        **options: changes of the preset.
     """
 
     def __init__(
@@ -88,12 +86,8 @@ class LanguageModel(BaseModel):
         return self.decoder.layers
 
     def forward(self, input_ids: Tensor, sequence_id: Tensor, mode: str = "tensor") -> Any:
-        """mmengine's modes; tokens and numbers of documents ``(B, L)``.
-
-        Returns:
-            ``"tensor"``: logits; ``"loss"``: the cross entropy, and with experts the loss on uneven loads;
-            ``"predict"``: for each row the sum of its losses in nats and their count.
-        """
+        """mmengine's modes, for tokens and numbers of documents ``(B, L)``: logits; the cross entropy, and with
+        experts the loss on uneven loads; for each row the sum of its losses in nats and their count."""
         one_of(("tensor", "loss", "predict"), mode=mode)
         if mode == "tensor":
             return self.decoder(input_ids, sequence_id=sequence_id).logits
@@ -214,8 +208,6 @@ class BitsPerByte(Metric):
 
     NaN without tokens to predict.
     """
-
-    default_prefix = ""
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
         if self.check([sample["loss"] for sample in data_samples], "The loss", data_samples):

@@ -94,17 +94,9 @@ def generate(
     seed: int = 0,
     device: str = "cpu",
 ) -> list[str]:
-    """Continue prompts.
-
-    Args:
-        folder: see :func:`load_folder`.
-        prompts: the texts.
-        tokens: how many to add.
-        temperature: of sampling; 0 takes the likeliest token each time.
-        top_p: share of the probability that sampling is from.
-        beams: of a beam search, which does not sample.
-        seed: of the random numbers.
-    """
+    """Continue prompts by so many ``tokens``, with the model in a folder (:func:`load_folder`): by sampling from the
+    share ``top_p`` of the probability, by the likeliest token each time (``temperature=0``), or by a search with
+    several ``beams``, which does not sample."""
     model, tokenizer = load_folder(folder, device)
     begin = model.config.bos_token_id
     rows = [[begin, *tokenizer.encode(prompt, add_special_tokens=False)] for prompt in prompts]
@@ -161,13 +153,10 @@ def evaluate(
 
     Args:
         folder: see :func:`load_folder`.
-        tasks: names of the harness.
+        tasks: names of the harness; ``include``: a folder with further ones.
         shots: examples in the prompt; None: the paper's for its five tasks, else that of the task.
-        limit: items of each task at most.
-        batch_size: requests at a time.
+        limit, batch_size: items of each task at most; requests at a time.
         prompt_style: ``"harness"``, or ``"official"``: as the published adapter makes its prompts.
-        include: folder with further tasks.
-        device: where to compute.
 
     Returns:
         The harness's results by task.

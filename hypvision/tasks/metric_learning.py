@@ -35,35 +35,20 @@ from hypvision.tasks.classification import BackboneModel, per_image
 GEOMETRIES = {"poincare": PoincareBall, "lorentz": Lorentz, "euclidean": Euclidean}
 
 
-def gather_embeddings(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Embeddings and labels of all processes, in the order of the ranks; every process has equally many.
-
-    The gradient reaches the processes that an embedding came from. Under DistributedDataParallel, which averages
-    gradients, all weights get exactly the gradient that one process with the whole batch would compute.
-    """
-    return gathered(x), gathered(labels)
-
-
 class EmbeddingNeck(nn.Module):
-    """Features of a backbone as points of a space.
+    """Features of a backbone ``(B, in_features)`` as points of a space ``(B, dim)``, or ``(B, dim + 1)`` for
+    ``"lorentz"``; float32 at least.
 
     - ``"poincare"`` (HIER): layer norm, linear, clipped, exponential map at the origin of the ball.
     - ``"lorentz"`` (LHIER): layer norm, taken as space part of points, Lorentz linear, maximum-distance rescaling.
     - ``"euclidean"``: layer norm, linear; for comparison, by cosine.
 
     Args:
-        in_features: of the backbone.
-        dim: dimension of the space.
-        geometry: one of the above.
         c: curvature; default 0.1 for ``"poincare"``, 1 for ``"lorentz"``.
-        learnable: learn the curvature; default for ``"lorentz"`` alone.
-        bounds: of a learned curvature, as multiples of ``c``.
+        learnable, bounds: learn the curvature, by default for ``"lorentz"`` alone, within these multiples of ``c``.
         last_norm: the layer norm, without weights.
         clip_radius: longest vector before the exponential map, ``"poincare"``.
         slope, limit: of the rescaling, ``"lorentz"``; see :func:`hypvision.geometry.lorentz.rescale`.
-
-    Shapes:
-        ``(B, in_features)`` to ``(B, dim)``, or ``(B, dim + 1)`` for ``"lorentz"``; float32 at least.
     """
 
     def __init__(
@@ -118,10 +103,9 @@ class MetricLearner(BackboneModel):
         backbone: arguments of :func:`timm.create_model`; ``num_classes`` is 0. A distilled DeiT gives its class token
             in training and the mean of both tokens in evaluation, as in the HIER recipes.
         neck: arguments of :class:`EmbeddingNeck` after the first.
-        num_classes: training classes.
-        metric_loss: arguments of :class:`~hypvision.losses.MetricLoss`: ``name``, ``distance``, ...
-        hier_loss: arguments of :class:`~hypvision.losses.HIERLoss` after the second; None for none.
-        hier_weight: weight of the hierarchical loss.
+        num_classes, metric_loss: training classes; arguments of :class:`~hypvision.losses.MetricLoss`: ``name``, ...
+        hier_loss, hier_weight: arguments of :class:`~hypvision.losses.HIERLoss` after the second, None for none; its
+            weight.
         **kwargs: see :class:`~hypvision.tasks.classification.BackboneModel`.
     """
 
@@ -179,18 +163,9 @@ class MetricLearner(BackboneModel):
     def forward(
         self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
     ) -> Tensor | dict[str, Tensor] | list[dict[str, Any]]:
-        """The three modes of mmengine's models.
-
-        Args:
-            inputs: images ``(B, C, H, W)``.
-            label: class numbers ``(B,)``; needed by ``"loss"``.
-            index: numbers of the images in their data set ``(B,)``.
-
-        Returns:
-            ``"tensor"``: points. ``"loss"``: ``loss_metric``, ``loss_hier`` and the ``curvature``, where learned.
-            ``"predict"``: for each image a dict with ``embedding`` (see :meth:`comparable`), ``space``, ``label`` and
-            ``index``.
-        """
+        """The modes of :class:`~hypvision.tasks.ImageClassifier`: points; ``loss_metric``, ``loss_hier`` and the
+        ``curvature``, where learned; for each image a dict with ``embedding`` (see :meth:`comparable`), ``space``,
+        ``label`` and ``index``."""
         one_of(("tensor", "loss", "predict"), mode=mode)
         self.check_channels(inputs)
         points = self.embed(inputs)
@@ -203,8 +178,9 @@ class MetricLearner(BackboneModel):
         return per_image(label, index, embedding=self.comparable(points).cpu(), space=itertools.repeat(self.space))
 
     def loss(self, points: Tensor, label: Tensor) -> dict[str, Tensor]:
-        """The losses of the embeddings of all processes."""
-        points, label = gather_embeddings(points, label)
+        """The losses of the embeddings of all processes; every process has equally many. Under DistributedDataParallel,
+        which averages gradients, all weights get exactly the gradient that one process with the whole batch has."""
+        points, label = gathered(points), gathered(label)
         try:
             losses = dict(loss_metric=self.metric_loss(points, label))
         except (ValueError, IndexError, RuntimeError) as error:
@@ -224,10 +200,8 @@ class MetricLearner(BackboneModel):
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class MetricLearningParamGroups(ParamGroups):
-    """The groups of the HIER recipes, each with a ``name``.
-
-    ``body`` (the backbone), ``neck``, ``hier_proxies``, ``class_proxies`` and ``curvature``; the latter has no weight
-    decay.
+    """The groups of the HIER recipes by ``name``: ``body`` (the backbone), ``neck``, ``hier_proxies``,
+    ``class_proxies`` and ``curvature``, which has no weight decay.
 
     Options: ``neck_lr_scale`` (1), ``hier_lr_scale`` (50), ``class_lr_scale`` (1e4), multiples of the optimiser's
     ``lr``; ``curvature_lr`` (1e-3).
@@ -266,12 +240,7 @@ class MetricLearningParamGroups(ParamGroups):
 @HOOKS.register_module()
 class BackboneWarmUpHook(Hook):
     """Trains the neck and the proxies alone in the first epochs: the learning rate of the group ``body`` is 0 there.
-
-    The moments of the optimiser gather meanwhile, as in the HIER recipes, and schedules see the true rate.
-
-    Args:
-        epochs: how many.
-    """
+    The moments of the optimiser gather meanwhile, as in the HIER recipes, and schedules see the true rate."""
 
     priority = "VERY_HIGH"  # restores the rate before schedulers step
 

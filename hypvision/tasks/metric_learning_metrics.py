@@ -17,6 +17,7 @@ import torch
 from mmengine.registry import METRICS
 from torch import Tensor
 
+from hypvision.checks import one_of
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS
 from hypvision.engine.metrics import Metric, tell_missing
 from hypvision.errors import HypvisionError, require, require_finite
@@ -52,19 +53,18 @@ def nearest(
     """The ``k`` nearest images of the gallery, for blocks of queries.
 
     Args:
-        query: ``(Q, d)``.
-        gallery: ``(G, d)``, on the same device.
+        query, gallery: ``(Q, d)`` and ``(G, d)``, on the same device.
         k: how many; fewer if the gallery is smaller.
         space: ``"lorentz"`` (points with time first), ``"cosine"`` or ``"euclidean"``.
         exclude: for each query the number of an image that does not count, itself, or -1: ``(Q,)``.
-        query_block, gallery_block: rows and columns of a block.
-        backend: ``"torch"``, or ``"faiss"`` for its exact index (on the CPU).
+        query_block, gallery_block, backend: sizes of a block; ``"torch"``, or ``"faiss"`` for its exact index (on the
+            CPU).
 
     Yields:
         The queries, and ``(block, k)`` numbers of images, nearest first; equal ones in any order.
     """
-    if space not in SPACES or backend not in ("torch", "faiss"):
-        raise ValueError(f"space is one of {', '.join(SPACES)} and backend torch or faiss, got {space}, {backend}.")
+    one_of(SPACES, space=space)
+    one_of(("torch", "faiss"), backend=backend)
     _check_points(query, gallery)
     k = min(k, len(gallery) - (exclude is not None))
     blocks = _with_faiss if backend == "faiss" else _with_torch
@@ -89,13 +89,13 @@ def _with_torch(query, gallery, k, space, exclude, query_block, gallery_block):
             if mine is not None:
                 inside = (mine >= first) & (mine < first + len(columns))
                 scores[inside.nonzero()[:, 0], mine[inside] - first] = -torch.inf
-            found = scores.topk(min(k, scores.shape[1]), dim=1)
-            indices = found.indices + first
-            if best is None:
-                best, numbers = found.values, indices
-                continue
-            both, order = torch.cat([best, found.values], 1).topk(min(k, best.shape[1] + indices.shape[1]), dim=1)
-            best, numbers = both, torch.cat([numbers, indices], 1).gather(1, order)
+            values, indices = scores.topk(min(k, scores.shape[1]), dim=1)
+            indices += first
+            if best is not None:  # merged with the nearest so far, so that the memory does not grow with the gallery
+                indices, values = torch.cat([numbers, indices], 1), torch.cat([best, values], 1)
+                values, order = values.topk(min(k, values.shape[1]), dim=1)
+                indices = indices.gather(1, order)
+            best, numbers = values, indices
         if best is not None:
             require_finite(best, lambda row, start=start: f"A product of the embedding of query {start + row}")
         yield chosen, numbers
@@ -119,12 +119,9 @@ def _with_faiss(query, gallery, k, space, exclude, query_block, gallery_block):
 
 
 def lca_heights(ancestors: Sequence[Sequence[str]]) -> Tensor:
-    """Height of the lowest common ancestor of every two classes, int64 ``(C, C)``: 0 for a class and itself. With one
-    level of groups it is 1 within a group and 2 between groups.
-
-    Args:
-        ancestors: for each class the groups above it, from general to specific; equally many each.
-    """
+    """Height of the lowest common ancestor of every two classes, int64 ``(C, C)``, by the groups above each, from
+    general to specific, equally many: 0 for a class and itself, with one level of groups 1 within a group and 2
+    between groups."""
     depth = len(ancestors[0]) if ancestors else 0
     height = torch.full((len(ancestors), len(ancestors)), depth + 1)
     for level in range(1, depth + 1):
@@ -157,14 +154,11 @@ def evaluate_retrieval(
     If no query has another image of its class, all metrics are NaN, with a warning.
 
     Args:
-        query: ``(Q, d)``.
-        query_labels: ``(Q,)``.
-        gallery: ``(G, d)``; None: the queries search among each other, each without itself.
-        gallery_labels: ``(G,)``.
+        query, query_labels: ``(Q, d)``, ``(Q,)``.
+        gallery, gallery_labels: likewise; None: the queries search among each other, each without itself.
         recall: values of K; those above the size of the gallery are left out.
-        space: see :func:`nearest`.
         ancestors: see :func:`lca_heights`; None, or without groups, leaves out the heights.
-        blocks: sizes and backend, see :func:`nearest`.
+        space, blocks: see :func:`nearest`.
     """
     images = None if gallery is None or gallery_labels is None else (gallery, gallery_labels)
     metrics, without_truth = _measure((query, query_labels), images, recall, space, ancestors, blocks)
@@ -218,20 +212,14 @@ def _measure(
 
 @METRICS.register_module()
 class RetrievalMetric(Metric):
-    """:func:`evaluate_retrieval` of the embeddings that a metric learner predicts.
-
-    Queries, gallery and the hierarchy of classes come from the data set's ``metainfo``, see
-    :mod:`hypvision.data.retrieval`.
+    """:func:`evaluate_retrieval` of the embeddings that a metric learner predicts. Queries, gallery and the hierarchy
+    of classes come from the data set's ``metainfo``, see :mod:`hypvision.data.retrieval`.
 
     Args:
-        recall: values of K.
-        backend: ``"torch"`` or ``"faiss"``.
+        recall, backend: values of K; ``"torch"`` or ``"faiss"``.
         device: where to compare; the GPU by default, if there is one.
         out_file: write the embeddings, labels and metrics there (``.npz``).
-        collect_device, prefix, collect_dir: see :class:`mmengine.evaluator.BaseMetric`.
     """
-
-    default_prefix = ""
 
     def __init__(
         self,

@@ -32,15 +32,12 @@ from hypvision.data.shape_captions import vocabulary
 from hypvision.engine.config import load_config
 from hypvision.errors import HypvisionError
 from hypvision.files import read_text, write_text
+from hypvision.zoo.backbones import network_arguments
 from hypvision.zoo.cards import readme
+from hypvision.zoo.loading import load
 
 PACKAGED_LIMIT = 40 * 2**20  # limit in bytes for all weight files in the repository
 MAIN_METRICS = {"classification": "top1", "segmentation": "mIoU", "detection": "coco/bbox_mAP_50", "zero-shot": "top1"}
-# Arguments of a config's model that only its training needs: records in the zoo omit them.
-_TRAINING_ONLY = {
-    "model_name", "num_classes", "pretrained", "checkpoint_path", "init_cfg", "type", "drop_rate", "drop_path_rate",
-    "proj_drop_rate", "frozen_stages", "norm_eval", "with_cp",
-}  # fmt: skip
 
 
 def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
@@ -83,8 +80,7 @@ def describe_config(config: Any) -> dict[str, Any]:
             "the input. Add it."
         )
     found: dict[str, Any] = {"task": task, "model": backbone["model_name"].partition(".")[0]}
-    arguments = {key: value for key, value in backbone.items() if key not in _TRAINING_ONLY}
-    if task == "classification" and arguments:
+    if task == "classification" and (arguments := network_arguments(backbone)):
         found["arguments"] = json.loads(json.dumps(arguments))
     found["input"] = image_input(config)
     if task != "classification":
@@ -300,7 +296,7 @@ def _measure_both(
         "HYPVISION_WEIGHTS": "",
         "HYPVISION_OFFLINE": "1",
     }
-    _load_elsewhere(name, environment, stage)
+    load(f"{stage.as_uri()}#{name}")
     after = _measure(config, f"zoo:{name}", environment, stage / "after", options)
     for metric in draft:
         key = metric["name"]
@@ -327,21 +323,6 @@ def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
     if missing := [key for key in keys if key not in texts and key not in ("licence", "parent")]:
         raise HypvisionError(f"--about must give {', '.join(missing)}, which every record of the zoo needs.")
     return texts
-
-
-def _load_elsewhere(name: str, environment: Mapping[str, str], stage: Path) -> None:
-    """Load the model in a fresh process, outside of the checkout, and check its output."""
-    code = (
-        "import sys, torch, hypvision\n"
-        f"model = hypvision.load({name!r})\n"
-        "bad = [n for n, p in model.named_parameters() if not p.isfinite().all()]\n"
-        "sys.exit(f'not finite: {bad}' if bad or model.training else 0)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **environment}, cwd=stage, capture_output=True, text=True
-    )
-    if done.returncode:
-        raise HypvisionError(f"A fresh process cannot load the file: {done.stderr.strip()[-1500:]}")
 
 
 def read_about(path: str | Path) -> dict[str, Any]:

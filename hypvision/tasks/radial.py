@@ -24,10 +24,10 @@ from torch.nn import functional as F
 
 import hypvision.data.text_chains  # noqa: F401 - registers the data
 from hypvision.checks import one_of
+from hypvision.clip.features import FrozenFeatures, frozen_images, frozen_texts
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.open_vocabulary import set_tuning
 from hypvision.clip.radial.metrics import kendall_tau
-from hypvision.clip.radial.reference import FrozenTexts, frozen_images, frozen_texts
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.spaces import Sphere
 from hypvision.clip.towers import encode_image, encode_packed, find_towers
@@ -90,8 +90,8 @@ class RadialTuning(BaseModel):
                 delattr(self.clip, unused)
         self.loss = _LOSSES[name](**options)
         self.root_kind, self.pairs = root, pairs
-        self.reference: FrozenTexts | None = None
-        self.image_reference: FrozenTexts | None = None
+        self.reference: FrozenFeatures | None = None
+        self.image_reference: FrozenFeatures | None = None
         if root != "text":
             start = embed_texts(self.clip, self.tokenizer, [""])[0].clone()
             if root == "parameter":
@@ -170,7 +170,7 @@ class FrozenTextsHook(Hook):
     It runs before a checkpoint is resumed: the model is regularised towards the weights that it is made of (``clip``).
 
     Args:
-        folder, dtype: see :func:`hypvision.clip.radial.reference.frozen_texts`.
+        folder, dtype: see :func:`hypvision.clip.features.frozen_texts`.
     """
 
     def __init__(self, folder: str | Path | None = None, dtype: str = "float16"):
@@ -193,8 +193,6 @@ class FrozenTextsHook(Hook):
 @METRICS.register_module()
 class ChainOrder(Metric):
     """Kendall's tau between the radii of a chain's texts and their levels, the mean over chains; NaN without chains."""
-
-    default_prefix = ""
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
         radii = [sample["radii"] for sample in data_samples]

@@ -60,12 +60,9 @@ def search(
     """The ``k`` nearest images of each query, which is not one of its own neighbours.
 
     Args:
-        embedder: the model, on ``device``.
         queries: images, or texts for a model that reads.
-        gallery: where to search, see :func:`find_gallery`.
-        k: neighbours of a query, fewer where the gallery has fewer.
-        batch: images at a time.
-        device: where to compute.
+        gallery: where to search, see :func:`find_gallery`; ``k`` neighbours of a query, or as many as there are.
+        batch, device: images at a time, and where the ``embedder`` is.
         embedded: what :func:`~hypvision.tasks.embedding.embed_sources` gives for the gallery; None: it is embedded now.
         failed: a list for the messages of images without an embedding; these images are skipped. None: it raises.
     """

@@ -20,12 +20,8 @@ _STAND_INS = tuple(f"class {number}" for number in range(1, 21))
 
 
 def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
-    """The model of a config, with random weights, on an image of its test data's size.
-
-    Args:
-        config: path of a config file, or the name of one that ships.
-        size: side of the images instead.
-    """
+    """The model of a config, a path or the name of one that ships, with random weights, on an image of its test
+    data's size, or of that side."""
     loaded = load_config(config)
     kind = loaded.model.get("type")
     if kind in ("LanguageModel", "RadialTuning"):

@@ -14,10 +14,17 @@ from hypvision.viz.clusters import (
     merge_clusters,
     merge_regions,
 )
-from hypvision.viz.explaining import explain
-from hypvision.viz.hierarchy_tree import containment, draw_disk, draw_levels, draw_tree, explain_hierarchy, part_maps
+from hypvision.viz.hierarchy_tree import (
+    containment,
+    draw_disk,
+    draw_levels,
+    draw_tree,
+    explain,
+    explain_hierarchy,
+    part_maps,
+)
+from hypvision.viz.overlay import draw_segmentation
 from hypvision.viz.palette import palette
-from hypvision.viz.segmentation import draw_segmentation
 
 __all__ = [
     "cluster_map",

@@ -1,15 +1,8 @@
 """Drawings of the clusters of a clustering backbone over the image.
 
-A backbone with a method ``forward_assignments`` (:class:`~hypvision.models.hcformer.HCFormer`) gives the soft
-assignments of pixels to centres in each of its blocks. There are two views of them, as in "Hyperbolic Hierarchical
-Clustering for Visual Representation Learning" (Wei et al., ECCV 2026):
-
-- :func:`draw_cluster_maps`: each pixel in the colour of its arg-max centre, for a block, a head and a level (patch:
-  Euclidean, inside a window; window: hyperbolic, over the whole map);
-- :func:`merge_regions`: the clusters of the finest stage, joined as the coarser stages join them, and then merged into
-  k regions.
-
-Stages, blocks and heads are counted from 0, as in the names of the modules (``stages.2.blocks.5``).
+A backbone with ``forward_assignments`` (:class:`~hypvision.models.hcformer.HCFormer`) gives the soft assignments of
+pixels to centres in each of its blocks, of two levels: patch (Euclidean, inside a window) and window (hyperbolic, over
+the whole map). Stages, blocks and heads are counted from 0, as in the names of the modules (``stages.2.blocks.5``).
 """
 
 from __future__ import annotations
@@ -22,7 +15,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, ImageDraw
+from PIL import Image
 from timm.data import resolve_data_config
 from torch import Tensor, nn
 
@@ -33,12 +26,12 @@ from hypvision.models.hcformer import StageAssignments
 from hypvision.nn import ClusterAssignment
 from hypvision.viz.overlay import paint
 from hypvision.viz.palette import label_colours
+from hypvision.viz.sheet import titled_sheet
 
 LEVELS = ("patch", "window")
 STRIDE = 32  # image sides are rounded to multiples of this
 LONGEST = 8  # largest ratio of the sides of an image
-GAP, CAPTION = 4, 26  # pixels between the tiles of a grid, and of the two lines of text above each
-NARROWEST = 100  # least width of a tile in pixels, for the text
+NARROWEST = 120  # least width of a tile in pixels, for the text
 LARGEST = 64_000_000  # largest grid in pixels; tiles have the resolution of the photo if they fit
 NEARLY_UNIFORM = 0.1  # mean confidence below which a row of maps is called uniform
 
@@ -116,18 +109,14 @@ def enlarge(labels: np.ndarray, size: Sequence[int] | None) -> np.ndarray:
     return labels[rows[:, None], columns]
 
 
-def kmeans(
-    points: Tensor, k: int, weights: Tensor | None = None, seed: int = 0, restarts: int = 4, iterations: int = 100
-) -> Tensor:
-    """Weighted k-means with k-means++ starts; the same result at every call.
+def kmeans(points: Tensor, k: int, weights: Tensor | None = None, seed: int = 0) -> Tensor:
+    """Weighted k-means with k-means++ starts, the best of four; the same result at every call.
 
     Args:
         points: ``(n, d)``.
         k: clusters wanted.
         weights: ``(n,)``, > 0; None: all 1.
         seed: of the random starts.
-        restarts: starts, of which the one with the smallest sum of squares is kept.
-        iterations: at most so many steps a start.
 
     Returns:
         Labels ``(n,)``: 0, 1, ...; exactly k of them, or as many as there are distinct points if these are fewer.
@@ -145,10 +134,10 @@ def kmeans(
         return inverse
     generator = torch.Generator().manual_seed(seed)
     best_cost, best = float("inf"), inverse
-    for _ in range(restarts):
+    for _ in range(4):
         centers = _spread_start(points, mass, k, generator)
         previous = None
-        for _ in range(iterations):
+        for _ in range(100):
             nearest, labels = _squared_distances(points, centers).min(1)
             for empty in sorted(set(range(k)) - set(labels.tolist())):
                 # To refill an empty cluster, take the point with the largest error whose cluster has other points.
@@ -180,18 +169,18 @@ def _spread_start(points: Tensor, mass: Tensor, k: int, generator: torch.Generat
     return points[chosen]
 
 
-def _follow(assignments: Sequence[ClusterAssignment], head: int, index: int) -> list[np.ndarray]:
+def _follow(assignments: Sequence[ClusterAssignment], head: int) -> list[np.ndarray]:
     """The clusters of the finest map, and those that they form at each coarser one: labels 0, 1, ... ``(H, W)`` each.
 
     A cluster goes as a whole to the coarser centre with the largest sum of assignments of its pixels.
     """
     shape = assignments[0].window_index.shape
-    labels = np.unique(cluster_map(assignments[0], head, index=index), return_inverse=True)[1].reshape(shape)
+    labels = np.unique(cluster_map(assignments[0], head), return_inverse=True)[1].reshape(shape)
     found = [labels]
     for coarse in assignments[1:]:
         centers, height, width = coarse.patch.shape[2:]
         y, x = (torch.arange(old) * new // old for old, new in zip(shape, (height, width)))
-        soft = coarse.patch[index, min(head, coarse.patch.shape[1] - 1)].double().cpu()[:, y[:, None], x]
+        soft = coarse.patch[0, min(head, coarse.patch.shape[1] - 1)].double().cpu()[:, y[:, None], x]
         windows = coarse.window_index.cpu()[y[:, None], x].flatten()
         count = int(coarse.window_index.max()) + 1
         votes = torch.zeros(int(labels.max()) + 1, count, centers, dtype=torch.float64)
@@ -203,31 +192,23 @@ def _follow(assignments: Sequence[ClusterAssignment], head: int, index: int) -> 
 
 
 def merge_clusters(
-    stage_assignments: Iterable[StageAssignments],
-    features: Tensor,
-    k: int,
-    head: int = 0,
-    seed: int = 0,
-    index: int = 0,
+    stage_assignments: Iterable[StageAssignments], features: Tensor, k: int, head: int = 0, seed: int = 0
 ) -> np.ndarray:
-    """Regions from the clusters of all stages, as :func:`merge_regions` describes.
+    """Regions from the clusters of all stages, as :func:`merge_regions` describes, of the first image of a batch.
 
     Args:
         stage_assignments: the result of ``forward_assignments``; the last block of each stage is used.
         features: final feature map ``(B, C, h, w)``.
         k, head, seed: as for :func:`merge_regions`.
-        index: which image of the batch.
 
     Returns:
         Labels ``(H, W)`` of the finest assignment, by falling area: 0 is the largest region.
     """
     at_least(1, integer=True, k=k)
     last = {entry.stage: entry.assignment for entry in stage_assignments}
-    chain = _follow([last[stage] for stage in sorted(last)], head, index)
+    chain = _follow([last[stage] for stage in sorted(last)], head)
     labels = next((found for found in reversed(chain) if found.max() + 1 >= k), chain[0])
-    pixels = F.interpolate(
-        features[index : index + 1].detach().float().cpu(), labels.shape, mode="bilinear", align_corners=False
-    )
+    pixels = F.interpolate(features[:1].detach().float().cpu(), labels.shape, mode="bilinear", align_corners=False)
     member = torch.from_numpy(labels).flatten()
     area = member.bincount().double()
     centers = torch.zeros(len(area), pixels.shape[1], dtype=torch.float64)
@@ -359,27 +340,23 @@ def draw_cluster_maps(
     head: int | None = None,
     level: str = "both",
     alpha: float = 0.6,
-    tile: int | None = None,
-    index: int = 0,
 ) -> Image.Image:
     """A grid of cluster maps over the image: a row for each stage and level, a column for each head.
 
     The opacity of a pixel is its confidence (:func:`confidence_map`) divided by the largest of its map, times
-    ``alpha``; the mean confidence stands above each map. Levels of a single centre are left out.
+    ``alpha``; the mean confidence stands below each map. Levels of a single centre are left out.
 
     Args:
-        image: the photo; the model may have seen it smaller.
-        stage_assignments: what ``forward_assignments`` gives.
+        image: the photo; the model may have seen it smaller. Its tiles are smaller where the grid would have more than
+            64 million pixels, and at least wide enough for the lines below them.
+        stage_assignments: what ``forward_assignments`` gives; the first image of the batch is drawn.
         stage, head: only this one; None: all.
         block: which block of each stage; None: the last.
         level: ``"patch"``, ``"window"`` or ``"both"``.
         alpha: opacity of the colours, 0 to 1.
-        tile: length in pixels of the short side of a tile; None: that of the image, or less where the grid would have
-            more than 64 million pixels, and at least wide enough for the lines above it.
-        index: which image of the batch.
 
     Returns:
-        The grid; each row begins with the image itself. Lines above the tiles name block, level and head.
+        The grid; each row begins with the image itself. Lines below the tiles name block, level and head.
 
     Raises:
         HypvisionError: there is nothing to draw: the stage, block or head does not exist, has no window level, or has
@@ -388,45 +365,27 @@ def draw_cluster_maps(
     rows = _rows(stage_assignments, stage, block, head, level)
     columns = 1 + max(len(heads) for *_, heads in rows)
     fits = (LARGEST / (len(rows) * columns * image.width * image.height)) ** 0.5
-    scale = max(min(1.0, fits), NARROWEST / image.width) if tile is None else tile / min(image.size)
+    scale = max(min(1.0, fits), NARROWEST / image.width)
     width, height = (max(round(side * scale), 1) for side in image.size)
     small = to_rgb(image).resize((width, height), Image.Resampling.BICUBIC)
-    step_x, step_y = width + GAP, height + CAPTION + GAP
-    grid = Image.new("RGB", (GAP + columns * step_x, GAP + len(rows) * step_y), "white")
-    draw = ImageDraw.Draw(grid)
-    for row, (entry, name, heads) in enumerate(rows):
-        top = GAP + row * step_y
-        tiles = [(f"stages.{entry.stage}.blocks.{entry.block}\n{name} level", small)]
+    tiles: list[tuple[Image.Image, str]] = []
+    for entry, name, heads in rows:
+        tiles.append((small, f"stages.{entry.stage}.blocks.{entry.block}\n{name} level"))
         for number in heads:
-            labels = cluster_map(entry.assignment, number, name, (height, width), index)
-            sure = confidence_map(entry.assignment, number, name, (height, width), index)
-            opacity = alpha * sure / max(sure.max(), 1e-12)
-            caption = f"head {number}\nconfidence {sure.mean():.0%}"
-            tiles.append((caption, paint(small, labels, label_colours(int(labels.max()) + 1), opacity)))
-        for column, (caption, drawing) in enumerate(tiles):
-            draw.text((GAP + column * step_x, top), caption, fill="black", spacing=1)
-            grid.paste(drawing, (GAP + column * step_x, top + CAPTION))
-    return grid
+            labels = cluster_map(entry.assignment, number, name, (height, width))
+            sure = confidence_map(entry.assignment, number, name, (height, width))
+            painted = paint(small, labels, label_colours(int(labels.max()) + 1), alpha * sure / max(sure.max(), 1e-12))
+            tiles.append((painted, f"head {number}\nconfidence {sure.mean():.0%}"))
+        tiles += [(Image.new("RGB", (1, 1), "white"), "")] * (columns - 1 - len(heads))
+    return titled_sheet(tiles, columns=columns)
 
 
-def prepare_image(
-    image: Image.Image, size: int, mean: Sequence[float], std: Sequence[float], interpolation: str = "bicubic"
+def prepare_for(
+    model: nn.Module, image: Image.Image, size: int, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> tuple[Image.Image, Tensor]:
-    """Resize and normalise an image.
-
-    Args:
-        image: any size and mode; see :func:`hypvision.images.to_rgb`.
-        size: length of the short side, a multiple of 32. The long side follows from the aspect ratio, rounded to a
-            multiple of 32.
-        mean, std: of the normalisation, one value a channel; one value alone makes the image grey.
-        interpolation: ``"nearest"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``; others count as bicubic.
-
-    Returns:
-        The resized image, and the normalised tensor ``(1, C, H, W)``.
-
-    Raises:
-        HypvisionError: size is not a positive multiple of 32, or the image is more than 8 times longer than wide.
-    """
+    """An image of any size and mode, resized so that its short side has ``size`` pixels, a multiple of 32, and the long
+    side is rounded to one; and the tensor ``(1, C, H, W)``, normalised by what timm resolves for a model where ``mean``
+    or ``std`` is None, grey where the mean has a single value."""
     if size < STRIDE or size % STRIDE:
         raise HypvisionError(f"size must be a multiple of {STRIDE}, at least {STRIDE}; got {size}.")
     if max(image.size) > LONGEST * min(image.size):
@@ -434,26 +393,19 @@ def prepare_image(
             f"An image of {image.width} x {image.height} pixels is too narrow: crop it to at most {LONGEST} times the "
             "length of its short side."
         )
-    image = to_rgb(image)
-    if len(mean) == 1:
-        image = image.convert("L")
+    given = {name: tuple(value) for name, value in (("mean", mean), ("std", std)) if value is not None}
+    config = resolve_data_config(given, model=model)
+    channels, image = len(config["mean"]), to_rgb(image)
+    image = image.convert("L") if channels == 1 else image
     short = min(image.size)
     width, height = (
         size if side == short else max(round(side * size / short / STRIDE), 1) * STRIDE for side in image.size
     )
-    image = image.resize((width, height), getattr(Image.Resampling, interpolation.upper(), Image.Resampling.BICUBIC))
-    pixels = torch.from_numpy(np.asarray(image, dtype=np.float32) / 255).reshape(height, width, len(mean))
-    pixels = (pixels - torch.tensor(mean)) / torch.tensor(std)
+    way = getattr(Image.Resampling, config["interpolation"].upper(), Image.Resampling.BICUBIC)
+    image = image.resize((width, height), way)
+    pixels = torch.from_numpy(np.asarray(image, dtype=np.float32) / 255).reshape(height, width, channels)
+    pixels = (pixels - torch.tensor(config["mean"])) / torch.tensor(config["std"])
     return image, pixels.permute(2, 0, 1).unsqueeze(0).contiguous()
-
-
-def prepare_for(
-    model: nn.Module, image: Image.Image, size: int, mean: Sequence[float] | None, std: Sequence[float] | None
-) -> tuple[Image.Image, Tensor]:
-    """:func:`prepare_image` by what timm resolves for a model, where ``mean`` or ``std`` is None."""
-    given = {name: tuple(value) for name, value in (("mean", mean), ("std", std)) if value is not None}
-    config = resolve_data_config(given, model=model)
-    return prepare_image(image, size, config["mean"], config["std"], config["interpolation"])
 
 
 def explain_image(

@@ -21,32 +21,20 @@ _MOST = 12  # largest number of panels if no quantities are chosen
 
 
 class Curve(NamedTuple):
-    """A quantity of a run.
+    """A quantity of a run."""
 
-    Attributes:
-        run: name of the run.
-        split: ``"train"`` or ``"val"``.
-        quantity: name in the log.
-        unit: of the steps, ``"iteration"`` or ``"epoch"``.
-        steps: where each value was taken.
-        values: the numbers.
-    """
-
-    run: str
-    split: str
-    quantity: str
-    unit: str
-    steps: list[float]
+    run: str  # name of the run
+    split: str  # "train" or "val"
+    quantity: str  # name in the log
+    unit: str  # of the steps, "iteration" or "epoch"
+    steps: list[float]  # where each value was taken
     values: list[float]
 
 
 def read_runs(places: Sequence[str | Path]) -> list[Curve]:
-    """Every quantity that runs have logged.
-
-    Args:
-        places: for each run its work dir, one of the time-stamped folders in it, or a ``scalars.json``. A work dir with
-            several logs is one training that was resumed: from the first step of a log on, it replaces the earlier.
-    """
+    """Every quantity that runs have logged, each by its work dir, one of the time-stamped folders in it, or a
+    ``scalars.json``. A work dir with several logs is one training that was resumed: from the first step of a log on, it
+    replaces the earlier."""
     found: list[Curve] = []
     for place, name in zip(places, _names([Path(place).absolute() for place in places])):
         records: list[dict[str, Any]] = []
@@ -123,13 +111,8 @@ def write_curves(curves: Sequence[Curve], path: str | Path) -> None:
 
 
 def choose(curves: Sequence[Curve], patterns: Sequence[str] = ()) -> dict[str, list[Curve]]:
-    """The curves of each panel of a figure, under its title.
-
-    Args:
-        curves: of all runs.
-        patterns: names of quantities, with ``*`` for any letters; without them: the loss, the rate and the metrics of
-            the validation.
-    """
+    """The curves of each panel of a figure, under its title: of the quantities that the ``patterns`` name, with ``*``
+    for any letters; without patterns of the loss, the rate and the metrics of the validation."""
     known = list(dict.fromkeys(curve.quantity for curve in curves))
     for pattern in patterns:
         if not any(fnmatch(name, pattern) for name in known):
@@ -151,10 +134,9 @@ def choose(curves: Sequence[Curve], patterns: Sequence[str] = ()) -> dict[str, l
     return panels if patterns else dict(list(panels.items())[:_MOST])
 
 
-def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path, dpi: int = 110) -> None:
+def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path) -> None:
     """Write a figure with a panel (see :func:`choose`) for each quantity, a line for each run, in the format of the
-    path's ending; ``dpi`` pixels an inch.
-    """
+    path's ending."""
     require("matplotlib", "viz")
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -183,4 +165,4 @@ def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path, dpi: in
     else:
         handles = [Line2D([], [], color=colour, linewidth=2) for colour in colours]
         figure.legend(handles, runs, loc="outside upper center", ncols=max(1, min(3, len(runs))), fontsize=9)
-    save_figure(figure, path, dpi)
+    save_figure(figure, path, dpi=110)

@@ -35,23 +35,16 @@ _BOUNDARY = 1 - 1e-6
 
 
 def to_disk(x: Tensor, manifold: Manifold, centre: str | Tensor = "mean", scale: float | None = None) -> np.ndarray:
-    """Points of any dimension in the unit disk.
+    """Points ``(N, ...)`` of any dimension in the unit disk, ``(N, 2)``; those of flat space as of the tangent space.
 
     Two dimensions are shown as they are. Of more, the tangent vectors at the centre are projected onto the plane of
     their largest variance and given their true length again: distances from the centre are exact, angles are not.
 
     Args:
-        x: points ``(N, ...)`` of ``manifold``.
-        manifold: a ball, a hyperboloid, or flat space (drawn as the tangent space of curvature 1).
-        centre: the point that is moved to the middle: ``"mean"`` (the Lorentz centroid of the points), ``"origin"``, or
-            a point.
+        x: points of ``manifold``.
+        manifold: a ball, a hyperboloid, or flat space.
+        centre: the point in the middle: ``"mean"`` (the Lorentz centroid of the points), ``"origin"``, or a point.
         scale: factor of all distances from the centre; None: 1, or less where the farthest point would lie beyond 0.95.
-
-    Returns:
-        Coordinates ``(N, 2)``.
-
-    Raises:
-        ValueError: ``x`` is not ``(N, d)``, or an unknown ``centre``.
     """
     if x.dim() != 2:
         raise ValueError(f"x must be (N, d), got {tuple(x.shape)}.")
@@ -101,19 +94,12 @@ class PoincareDisk:
 
     def __init__(self, axes: Axes, grid: Sequence[float] = (1, 2, 3, 4)):
         self.axes = axes
-        axes.set_aspect("equal")
-        axes.set_xlim(-1.04, 1.04)
-        axes.set_ylim(-1.04, 1.04)
+        axes.set(aspect="equal", xlim=(-1.04, 1.04), ylim=(-1.04, 1.04))
         axes.axis("off")
-        self.boundary()
+        circles = require("matplotlib.patches", "viz")
+        axes.add_patch(circles.Circle((0, 0), 1.0, fill=False, color="0.3", linewidth=1.2))
         for radius in grid:
             self.circle((0, 0), radius, color="0.9", linewidth=0.7, zorder=0)
-
-    def boundary(self, **options: Any) -> None:
-        """The boundary of the disk."""
-        circles = require("matplotlib.patches", "viz")
-        options = {"fill": False, "color": "0.3", "linewidth": 1.2, **options}
-        self.axes.add_patch(circles.Circle((0, 0), 1.0, **options))
 
     def points(
         self, xy: np.ndarray, colours: Sequence[int] | None = None, labels: Sequence[str] | None = None, **options: Any
@@ -135,11 +121,6 @@ class PoincareDisk:
         collections = require("matplotlib.collections", "viz")
         options = {"colors": "0.4", "linewidths": 0.9, "zorder": 1, **options}
         self.axes.add_collection(collections.LineCollection(geodesic_arc(starts, ends, steps), **options))
-
-    def line(self, start: float, end: float, **options: Any) -> None:
-        """The whole geodesic between two points of the boundary, given by their angles in radians."""
-        p, q = (_BOUNDARY * np.array([np.cos(angle), np.sin(angle)]) for angle in (start, end))
-        self.geodesic(p, q, **options)
 
     def circle(self, centre: ArrayLike, radius: float, **options: Any) -> None:
         """The points at a hyperbolic distance from a centre; a Euclidean circle, with another centre."""
@@ -166,16 +147,8 @@ def draw_embedding(
     proxies: Tensor | None = None,
     title: str = "",
 ) -> Figure:
-    """Samples coloured by class, the centre of each class, and the proxies of HIER, in one disk.
-
-    Args:
-        x: points ``(N, ...)`` of ``manifold``.
-        labels: their classes.
-        manifold: that of the points.
-        classes: names.
-        proxies: points of ``manifold``.
-        title: above the disk.
-    """
+    """Samples ``(N, ...)`` of ``manifold`` coloured by class, the centre of each class with its name, and the proxies
+    of HIER, in one disk."""
     classes_of = np.asarray(labels)
     xy = to_disk(x if proxies is None else torch.cat([x, proxies.to(x)]), manifold)
     samples = xy[: len(x)]
@@ -196,27 +169,18 @@ def draw_hierarchy(
     manifold: Manifold,
     names: Sequence[str],
     edges: np.ndarray,
-    branches: int = 8,
-    labels: int = 40,
     title: str = "",
 ) -> Figure:
     """A hierarchy in the disk: names as points, parents as geodesics, the largest branches in colours of their own.
 
-    Args:
-        x: points ``(N, ...)`` of ``manifold``.
-        manifold: that of the points.
-        names: ``N`` names; WordNet's endings, such as ``.n.01``, are not shown.
-        edges: a name and a parent of it, ``(E, 2)`` rows of ``x``, without circles.
-        branches: at least so many branches are coloured, where there are as many.
-        labels: at most this many names are written, those with the most descendants first, and none over another.
-        title: above the disk.
-    """
-    xy, shades, sizes, order = places_of_hierarchy(x, manifold, len(names), edges, branches)
+    At most 40 names are written, those with the most descendants first, and none over another; WordNet's endings, such
+    as ``.n.01``, are not shown. ``edges`` are rows ``(E, 2)`` of ``x``: a name and a parent of it, without circles."""
+    xy, shades, sizes, order = places_of_hierarchy(x, manifold, len(names), edges)
     figure, disk = poincare_disk(9.0, grid=())
     disk.geodesics(xy[edges[:, 1]], xy[edges[:, 0]], colors=shades[edges[:, 0]], linewidths=0.4, alpha=0.6)
     disk.points(xy, c=shades, s=4 + 3 * np.sqrt(sizes), zorder=2)
     disk.axes.set_title(title)
-    _write_apart(figure, disk.axes, xy, list(map(plain_name, names)), order, labels, shades)
+    _write_apart(figure, disk.axes, xy, list(map(plain_name, names)), order, shades)
     return figure
 
 
@@ -230,15 +194,13 @@ class HierarchyPlaces(NamedTuple):
     order: list[int]
 
 
-def places_of_hierarchy(
-    x: Tensor, manifold: Manifold, count: int, edges: np.ndarray, branches: int = 8
-) -> HierarchyPlaces:
+def places_of_hierarchy(x: Tensor, manifold: Manifold, count: int, edges: np.ndarray) -> HierarchyPlaces:
     """The places of ``count`` names, the top of most of them in the middle; arguments as of :func:`draw_hierarchy`."""
     below = _names_below(count, edges)
     sizes = np.array([len(found) for found in below])
     roots = np.setdiff1d(np.arange(count), edges[:, 0])
     top = roots[sizes[roots].argmax()]
-    colours, chosen = np.full(count, -1), _branches(top, below, edges, branches)
+    colours, chosen = np.full(count, -1), _branches(top, below, edges)
     for number, branch in enumerate(sorted(chosen, key=lambda name: -sizes[name])):
         colours[[branch, *below[branch]]] = number
     shades = np.concatenate([label_colours(len(chosen)) / 255, [[0.6, 0.6, 0.6]]])[colours]
@@ -261,11 +223,11 @@ def _names_below(count: int, edges: np.ndarray) -> list[set[int]]:
     return below
 
 
-def _branches(top: int, below: Sequence[set[int]], edges: np.ndarray, count: int) -> set[int]:
+def _branches(top: int, below: Sequence[set[int]], edges: np.ndarray) -> set[int]:
     """Names under ``top`` that together have nearly all others below them: the largest is divided into its children
-    until there are as many as asked for."""
+    until there are eight."""
     found = {int(top)}
-    while len(found) < count:
+    while len(found) < 8:
         largest = max(found, key=lambda name: len(below[name]))
         children = {int(name) for name in edges[edges[:, 1] == largest, 0] if len(below[name]) > len(below[top]) / 100}
         if not children:
@@ -276,13 +238,7 @@ def _branches(top: int, below: Sequence[set[int]], edges: np.ndarray, count: int
 
 
 def _write_apart(
-    figure: Figure,
-    axes: Axes,
-    xy: np.ndarray,
-    names: Sequence[str],
-    order: Sequence[int],
-    count: int,
-    shades: np.ndarray,
+    figure: Figure, axes: Axes, xy: np.ndarray, names: Sequence[str], order: Sequence[int], shades: np.ndarray
 ) -> None:
     """Write names above or below their points in that order, leaving out those that would lie on another one."""
     backend, effects = require("matplotlib.backends.backend_agg", "viz"), require("matplotlib.patheffects", "viz")
@@ -291,7 +247,7 @@ def _write_apart(
     figure.draw_without_rendering()
     taken: list[Any] = []
     for row in order:
-        if len(taken) == count:
+        if len(taken) == 40:
             break
         for shift, side in ((5, "baseline"), (-5, "top")):  # above the point, else below it
             text = axes.annotate(

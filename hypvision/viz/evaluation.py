@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
 
-from hypvision.viz.overlay import add_legend, font
+from hypvision.viz.overlay import add_legend
 from hypvision.viz.palette import line_colours
-from hypvision.viz.sheet import fitted, show_names, wrapped
+from hypvision.viz.report import Part
+from hypvision.viz.sheet import contact_sheet, show_names, titled_sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,17 +20,12 @@ if TYPE_CHECKING:
 _DPI = 110
 _NUMBERED, _NAMED = 20, 100  # most classes of a matrix that shows counts, and of one that shows names
 _LARGE = 10_000  # a matrix with a count of at least this shows percentages
-_SIZE = 13  # text height of a sheet in pixels
+_LINES = 10  # largest number of classes with a curve
 _SHORT = 24  # longest class name beside a matrix, in letters
 
 
 class Mistake(NamedTuple):
-    """A tile of a sheet.
-
-    Attributes:
-        pictures: side by side.
-        lines: of text below.
-    """
+    """A tile of a sheet: pictures side by side, and lines of text below."""
 
     pictures: Sequence[Image.Image]
     lines: Sequence[str]
@@ -38,16 +34,9 @@ class Mistake(NamedTuple):
 def confusion_figure(
     counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], order: Sequence[int] | None = None
 ) -> Image.Image:
-    """A confusion matrix as an image; the colour is the share of a row, so that rare classes count as the others.
-    Up to 20 classes have their numbers: counts, or where these are large percents of the row.
-
-    Args:
-        counts: (R, C), true classes down, predicted ones across.
-        rows: names of the true classes.
-        columns: names of the predicted classes.
-        order: in which the classes stand, the same down and across; it leaves rows and columns after the last of its
-            numbers in their places.
-    """
+    """A confusion matrix (true classes down, predicted ones across) as an image; the colour is the share of a row, so
+    that rare classes count as the others. Up to 20 classes have their numbers: counts, or where these are large
+    percents of the row. ``order``: in which the classes stand; rows and columns after the last of its numbers stay."""
     from matplotlib.figure import Figure
 
     if order is not None:
@@ -129,38 +118,42 @@ def mistake_sheet(
     mistakes: Sequence[Mistake],
     columns: int,
     cell: int = 220,
-    titles: Sequence[str] = (),
+    heading: str = "",
     legend: Sequence[tuple[str, Sequence[int] | None]] = (),
 ) -> Image.Image:
-    """Mistakes in rows, all tiles of one size, texts below them, and the legend below all.
+    """Mistakes in rows of ``columns``, their pictures with longer sides of ``cell`` pixels, and a legend below all, of
+    texts with their colours (None: no field)."""
+    tiles = [(contact_sheet(m.pictures, len(m.pictures), cell), "\n".join(m.lines)) for m in mistakes]
+    sheet = titled_sheet(tiles, heading, columns)
+    return add_legend(sheet, legend, size=13) if legend else sheet
 
-    Args:
-        mistakes: at least one, each with equally many pictures.
-        columns: mistakes in a row.
-        cell: pixels of the longer side of each picture; small ones are enlarged.
-        titles: of the pictures of a mistake, above the first row.
-        legend: texts with their colours, RGB; None: no field.
-    """
-    letters, gap, line = font(_SIZE), 8, round(1.35 * _SIZE)
-    tiles = [[fitted(picture, cell) for picture in mistake.pictures] for mistake in mistakes]
-    high = max(picture.height for pictures in tiles for picture in pictures)
-    wide = len(tiles[0]) * (cell + gap) - gap
-    below = line * max(len(mistake.lines) for mistake in mistakes)
-    columns = min(columns, len(mistakes))
-    rows = -(-len(mistakes) // columns)
-    step = (wide + 2 * gap, high + below + 2 * gap)
-    head = line + gap // 2 if titles else 0
-    sheet = Image.new("RGB", (columns * step[0], rows * step[1] + head), "white")
-    draw = ImageDraw.Draw(sheet)
-    for column in range(columns if titles else 0):
-        for i, title in enumerate(titles):
-            middle = column * step[0] + gap + i * (cell + gap) + cell // 2
-            draw.text((middle, gap // 2), title, "black", letters, anchor="ma")
-    for place, (mistake, pictures) in enumerate(zip(mistakes, tiles)):
-        x, y = place % columns * step[0] + gap, place // columns * step[1] + head + gap
-        for i, picture in enumerate(pictures):
-            left = x + i * (cell + gap) + (cell - picture.width) // 2
-            sheet.paste(picture, (left, y + (high - picture.height) // 2))
-        for i, text in enumerate(mistake.lines):
-            draw.text((x, y + high + i * line + 2), "".join(wrapped(text, wide, _SIZE, 1)), "black", letters)
-    return add_legend(sheet, legend, size=_SIZE) if legend else sheet
+
+def curve_part(
+    recall: np.ndarray,
+    overall: Mapping[str, Mapping[str, np.ndarray]],
+    classes: str,
+    curves: Mapping[str, np.ndarray],
+    ap: Mapping[str, float],
+    text: str,
+    table: Sequence[Sequence[Any]],
+) -> Part:
+    """Precision over recall: the panels ``overall``, and in one called ``classes`` the best and worst ten classes, by
+    their ``curves`` ``(R,)`` and average precision ``ap`` in percent."""
+    order = sorted(curves, key=lambda name: -ap[name])
+    chosen = order if len(order) <= _LINES else [*order[: _LINES // 2], *order[-_LINES // 2 :]]
+    panels = {**overall, classes: {f"{name}  ({ap[name]:.1f})": curves[name] for name in chosen}}
+    text += "" if chosen == order else " On the right are the five best and the five worst classes."
+    picture = precision_recall_figure(recall, panels)
+    return Part("Precision and recall", "precision_recall", text, picture, table, shown=False)
+
+
+def worst_part(
+    mistakes: Sequence[Mistake], wrong: bool, right: str, text: str, table: Sequence[Sequence[Any]], **sheet: Any
+) -> Part:
+    """The sheet of the worst images, if some are wrong and have files; ``right`` says that none is wrong, ``sheet``:
+    further arguments of :func:`mistake_sheet`."""
+    if not mistakes:
+        text = "The images have no files, so none is shown." if wrong else right
+        return Part("Worst images", "mistakes", text, table=table, shown=False)
+    picture = mistake_sheet(mistakes, **sheet)
+    return Part("Worst images", "mistakes", text, picture, table, photo=True, shown=False)

@@ -1,12 +1,6 @@
 """Drawings of the tree of visual parts that a Hi-Mapper finds in an image.
 
-Each node of the tree attends to the map of the backbone; the attention is a soft map of a part. Three views of it:
-
-- :func:`draw_tree`: every node that wins somewhere as a small image, in colour where its map is strong;
-- :func:`draw_levels`: for each level the image cut into the parts that win;
-- :func:`draw_disk`: the nodes in the Poincare disk, joined to their parents by geodesics.
-
-:func:`containment` measures whether the maps of parents cover those of their children.
+Each node of the tree attends to the map of the backbone; the attention is a soft map of a part.
 
 >>> model = timm.create_model("himapper_deit_tiny_patch16_224", pretrained=True)
 >>> explain_hierarchy(model, Image.open("cat.jpg"))["tree"].show()
@@ -31,7 +25,7 @@ from hypvision.geometry import Lorentz
 from hypvision.images import to_rgb
 from hypvision.models.hierarchy_mapper import HierarchyMapper
 from hypvision.models.himapper import HiMapper
-from hypvision.viz.clusters import enlarge, evaluating, prepare_for
+from hypvision.viz.clusters import enlarge, evaluating, explain_image, prepare_for
 from hypvision.viz.disk import geodesic_arc, to_disk
 from hypvision.viz.overlay import font, paint
 from hypvision.viz.sheet import titled_sheet
@@ -94,17 +88,11 @@ def _grid(count: int, height: int, width: int) -> tuple[int, int]:
 
 
 class Containment(NamedTuple):
-    """The result of :func:`containment`; each number lies between 0 and 1.
+    """The result of :func:`containment`; each number lies between 0 and 1."""
 
-    Attributes:
-        score: mean share of a child's map inside the region of its parent.
-        chance: mean share of a child's map inside the regions of the other nodes of the parent's level.
-        wins: share of the children for which the parent has more than these others on average.
-    """
-
-    score: float
-    chance: float
-    wins: float
+    score: float  # mean share of a child's map inside the region of its parent
+    chance: float  # mean share of a child's map inside the regions of the other nodes of the parent's level
+    wins: float  # share of the children for which the parent has more than these others on average
 
 
 def containment(maps: Sequence[Tensor], mass: float = 0.5) -> Containment:
@@ -168,23 +156,22 @@ def _enlarge(level: Tensor, size: tuple[int, int]) -> np.ndarray:
     return (large / strong.clamp(min=1e-12)).clamp(max=1).numpy()
 
 
-def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96, labels: bool = True) -> Image.Image:
+def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Image.Image:
     """The tree under the image, its coarsest nodes on top: each is the image, in colour where its map is strong, pale
     elsewhere.
 
-    A node is shown if it, or one below it, is the strongest of its level in some patch.
+    A node is shown if it, or one below it, is the strongest of its level in some patch; under it stands in how many.
 
     Args:
         image: what the model saw.
         maps: of one image, ``(n_l, h, w)`` for each level from the finest.
         leaf: width in pixels of a leaf.
-        labels: write under each node in how many patches it is the strongest of its level, and what that number is.
     """
     counts, photo = [len(level) for level in maps], to_rgb(image)
     colours, aspect = node_colours(counts), image.height / image.width
     won = [torch.bincount(level.flatten(1).argmax(0), minlength=len(level)) for level in maps]
     middles = _columns(won)
-    step, line, text = leaf + 3 * GAP, 30, 20 if labels else 0
+    step, line, text = leaf + 3 * GAP, 30, 20
     # nodes grow towards the top, but no wider than the distance of neighbours allows
     apart = [min(np.diff([*level.values(), np.inf])) for level in middles] + [np.inf]
     widths = [int(min(leaf * 1.25**l, step * gap - 3 * GAP)) for l, gap in enumerate(apart)]
@@ -195,8 +182,8 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96, labels
     # a wide node over a single leaf at the edge stands out beyond that leaf
     left = max(0, *(w / 2 - step * (min(level.values()) + 0.5) for w, level in zip(widths, places)))
     right = max(len(middles[0]) * step, *(w / 2 + step * (max(x.values()) + 0.5) for w, x in zip(widths, places)))
-    legend = font(13).getlength(_LEGEND) if labels else 0
-    size = round(2 * MARGIN + max(left + right, legend)), tops[0] + heights[0] + text + MARGIN + (20 if labels else 0)
+    legend = font(13).getlength(_LEGEND)
+    size = round(2 * MARGIN + max(left + right, legend)), tops[0] + heights[0] + 2 * text + MARGIN
     sheet = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(sheet)
 
@@ -221,10 +208,8 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96, labels
             lit = pale + np.sqrt(light[node])[..., None] * (pixels - pale)
             sheet.paste(Image.fromarray(lit.clip(0, 255).astype(np.uint8)), (x, y))
             draw.rectangle([x - 3, y - 3, x + widths[l] + 2, y + heights[l] + 2], outline=colours[l][node], width=3)
-            if labels:
-                draw.text((x, y + heights[l] + 4), str(int(won[l][node])), fill="black", font_size=13)
-    if labels:
-        draw.text((MARGIN, sheet.height - MARGIN), _LEGEND, "black", font(13), "ls")
+            draw.text((x, y + heights[l] + 4), str(int(won[l][node])), fill="black", font_size=13)
+    draw.text((MARGIN, sheet.height - MARGIN), _LEGEND, "black", font(13), "ls")
     return sheet
 
 
@@ -244,15 +229,15 @@ def _columns(won: Sequence[Tensor]) -> list[dict[int, float]]:
     return places
 
 
-def draw_levels(image: Image.Image, maps: Sequence[Tensor], alpha: float = 0.6, side: int = 224) -> Image.Image:
+def draw_levels(image: Image.Image, maps: Sequence[Tensor]) -> Image.Image:
     """The image that the model saw and, for each level from the finest, its patches in the colours of the nodes that
-    win them: maps of one image, ``(n_l, h, w)`` for each level. ``side`` is the width of each image in pixels."""
-    height = round(side * image.height / image.width)
+    win them: maps of one image, ``(n_l, h, w)`` for each level."""
+    side, height = 224, round(224 * image.height / image.width)
     small = to_rgb(image).resize((side, height), Image.Resampling.BICUBIC)
     tiles = [(small, "image")]
     for number, (level, colours) in enumerate(zip(maps, node_colours([len(m) for m in maps]))):
         labels = level.argmax(0).numpy()
-        painted = paint(small, enlarge(labels, (height, side)), np.array(colours), alpha)
+        painted = paint(small, enlarge(labels, (height, side)), np.array(colours), 0.6)
         tiles.append((painted, f"level {number}: {len(np.unique(labels))} of {len(level)} nodes"))
     return titled_sheet(tiles, columns=len(tiles))
 
@@ -264,18 +249,13 @@ def disk_positions(points: Sequence[Tensor], c: float) -> list[Tensor]:
     return list(torch.from_numpy(places).split([len(level) for level in points]))
 
 
-def draw_disk(points: Sequence[Tensor], c: float, size: int = 640) -> Image.Image:
+def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
     """The nodes in the Poincare disk, each joined to its parent by the geodesic; the coarser, the larger the dot.
 
-    Nodes near the origin are drawn enlarged: a grey circle then says at which hyperbolic radius it lies.
-
-    Args:
-        points: of one image, ``(n_l, D + 1)`` for each level from the finest; see :func:`disk_positions`.
-        c: their curvature.
-        size: side of the image.
-    """
+    Nodes near the origin are drawn enlarged: a grey circle then says at which hyperbolic radius it lies. ``points``: of
+    one image, ``(n_l, D + 1)`` for each level from the finest, of curvature ``c``."""
     places, colours = disk_positions(points, c), node_colours([len(level) for level in points])
-    scale = 2  # draw at a larger size and reduce it, for smooth lines
+    scale, size = 2, 640  # draw at a larger size and reduce it, for smooth lines
     side, half = size * scale, size * scale / 2
     farthest = max(float(level.norm(dim=1).max()) for level in places)
     zoom = max(1.0, 0.85 / max(farthest, 1e-3))
@@ -308,7 +288,6 @@ def explain_hierarchy(
     size: int = 224,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
-    source: str = "attention",
 ) -> dict[str, Image.Image]:
     """All views of an image.
 
@@ -317,14 +296,13 @@ def explain_hierarchy(
         image: any size and mode.
         size: short side that the model sees, a multiple of 32.
         mean, std: normalisation; None: what timm resolves for the model.
-        source: see :func:`part_maps`.
 
     Returns:
         ``"tree"``, ``"levels"`` and, unless the model's geometry is flat, ``"disk"``.
     """
     seen, x = prepare_for(model, image, size, mean, std)
     try:
-        maps, out = part_maps(model, x, source)
+        maps, out = part_maps(model, x)
     except AssertionError as error:  # timm asserts that the size fits
         raise HypvisionError(
             f"The model does not accept images of {seen.width} x {seen.height} pixels ({error}). Give --size, "
@@ -335,3 +313,18 @@ def explain_hierarchy(
     if isinstance(_with_mapper(model)[1].lift.manifold, Lorentz):
         result["disk"] = draw_disk([level[0] for level in out["points"]], float(out["curvature"]))
     return result
+
+
+def explain(
+    model: nn.Module,
+    image: Image.Image,
+    size: int = 224,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    **clusters: Any,
+) -> dict[str, Image.Image]:
+    """The tree of parts of a Hi-Mapper (:func:`~hypvision.viz.explain_hierarchy`), or the clusters of an HCFormer
+    (:func:`~hypvision.viz.explain_image`), with their arguments and errors; ``clusters``: of the latter alone."""
+    if hasattr(model, "forward_with_hierarchy"):
+        return explain_hierarchy(model, image, size, mean, std)
+    return explain_image(model, image, size, mean=mean, std=std, **clusters)

@@ -26,20 +26,13 @@ def interactive_hierarchy(
     manifold: Manifold,
     names: Sequence[str],
     edges: np.ndarray,
-    branches: int = 8,
     labels: int = 30,
     title: str = "",
-    side: int = 720,
 ) -> Figure:
-    """The drawing of :func:`~hypvision.viz.disk.draw_hierarchy` as a plotly figure, in which the mouse shows names and
-    parents.
-
-    Args:
-        x, manifold, names, edges, branches, labels, title: see there.
-        side: of the figure, in pixels.
-    """
+    """The drawing of :func:`~hypvision.viz.disk.draw_hierarchy`, with its arguments, as a plotly figure, in which the
+    mouse shows names and parents, and at most so many ``labels`` are written."""
     graphs = require("plotly.graph_objects", "app")
-    xy, shades, sizes, order = places_of_hierarchy(x, manifold, len(names), edges, branches)
+    xy, shades, sizes, order = places_of_hierarchy(x, manifold, len(names), edges)
     shown = [html.escape(plain_name(name)) for name in names]
     figure = graphs.Figure()
     arcs = geodesic_arc(xy[edges[:, 1]], xy[edges[:, 0]], _STEPS)
@@ -66,7 +59,7 @@ def interactive_hierarchy(
     axis = dict(visible=False, range=[-1.05, 1.05])
     figure.update_layout(
         xaxis=axis, yaxis=dict(axis, scaleanchor="x"), showlegend=False, plot_bgcolor="white", paper_bgcolor="white",
-        height=side, margin=dict(l=10, r=10, t=40 if title else 10, b=10), dragmode="pan", hovermode="closest",
+        height=720, margin=dict(l=10, r=10, t=40 if title else 10, b=10), dragmode="pan", hovermode="closest",
         title=dict(text=html.escape(title), font=dict(size=14, color="#333"), x=0.5),
     )  # fmt: skip
     return figure

@@ -12,16 +12,12 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from hypvision.images import to_rgb
+from hypvision.viz.palette import label_colours
 
 
 def paint(image: Image.Image, labels: np.ndarray, colours: np.ndarray, opacity: float | np.ndarray) -> Image.Image:
-    """The image, of any mode, with the colour of each pixel's label over it.
-
-    Args:
-        labels: integers (H, W) of the size of the image; below 0: the pixel stays as it is.
-        colours: RGB (L, 3), one a label.
-        opacity: 0 to 1, for all pixels, or (H, W) for each.
-    """
+    """The image, of any mode, with the colour of each pixel's label over it, by ``labels`` (H, W), below 0 for pixels
+    that stay as they are, RGB colours (L, 3), and an opacity from 0 to 1, for all pixels or (H, W)."""
     image = to_rgb(image)
     if not len(colours):
         return image
@@ -33,15 +29,9 @@ def paint(image: Image.Image, labels: np.ndarray, colours: np.ndarray, opacity: 
 def draw_boxes(
     image: Image.Image, boxes: np.ndarray, texts: Sequence[str], colours: np.ndarray, strips: bool = True
 ) -> Image.Image:
-    """The image with boxes, and labels where :func:`place_labels` puts them.
+    """The image with boxes (N, 4), ``x1, y1, x2, y2`` in pixels, of which the first lies on top, and a text for each.
 
-    Args:
-        image: RGB; it stays as it is.
-        boxes: (N, 4), ``x1, y1, x2, y2`` in pixels; the first lies on top.
-        texts: one a box.
-        colours: RGB (N, 3), one a box.
-        strips: labels that do not fit go above or below the image, which then grows; False: the size stays.
-    """
+    Texts that do not fit go above or below the image, which then grows; without ``strips`` the size stays."""
     texts = [printable(text) for text in texts]
     size = text_size(image)
     if not strips:
@@ -72,15 +62,10 @@ def place_labels(
     """Rectangles for the labels of boxes, int (N, 4), ``x2`` and ``y2`` exclusive.
 
     A label lies above its box, else below, else beside it, where it meets no box and no other label. A label without
-    such a place goes into a strip above or below the image, with ``y`` below 0 or from the height on.
-
-    Args:
-        size: width and height of the image.
-        boxes: int (N, 4) within the image, the last pixels included.
-        extents: width and height of each label.
-        strips: False: a label that does not fit stays in the image, where it covers least (its own box and other labels
-            count for more than other boxes).
-    """
+    such a place goes into a strip above or below the image, with ``y`` below 0 or from the height on; without
+    ``strips`` it stays in the image, where it covers least (its own box and other labels count for more than other
+    boxes). ``boxes``: int (N, 4) within the image, the last pixels included; ``extents``: width and height of
+    labels."""
     width, height = size
     labels = np.zeros((len(boxes), 4), dtype=int)
     taken = np.concatenate([boxes + (0, 0, 1, 1), labels])
@@ -153,15 +138,8 @@ def add_legend(
     width: int | None = None,
     size: int | None = None,
 ) -> Image.Image:
-    """The image above a list of texts, each beside a field of its colour.
-
-    Args:
-        image: RGB; it gets white sides where the list is wider.
-        entries: texts with their colours, RGB; None: no field.
-        columns: of the list; None: as many as fit.
-        width: of the whole; wider texts become smaller. None: that of the image, or of the widest text.
-        size: height of the texts in pixels; None: :func:`text_size`.
-    """
+    """The image above a list of texts, each beside a field of its colour (None: no field), and with white sides where
+    the list is wider; in ``columns``, by default as many as fit. In a given ``width`` wider texts become smaller."""
     texts, size = [printable(text) for text, _ in entries], size or text_size(image)
     indent, row = round(1.5 * size), round(1.6 * size)
     widest = max((_extent(text, size)[0] for text in texts), default=1)
@@ -181,6 +159,18 @@ def add_legend(
             x += indent
         draw.text((x, middle), text, fill="black", font=font(letters), anchor="lm")
     return sheet
+
+
+def draw_segmentation(
+    image: Image.Image, labels: np.ndarray, classes: Sequence[str], opacity: float = 0.55, legend: bool = True
+) -> Image.Image:
+    """An image, of any mode, with the classes painted in, by labels, integers (H, W) of its size, and a legend of those
+    that occur; ``opacity`` of the paint from 0 to 1."""
+    colours = label_colours(len(classes))
+    painted = paint(image, labels, colours, opacity)
+    if not legend:
+        return painted
+    return add_legend(painted, [(classes[number], colours[number]) for number in np.unique(labels)])
 
 
 def draw_name(image: Image.Image, name: str, at: tuple[float, float]) -> None:

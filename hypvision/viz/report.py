@@ -32,25 +32,15 @@ td.number, th.number {{ text-align: right; font-variant-numeric: tabular-nums }}
 
 @dataclass(frozen=True)
 class Part:
-    """A section of a report.
+    """A section of a report."""
 
-    Attributes:
-        title: its heading.
-        name: of its files without their ending; "": it has none of its own.
-        text: a paragraph below the heading.
-        picture: written as NAME.png, or NAME.jpg if it is a ``photo``.
-        table: rows of values, the first one has the names of the columns; written as NAME.csv.
-        photo: whether the picture has photos in it.
-        shown: whether the page shows the table; the file has it all the same.
-    """
-
-    title: str
-    name: str = ""
-    text: str = ""
-    picture: Image.Image | None = None
-    table: Sequence[Sequence[Any]] = ()
-    photo: bool = False
-    shown: bool = True
+    title: str  # its heading
+    name: str = ""  # of its files without their ending; "": it has none of its own
+    text: str = ""  # a paragraph below the heading
+    picture: Image.Image | None = None  # written as NAME.png, or NAME.jpg if it is a ``photo``
+    table: Sequence[Sequence[Any]] = ()  # rows of values, the first has the names of the columns; written as NAME.csv
+    photo: bool = False  # whether the picture has photos in it
+    shown: bool = True  # whether the page shows the table; the file has it all the same
 
 
 def write_report(folder: str | Path, title: str, facts: Mapping[str, Any], parts: Sequence[Part]) -> Path:

@@ -41,14 +41,16 @@ def search_sheet(
 
 
 def titled_sheet(tiles: Sequence[tuple[Image.Image, str]], heading: str = "", columns: int = 4) -> Image.Image:
-    """Images in rows of ``columns`` cells of equal size, each above its title, of two lines at most; a heading above
-    all.
+    """Images in rows of ``columns`` cells of equal size, each above its title; a heading above all.
+
+    A title takes two lines at most, or one for each of its own lines; what does not fit is cut off.
     """
     if not tiles:
         raise ValueError("There are no images to put on the sheet.")
     size, gap = 12, 10
     wide, high = (max(image.size[axis] for image, _ in tiles) for axis in (0, 1))
-    titles = [wrapped(title, wide, size) for _, title in tiles]
+    parts = [title.split("\n") for _, title in tiles]
+    titles = [[line for part in own for line in wrapped(part, wide, size, 2 if len(own) == 1 else 1)] for own in parts]
     below = round(1.4 * size) * max(map(len, titles)) + size // 2
     cells = []
     for (image, _), lines in zip(tiles, titles):
@@ -83,11 +85,10 @@ def wrapped(text: str, width: int, size: int, most: int = 2) -> list[str]:
     return found
 
 
-def text_tile(text: str, cell: int = 160) -> Image.Image:
+def text_tile(text: str) -> Image.Image:
     """A square with a text, in the place of an image."""
-    tile = Image.new("RGB", (cell, cell), "white")
-    lines = wrap(text, cell // 7)[: cell // 14] or [" "]
-    ImageDraw.Draw(tile).multiline_text((cell / 2, cell / 2), "\n".join(lines), "black", anchor="mm", align="center")
+    tile, lines = Image.new("RGB", (160, 160), "white"), wrap(text, 22)[:11] or [" "]
+    ImageDraw.Draw(tile).multiline_text((80, 80), "\n".join(lines), "black", anchor="mm", align="center")
     return tile
 
 

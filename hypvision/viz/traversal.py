@@ -35,13 +35,8 @@ def draw_traversal(
 ) -> None:
     """Write a photo and beside it its way, from top to bottom: at the left the images on it, at the right the texts.
 
-    Args:
-        photo: where the way begins.
-        radii: distances from the root of the points of the way, the photo's first.
-        found: what the way passes.
-        path: of the file.
-        end: the photo where the way ends; None: it ends at the root.
-    """
+    ``radii`` are the distances from the root of the points of the way, the photo's first; ``end`` is the photo where it
+    ends, None if that is the root."""
     texts = [each for each in found if each.image is None]
     pictures = [each for each in found if each.image is not None]
     height = max(3.2, _LINE * (len(texts) + 1) + 0.9, _PICTURE * len(pictures) + 1.3)

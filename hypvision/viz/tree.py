@@ -7,7 +7,6 @@ the cophenetic correlation says how closely (Sokal and Rohlf, 1962).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -16,13 +15,8 @@ from hypvision.errors import require
 from hypvision.images import to_rgb
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from PIL import Image
-
-
-def _scipy() -> ModuleType:
-    return require("scipy.cluster.hierarchy", "viz")
 
 
 def _pairs(distances: np.ndarray) -> np.ndarray:
@@ -31,30 +25,20 @@ def _pairs(distances: np.ndarray) -> np.ndarray:
 
 
 def average_linkage(distances: np.ndarray) -> np.ndarray:
-    """Agglomerative clustering by mean distance (UPGMA); :func:`scipy.cluster.hierarchy.linkage` of a whole matrix.
-
-    Args:
-        distances: symmetric ``(N, N)``, N >= 2.
-
-    Returns:
-        ``(N - 1, 4)``, as SciPy's: the two clusters that a step joins (clusters made in step ``i`` have the number
-        ``N + i``), their distance, and the number of leaves; sorted by distance.
-
-    Raises:
-        HypvisionError: SciPy is not installed.
-        ValueError: the matrix is not square, symmetric and finite, or has a single row.
-    """
+    """Agglomerative clustering by mean distance (UPGMA) of a symmetric matrix ``(N, N)``, N >= 2, as SciPy's linkage
+    has it: ``(N - 1, 4)``, the two clusters that a step joins (clusters made in step ``i`` have the number ``N + i``),
+    their distance, and the number of leaves; sorted by distance."""
     d = np.array(distances, dtype=float)
     square = d.ndim == 2 and d.shape[0] == d.shape[1] > 1
     if not square or not np.isfinite(d).all() or not np.allclose(d, d.T, atol=1e-6):
         raise ValueError(f"distances must be a symmetric finite matrix (N, N) with N >= 2, got shape {d.shape}.")
-    return cast(np.ndarray, _scipy().linkage(_pairs(d), "average"))
+    return cast(np.ndarray, require("scipy.cluster.hierarchy", "viz").linkage(_pairs(d), "average"))
 
 
 def cophenetic_distances(linkage: np.ndarray) -> np.ndarray:
     """The height at which two leaves are joined, ``(N, N)``."""
     squareform = require("scipy.spatial.distance", "viz").squareform
-    return cast(np.ndarray, squareform(_scipy().cophenet(linkage)))
+    return cast(np.ndarray, squareform(require("scipy.cluster.hierarchy", "viz").cophenet(linkage)))
 
 
 def dendrogram_purity(linkage: np.ndarray, groups: Sequence[int]) -> float:
@@ -77,9 +61,8 @@ def dendrogram_purity(linkage: np.ndarray, groups: Sequence[int]) -> float:
 
 def cophenetic_correlation(first: np.ndarray, second: np.ndarray) -> float:
     """Pearson's correlation of two distance matrices ``(N, N)`` over all pairs; NaN if one of them is constant."""
-    a, b = (pairs - pairs.mean() for pairs in (_pairs(first), _pairs(second)))
-    scale = np.sqrt((a @ a) * (b @ b))
-    return float(a @ b / scale) if scale > 0 else float("nan")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return float(np.corrcoef(_pairs(first), _pairs(second))[0, 1])
 
 
 def draw_tree(
@@ -88,30 +71,16 @@ def draw_tree(
     colours: Sequence[str] | None = None,
     leaf_images: Sequence[Image.Image] | None = None,
     title: str = "",
-    axes: Axes | None = None,
 ) -> Figure:
-    """A dendrogram, leaves at the right.
-
-    Args:
-        linkage: of :func:`average_linkage`.
-        labels: the leaves' names; "" for none.
-        colours: of the names.
-        leaf_images: a small image for each leaf.
-        title: above the tree.
-        axes: where to draw; a new figure without.
-
-    Raises:
-        HypvisionError: matplotlib or SciPy is not installed.
-        ValueError: the numbers of leaves and labels differ.
-    """
+    """A dendrogram of :func:`average_linkage`, leaves at the right, with their names in ``colours`` ("" for none) and
+    small images."""
     count = len(linkage) + 1
     if len(labels) != count:
         raise ValueError(f"A tree with {count} leaves needs {count} labels, got {len(labels)}.")
-    if axes is None:
-        height = max(2.0, 0.7 + count * (0.5 if leaf_images else 0.22))
-        figure: Figure = require("matplotlib.figure", "viz").Figure(figsize=(7, height), layout="constrained")
-        axes = figure.add_subplot()
-    tree = _scipy().dendrogram(
+    height = max(2.0, 0.7 + count * (0.5 if leaf_images else 0.22))
+    figure: Figure = require("matplotlib.figure", "viz").Figure(figsize=(7, height), layout="constrained")
+    axes = figure.add_subplot()
+    tree = require("scipy.cluster.hierarchy", "viz").dendrogram(
         linkage, orientation="left", labels=labels, color_threshold=0, above_threshold_color="0.3", leaf_font_size=9,
         ax=axes,
     )  # fmt: skip
@@ -127,4 +96,4 @@ def draw_tree(
     axes.set_xlabel("distance")
     axes.set_title(title)
     axes.spines[["left", "right", "top"]].set_visible(False)
-    return cast("Figure", axes.get_figure(root=True))
+    return figure

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,6 @@ from hypvision.images import MAX_PIXELS
 
 VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
 _RATES = (0.01, 1000.0)  # frames per second: OpenCV's writer hangs at infinity, and takes at most 65,535
-
-
-def _opencv() -> ModuleType:
-    return require("cv2", "mm")
 
 
 def _is_video(path: Path) -> bool:
@@ -47,7 +42,7 @@ def _name(path: Path) -> str:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[Any]:
-    cv2 = _opencv()
+    cv2 = require("cv2", "mm")
     if not path.is_file():
         raise HypvisionError(f"{why_no_file(path, 'video')} Check the path.")
     if not _is_video(path):
@@ -73,13 +68,13 @@ def _reading(path: Path) -> Iterator[Any]:
 def frame_count(path: Path) -> int:
     """How many frames a video has, as its header says; 0 where it does not say."""
     with _reading(path) as reader:
-        return max(0, int(reader.get(_opencv().CAP_PROP_FRAME_COUNT)))
+        return max(0, int(reader.get(require("cv2", "mm").CAP_PROP_FRAME_COUNT)))
 
 
 def frame_rate(path: Path) -> float:
     """Frames a second; 25 if the header does not give a rate, or an impossible one."""
     with _reading(path) as reader:
-        rate = reader.get(_opencv().CAP_PROP_FPS)
+        rate = reader.get(require("cv2", "mm").CAP_PROP_FPS)
         return rate if _RATES[0] <= rate <= _RATES[1] else 25.0
 
 
@@ -103,11 +98,8 @@ def writing_video(target: Path, rate: float) -> Iterator[Callable[[Image.Image],
     """A function that appends an image, RGB, to an MP4, which appears when it is complete.
 
     The video has the size of the first image. Frame rates outside of the usual range are clamped to it.
-
-    Raises:
-        HypvisionError: ``target`` cannot be written, or OpenCV has no encoder.
     """
-    cv2 = _opencv()
+    cv2 = require("cv2", "mm")
     writer, count, rate = None, 0, min(max(rate, _RATES[0]), _RATES[1])
 
     def append(image: Image.Image) -> None:

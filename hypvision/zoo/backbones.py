@@ -13,16 +13,17 @@ from torch import nn
 
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.match import filtered, load_into
+from hypvision.checkpoints.pretrained import timm_cfg
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
 from hypvision.errors import HypvisionError
 from hypvision.zoo.loading import TimmModel, as_tuples, known_model, timm_model
 
-# Arguments of TimmBackbone itself, not of its network.
-_WRAPPER_ARGUMENTS = {
+# Arguments of a config's backbone that are not the network's, or that only its training needs.
+_NOT_THE_NETWORK = {
     "type", "model_name", "out_indices", "pretrained", "checkpoint_path", "frozen_stages", "norm_eval", "with_cp",
-    "pad_multiple", "init_cfg", "drop_path_rate", "num_classes",
+    "pad_multiple", "init_cfg", "drop_rate", "drop_path_rate", "proj_drop_rate", "num_classes",
 }  # fmt: skip
 
 
@@ -60,10 +61,6 @@ def build_model(name: str, weights: str | Path | None = None, arguments: Mapping
             which bring the model's arguments and normalisation. None: those that ``name`` means, or random weights
             drawn from seed 0.
         arguments: for the model's constructor, e.g. ``dict(patch_size=2, img_size=32)``.
-
-    Raises:
-        HypvisionError: unknown model, arguments that it does not accept, one that does not cluster, or weights that
-            cannot be read or are of another architecture.
     """
     name, weights = model_and_weights(name, weights)
     config: dict[str, Any] = {}
@@ -98,14 +95,14 @@ def _zoo_weights(address: str, name: str) -> tuple[Path, dict[str, Any], dict[st
         # The header has the config of the whole model, whose backbone has arguments of timm and of the wrapper.
         backbone = (read_header(path).get("model") or {}).get("backbone") or {}
         arguments = network_arguments(backbone)
-    own = dict(mean="mean", std="std", interpolation="interpolation", size="input_size")
-    config = {name: record.input[key] for key, name in own.items()}
-    return path, as_tuples(arguments), as_tuples(config)
+    config = timm_cfg(record)
+    seen = {key: config[key] for key in ("input_size", "mean", "std", "interpolation")}
+    return path, as_tuples(arguments), seen
 
 
 def network_arguments(backbone: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of the timm model in a config's ``model.backbone``; the head is left out."""
-    return as_tuples({key: value for key, value in backbone.items() if key not in _WRAPPER_ARGUMENTS})
+    """The arguments of the timm model in a config's ``model.backbone``, without the head and its training."""
+    return as_tuples({key: value for key, value in backbone.items() if key not in _NOT_THE_NETWORK})
 
 
 def _create(name: str, arguments: dict[str, Any]) -> TimmModel:

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 from hypvision.checkpoints.download import SourceError, verify_file
 from hypvision.checkpoints.index import builtin_index, read_index
 from hypvision.checkpoints.records import Index, Record
-from hypvision.checkpoints.sources import cache_folder, index_folder, locate, lock_path
+from hypvision.checkpoints.sources import cache_folder, index_folder, local_files, lock_path
 from hypvision.errors import HypvisionError
 
 
@@ -56,15 +56,14 @@ def visited() -> list[Index]:
 
 def whereabouts(index: Index, record: Record) -> str:
     """Where the file of a record is: ``"packaged"``, ``"cached"``, ``"to download"``, ..."""
-    place = locate(index, record)
-    return "to download" if place is None else place[0]
+    return next(iter(local_files(index, record)), "to download")
 
 
 def records_here() -> list[tuple[str, Index, Record]]:
     """Names and records of the built-in index, and of releases that were loaded from before the records whose files are
     in the cache."""
     builtin = builtin_index()
-    others = {record.filename: record for index in visited() for record in index if _cached(record) is not None}
+    others = {record.filename: record for index in visited() for record in index if local_files(Index({}), record)}
     for record in builtin:
         others.pop(record.filename, None)
     here = [(record.name, builtin, record) for record in builtin]
@@ -74,18 +73,13 @@ def records_here() -> list[tuple[str, Index, Record]]:
 def check_files(index: Index, record: Record) -> dict[Path, str]:
     """The packaged and the cached file of a record, as far as they exist, with what is wrong with each, or ``""``."""
     results = {}
-    for _, path in filter(None, (locate(index, record), _cached(record))):
+    for path in local_files(index, record).values():
         try:
             verify_file(path, record.file.sha256, record.file.bytes)
             results[path] = ""
         except SourceError as error:
             results[path] = str(error)
     return results
-
-
-def _cached(record: Record) -> tuple[str, Path] | None:
-    path = cache_folder() / record.filename
-    return ("cached", path) if path.is_file() else None
 
 
 def clean(index: Index, names: Iterable[str] = (), everything: bool = False) -> list[CachedFile]:

@@ -8,7 +8,9 @@ and ``NAME_variant``, which says to which model converted weights belong. They a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -18,47 +20,18 @@ from hypvision.checkpoints.match import check_finite
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.sources import fetch
 from hypvision.checkpoints.storage import write_tensors
+from hypvision.checks import one_of
 from hypvision.clip import hyperbolic_checkpoint as official_clip
 from hypvision.clip.hugging_face import clip_variant, from_hugging_face, is_hugging_face, to_hugging_face
 from hypvision.clip.prompting import official as few_shot
-from hypvision.clip.segmentation.official import (
-    catseg_to_official,
-    hyperclip_to_official,
-    is_official_catseg,
-    is_official_hyperclip,
-    segmenter_from_official,
-    segmenter_variant,
-)
+from hypvision.clip.segmentation import official as segmenter
 from hypvision.errors import HypvisionError
 from hypvision.files import check_output, protecting, replacing
-from hypvision.helm.checkpoint import (
-    helm_arguments,
-    helm_from_official,
-    helm_to_official,
-    helm_variant,
-    is_official_helm,
-    untold,
-)
+from hypvision.helm import checkpoint as helm
 from hypvision.helm.config import preset
-from hypvision.models.hcformer_checkpoint import (
-    hcformer_arguments,
-    hcformer_from_official,
-    hcformer_to_official,
-    hcformer_variant,
-    is_official_hcformer,
-)
-from hypvision.models.himapper_checkpoint import (
-    himapper_from_official,
-    himapper_to_official,
-    himapper_variant,
-    is_official_himapper,
-)
-from hypvision.models.lorentz_resnet_checkpoint import (
-    hyperboliccv_from_official,
-    hyperboliccv_to_official,
-    hyperboliccv_variant,
-    is_official_hyperboliccv,
-)
+from hypvision.models import hcformer_checkpoint as hcformer
+from hypvision.models import himapper_checkpoint as himapper
+from hypvision.models import lorentz_resnet_checkpoint as hyperboliccv
 
 
 class Converter(NamedTuple):
@@ -90,33 +63,32 @@ class Converter(NamedTuple):
     files: Callable[[Mapping[str, Tensor], Path], dict[Path, Any]] | None = None
 
 
+def _family(title: str, module: ModuleType, name: str, **rest: Any) -> Converter:
+    """The converter of a module whose functions have the names that are said above."""
+    names = (f"is_official_{name}", f"{name}_from_official", f"{name}_to_official", f"{name}_variant")
+    return Converter(title, *(getattr(module, each) for each in names), **rest)
+
+
 # Name on the command line -> converter.
 CONVERTERS = {
-    "hcformer": Converter(
-        "HCFormer", is_official_hcformer, hcformer_from_official, hcformer_to_official, hcformer_variant,
-        hcformer_arguments, back_options=("curvature",),
+    "hcformer": _family(
+        "HCFormer", hcformer, "hcformer", arguments=hcformer.hcformer_arguments, back_options=("curvature",)
     ),
-    "helm": Converter(
-        "HELM language model", is_official_helm, helm_from_official, helm_to_official, helm_variant, helm_arguments
-    ),
-    "himapper": Converter(
-        "Hi-Mapper", is_official_himapper, himapper_from_official, himapper_to_official, himapper_variant,
-        options=("backbone",),
-    ),
-    "hyperboliccv": Converter(
-        "HyperbolicCV ResNet", is_official_hyperboliccv, hyperboliccv_from_official, hyperboliccv_to_official,
-        hyperboliccv_variant, back_options=("curvature",),
-    ),
+    "helm": _family("HELM language model", helm, "helm", arguments=helm.helm_arguments),
+    "himapper": _family("Hi-Mapper", himapper, "himapper", options=("backbone",)),
+    "hyperboliccv": _family("HyperbolicCV ResNet", hyperboliccv, "hyperboliccv", back_options=("curvature",)),
     "hyperclip": Converter(
-        "HyperCLIP segmenter", is_official_hyperclip, segmenter_from_official, hyperclip_to_official, segmenter_variant
+        "HyperCLIP segmenter", segmenter.is_official_hyperclip, segmenter.segmenter_from_official,
+        segmenter.hyperclip_to_official, segmenter.segmenter_variant,
     ),
     "catseg": Converter(
-        "CAT-Seg segmenter", is_official_catseg, segmenter_from_official, catseg_to_official, segmenter_variant
+        "CAT-Seg segmenter", segmenter.is_official_catseg, segmenter.segmenter_from_official,
+        segmenter.catseg_to_official, segmenter.segmenter_variant,
     ),
     **{
         name: Converter(
-            f"few-shot method {name}", few_shot.is_official(name), few_shot.from_official(name),
-            few_shot.to_official(name), few_shot.variant(name), as_saved=few_shot.as_saved,
+            f"few-shot method {name}", partial(few_shot.is_official, name), partial(few_shot.from_official, name),
+            partial(few_shot.to_official, name), partial(few_shot.variant, name), as_saved=few_shot.as_saved,
             read=few_shot.read_cache if name == "tip-adapter" else read_file,
             files=few_shot.cache_files if name == "tip-adapter" else None,
         )
@@ -176,7 +148,7 @@ class Conversion(NamedTuple):
         if self.model in _UNSAID:
             return _UNSAID[self.model]
         if self.model.startswith("helm_"):
-            options = untold(preset(self.model, **self.arguments))
+            options = helm.untold(preset(self.model, **self.arguments))
             given = ", ".join(f"{name}={value!r}" for name, value in options.items() if name not in self.arguments)
             return (
                 f"Not in the checkpoint, and taken as published: {given}. If the model was trained otherwise, give "
@@ -212,13 +184,8 @@ def convert_file(
 
     Returns:
         The files that were written, and the name of the model.
-
-    Raises:
-        HypvisionError: there is no such family; the file is missing, unreadable or of another model; the target cannot
-            be written; or the family does not take an option.
     """
-    if family not in CONVERTERS:
-        raise HypvisionError(f"There is no converter '{family}'. Known: {', '.join(CONVERTERS)}.")
+    one_of(CONVERTERS, family=family)
     converter, target = CONVERTERS[family], Path(target).expanduser()
     given = {name: value for name, value in (("curvature", curvature), ("backbone", backbone)) if value is not None}
     for name in given:

@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 import torch._dynamo
@@ -28,6 +29,7 @@ from timm.layers import padding
 from torch import Tensor, nn
 
 from hypvision.checkpoints.sources import find
+from hypvision.checks import one_of
 from hypvision.errors import HypvisionError, one_line, require
 from hypvision.files import replacing
 from hypvision.zoo.decompositions import decompose
@@ -43,10 +45,6 @@ HALF_TOLERANCE = 3e-2  # the same for float16 (11 bits), through all layers
 _ABOUT = ("mean", "std", "crop_pct", "interpolation", "classes", "geometry", "c")
 _AXES = ("batch", "channels", "height", "width")
 _UNIT = 32  # sides must be multiples of this: the stride of the last stage, to which windows are aligned
-
-
-def _silent(text: str) -> None:
-    """Does nothing; the default of ``tell``."""
 
 
 class ExportReport(NamedTuple):
@@ -129,7 +127,7 @@ def export_model(
     model: str | None = None,
     arguments: Mapping[str, Any] | None = None,
     size: int | None = None,
-    tell: Callable[[str], None] = _silent,
+    tell: Callable[[str], None] = lambda _: None,
     half: bool = False,
 ) -> ExportReport:
     """Export weights of the zoo, or of a training.
@@ -152,8 +150,7 @@ def export_model(
         HypvisionError: the whole of a CLIP, a detector that finds boxes in a way of its own, a missing package, a
             network that the format cannot express, weights that do not fit the model, or outputs that differ.
     """
-    if part not in PARTS:
-        raise HypvisionError(f"There is no part '{part}'. Known: {', '.join(PARTS)}.")
+    one_of(PARTS, part=part)
     if model is not None:
         classifier = load_trained(name, model, arguments)
         shape = images_of(classifier, arguments or {}, size)
@@ -208,7 +205,7 @@ def export_network(
     path: str | Path,
     dynamic_size: bool = True,
     output: str | tuple[str, ...] = "logits",
-    tell: Callable[[str], None] = _silent,
+    tell: Callable[[str], None] = lambda _: None,
     about: Mapping[str, Any] | None = None,
     half: bool = False,
 ) -> ExportReport:
@@ -226,8 +223,7 @@ def export_network(
             metadata, or in ``hypvision.json`` of a ``torch.export`` file (``extra_files`` of
             :func:`torch.export.load`).
     """
-    if format not in SUFFIXES:
-        raise HypvisionError(f"There is no format '{format}'. Known: {', '.join(FORMATS)}.")
+    one_of(FORMATS, format=format)
     for module in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
         require(module, "export")
     dynamic_size = dynamic_size and not isinstance(model, DetectorNetwork | TextTower)
@@ -366,40 +362,17 @@ def _program(
     with ExitStack() as quicker:
         if dynamic_size:  # the tracer's cache takes longer to compare results of free sizes than to compute them anew
             quicker.enter_context(torch._dynamo.config.patch(fake_tensor_cache_enabled=False))
-            quicker.enter_context(_even_padding())
-        quicker.enter_context(_out_of_place(model))
+            quicker.enter_context(patch.object(padding, "get_same_padding", _even_padding))
+        for layer in model.modules():  # a program without writes needs no second tracing for ONNX
+            if getattr(layer, "inplace", False) is True:
+                quicker.enter_context(patch.object(layer, "inplace", False))
         return torch.export.export(model, (example((2, *size)),), dynamic_shapes=(dynamic,))
 
 
-@contextmanager
-def _even_padding() -> Iterator[None]:
-    """timm's "same" padding for sides that the stride divides, as it does those of multiples of 32.
-
-    With a fixed size this is one number. The formula for a free size grows with every layer, until tracing never ends.
-    """
-    before = padding.get_same_padding
-
-    def pixels(x: int, kernel_size: int, stride: int, dilation: int) -> int:
-        return max((kernel_size - 1) * dilation + 1 - stride, 0)
-
-    try:
-        padding.get_same_padding = pixels
-        yield
-    finally:
-        padding.get_same_padding = before
-
-
-@contextmanager
-def _out_of_place(model: nn.Module) -> Iterator[None]:
-    """Activations leave their input as it is: a program without writes needs no second tracing for ONNX."""
-    layers: list[Any] = [layer for layer in model.modules() if getattr(layer, "inplace", False) is True]
-    try:
-        for layer in layers:
-            layer.inplace = False
-        yield
-    finally:
-        for layer in layers:
-            layer.inplace = True
+def _even_padding(x: int, kernel_size: int, stride: int, dilation: int) -> int:
+    """timm's "same" padding for sides that the stride divides, as it does multiples of 32: one number. The formula for
+    a free size grows with every layer, until tracing never ends."""
+    return max((kernel_size - 1) * dilation + 1 - stride, 0)
 
 
 def _write_torchexport(

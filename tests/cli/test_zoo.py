@@ -169,14 +169,3 @@ def test_push_to_the_hub_respects_offline_mode(call, zoo, monkeypatch):
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
     status, _, error = call("zoo", "push", NAME, "--hub", "me/model")
     assert status == 2 and "HYPVISION_OFFLINE" in error and "--out DIR" in error
-
-
-@pytest.mark.slow
-def test_export_checks_and_writes(call, zoo, tmp_path, micro):
-    import torch
-
-    status, out, _ = call("export", NAME, "--format", "torchexport", "--fixed-size", "--save", tmp_path / "m.pt2")
-    assert status == 0 and "Equal to eager PyTorch" in out
-    x = torch.randn(2, 3, 32, 32)
-    assert torch.allclose(torch.export.load(tmp_path / "m.pt2").module()(x), micro[0](x), atol=1e-5)
-    assert not [path.name for path in tmp_path.iterdir() if "tmp" in path.name]

@@ -15,12 +15,11 @@ from safetensors.torch import save_file
 
 import hypvision
 from hypvision.clip import load_segmenter
+from hypvision.clip.features import cached_texts, frozen_images, frozen_texts, image_features
 from hypvision.clip.models import create_clip
 from hypvision.clip.names import clip_options
 from hypvision.clip.prompting import build_host
-from hypvision.clip.prompting.features import FeatureCache, cached_texts
 from hypvision.clip.radial.measure import embed_images
-from hypvision.clip.radial.reference import frozen_images, frozen_texts
 from hypvision.clip.radius import image_radii, measure_radii
 from hypvision.clip.views import View, view_of
 from hypvision.data.fewshot import FewShotDataset
@@ -161,7 +160,7 @@ def test_few_shot_data_show_them_so(odd, tmp_path):
         return FewShotDataset(str(tmp_path), "caltech101", **{"part": "test", "subset": "base", **options})
 
     def by_cache(dataset):
-        FeatureCache().features(model.host, dataset)
+        image_features(model.host, dataset)
 
     def by_hook(dataset):
         loader = SimpleNamespace(dataset=dataset)
@@ -227,7 +226,7 @@ def names_of_kept_features(tmp_path, data, options):
         make()
         return {path.name for path in folder.rglob("*.safetensors")} - found
 
-    images = [written(lambda: FeatureCache(folder / "a").features(host, data)), written(
+    images = [written(lambda: image_features(host, data, folder=folder / "a")), written(
         lambda: frozen_images(clip, data.paths[:2], folder / "b"))]  # fmt: skip
     texts = [written(lambda: cached_texts(folder / "c", host, ["a cat"], lambda: torch.ones(1))), written(
         lambda: frozen_texts(clip.model, clip.tokenizer, ["a cat", "a dog"], folder / "d"))]  # fmt: skip

@@ -19,7 +19,7 @@ from hypvision.geometry import Lorentz, lorentz, numerics, rows
 from hypvision.geometry.lorentz import frame, pairs, points, tangents
 from hypvision.helm import attention, head
 from hypvision.helm import rows as helm
-from hypvision.helm.grouped import grouped_linear
+from hypvision.helm.experts import grouped_linear
 from hypvision.losses import hier
 from hypvision.models import hcformer, hierarchy_mapper
 from hypvision.nn import LorentzBatchNorm2d, norm
@@ -195,7 +195,7 @@ def test_second_derivatives_inside_autocast(function):
 
 
 def test_operations_of_compilers_too():
-    """An operation with a registered backward, as :func:`hypvision.helm.grouped.grouped_linear`."""
+    """An operation with a registered backward, as :func:`hypvision.helm.experts.grouped_linear`."""
     torch.manual_seed(0)
     x, weights = leaf(5, 4), [leaf(3, 4), leaf(3, 4)]
 

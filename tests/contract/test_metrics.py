@@ -323,15 +323,15 @@ def test_an_image_whose_embedding_is_not_finite_is_named(tmp_path):
     from PIL import Image
 
     from hypvision.inference.sources import Sources
-    from hypvision.tasks.embedding import Embedder, embed_images
+    from hypvision.tasks.embedding import Embedder, embed_sources
 
     paths = [tmp_path / f"{name}.png" for name in "ab"]
     for path in paths:
         Image.new("RGB", (4, 4)).save(path)
     embedder = Embedder(lambda x: torch.tensor([[1.0], [NAN]])[: len(x)], lambda image: torch.zeros(3), "cosine", "")
-    assert len(embed_images(embedder, paths[:1])) == len(Sources(tuple(paths[:1]))) == 1
+    assert len(embed_sources(embedder, Sources(tuple(paths[:1])))[1]) == len(Sources(tuple(paths[:1]))) == 1
     with pytest.raises(HypvisionError, match=r"b\.png' is not finite"):
-        embed_images(embedder, paths)
+        embed_sources(embedder, Sources(tuple(paths)))
 
 
 @pytest.mark.parametrize("value", [NAN, -INF])

@@ -385,7 +385,7 @@ def test_mistakes_are_explained(tmp_path):
         assert "\n" not in str(caught.value)
 
     fails("neither one of imagenet, caltech101", load_split, "flowers", tmp_path)
-    fails(r"'dtd' is not in '.*/dtd'. Put it there", load_split, "dtd", tmp_path)
+    fails(r"'dtd' is not in '.*/dtd' .*put it there.*--root", load_split, "dtd", tmp_path)
     (tmp_path / "sun397").mkdir()
     fails("split_zhou_SUN397.json' is missing .*put it there.*no '.*ClassName.txt'", load_split, "sun397", tmp_path)
     file = tmp_path / "sun397/split_zhou_SUN397.json"

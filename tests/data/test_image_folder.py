@@ -174,5 +174,5 @@ def test_folders_of_other_names_than_the_classes(tmp_path):
     assert "none of the classes: Milk" in str(data.usage)
     with pytest.raises(HypvisionError, match="'bell peper', which is none.*Did you mean bell pepper"):
         ImageFolderDataset(str(tmp_path), dict(input_size=8), classes="imagenet", folders={"Zucchini": "bell peper"})
-    with pytest.raises(HypvisionError, match="no folder 'Leek'.*Found: 'Green-Pepper'"):
+    with pytest.raises(HypvisionError, match="no folder for the classes Leek.*Found: 'Green-Pepper'"):
         ImageFolderDataset(str(tmp_path), dict(input_size=8), folders={"Leek": "leek"})

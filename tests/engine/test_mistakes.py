@@ -186,7 +186,7 @@ def test_lists_of_images_without_truth(copies):
 def test_damaged_annotation_file(copies):
     data = copies("detection")
     (data / ANNOTATIONS).write_text('{"images": [1')
-    with pytest.raises(HypvisionError, match=r"instances_train2017\.json' is damaged: it is not valid JSON"):
+    with pytest.raises(HypvisionError, match=r"instances_train2017\.json' cannot be read as JSON"):
         open_training_data("detection", data)
 
 

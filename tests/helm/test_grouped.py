@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hypvision.helm.grouped import grouped_linear
+from hypvision.helm.experts import grouped_linear
 
 
 @pytest.mark.parametrize("biased", [True, False])

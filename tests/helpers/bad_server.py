@@ -11,11 +11,9 @@ class Server:
     ``tokens`` ``(mode, authorization)``.
 
     Modes: ``good``; ``missing`` 404; ``busy`` 503 always; ``busy2`` 503 twice, then good; ``cut`` closes in the middle,
-    once; ``wrong`` other bytes of the same size; ``longer`` never stops; ``shorter`` has half of the file, and says so;
-    ``page`` a web page; ``norange`` knows no ranges, and is cut once; ``rewinding`` knows no ranges, and is cut always;
-    ``moved`` redirects to ``good``; ``slow`` sends in small pieces; ``hub`` has the paths of the Hugging Face hub;
-    ``drip`` sends a byte at a time, ``heads`` header lines without end; ``away`` redirects to ``good`` of the server
-    ``other``, ``file`` to a file of this machine.
+    once; ``wrong`` other bytes of the same size; ``longer`` never stops; ``slow`` sends in small pieces; ``drip`` sends
+    a byte at a time; ``away`` redirects to ``good`` of the server ``other``; ``hub`` is the Hugging Face hub with these
+    ``repositories``, whose files should have these ``sums``, and it may trickle, too.
     """
 
     def __init__(self, files):
@@ -24,6 +22,9 @@ class Server:
         self.tokens = []
         self.seen = Counter()
         self.other = None
+        self.repositories = set()
+        self.sums = {}
+        self.trickles = False
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -59,43 +60,43 @@ class Server:
         self.seen[mode] += 1
         if mode in ("missing", "busy") or (mode == "busy2" and self.seen[mode] <= 2):
             return self.reply(request, 404 if mode == "missing" else 503, b"no")
-        if mode == "moved":
-            return self.reply(request, 302, b"", {"Location": f"{self.url}/good/{name}"})
         if mode == "away":
             return self.reply(request, 302, b"", {"Location": f"{self.other.url}/good/{name}"})
-        if mode == "file":
-            return self.reply(request, 302, b"", {"Location": "file:///etc/hostname"})
-        if mode == "heads":
-            return self.drip(request, b"HTTP/1.1 200 OK\r\n", b"X-Line: y\r\n")
-        if mode == "page":
-            return self.reply(request, 200, b"<!DOCTYPE html><title>Log in</title>")
+        about = {}
         if mode == "hub":  # /USER/REPO/resolve/REVISION/FILE
-            name = name.split("/resolve/")[-1].partition("/")[2]
+            repository, _, name = name.partition("/resolve/")
+            name = name.partition("/")[2]
+            about = {"X-Repo-Commit": "1" * 40, "ETag": f'"{self.sums.get(name, "2" * 40)}"'}
+            if repository in self.repositories:
+                about["X-Error-Code"] = "EntryNotFound"
         if name not in self.files:
-            return self.reply(request, 404, b"no")
+            return self.reply(request, 404, b"no", about)
         data = self.files[name]
         if mode == "wrong":
             data = bytes(len(data))
-        elif mode == "shorter":
-            data = data[: len(data) // 2]
-        ranges = header is not None and mode not in ("norange", "rewinding")
-        start = int(header.removeprefix("bytes=").split("-")[0]) if ranges else 0
+        start = int(header.removeprefix("bytes=").split("-")[0]) if header is not None else 0
         if start >= len(data) > 0:
             return self.reply(request, 416, b"")
         body = data[start:]
         promised = len(body)
         if mode == "longer":
             promised, body = 10 * len(data), data + bytes(9 * len(data))
-        elif (mode in ("cut", "norange") and first) or mode == "rewinding":
+        elif mode == "cut" and first:
             body = body[: len(body) // 2]
         request.send_response(206 if start else 200)
         request.send_header("Content-Length", str(promised))
+        for key, value in about.items():
+            request.send_header(key, value)
         if start:
             request.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
         request.end_headers()
+        if request.command == "HEAD":
+            return None
         try:
-            if mode == "drip":
-                self.drip(request, b"", b"x")
+            if mode == "drip" or (mode == "hub" and self.trickles):
+                for _ in range(1000):  # ten seconds
+                    request.wfile.write(b"x")
+                    time.sleep(0.01)
             elif mode == "slow":
                 for i in range(0, len(body), 4096):
                     request.wfile.write(body[i : i + 4096])
@@ -108,21 +109,11 @@ class Server:
             request.close_connection = True
         return None
 
-    def drip(self, request, start, piece):
-        """Send a start, and then small pieces for as long as somebody takes them (ten seconds at most)."""
-        request.close_connection = True
-        try:
-            request.wfile.write(start)
-            for _ in range(1000):
-                request.wfile.write(piece)
-                time.sleep(0.01)
-        except OSError:
-            pass
-
     def reply(self, request, status, body, headers=None):
         request.send_response(status)
         for key, value in (headers or {}).items():
             request.send_header(key, value)
         request.send_header("Content-Length", str(len(body)))
         request.end_headers()
-        request.wfile.write(body)
+        if request.command != "HEAD":
+            request.wfile.write(body)

@@ -71,13 +71,7 @@ CONTENTS = {
     "a class": lambda weights, folder: {"state_dict": weights, "x": torch.Tensor},
     "a list": lambda weights, folder: list(weights.values()),
 }
-BYTES = {
-    "empty": b"",
-    "web page": b"<!DOCTYPE html><title>404</title>",
-    "pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
-    "no pickle": b"\x80\x02garbage",
-    "text": b"not a checkpoint",
-}
+BYTES = {"empty": b"", "no pickle": b"\x80\x02garbage", "text": b"not a checkpoint"}
 
 
 def write_damaged(name, weights, folder):

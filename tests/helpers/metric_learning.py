@@ -4,7 +4,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from hypvision.tasks.metric_learning import EmbeddingNeck, MetricLearner, gather_embeddings
+from hypvision.losses.contrastive import gathered
+from hypvision.tasks.metric_learning import EmbeddingNeck, MetricLearner
 
 VIT = dict(model_name="test_vit", img_size=32)
 HIER = dict(num_proxies=16, neighbours=4, draws=4)
@@ -24,7 +25,7 @@ def gradients(rank, world, folder, geometry):
     triplets = (torch.randint(8, (40, 3)), torch.randint(16, (40, 3)))
     noise = tuple(torch.randn(2, 40, 16) for _ in range(2))
     share = slice(rank * 8 // world, (rank + 1) * 8 // world)
-    points, every = gather_embeddings(neck(net(x[share])), labels[share])
+    points, every = gathered(neck(net(x[share]))), gathered(labels[share])
     loss = model.metric_loss(points, every) + model.hier_loss(points, every, triplets, noise)
     loss.backward()
     parameters = [*net.parameters(), model.hier_loss.proxies, model.metric_loss.loss.proxies]

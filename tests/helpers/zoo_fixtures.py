@@ -43,6 +43,7 @@ def home(tmp_path, monkeypatch):
     for name in ("HYPVISION_WEIGHTS", "HYPVISION_OFFLINE", "HF_HUB_OFFLINE", "HYPVISION_INDEX", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(hypvision.checkpoints.download, "WAIT", 0.01)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
     return tmp_path / "home"

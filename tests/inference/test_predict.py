@@ -157,7 +157,8 @@ def test_a_training_of_ours(tmp_path):
 def test_a_metric_learner_gives_embeddings(tmp_path, scenes):
     from mmengine.registry import MODELS
 
-    from hypvision.tasks.embedding import embed_images, load_embedder
+    from hypvision.inference.sources import Sources
+    from hypvision.tasks.embedding import embed_sources, load_embedder
 
     data = make_images(tmp_path / "data", 2)
     path = tmp_path / "learner.py"
@@ -173,7 +174,7 @@ def test_a_metric_learner_gives_embeddings(tmp_path, scenes):
     torch.save(dict(state_dict=model.state_dict()), tmp_path / "learner.pth")
     paths = sorted((data / "val").rglob("*.png"))
     found = hypvision.predict(paths, path, tmp_path / "learner.pth")
-    expected = embed_images(load_embedder(path, tmp_path / "learner.pth"), paths)
+    expected = embed_sources(load_embedder(path, tmp_path / "learner.pth"), Sources(tuple(paths)))[1]
     torch.testing.assert_close(torch.tensor(np.stack([item.result.vector for item in found])), expected)
 
 

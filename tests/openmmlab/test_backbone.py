@@ -82,7 +82,7 @@ def test_maps_for_any_input_size(name, levels, parts, size):
     with torch.no_grad():
         maps = backbone(torch.randn(1, 3, *size))
     assert isinstance(maps, tuple) and backbone.strides == [4, 8, 16, 32]
-    assert [level.shape[1] for level in maps] == backbone.out_channels == backbone.feature_info.channels()
+    assert [level.shape[1] for level in maps] == backbone.out_channels == backbone.timm_model.feature_info.channels()
     for level, stride in zip(maps, backbone.strides):
         for side, given in zip(level.shape[2:], size):
             assert given // stride <= side <= -(-given // stride)

@@ -174,8 +174,8 @@ def test_mistakes_in_the_data(coco, tmp_path):
         ("more than once", dict(classes=["cat", "cat"])),
         ("has 133 categories, but the class list has 150 names", dict(classes="ade150")),
         ("ignore_classes has 'unicorn'", dict(ignore_classes=["unicorn"])),
-        ("There is no annotation file", dict(ann_file="annotations/none.json")),
-        ("is not valid JSON", dict(ann_file=str(tmp_path / "damaged.json"))),
+        ("none.json' cannot be read as JSON: No such file", dict(ann_file="annotations/none.json")),
+        ("damaged.json' cannot be read as JSON", dict(ann_file=str(tmp_path / "damaged.json"))),
     ):
         with pytest.raises(HypvisionError, match=match):
             dataset(coco, **changes)

@@ -11,12 +11,12 @@ from mmengine.runner import CheckpointLoader
 
 import hypvision
 import hypvision.openmmlab
-from hypvision.checkpoints.index import builtin_index, find_record
+from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.sources import resolve
 from hypvision.errors import HypvisionError
 
-SLIM = dict(find_record("hcformer_nano.shapes")[1].arguments, type="TimmBackbone", model_name="hcformer_nano")
+SLIM = dict(builtin_index().get("hcformer_nano.shapes").arguments, type="TimmBackbone", model_name="hcformer_nano")
 
 
 @pytest.fixture(autouse=True)

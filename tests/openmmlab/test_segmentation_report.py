@@ -6,8 +6,8 @@ from PIL import Image
 
 pytest.importorskip("mmengine")
 pytest.importorskip("matplotlib")
-from hypvision.openmmlab import segmentation_report
 from hypvision.openmmlab.segmentation_report import SegmentationReport
+from hypvision.viz import evaluation
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +41,7 @@ def test_pixels_are_counted_but_those_without_truth(tmp_path):
 
 def test_the_worst_images_are_drawn_and_no_others(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(
-        segmentation_report, "mistake_sheet", lambda tiles, *rest: drawn.extend(tiles) or tiles[0].pictures[1]
-    )
+    monkeypatch.setattr(evaluation, "mistake_sheet", lambda tiles, **rest: drawn.extend(tiles) or tiles[0].pictures[1])
     found = [[0] * (12 - wrong) + [1] * wrong for wrong in range(12)]
     parts = report(tmp_path, [([[0] * 12], [row]) for row in found])
     assert [tile.lines[0].split()[-1] for tile in drawn] == [f"{wrong}.png" for wrong in range(11, 1, -1)]

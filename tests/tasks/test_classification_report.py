@@ -57,7 +57,7 @@ def test_the_most_confident_mistake_comes_first():
         ("4.png", "cow", "ant"), ("1.png", "ant", "bee"), ("2.png", "ant", "bee"),
     ]  # fmt: skip
     assert part.text.startswith("3 of 6 images are wrong.")
-    colours = [part.picture.getpixel((20 + 236 * i, 20)) for i in range(3)]
+    colours = [part.picture.getpixel((26 + 242 * i, 26)) for i in range(3)]
     assert [colour[0] for colour in colours] == [4, 1, 2]
 
 

@@ -54,7 +54,7 @@ def test_trees_of_breeds_and_of_wordnet(tmp_path):
     # cat by mammal or pet: 2 edges; both have mammal, animal, pet and thing above them. dog, pet, thing, cup: 3 edges.
     assert found["tie"] == pytest.approx((2 + 3) / 2) and found["jaccard"] == pytest.approx((4 / 6 + 1 / 6) / 2)
     (tmp_path / "tree.json").write_text('{"dog": "animal"}')
-    with pytest.raises(HypvisionError, match="is not"):
+    with pytest.raises(HypvisionError, match="'dog' must be a list"):
         HierarchicalErrors(str(tmp_path / "tree.json"))
 
 

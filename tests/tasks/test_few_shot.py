@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,16 +15,16 @@ from mmengine.config import Config
 from references.fewshot import refine, unit
 
 from hypvision.clip.adapters.lathadapter import LatentHierarchy
-from hypvision.clip.prompting.features import FeatureCache
+from hypvision.clip.features import image_features
 from hypvision.clip.prompting.heads import TipAdapter
-from hypvision.clip.prompting.promptsrc import GaussianAverage
+from hypvision.clip.prompting.promptsrc import gaussian_weights
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.config import load_config
 from hypvision.engine.hooks import last_checkpoint
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
-from hypvision.tasks.few_shot import FewShotCLIP, FixedLengthSampler, accuracy
+from hypvision.tasks.few_shot import FewShotCLIP, FixedLengthSampler, GaussianAverageHook, accuracy
 from hypvision.tasks.few_shot_recipes import few_shot_config, recipe, with_steps
 
 HOST = {"promptsrc": dict(text=2, vision=2, depth=2, templates=2), "maple": dict(depth=2), "coop": dict(tokens=2)}
@@ -166,19 +167,37 @@ def test_the_losses_of_a_teacher_are_options(monkeypatch):
 
 
 @pytest.mark.parametrize("average", [True, False])
-def test_the_average_is_over_attributes_or_not(average, tmp_path, monkeypatch):
+def test_the_average_is_over_attributes_or_not(average, tmp_path):
     coop(tmp_path)
-    replaced, copy = [], GaussianAverage.copy_to
-
-    def spy(self, named):
-        named = dict(named)
-        replaced.append(set(named))
-        copy(self, named.items())
-
-    monkeypatch.setattr(GaussianAverage, "copy_to", spy)
     config = config_of(tmp_path, "promptsrc+lath", adapter=dict(average=average, attributes=3), epochs=2)
-    learned = {name for name, _ in train(config, tmp_path / "run").model.learned()}
-    assert replaced == [learned if average else learned - {"host.clip.lathadapter.attributes"}]
+    runner = train(config, tmp_path / "run")
+    (hook,) = (hook for hook in runner.hooks if isinstance(hook, GaussianAverageHook))
+    learned = {name for name, _ in runner.model.learned()}
+    assert set(hook.total) == (learned if average else learned - {"host.clip.lathadapter.attributes"})
+
+
+def test_the_average_is_weighed_over_epochs_and_resumed():
+    model = torch.nn.Linear(3, 1, bias=False)
+    model.averaged = model.named_parameters
+    values = torch.randn(20, 1, 3)
+
+    def go_on(hook, epochs, saved):
+        runner = SimpleNamespace(model=model, max_epochs=20, epoch=epochs[0])
+        hook.after_load_checkpoint(runner, saved)
+        hook.before_train(runner)
+        for runner.epoch in epochs:
+            model.weight.data.copy_(values[runner.epoch])
+            hook.after_train_epoch(runner)
+        hook.before_save_checkpoint(runner, saved)
+        return saved
+
+    saved = go_on(GaussianAverageHook(15, 1), range(11), {})
+    assert saved["gaussian_average"]["seen"] == 11
+    go_on(GaussianAverageHook(15, 1), range(11, 20), saved)
+    expected = (torch.tensor(gaussian_weights(20, 15, 1))[:, None, None] * values).sum(0)
+    assert torch.allclose(model.weight, expected, atol=1e-6)
+    with pytest.raises(HypvisionError, match="epoch 12, but its average has 11"):
+        go_on(GaussianAverageHook(15, 1), range(12, 20), saved)
 
 
 # The engine -----------------------------------------------------------------------------------------------------------
@@ -353,7 +372,7 @@ def test_a_missing_image_is_told_with_and_without_a_cache(folder, tmp_path):
     Path(data.paths[3]).unlink()
     model = FewShotCLIP({}, dict(name="zeroshot"))
     with pytest.raises(HypvisionError, match="There is no image '.*dice/test0.png'.* With --skip-broken"):
-        FeatureCache(folder and tmp_path / folder).features(model.host, data)
+        image_features(model.host, data, folder=folder and tmp_path / folder)
 
 
 @pytest.mark.parametrize("method", ["coop", "linear-probe", "clip-adapter"])

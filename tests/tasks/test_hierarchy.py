@@ -11,7 +11,7 @@ pytest.importorskip("mmengine")
 from helpers.engine import make_images, scalars, write_config
 from mmengine.optim import build_optim_wrapper
 
-from hypvision.checkpoints.index import find_record
+from hypvision.checkpoints.index import builtin_index
 from hypvision.engine.config import load_config
 from hypvision.engine.run import test as measure
 from hypvision.engine.run import train
@@ -141,7 +141,7 @@ def test_where_a_training_starts(tmp_path):
 def test_a_training_starts_from_the_zoo(tmp_path, monkeypatch):
     monkeypatch.setenv("HYPVISION_HOME", str(tmp_path))
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
-    slim = find_record("hcformer_nano.shapes")[1].arguments
+    slim = builtin_index().get("hcformer_nano.shapes").arguments
     arguments = dict(model_name="himapper", backbone="hcformer_nano", num_classes=3, **slim)
     model = HierarchyClassifier(arguments, checkpoint="zoo:hcformer_nano.shapes")
     model.init_weights()

@@ -222,7 +222,7 @@ def test_mistakes_are_explained(monkeypatch):
     def offline(*_, **__):
         raise OSError("no route to host")
 
-    monkeypatch.setattr("hypvision.tasks.classification.create_backbone", offline)
+    monkeypatch.setattr("hypvision.tasks.classification.create_model", offline)
     with pytest.raises(HypvisionError, match="'test_vit' cannot be fetched.*pretrained=False"):
         MetricLearner(dict(VIT, pretrained=True), dict(dim=8), 4)
 

@@ -111,7 +111,7 @@ def test_blocks_cover_all_queries_and_bad_names_are_told():
     assert chosen[0].start == 0 and chosen[-1].stop == 10 and all(a.stop == b.start for a, b in pairwise(chosen))
     assert next(iter(nearest(x, x, 99, "cosine")))[1].shape == (10, 10)
     for options in (dict(space="taxicab"), dict(backend="magic")):
-        with pytest.raises(ValueError, match="space is one of"):
+        with pytest.raises(ValueError, match="(space|backend) must be one of"):
             next(iter(nearest(x, x, 3, **options)))
 
 

@@ -17,7 +17,7 @@ from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.inference.results import Tags
 from hypvision.tasks import ImageClassifier, MultiLabelAP, TopKAccuracy
-from hypvision.tasks.multi_label import average_precision
+from hypvision.tasks.classification_metrics import average_precision
 
 CONFIG = """
 _base_ = [

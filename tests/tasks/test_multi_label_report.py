@@ -8,7 +8,7 @@ pytest.importorskip("mmengine")
 from sklearn.metrics import average_precision_score, precision_recall_curve
 
 from hypvision.engine.reports import add_report
-from hypvision.tasks.multi_label_report import MultiLabelReport, precision_curve
+from hypvision.tasks.classification_report import MultiLabelReport, precision_curve
 
 CLASSES = ("ant", "bee", "cow", "doe")
 

@@ -106,7 +106,7 @@ def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, 
         (dict(about={"description": "x"}), "intended_use"),
         (dict(about={**ABOUT, "colour": "red"}), "unknown key 'colour'"),
         (dict(limit=1000), "is the limit"),
-        (dict(storage="int3"), "no storage"),
+        (dict(storage="int3"), "storage must be one of"),
         (dict(name="no tag"), "MODEL.TAG"),
     ],
 )

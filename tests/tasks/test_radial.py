@@ -10,8 +10,8 @@ pytest.importorskip("open_clip")
 
 from references import radial as reference
 
+from hypvision.clip.features import frozen_texts
 from hypvision.clip.models import create_clip
-from hypvision.clip.radial.reference import frozen_texts
 from hypvision.clip.radial.texts import embed_texts
 from hypvision.clip.radial.weights import merge_tower, save_tower, tower_weights
 from hypvision.data.chains import Chain, shape_chains, write_chains

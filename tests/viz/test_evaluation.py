@@ -40,7 +40,7 @@ def test_curves_and_bars_are_drawn():
 def test_tiles_keep_their_places_and_sizes():
     red, blue = Image.new("RGB", (10, 10), "red"), Image.new("RGB", (40, 20), "blue")
     mistakes = [Mistake([red, blue], ["x" * 500]), Mistake([blue, red], [])]
-    sheet = np.asarray(mistake_sheet(mistakes, 1, cell=100, titles=("image", "truth"), legend=[("l", (0, 255, 0))]))
+    sheet = np.asarray(mistake_sheet(mistakes, 1, cell=100, heading="image, truth", legend=[("l", (0, 255, 0))]))
     places = {
         name: np.argwhere((sheet == colour).all(2)) for name, colour in (("red", [255, 0, 0]), ("blue", [0, 0, 255]))
     }

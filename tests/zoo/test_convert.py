@@ -135,7 +135,7 @@ def test_mistakes_are_explained(tmp_path, official):
 
     source = save(official, tmp_path / "in.pth")
     fails("There is no checkpoint", tmp_path / "none.pth")
-    fails("no converter 'resnet'", source, family="resnet")
+    fails("family must be one of", source, family="resnet")
     fails("must end in", source, "out.bin")
     with pytest.raises(HypvisionError, match="would be overwritten, but it is an input"):
         convert_file("hcformer", source, source)
@@ -157,19 +157,6 @@ def test_mistakes_are_explained(tmp_path, official):
     fails("broken.pth' is not a checkpoint: it is a text", tmp_path / "broken.pth")
     (tmp_path / "broken.safetensors").write_bytes(b"not a checkpoint")
     fails("broken.safetensors' is not a checkpoint: it is a text", tmp_path / "broken.safetensors")
-
-
-class Evil:
-    def __reduce__(self):
-        return print, ("this must not run",)
-
-
-def test_nothing_in_the_file_is_run(tmp_path, capsys):
-    torch.save({"state_dict": {}, "payload": Evil()}, tmp_path / "in.pth")
-    with pytest.raises(HypvisionError, match=r"was refused: it contains '(builtins\.)?print'") as caught:
-        convert_file("hcformer", tmp_path / "in.pth", tmp_path / "out.pth")
-    assert "must not run" not in capsys.readouterr().out
-    assert "\x1b" not in str(caught.value) and "add_safe_globals" not in str(caught.value)
 
 
 def test_curvature(tmp_path):
@@ -228,21 +215,6 @@ def test_checkpoints_with_a_log_need_no_mmengine(tmp_path, official, monkeypatch
     assert convert_file("hcformer", tmp_path / "in.pth", tmp_path / "out.pth").model == "hcformer_nano"
     log = read_file(tmp_path / "in.pth")["message_hub"]["loss"]
     assert isinstance(log, LogHistory) and log.log_history.tolist() == [1.5, 2.5] and log.max_length == 7
-
-
-def test_an_interrupted_write_leaves_the_old_file(tmp_path, official, monkeypatch):
-    source, target = save(official, tmp_path / "in.pth"), tmp_path / "out.pth"
-    target.write_text("old")
-
-    def full(*args):
-        Path(args[1]).write_text("half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(HypvisionError, match="was not written: the disk is full"):
-        convert_file("hcformer", source, target)
-    assert target.read_text() == "old"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.pth", "out.pth"]
 
 
 def test_command_line(tmp_path, official, monkeypatch, capsys):

@@ -180,14 +180,6 @@ def test_a_folder_with_the_name_of_weights_does_not_hide_them(zoo, micro, tmp_pa
         hypvision.load(f"./{NAME}")
 
 
-def test_a_release_does_not_overwrite(zoo, tmp_path):
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / "file").touch()
-    with pytest.raises(HypvisionError, match="not empty"):
-        push_to_folder(builtin_index(), list(builtin_index()), tmp_path / "taken")
-    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["file"]
-
-
 def test_a_hub_repository_is_one_that_timm_reads(zoo, micro, tmp_path):
     index = builtin_index()
     (tmp_path / "repo").mkdir()

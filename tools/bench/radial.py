@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 import hypvision
 from bench.common import add_run_arguments, in_turns, report, start
+from hypvision.clip.features import FrozenFeatures
 from hypvision.clip.models import create_clip
 from hypvision.clip.radial.metrics import chain_metrics
-from hypvision.clip.radial.reference import FrozenTexts
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.spaces import Sphere
 from hypvision.tasks.radial import RadialTuning
@@ -107,7 +107,7 @@ def step_rows(name: str, chains: int, repeats: int) -> list[list[str]]:
     texts = [text for level in (*given["positive"], *given["negative"]) for text in level]
     once = distinct(texts)[0]
     # In single precision, so that equality is that of the step; the cache of a training holds half precision.
-    model.reference = FrozenTexts(once, embed_texts(frozen, model.tokenizer, once))
+    model.reference = FrozenFeatures(once, embed_texts(frozen, model.tokenizer, once))
     with torch.no_grad():  # away from where the tower began, where what is kept has no gradient
         for parameter in model.clip.parameters():
             parameter.add_(1e-3 * torch.randn_like(parameter) * parameter.std(correction=0))

@@ -6,9 +6,9 @@
 >>> adapters.load(fresh_model, "adapter.safetensors")            # onto the base model that it was trained on
 >>> adapters.merge(model)                                        # plain open_clip weights; or remove(model)
 
-A method is a folder: ``config.py`` (a dataclass, :class:`AdapterConfig`), ``layer.py`` (the mathematics), ``model.py``
-(where it is put: a subclass of :class:`Adapter`, marked by :func:`register`). A model may carry one adapter of each
-method; ``name`` chooses one of several.
+A method is a folder: ``config.py`` (a dataclass, :class:`AdapterConfig`), ``model.py`` (where it is put: a subclass of
+:class:`Adapter`, marked by :func:`register`), maybe ``layer.py`` (the mathematics). A model may carry one adapter of
+each method; ``name`` chooses one of several.
 """
 
 from __future__ import annotations
@@ -30,21 +30,7 @@ from hypvision.checkpoints.storage import format_problem, read_metadata, write_t
 from hypvision.clip.towers import Tower, find_towers
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import why_no_file
-from hypvision.records import parse
-
-
-def check_option(of: str, name: str, kind: str, value: object, least: float = -math.inf) -> None:
-    """Raise an error for a value of another type than annotated, or an integer below ``least``."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    whole = f" of at least {least}" if math.isfinite(least) else ""
-    wanted, fits = {
-        "int": (f"a whole number{whole}", number and isinstance(value, int) and value >= least),
-        "float": ("a finite number", number),
-        "bool": ("True or False", isinstance(value, bool)),
-        "str": ("a text", isinstance(value, str)),
-    }.get(kind.removesuffix(" | None"), ("", True))
-    if not fits:
-        raise HypvisionError(f"{name} must be {wanted}, got {value!r} (an option of {of}).")
+from hypvision.records import check_types, parse
 
 
 @dataclass(frozen=True)
@@ -52,8 +38,7 @@ class AdapterConfig:
     """Base of the configs of adapters: frozen dataclasses whose fields have defaults."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            check_option(type(self).__name__, each.name, str(each.type), getattr(self, each.name))
+        check_types(self, type(self).__name__)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> AdapterConfig:
@@ -179,16 +164,13 @@ def adapter_of(model: nn.Module, name: str | None = None) -> Adapter:
 def inject(
     model: nn.Module, config: AdapterConfig | str | Mapping[str, Any] = "hyperclip", freeze: bool = True, **options: Any
 ) -> nn.Module:
-    """Put an adapter on an open_clip model, in place.
+    """Put an adapter on an open_clip model, in place, and return it; its state dict has the base model's names and the
+    adapter's.
 
     Args:
-        model: an open_clip model.
         config: what is adapted and how: a config of a method; its name, with the config's fields as ``options``; or a
             dict of both, ``dict(type="hyperclip", block=64)``; the default type is HyperCLIP.
         freeze: freeze everything but the adapters.
-
-    Returns:
-        The same model. Its state dict has the base model's names and the adapter's.
     """
     if isinstance(config, AdapterConfig):
         if options:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.prompting.hosts import Host, HostOutput, mean_class_features, register_host
+from hypvision.clip.prompting.hosts import Host, HostOutput, mean_class_features
 from hypvision.clip.spaces import space_of
 from hypvision.clip.towers import embedding_size
 from hypvision.errors import HypvisionError
@@ -19,8 +19,7 @@ from hypvision.geometry.numerics import exact
 ROWS = 4096  # validation images whose similarities to the cache are computed in one batch
 
 
-@register_host("linear-probe")
-class LinearProbe(Host):
+class LinearProbe(Host, name="linear-probe"):
     """A linear classifier of the unit image features, for a hyperbolic CLIP of the images' vectors in the tangent space
     at the origin; it distinguishes only the ``classes`` that it was trained on."""
 
@@ -46,8 +45,7 @@ class LinearProbe(Host):
             return HostOutput(image, None, self.scale, direct=self.learner(image))
 
 
-@register_host("clip-adapter")
-class CLIPAdapter(Host):
+class CLIPAdapter(Host, name="clip-adapter"):
     """CLIP-Adapter (Gao et al., 2021): ``x <- ratio MLP(x) + (1 - ratio) x`` on the image feature before it is
     normalised, in float32. The MLP's hidden layer is narrower by the factor ``reduction``."""
 
@@ -83,21 +81,14 @@ class _Cache(nn.Module):
         self.register_buffer("beta", torch.tensor(float(beta)))
 
 
-@register_host("tip-adapter")
-class TipAdapter(Host):
+class TipAdapter(Host, name="tip-adapter"):
     r"""Tip-Adapter (Zhang et al., ECCV 2022): to CLIP's logits come those of a cache of the training images,
     :math:`\alpha \exp(-\beta (1 - v \cdot K))\, V` with their features :math:`K` and one-hot labels :math:`V`.
 
-    :meth:`fill` makes the cache, :meth:`search` chooses alpha and beta. With ``tune`` the keys train from there
-    (Tip-Adapter-F). For a hyperbolic CLIP the features are directions in the tangent space at the origin, and CLIP's
-    logits are minus its scaled distances.
-
-    Args:
-        clip: see :class:`.hosts.Host`.
-        keys, classes: number of training images and of classes.
-        alpha, beta: see above.
-        tune: train the keys.
-        ensemble: class features as in :func:`.hosts.mean_class_features`, as published on ImageNet.
+    :meth:`fill` makes the cache, of ``keys`` images and so many ``classes``; :meth:`search` chooses alpha and beta.
+    With ``tune`` the keys train from there (Tip-Adapter-F). For a hyperbolic CLIP the features are directions in the
+    tangent space at the origin, and CLIP's logits are minus its scaled distances. ``ensemble``: class features as in
+    :func:`.hosts.mean_class_features`, as published on ImageNet.
     """
 
     learner: _Cache
@@ -157,14 +148,8 @@ class TipAdapter(Host):
         """Grid search of alpha and beta on validation features, from 0.1 to the ends; the first best pair wins (beta
         outermost).
 
-        Args:
-            features, labels: (N, d), not normalised, and (N,).
-            alphas, betas: steps of the grid.
-            plain: logits (N, C) to which those of the cache are added; default: CLIP's.
-            ends: upper ends of the grid for beta and for alpha, which are not included; published for each data set.
-
-        Returns:
-            The accuracy there, in percent.
+        Features (N, d) are not normalised; ``plain`` are logits (N, C) to which those of the cache are added, by
+        default CLIP's; ``ends``, of beta and alpha, are not included. Returns the accuracy there, in percent.
         """
         image = F.normalize(features.float(), dim=-1)
         plain = self.plain_logits(features.float()) if plain is None else plain

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, get_type_hints
 
 import torch
 import torch.nn.functional as F
@@ -27,18 +27,17 @@ from torch.utils.checkpoint import checkpoint
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checks import at_least
-from hypvision.clip.adapters.base import ADAPTERS, check_option
-from hypvision.clip.classes import warn_of_equal_texts
+from hypvision.clip.adapters.base import ADAPTERS
+from hypvision.clip.classes import SELECTED, warn_of_equal_texts
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.official import learned_names
-from hypvision.clip.prompting.templates import SELECTED
 from hypvision.clip.spaces import Hyperboloid, space_of
 from hypvision.clip.towers import PromptTokens, embedding_size, encode_image, encode_text, fixed_size
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.geometry.numerics import exact
+from hypvision.records import parse
 
-H = TypeVar("H", bound="Host")
 _CHUNK = 256  # texts that are encoded at once without gradients
 
 
@@ -102,14 +101,14 @@ def mean_divergence(logits: Tensor, target: Tensor) -> Tensor:
     return total / logits.numel()
 
 
-class Host(nn.Module):
-    """Base of the methods: :attr:`learner` trains, ``clip`` is frozen, ``names`` are the classes.
+HOSTS: dict[str, type[Host]] = {}
+"""Methods by name, as configs and the command line call them; a class enters by ``class CoOp(Host, name="coop")``."""
 
-    Args:
-        clip: the model with its tokenizer.
-        text_chunk: encode at most this many class texts at a time in training and recompute activations in backward, so
-            that memory does not grow with the number of classes. None: all at once.
-    """
+
+class Host(nn.Module):
+    """Base of the methods: :attr:`learner` trains, ``clip`` is frozen, ``names`` are the classes. In training at
+    most ``text_chunk`` class texts are encoded at a time, and activations recomputed in backward, so that memory
+    does not grow with the number of classes; None: all at once."""
 
     clip: nn.Module
     learner: nn.Module
@@ -122,6 +121,10 @@ class Host(nn.Module):
     """Whether classes are recognised by the texts of their names."""
     on_hyperboloid = False
     """Whether the method works with a hyperbolic CLIP, in the tangent space at the origin."""
+
+    def __init_subclass__(cls, name: str | None = None) -> None:
+        if name is not None:
+            HOSTS[name] = cls
 
     def __init__(self, clip: CLIPBundle, text_chunk: int | None = None):
         super().__init__()
@@ -149,7 +152,7 @@ class Host(nn.Module):
             names: in the order of the labels; ``_`` stands for a space.
             template: the sentence of the data set, for methods without a learned context; default: unchanged.
             templates: those of the data set for methods that take the mean over several; default: the seven of
-                :data:`.templates.SELECTED` and ``template``.
+                :data:`~hypvision.clip.classes.SELECTED` and ``template``.
         """
         if not names:
             raise HypvisionError("The class list is empty. Give at least one class name.")
@@ -228,10 +231,6 @@ class Host(nn.Module):
     def features(self, images: Tensor) -> Tensor:
         """Image features (B, d), not normalised, float32."""
         return self.frozen_features(images)
-
-    def images(self, images: Tensor) -> Tensor:
-        """Unit image features (B, d), float32."""
-        return F.normalize(self.features(images), dim=-1)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
         """Features of a batch: images (B, 3, H, W), RGB from 0 to 255, or features (B, d) where
@@ -313,15 +312,9 @@ def encode_sentences(
     chunk: int | None = None,
     embeddings: Tensor | None = None,
 ) -> Tensor:
-    """Text features (T, d), not normalised, float32.
-
-    Args:
-        clip: an open_clip model.
-        tokens: (T, L) token numbers.
-        layers: learned tokens that replace the n tokens after the first one; (n, width), or (T, n, width).
-        chunk: with gradients, encode this many at a time and recompute activations in backward.
-        embeddings: (T, L, width) in place of the tokens' embeddings.
-    """
+    """Text features (T, d), not normalised, float32, of tokens (T, L); ``layers`` are learned tokens (n, width) or (T,
+    n, width) that replace the n tokens after the first one, ``embeddings`` (T, L, width) stand in place of those of the
+    tokens. With gradients a ``chunk`` is encoded at a time, and activations are recomputed in backward."""
     layers = layers or {}
 
     def encode(rows: Tensor, embedded: Tensor | None, *prompts_of_rows: Tensor) -> Tensor:
@@ -350,19 +343,6 @@ def is_hyperbolic(clip: nn.Module) -> bool:
 
 # Registry -------------------------------------------------------------------------------------------------------------
 
-HOSTS: dict[str, type[Host]] = {}
-"""Methods by name, as configs and the command line call them."""
-
-
-def register_host(name: str) -> Callable[[type[H]], type[H]]:
-    """Class decorator: register a host under a name."""
-
-    def enter(host: type[H]) -> type[H]:
-        HOSTS[name] = host
-        return host
-
-    return enter
-
 
 def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
     """A host by its name, a key of :data:`HOSTS`, with the options of its class."""
@@ -384,19 +364,20 @@ def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
         )
     if lacking := [key for key in known if key not in ("clip", *options) and known[key].default is known[key].empty]:
         raise HypvisionError(f"The few-shot method '{name}' needs the option '{lacking[0]}'.")
+    hints = get_type_hints(HOSTS[name].__init__)
     for key, value in options.items():
-        if value != known[key].default:
+        if value != known[key].default and key != "teacher":
+            parse(hints[key], value, f"The few-shot method '{name}': {key}")
             # either number of tokens may be 0 if a method has tokens in both towers
-            least = 0 if key in ("text", "vision") else 1
-            check_option(f"the few-shot method '{name}'", key, str(known[key].annotation), value, least)
+            if str(known[key].annotation).startswith("int"):
+                at_least(0 if key in ("text", "vision") else 1, integer=True, **{key: value})
     return HOSTS[name](clip, **options)
 
 
 # Zero-shot ------------------------------------------------------------------------------------------------------------
 
 
-@register_host("zeroshot")
-class ZeroShot(Host):
+class ZeroShot(Host, name="zeroshot"):
     """CLIP as it is (Radford et al., ICML 2021); ``ensemble``: with :func:`mean_class_features`."""
 
     feature_inputs = on_hyperboloid = True

@@ -10,12 +10,13 @@ are those of a few-shot training, ``host.learner.*``; the command is ``hypvision
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from hypvision.checkpoints.match import translated
 from hypvision.checkpoints.read import read_file
 from hypvision.errors import HypvisionError
 
@@ -80,41 +81,26 @@ def _kind(names: Mapping[str, Any]) -> str | None:
     return "tip-adapter" if {"keys", "values"} <= names.keys() else None
 
 
-def is_official(method: str) -> Callable[[Mapping[str, Tensor]], bool]:
+def is_official(method: str, weights: Mapping[str, Tensor]) -> bool:
     """Whether weights are an official checkpoint of a method."""
-    return lambda weights: _kind(weights) == method
+    return _kind(weights) == method
 
 
-def _translate(name: str, pairs: list[tuple[str, str]]) -> str | None:
-    """Translate a name; None if it has no counterpart."""
-    for given, wanted in pairs:
-        pattern = re.escape(given).replace(r"\{n\}", r"(?P<n>\d+)").replace(r"\{m\}", r"(?P<m>\d+)")
-        if match := re.fullmatch(pattern, name):
-            found = match.groupdict()
-            n = int(found["n"]) if "n" in found else int(found["m"]) - 1 if "m" in found else 0
-            return wanted.format(n=n, m=n + 1)
-    return None
-
-
-def from_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-    """Make a converter to our names, in float32; it raises an error for learned entries of another method."""
-
-    def convert(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        found = {}
-        for name, value in weights.items():
-            bare = name.removeprefix("prompt_learner.") if method in ("coop", "cocoop") else name
-            own = None if _FROZEN.match(name) else _translate(bare, _NAMES[method])
-            if own is None and _is_needed(name, method):
-                raise HypvisionError(
-                    f"The checkpoint looks like one of {method}, but has a learned entry '{name}', for which that has "
-                    "no place. It is of another method or a variant of it, which cannot be converted."
-                )
-            if own is not None:
-                value = value.float() if value.is_floating_point() else value
-                found[_PREFIX + own] = _reshaped(own, value)
-        return found
-
-    return convert
+def from_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Official weights by our names, in float32; raises an error for learned entries of another method."""
+    found = {}
+    for name, value in weights.items():
+        bare = name.removeprefix("prompt_learner.") if method in ("coop", "cocoop") else name
+        own = None if _FROZEN.match(name) else translated(bare, _NAMES[method])
+        if own is None and _is_needed(name, method):
+            raise HypvisionError(
+                f"The checkpoint looks like one of {method}, but has a learned entry '{name}', for which that has "
+                "no place. It is of another method or a variant of it, which cannot be converted."
+            )
+        if own is not None:
+            value = value.float() if value.is_floating_point() else value
+            found[_PREFIX + own] = _reshaped(own, value)
+    return found
 
 
 def _reshaped(own: str, value: Tensor) -> Tensor:
@@ -136,26 +122,22 @@ def _is_needed(name: str, method: str) -> bool:
 def learned_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Learned weights under our names: official names translated, others unchanged."""
     method = _kind(weights)
-    return dict(weights) if method is None else from_official(method)(weights)
+    return dict(weights) if method is None else from_official(method, weights)
 
 
-def to_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-    """The inverse converter, without the frozen CLIP. It raises an error for entries that the official format cannot
+def to_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse, without the frozen CLIP; raises an error for entries that the official format cannot
     represent."""
-
-    def convert(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        pairs, found = [(own, official) for official, own in _NAMES[method]], {}
-        for name, value in weights.items():
-            own = name.removeprefix(_PREFIX)
-            if (official := _translate(own, pairs) if name.startswith(_PREFIX) else None) is None:
-                raise HypvisionError(
-                    f"The checkpoint has an entry '{name}', for which the official form of {method} has no place"
-                    f"{': LatHAdapter is not part of it' if 'lathadapter' in name else ''}."
-                )
-            found[official] = _reshaped(own, value)
-        return found
-
-    return convert
+    pairs, found = [(own, official) for official, own in _NAMES[method]], {}
+    for name, value in weights.items():
+        own = name.removeprefix(_PREFIX)
+        if (official := translated(own, pairs) if name.startswith(_PREFIX) else None) is None:
+            raise HypvisionError(
+                f"The checkpoint has an entry '{name}', for which the official form of {method} has no place"
+                f"{': LatHAdapter is not part of it' if 'lathadapter' in name else ''}."
+            )
+        found[official] = _reshaped(own, value)
+    return found
 
 
 def as_saved(weights: Mapping[str, Tensor], epoch: int) -> dict[str, Any]:
@@ -204,37 +186,33 @@ def cache_files(weights: Mapping[str, Tensor], target: Path) -> dict[Path, Tenso
     return {target: keys.contiguous(), target.with_name(f"values_{name[2]}.pt"): weights["values"]}
 
 
-def variant(method: str) -> Callable[[Mapping[str, Tensor]], tuple[str, dict[str, Any]]]:
+def variant(method: str, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
     """The method of converted weights, and those of its options that the sizes of the weights determine."""
+    own = {name.removeprefix(_PREFIX): value for name, value in weights.items()}
 
-    def options(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-        own = {name.removeprefix(_PREFIX): value for name, value in weights.items()}
+    def depth(stem: str) -> int:
+        return 1 + sum(name.startswith(stem) for name in own)
 
-        def depth(stem: str) -> int:
-            return 1 + sum(name.startswith(stem) for name in own)
-
-        found: dict[str, Any]
-        if method == "promptkd":
-            found = dict(tokens=len(own["prompts.visual"]), depth=depth("prompts.deep_visual."))
-        elif method == "promptsrc":
-            found = dict(text=len(own["ctx"]), vision=len(own["visual"]))
-            text, vision = depth("deep_text."), depth("deep_visual.")
-            found |= dict(depth=text) if text == vision else dict(text_depth=text, vision_depth=vision)
-        elif method == "maple":
-            found = dict(tokens=len(own["ctx"]), depth=depth("deep_text."))
-        elif method == "clip-adapter":
-            hidden, dim = own["0.weight"].shape
-            found = dict(reduction=max(1, dim // hidden))
-        elif method == "tip-adapter":
-            found = dict(keys=len(own["keys"]), classes=own["values"].shape[1])
-            found |= {name: float(own[name]) for name in ("alpha", "beta") if name in own}
-        else:
-            found = dict(tokens=own["ctx"].shape[-2])
-            if own["ctx"].dim() == 3:
-                found |= dict(per_class=True, classes=len(own["ctx"]))
-        # The official code starts at most four tokens from the words "a photo of a"; in CoCoOp only exactly four.
-        if (method in ("maple", "promptsrc") and len(own["ctx"]) > 4) or (method == "cocoop" and len(own["ctx"]) != 4):
-            found["words"] = ""
-        return method, found
-
-    return options
+    found: dict[str, Any]
+    if method == "promptkd":
+        found = dict(tokens=len(own["prompts.visual"]), depth=depth("prompts.deep_visual."))
+    elif method == "promptsrc":
+        found = dict(text=len(own["ctx"]), vision=len(own["visual"]))
+        text, vision = depth("deep_text."), depth("deep_visual.")
+        found |= dict(depth=text) if text == vision else dict(text_depth=text, vision_depth=vision)
+    elif method == "maple":
+        found = dict(tokens=len(own["ctx"]), depth=depth("deep_text."))
+    elif method == "clip-adapter":
+        hidden, dim = own["0.weight"].shape
+        found = dict(reduction=max(1, dim // hidden))
+    elif method == "tip-adapter":
+        found = dict(keys=len(own["keys"]), classes=own["values"].shape[1])
+        found |= {name: float(own[name]) for name in ("alpha", "beta") if name in own}
+    else:
+        found = dict(tokens=own["ctx"].shape[-2])
+        if own["ctx"].dim() == 3:
+            found |= dict(per_class=True, classes=len(own["ctx"]))
+    # The official code starts at most four tokens from the words "a photo of a"; in CoCoOp only exactly four.
+    if (method in ("maple", "promptsrc") and len(own["ctx"]) > 4) or (method == "cocoop" and len(own["ctx"]) != 4):
+        found["words"] = ""
+    return method, found

@@ -1,11 +1,17 @@
 """Hosts with learned tokens: CoOp, CoCoOp, deep prompts of one tower or both, MaPLe.
 
 Common options: ``words``: the text tokens start from these, empty: at random; ``depth``: layers with tokens of their
-own (default: the published number, or all of a tower with fewer); ``emulate_half`` of :class:`.learners.PromptLearner`;
+own (default: the published number, or all of a tower with fewer); ``emulate_half`` of :class:`PromptLearner`;
 ``text_chunk`` of :class:`.hosts.Host`.
+
+Depth counts the first layer: ``depth=9`` are the tokens that enter at block 0 and the eight sets that replace them at
+blocks 1 to 8; later blocks process the last set. Depth 1 is shallow prompting.
 """
 
 from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -13,14 +19,151 @@ from torch import Tensor, nn
 
 from hypvision.checks import one_of
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.prompting.hosts import Host, HostOutput, encode_sentences, register_host
-from hypvision.clip.prompting.learners import CoCoOpLearner, MaPLeLearner, PromptLearner, depth_for, tokens_for
-from hypvision.clip.towers import PromptTokens, encode_image, text_part
+from hypvision.clip.prompting.hosts import Host, HostOutput, encode_sentences
+from hypvision.clip.towers import PromptTokens, embedding_size, encode_image, find_towers, text_part
 from hypvision.errors import HypvisionError
+
+# Learned tokens -------------------------------------------------------------------------------------------------------
+
+
+def tower_width(clip: nn.Module, modality: str, depth: int) -> int:
+    """Width of the tower ``"text"`` or ``"vision"``."""
+    tower = next((tower for tower in find_towers(clip) if tower.modality == modality), None)
+    if tower is None:
+        methods = "zeroshot, linear-probe, coop, cocoop, clip-adapter and tip-adapter"
+        raise HypvisionError(
+            f"The {modality} tower of {type(clip).__name__} is not a transformer, so no prompts can enter it. Methods "
+            f"for it: {methods if modality == 'vision' else 'none of ours'}; or use a model such as ViT-B-16."
+        )
+    blocks = len(tower.blocks)
+    if not 1 <= depth <= blocks:
+        raise HypvisionError(
+            f"The {modality} prompts have a depth of {depth}; the tower allows 1 to {blocks}. Set depth={blocks}."
+        )
+    return tower.width
+
+
+def depth_for(clip: nn.Module, depth: int | None, usual: int, *modalities: str) -> int:
+    """The depth of prompts: the given depth, else ``usual``. If a tower has fewer blocks than that, all of them, with a
+    warning."""
+    blocks = min([usual, *(len(tower.blocks) for tower in find_towers(clip) if tower.modality in modalities)])
+    return _possible(
+        depth, usual, blocks, f"a depth of {{}} instead of {usual}: a tower of this CLIP has {blocks} blocks"
+    )
+
+
+def _possible(given: int | None, usual: int, most: int, text: str) -> int:
+    """What is given, else what is usual, or with a warning less if a CLIP is too small for it."""
+    if given is None and most < usual:
+        warnings.warn(f"The prompts have {text.format(most)}.", stacklevel=3)
+    return min(usual, most) if given is None else given
+
+
+@torch.no_grad()
+def word_embeddings(clip: CLIPBundle, words: str, count: int) -> Tensor:
+    """Token embeddings (count, width) of the first words of a sentence, one token a word."""
+    embedding = text_part(clip.model).token_embedding
+    return embedding(clip.tokenizer([words]).to(embedding.weight.device))[0, 1 : 1 + count].detach().float().clone()
+
+
+class PromptLearner(nn.Module):
+    """Independent tokens for the towers.
+
+    CoOp (Zhou et al., IJCV 2022) has text tokens alone, of depth 1; deep language and deep vision prompting those of
+    one tower; independent prompting (IVLP) and PromptSRC (Khattak et al., ICCV 2023) both.
+
+    Args:
+        text, vision, text_depth, vision_depth: number of tokens of each layer, 0 for none; layers with tokens of their
+            own.
+        words: the text tokens of the first layer start as the embeddings of its first words; empty: at random.
+        emulate_half: round all tokens but those of the first text layer to float16, as the official code of MaPLe and
+            PromptSRC does.
+    """
+
+    def __init__(
+        self,
+        clip: CLIPBundle,
+        text: int = 0,
+        vision: int = 0,
+        text_depth: int = 1,
+        vision_depth: int = 1,
+        words: str = "",
+        emulate_half: bool = False,
+    ):
+        super().__init__()
+        self.text_tokens, self.words, self.emulate_half = text, words, emulate_half
+        if text:
+            width = tower_width(clip.model, "text", text_depth)
+            if words and len(words.split()) < text:
+                raise HypvisionError(
+                    f"{text} text tokens cannot start from the {len(words.split())} words '{words}'. Give more."
+                )
+            self.ctx = nn.Parameter(word_embeddings(clip, words, text) if words else _random(text, width))
+            self.deep_text = nn.ParameterList(_random(text, width) for _ in range(text_depth - 1))
+        if vision:
+            width = tower_width(clip.model, "vision", vision_depth)
+            self.visual = nn.Parameter(_random(vision, width))
+            self.deep_visual = nn.ParameterList(_random(vision, width) for _ in range(vision_depth - 1))
+
+    @property
+    def prefix(self) -> str:
+        """The words in front of a class name; the tokens replace some of them."""
+        return self.words or " ".join(["X"] * self.text_tokens)
+
+    def rounded(self, tokens: Tensor) -> Tensor:
+        """Round tokens as the official code does (with ``emulate_half``)."""
+        return tokens.half().to(tokens.dtype) if self.emulate_half else tokens
+
+    def text(self) -> Mapping[int, Tensor]:
+        """Text tokens (n, width) by block number."""
+        if not self.text_tokens:
+            return {}
+        return {0: self.ctx, **{i: self.rounded(tokens) for i, tokens in enumerate(self.deep_text, 1)}}
+
+    def vision(self) -> Mapping[int, Tensor]:
+        """Image tokens (n, width) by block number."""
+        if not hasattr(self, "visual"):
+            return {}
+        return {i: self.rounded(tokens) for i, tokens in enumerate([self.visual, *self.deep_visual])}
+
+
+def _random(*shape: int) -> Tensor:
+    return torch.randn(*shape) * 0.02
+
+
+class MaPLeLearner(PromptLearner):
+    """MaPLe (Khattak et al., CVPR 2023): ``tokens`` for each of ``depth`` layers of both towers; those of the images
+    are projected from those of the texts, layer by layer."""
+
+    def __init__(self, clip: CLIPBundle, tokens: int, depth: int, words: str, emulate_half: bool):
+        super().__init__(clip, text=tokens, text_depth=depth, words=words, emulate_half=emulate_half)
+        width = tower_width(clip.model, "vision", depth)
+        self.projections = nn.ModuleList(nn.Linear(self.ctx.shape[1], width) for _ in range(depth))
+
+    def vision(self) -> Mapping[int, Tensor]:
+        texts = [self.ctx, *self.deep_text]
+        return {i: self.rounded(project(tokens)) for i, (project, tokens) in enumerate(zip(self.projections, texts))}
+
+
+class CoCoOpLearner(PromptLearner):
+    """CoCoOp (Zhou et al., CVPR 2022): a small network maps each image's feature to a shift of the context."""
+
+    def __init__(self, clip: CLIPBundle, tokens: int, words: str):
+        super().__init__(clip, text=tokens, words=words)
+        dim = embedding_size(clip.model)
+        hidden = max(1, dim // 16)
+        self.meta = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, self.ctx.shape[1]))
+
+    def context(self, image: Tensor) -> Tensor:
+        """(B, d) unit image features -> (B, n, width)."""
+        return self.ctx + self.meta(image)[:, None]
+
+
+# Hosts ----------------------------------------------------------------------------------------------------------------
 
 
 class PromptedHost(Host):
-    """A host whose learner is a :class:`.learners.PromptLearner`."""
+    """A host whose learner is a :class:`PromptLearner`."""
 
     learner: PromptLearner
 
@@ -41,16 +184,13 @@ class PromptedHost(Host):
         return encode_image(self.clip, self.normalised(images), prompts=PromptTokens(layers)).float()
 
 
-@register_host("coop")
-class CoOp(PromptedHost):
+class CoOp(PromptedHost, name="coop"):
     """CoOp (Zhou et al., IJCV 2022): a learned context of the class name.
 
     Args:
-        clip, words, text_chunk: see :mod:`.prompted`.
         tokens: of the context; default 16, or half of the places of a CLIP with short texts.
         position: of the class name: ``"end"``, ``"middle"`` or ``"front"`` of the context.
-        per_class: a context for each class; then classes cannot change after training.
-        classes: their number, for ``per_class``.
+        per_class, classes: a context for each of so many classes, which then cannot change after training.
     """
 
     feature_inputs = True
@@ -70,7 +210,9 @@ class CoOp(PromptedHost):
         if per_class and classes < 1:
             raise HypvisionError("CoOp with per_class=True needs the number of classes. Give classes=N.")
         self.position = position
-        self.learner = PromptLearner(clip, text=tokens_for(clip.model, tokens, 16), words=words)
+        most = len(text_part(clip.model).positional_embedding) // 2
+        places = f"{{}} tokens instead of 16: texts of this CLIP have {2 * most} places"
+        self.learner = PromptLearner(clip, text=_possible(tokens, 16, most, places), words=words)
         if per_class:
             start = self.learner.ctx.detach()
             if not words:
@@ -105,8 +247,7 @@ class CoOp(PromptedHost):
         return torch.tensor(rows)
 
 
-@register_host("cocoop")
-class CoCoOp(PromptedHost):
+class CoCoOp(PromptedHost, name="cocoop"):
     """CoCoOp (Zhou et al., CVPR 2022): the context depends on the image, so the texts are encoded for each image."""
 
     learner: CoCoOpLearner
@@ -125,15 +266,9 @@ class CoCoOp(PromptedHost):
         return self.output(image, (F.normalize(text, dim=-1), text))
 
 
-@register_host("ivlp")
-class IVLP(PromptedHost):
-    """Independent deep prompts of both towers, the base of PromptSRC.
-
-    Args:
-        clip, depth, words, emulate_half, text_chunk: see :mod:`.prompted`.
-        text, vision: tokens of each layer.
-        text_depth, vision_depth: the depth of one tower, if it differs from ``depth``.
-    """
+class IVLP(PromptedHost, name="ivlp"):
+    """Independent deep prompts of both towers, the base of PromptSRC, with so many tokens (``text``, ``vision``) of
+    each layer; ``text_depth`` or ``vision_depth`` is the depth of one tower, if it differs from ``depth``."""
 
     usual_depth = 9
 
@@ -156,8 +291,7 @@ class IVLP(PromptedHost):
         self.learner = PromptLearner(clip, text, vision, *depths, words, emulate_half)
 
 
-@register_host("deep-vision")
-class DeepVision(IVLP):
+class DeepVision(IVLP, name="deep-vision"):
     """Deep prompts of the image tower alone (VPT; Jia et al., ECCV 2022), ``tokens`` a layer."""
 
     usual_depth = 12
@@ -166,8 +300,7 @@ class DeepVision(IVLP):
         super().__init__(clip, 0, tokens, depth, emulate_half=emulate_half)
 
 
-@register_host("deep-language")
-class DeepLanguage(IVLP):
+class DeepLanguage(IVLP, name="deep-language"):
     """Deep prompts of the text tower alone, ``tokens`` a layer."""
 
     feature_inputs = True
@@ -185,8 +318,7 @@ class DeepLanguage(IVLP):
         super().__init__(clip, tokens, 0, depth, words, emulate_half, text_chunk)
 
 
-@register_host("maple")
-class MaPLe(PromptedHost):
+class MaPLe(PromptedHost, name="maple"):
     """MaPLe (Khattak et al., CVPR 2023), with ``tokens`` a layer in each tower."""
 
     learner: MaPLeLearner

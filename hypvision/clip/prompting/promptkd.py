@@ -15,26 +15,22 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.clip.models import CLIPBundle, create_clip
-from hypvision.clip.prompting.hosts import Host, HostOutput, build_host, feature_size, load_learned, register_host
-from hypvision.clip.prompting.learners import PromptLearner, depth_for
+from hypvision.clip.prompting.hosts import Host, HostOutput, build_host, feature_size, load_learned
+from hypvision.clip.prompting.prompted import PromptLearner, depth_for
 from hypvision.clip.towers import PromptTokens, embedding_size, encode_image
 from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
 
 
-@register_host("promptkd")
-class PromptKD(Host):
+class PromptKD(Host, name="promptkd"):
     """The student with its teacher.
 
     Args:
-        clip: of the student, see :class:`.hosts.Host`.
         teacher: a frozen host, or a dict that describes it: ``dict(clip=dict(name="ViT-L-14", pretrained="openai"),
             host=dict(name="promptsrc"), checkpoint="teacher.pth")``.
-        tokens, depth: of the image prompts.
-        weight: of the loss (1000; 200 for FGVCAircraft, Flowers102 and DTD).
-        temperature: T of the loss.
-        emulate_half: see :class:`.learners.PromptLearner`.
+        tokens, depth, emulate_half: of the image prompts, see :class:`.prompted.PromptLearner`.
+        weight, temperature: of the loss (1000; 200 for FGVCAircraft, Flowers102 and DTD).
     """
 
     learner: nn.ModuleDict

@@ -6,31 +6,28 @@ Independent prompts of both towers (:class:`.prompted.IVLP`) learn by
 
 with the frozen model's features :math:`\hat t_0` (a mean over 60 templates) and :math:`\hat v_0`, its logits' softmax
 :math:`q`, and that of the prompted logits :math:`p`; the divergence is divided by the number of elements, as the
-official code has it. The weights of all epochs are averaged in the end (:class:`GaussianAverage`).
+official code has it. The weights of all epochs are averaged in the end, weighted by :func:`gaussian_weights`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from hypvision.checks import at_least, more_than
+from hypvision.clip.classes import imagenet_templates
+from hypvision.clip.features import cached_texts
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.prompting.features import cached_texts
-from hypvision.clip.prompting.hosts import HostOutput, mean_divergence, register_host, sentence_features
+from hypvision.clip.prompting.hosts import HostOutput, mean_divergence, sentence_features
 from hypvision.clip.prompting.prompted import IVLP
-from hypvision.clip.prompting.templates import imagenet_templates
 
 
-@register_host("promptsrc")
-class PromptSRC(IVLP):
+class PromptSRC(IVLP, name="promptsrc"):
     """The host; in evaluation it is :class:`.prompted.IVLP`, which explains the other arguments.
 
     Args:
@@ -106,39 +103,3 @@ def gaussian_weights(epochs: int, mean: float, std: float) -> list[float]:
     largest = max(logs)  # otherwise all densities may underflow
     weights = [math.exp(value - largest) for value in logs]
     return [weight / sum(weights) for weight in weights]
-
-
-class GaussianAverage:
-    """Average of the trained weights over the epochs (Sec. 3.3) by :func:`gaussian_weights`, in float32 at least."""
-
-    def __init__(self, epochs: int, mean: float, std: float):
-        self.weights = gaussian_weights(epochs, mean, std)
-        self.total: dict[str, Tensor] = {}
-        self.seen = 0
-
-    @torch.no_grad()
-    def update(self, named: Iterable[tuple[str, Tensor]]) -> None:
-        weight = self.weights[self.seen]
-        for name, value in named:
-            value = value.detach().to(torch.promote_types(value.dtype, torch.float32)) * weight
-            self.total[name] = self.total[name] + value if name in self.total else value
-        self.seen += 1
-
-    @property
-    def complete(self) -> bool:
-        """Whether all epochs were added."""
-        return self.seen == len(self.weights)
-
-    @torch.no_grad()
-    def copy_to(self, named: Iterable[tuple[str, Tensor]]) -> None:
-        """Put the average into the weights."""
-        for name, value in named:
-            value.copy_(self.total[name])
-
-    def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint: the sum so far, and the number of its epochs."""
-        return dict(seen=self.seen, total=dict(self.total))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse."""
-        self.seen, self.total = int(state["seen"]), dict(state["total"])

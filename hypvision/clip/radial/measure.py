@@ -110,18 +110,9 @@ def measure_chains(
     steps: int = 50,
     rows: Sequence[int] = (),
 ) -> Measured:
-    """The metrics of HierarCaps and retrieval at each level.
-
-    Args:
-        chains: n chains of L texts.
-        images: the name of each chain's image.
-        texts: embeddings ``(n, L, d)``.
-        embedded_images: of the distinct images, in the order in which they first appear ``(m, d)``; None: only the
-            order of the texts is measured.
-        space: of the embeddings.
-        steps: number of radii of the walk.
-        rows: of the chains in their file, for messages; default: 1, 2, ...
-    """
+    """The metrics of HierarCaps (:func:`~hypvision.clip.radial.metrics.chain_metrics`, which explains the arguments)
+    and retrieval at each level; without embedded images only the order of the texts. ``rows`` are those of the chains
+    in their file, for messages."""
     depth, rows = len(chains[0]), rows or range(1, len(chains) + 1)
     if texts.shape[:2] != (len(chains), depth):
         raise HypvisionError(
@@ -178,8 +169,7 @@ def walk_images(
 ) -> list[list[Step]]:
     """The walk of each image, or of the image in a file, through texts (``words``), from general to specific; ``space``
     with a root, by default that of :func:`rooted`; ``steps`` and ``walk`` of
-    :func:`~hypvision.clip.radial.traversal.traverse`.
-    """
+    :func:`~hypvision.clip.radial.traversal.traverse`."""
     embedded, texts = embed_images(clip, images), embed_texts(clip.model, clip.tokenizer, words)
     return [traverse(image, texts, words, space or rooted(clip), steps, walk) for image in embedded]
 
@@ -201,7 +191,7 @@ def measure_clip(
     last = [(text, row, level) for row, chain in enumerate(chains, 1) for level, text in enumerate(chain, 1)][::-1]
     # dict keeps the last entry for a text, so the list is reversed to keep the first
     where = {text: f" (row {row}, level {level})" for text, row, level in last}
-    embedded = embed_texts(clip.model, clip.tokenizer, every, progress=True, where=where)
+    embedded = embed_texts(clip.model, clip.tokenizer, every, where=where)
     space = rooted(clip, root)
     texts = embedded[rows].unflatten(0, (len(chains), -1))
     found: Tensor | None = None

@@ -113,13 +113,9 @@ def chain_metrics(
     text has its level in the first chain of the image with it; with several chains, equal levels next to each other
     count as one.
 
-    Args:
-        texts: n chains of L texts.
-        embeddings: of the texts ``(n, L, d)``.
-        images: the name of each chain's image.
-        embedded_images: embeddings of the distinct images, in the order in which they first appear ``(m, d)``.
-        space: of the embeddings.
-        steps: number of radii.
+    ``texts`` are n chains of L texts with ``embeddings`` ``(n, L, d)``, ``images`` the name of each chain's image, and
+    ``embedded_images`` ``(m, d)`` those of the distinct ones, in the order in which they first appear; ``steps`` is the
+    number of radii.
     """
     (n, depth), owners = embeddings.shape[:2], list(dict.fromkeys(images))
     if not n or len(texts) != n or len(images) != n or len(embedded_images) != len(owners):

@@ -112,16 +112,12 @@ def _above(node: str, parents: Mapping[str, Sequence[str]]) -> list[str]:
 def tree_recall(
     similarity: Tensor, labels: Sequence[int], lineage: Sequence[Sequence[int]], ks: Sequence[int] = (1, 5)
 ) -> dict[str, float]:
-    """Recall of an image's class and all of its ancestors among the names of a tree of labels.
+    """Recall of an image's class and all of its ancestors among the names of a tree of labels, by the similarity of
+    images and nodes ``(m, N)``, the class of each image, and for each class the numbers of its node and of those above
+    it.
 
-    R@k: the share of them among the k names most similar to the image, the mean over images. This is our reading of
-    the "BREEDS R@k" of Alper and Averbuch-Elor, whose protocol is not public: do not compare.
-
-    Args:
-        similarity: images by names of the nodes ``(m, N)``.
-        labels: class of each image.
-        lineage: for each class the numbers of its node and of those above it.
-        ks: of R@k.
+    R@k: the share of them among the k names most similar to the image, the mean over images. This is our reading of the
+    "BREEDS R@k" of Alper and Averbuch-Elor, whose protocol is not public: do not compare.
     """
     require_finite(similarity, lambda row: f"A similarity of image {row + 1}")
     order = similarity.argsort(dim=1, descending=True, stable=True)
@@ -146,15 +142,10 @@ def recall_at(similarity: Tensor, matches: Tensor, ks: Sequence[int] = (1, 5)) -
 def level_accuracy(
     texts: Sequence[Sequence[str]], owners: Sequence[int], similarity: Tensor, ks: Sequence[int] = (1, 5)
 ) -> dict[str, float]:
-    """Retrieval at each level of chains: whether an image's most similar text of that level is one of its own
-    (``level2_R@1``: zero-shot recognition with the texts as names), and whether the image most similar to the most
-    specific text of a chain is its own (``text_to_image_R@1``).
-
-    Args:
-        texts: n chains of L texts.
-        owners: for each chain the number of its image ``(n,)``; an image may have several.
-        similarity: images by texts, chain after chain ``(m, n L)``.
-    """
+    """Retrieval at each level of n chains of L texts, by the number of each chain's image, of which several may be
+    the same, and the similarity of images and texts, chain after chain ``(m, n L)``: whether an image's most similar
+    text of that level is one of its own (``level2_R@1``: zero-shot recognition with the texts as names), and whether
+    the image most similar to the most specific text of a chain is its own (``text_to_image_R@1``)."""
     n, depth = len(texts), len(texts[0])
     similarity, owner = similarity.unflatten(1, (n, depth)), torch.as_tensor(owners)
     found: dict[str, float] = {}

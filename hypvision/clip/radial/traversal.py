@@ -44,14 +44,10 @@ def traverse(
 def hierarcaps_traversal(
     image: Tensor, texts: Tensor, words: Sequence[str], space: Space, steps: int = 50
 ) -> list[Step]:
-    """The sequence of the most similar texts within a growing radius, without repeats; from general to specific.
-
-    Alper and Averbuch-Elor (ECCV 2024). The published images take the radius ``1 - e . r``:
-    ``Sphere(root, "cosine")``.
-
-    The walk chooses from N ``words`` with embeddings ``texts`` ``(N, d)`` for an image ``(d,)``; its ``steps`` radii
-    are evenly spaced.
-    """
+    """The sequence of the most similar texts within a growing radius, without repeats; from general to specific
+    (Alper and Averbuch-Elor, ECCV 2024). The published images take the radius ``1 - e . r``: ``Sphere(root,
+    "cosine")``. The walk chooses from N ``words`` with embeddings ``texts`` ``(N, d)`` for an image ``(d,)``; its
+    ``steps`` radii are evenly spaced."""
     similarity, radii = space.similarity(image[None], texts)[0], space.radius(texts)
     thresholds = np.linspace(float(radii.min()), float(radii.max()), steps)
     return _changes(walk(similarity[None], radii, steps)[0].tolist(), thresholds, similarity, radii, words)
@@ -66,14 +62,12 @@ def meru_traversal(
     cones: bool | None = None,
     end: Tensor | None = None,
 ) -> list[Step]:
-    """The most similar text to each of ``steps`` points from the image to the root, each once; from specific to
-    general.
+    """The most similar text to each of ``steps`` points from the image to the root, each once; from specific to general
+    (Desai et al., "Hyperbolic Image-Text Representations", ICML 2023).
 
-    Desai et al., "Hyperbolic Image-Text Representations" (ICML 2023). On the hyperboloid the points are evenly spaced
-    in the tangent space at the origin, for CLIP on the straight line, made unit length. The root is one of the texts:
-    "[ROOT]". Texts may be images as well, ``words`` their names, as in HyCoCLIP's walks (Pal et al., ICLR 2025).
-
-    Arguments as of :func:`hierarcaps_traversal`. ``cones`` leaves out texts whose entailment cone does not contain the
+    On the hyperboloid the points are evenly spaced in the tangent space at the origin, for CLIP on the straight line,
+    made unit length. The root is one of the texts: "[ROOT]". Texts may be images as well, ``words`` their names, as in
+    HyCoCLIP's walks (Pal et al., ICLR 2025). ``cones`` leaves out texts whose entailment cone does not contain the
     point (the cone of the root contains every point); default: on the hyperboloid, not for CLIP, as in the official
     code. ``end`` ``(d,)`` is the last point of the walk, such as another image; default: the root.
     """

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hypvision.checkpoints.match import check_finite, compare
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.storage import read_header, write_weights
-from hypvision.clip.fingerprint import bytes_of
+from hypvision.clip.features import bytes_of
 from hypvision.errors import HypvisionError
 
 _TRAINING = re.compile(r"clip\.(.+)")
@@ -49,15 +49,13 @@ def save_tower(
     storage: str = "float32",
     images: bool = False,
 ) -> Path:
-    """Write the text tower of a tuned model, moved into place when complete.
+    """Write the text tower of a tuned model, and with ``images`` the image tower, moved into place when complete.
 
     Args:
-        model: an open_clip model.
         path: ``.safetensors``.
         base: the model that it was tuned from; only differences to it are written. None: write the whole tower.
         root: a learned root ``(d,)``.
         storage: see :mod:`hypvision.checkpoints.storage`; differences are small, and ``"bfloat16"`` halves the file.
-        images: include the image tower.
     """
     path = Path(path).expanduser()
     if path.suffix != ".safetensors":
@@ -85,11 +83,8 @@ def save_tower(
 @torch.no_grad()
 def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tensor | None:
     """Put a tuned text tower, a file of :func:`save_tower` or a checkpoint of a training, into its base model, in
-    place: plain weights again; ``strict``: raise an error if the file holds differences to another base model.
-
-    Returns:
-        The learned root ``(d,)`` if there is one.
-    """
+    place: plain weights again; returns the learned root ``(d,)`` if there is one. ``strict``: raise an error if the
+    file holds differences to another base model."""
     path = Path(path).expanduser()
     content = read_file(path)
     about = (read_header(path) if path.suffix == ".safetensors" else {}).get("radial") or {}

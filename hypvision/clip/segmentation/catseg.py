@@ -257,18 +257,13 @@ class CATSegHead(nn.Module):
     """The aggregator.
 
     Args:
-        embed_dim: E.
-        prompts: P, number of templates.
-        hidden: channels of the cost maps.
-        layers: number of aggregator layers.
-        heads: attention heads of ``hidden / heads`` channels.
+        embed_dim, prompts: E, P.
+        hidden, layers, heads: channels of the cost maps, aggregator layers, attention heads.
         window: side of the attention windows.
         pool: pooling of the class attention in training; at test it is (1, 1).
-        guidance: channels of the projected patch embeddings; 0 for no guidance by them.
-        text_guidance: channels of the projected class embeddings; 0 for none.
+        guidance, text_guidance: channels of the projected embeddings of patches and of classes; 0 for none.
         decoder: channels of the two decoder stages.
-        decoder_in: channels of the two maps that guide the decoder; zeros for none.
-        decoder_guidance: their channels after projection.
+        decoder_in, decoder_guidance: channels of the two maps that guide the decoder, zeros for none; after projection.
         attention: ``"linear"`` or ``"full"``, over classes.
         pad_len: pad fewer classes to this number by learned tokens, reduce more to the best; 0 for neither.
         class_chunk: classes that the decoder processes at a time without gradients.

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hypvision.checkpoints.match import translated
 from hypvision.clip.segmentation.catseg import window_mask
 from hypvision.errors import HypvisionError
 
@@ -20,6 +21,11 @@ _PREDICTOR = "sem_seg_head.predictor."
 _ADAPTER = ".hyperclip."  # our name of HyperCLIP's adapters; the official name follows
 _OFFICIAL_ADAPTER = re.compile(r"\.hyperbolic_attn\.adapter_attn_([qkv])\.weights$")
 _VISION = "clip.visual.transformer.resblocks."
+_NAMES = [  # (our name, the official one)
+    ("clip.{rest}", _PREDICTOR + "clip_model.{rest}"),
+    ("head.{rest}", _PREDICTOR + "transformer.{rest}"),
+    ("upsample{n}.{rest}", "upsample{n}.{rest}"),
+]
 
 
 def is_official_hyperclip(state_dict: Mapping[str, Tensor]) -> bool:
@@ -80,18 +86,13 @@ def hyperclip_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]
     out: dict[str, Tensor] = {}
     for name, value in state_dict.items():
         name = re.sub(r"\.hyperclip\.([qkv])$", r".hyperbolic_attn.adapter_attn_\1.weights", name)
-        if name.startswith("clip."):
-            out[f"{_PREDICTOR}clip_model.{name[5:]}"] = value
-        elif name.startswith("head."):
-            out[f"{_PREDICTOR}transformer.{name[5:]}"] = value
-            if match := re.fullmatch(r"head\.(layers\.\d+\.swin_block\.block_2)\.norm1\.weight", name):
-                mask = window_mask((24, 24), (24, 24), 12, 6, value.device)
-                assert mask is not None, "shifted windows have a mask"
-                out[f"{_PREDICTOR}transformer.{match[1]}.attn_mask"] = mask
-        elif name.startswith(("upsample1.", "upsample2.")):
-            out[name] = value
-        else:
+        if (official := translated(name, _NAMES)) is None:
             raise _unknown(name)
+        out[official] = value
+        if match := re.fullmatch(r"head\.(layers\.\d+\.swin_block\.block_2)\.norm1\.weight", name):
+            mask = window_mask((24, 24), (24, 24), 12, 6, value.device)
+            assert mask is not None, "shifted windows have a mask"
+            out[f"{_PREDICTOR}transformer.{match[1]}.attn_mask"] = mask
     return out
 
 

@@ -21,10 +21,10 @@ from hypvision.checkpoints.read import network_weights, read
 from hypvision.clip.classes import CLASS_LISTS, SUFFIXES, load_classes
 from hypvision.clip.models import create_clip
 from hypvision.clip.names import clip_options
+from hypvision.clip.open_vocabulary import check_words
 from hypvision.clip.segmentation.official import segmenter_names, segmenter_variant
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 from hypvision.clip.towers import patch_size
-from hypvision.clip.words import check_words
 from hypvision.errors import HypvisionError
 from hypvision.files import names_file
 from hypvision.images import open_image
@@ -118,13 +118,9 @@ def segment(
 
     Args:
         image: a path, a PIL image, or an RGB array uint8 (H, W, 3).
-        classes: names, or anything that :func:`~hypvision.clip.classes.load_classes` takes.
-        model: a segmenter; default: that of :func:`load_segmenter` for the other arguments, which is cached.
-        weights, clip: see :func:`load_segmenter`.
-
-    Raises:
-        HypvisionError: the model cannot distinguish two of the words, or knows none of them
-            (:mod:`hypvision.clip.words`); or the image cannot be read or is too small.
+        classes: names, or anything that :func:`~hypvision.clip.classes.load_classes` takes. The model must know one of
+            them, and distinguish them all (:mod:`hypvision.clip.open_vocabulary`).
+        model, weights, clip: a segmenter; default: that of :func:`load_segmenter` for the others, which is cached.
     """
     name = f"The image '{image}'" if isinstance(image, (str, Path)) else "The image"
     image = open_image(image)

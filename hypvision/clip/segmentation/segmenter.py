@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,14 +30,9 @@ def _resize(x: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def segmentation_loss(logits: Tensor, labels: Tensor, ignore: int = 255, mask_ignored: bool = False) -> Tensor:
-    """Mean binary cross-entropy over pixels and classes, without one-hot targets.
-
-    Args:
-        logits: (B, T, h, w); resized to the labels.
-        labels: (B, H, W) class numbers.
-        ignore: the label of ignored pixels. As in the official code, they are negative for every class, ...
-        mask_ignored: ... or left out.
-    """
+    """Mean binary cross-entropy over pixels and classes, without one-hot targets, of logits (B, T, h, w), resized,
+    and class numbers (B, H, W). Pixels with the label ``ignore`` are negative for every class, as in the official
+    code, or with ``mask_ignored`` left out."""
     valid = labels != ignore
     count = logits.shape[1]
     if valid.any():
@@ -86,12 +80,7 @@ class SegmenterBase(OpenVocabularyCLIP):
     def build(
         self,
         clip: dict[str, Any] | CLIPBundle | nn.Module | None = None,
-        adapter: dict[str, Any] | None = None,
-        tune: str = "adapter",
         head: dict[str, Any] | None = None,
-        classes: str | Path | Sequence[str] | None = None,
-        templates: str | Sequence[str] = "catseg",
-        synonyms: str = "first",
         resolution: int = 384,
         crop: int = 384,
         slide: int = 640,
@@ -103,12 +92,10 @@ class SegmenterBase(OpenVocabularyCLIP):
         checkpointing: bool = False,
         mask_ignored: bool = False,
         official_whole_padding: bool = False,
-        tokenizer: Any = None,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
+        **options: Any,
     ) -> None:
-        """Make CLIP and the head; called once by the constructors."""
-        self.build_clip(clip, adapter, tune, classes, templates, synonyms, tokenizer, mean, std)
+        """Make CLIP and the head; called once by the constructors. Further options are those of ``build_clip``."""
+        self.build_clip(clip, **options)
         one_of(("slide", "whole"), inference=inference)
         if not 0 <= overlap < 1:
             raise HypvisionError(f"overlap is a share of the window, from 0 to below 1, got {overlap}.")
@@ -126,17 +113,17 @@ class SegmenterBase(OpenVocabularyCLIP):
         for option, pair in dict(hooks=self.hooks, upsample=upsample).items():
             if len(pair) != 2 or (option == "upsample" and any(pair) != all(pair)):
                 raise HypvisionError(f"{option}={tuple(pair)}: give two numbers, for the shallower map and the deeper.")
-        options = dict(head or {})
-        kind = options.pop("type", "catseg")
+        of_head = dict(head or {})
+        kind = of_head.pop("type", "catseg")
         one_of(("catseg", "similarity"), head=kind)
         guided = any(upsample) and kind == "catseg"
         self.upsample1 = nn.ConvTranspose2d(tower.width, upsample[0], 2, 2) if guided else None
         self.upsample2 = nn.ConvTranspose2d(tower.width, upsample[1], 4, 4) if guided else None
         if kind == "similarity":
-            self.head = SimilarityHead(**options)
+            self.head = SimilarityHead(**of_head)
         else:
-            options.setdefault("decoder_in", tuple(upsample) if guided else (0, 0))
-            self.head = CATSegHead(self.embedding_size, len(self.templates), **options)
+            of_head.setdefault("decoder_in", tuple(upsample) if guided else (0, 0))
+            self.head = CATSegHead(self.embedding_size, len(self.templates), **of_head)
         self.head.checkpointing = checkpointing
         self.resolution, self.crop, self.slide, self.overlap = resolution, crop, slide, overlap
         self.inference, self.squash, self.checkpointing = inference, squash, checkpointing
@@ -183,17 +170,9 @@ class SegmenterBase(OpenVocabularyCLIP):
         scores: bool = False,
         names: Sequence[str] | None = None,
     ) -> list[Tensor] | list[tuple[Tensor, Tensor]]:
-        """Label maps, int64 (H, W) for each image; with ``scores`` pairs of them and probabilities (T, H, W).
-
-        Args:
-            images: each (3, H, W), RGB from 0 to 255, of any sizes.
-            sizes: (height, width) of the result for each; default: its own.
-            scores: return the probabilities of all classes, too.
-            names: of the images, for messages; default: their numbers.
-
-        Raises:
-            HypvisionError: an image is smaller than a patch, there are no classes, or a probability is not finite.
-        """
+        """Label maps, int64 (H, W) for each image (3, H, W), RGB from 0 to 255, of any sizes; with ``scores`` pairs
+        of them and probabilities (T, H, W). ``sizes`` are (height, width) of the results, if not their own;
+        ``names`` those of the images, for messages."""
         text = self.encode_classes()
         found: list[Any] = []
         for number, image in enumerate(images):
@@ -267,14 +246,10 @@ class OpenVocabSegmenter(SegmenterBase):
     """CLIP + adapter + head as a plain PyTorch module.
 
     Args:
-        clip: arguments of :func:`~hypvision.clip.models.create_clip`, or an open_clip model (then with ``tokenizer``,
-            ``mean`` and ``std``).
-        adapter, tune: see :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
+        clip, adapter, tune, classes, templates, synonyms, tokenizer, mean, std: see
+            :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
         head: options of :class:`~hypvision.clip.segmentation.catseg.CATSegHead`; or ``dict(type="similarity")``, a
             head of two parameters (:class:`SimilarityHead`).
-        classes: class names; may be changed at any time.
-        templates: a name in :data:`~hypvision.clip.classes.TEMPLATES`, a template, or several.
-        synonyms: ``"first"`` or ``"mean"``, see :func:`~hypvision.clip.classes.prompts`.
         resolution: side of CLIP's input: 384 for patches of 16, 336 for patches of 14 (both 24 x 24).
         crop, slide, overlap: sliding inference: windows of ``crop`` pixels, overlapping by this share, on the image at
             ``slide`` pixels.
@@ -285,7 +260,6 @@ class OpenVocabSegmenter(SegmenterBase):
         checkpointing: recompute activations in the backward pass, which saves memory and costs time.
         mask_ignored: leave ignored pixels out of the loss (officially they are negative for every class).
         official_whole_padding: with ``"whole"``: do not remove the padding of the image, as the official code.
-        tokenizer, mean, std: for a ready model.
     """
 
     def __init__(self, clip: dict[str, Any] | CLIPBundle | nn.Module | None = None, **options: Any):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 from torchvision import transforms
@@ -21,12 +22,8 @@ from hypvision.data.fewshot.pickles import read_pickled_shots
 from hypvision.data.fewshot.shots import draw_shots, take_subset
 from hypvision.data.fewshot.splits import PARTS, Item, Split, check_split, class_folders, class_names
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError, require
+from hypvision.errors import HypvisionError
 from hypvision.images import open_image
-
-require("mmengine", "mm")
-
-from mmengine.registry import DATASETS  # noqa: E402 - after the check that says how to install it
 
 
 def augmentation(view: View, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5) -> transforms.Compose:
@@ -47,20 +44,12 @@ def load_cell(
     repeat: bool = False,
     whole: Split | None = None,
 ) -> Split:
-    """The images of a cell of the benchmark, :class:`~hypvision.data.fewshot.splits.Split`.
+    """The images of a cell of the benchmark: of a data set (:func:`.layouts.load_split`), so many shots of each class
+    (None: all; :func:`.shots.draw_shots`), and a subset of the classes (:func:`.shots.take_subset`).
 
-    Shots are drawn among all classes before these are divided into base and new, so both have the same shots.
-
-    Args:
-        root, name: see :func:`.layouts.load_split`.
-        shots: of each class; None for all images.
-        seed: of the draw.
-        subset: see :func:`.shots.take_subset`.
-        pickles: folder of official shots (``shot_K-seed_S.pkl``), read instead of drawing: below the data set's own
-            (``"split_fewshot"``), or a path, in which ``{dataset}`` stands for the name.
-        repeat: see :func:`.shots.draw_shots`.
-        whole: all images of the data set, if they were read before.
-    """
+    Shots are drawn among all classes before these are divided into base and new, so both have the same shots. With
+    ``pickles`` official shots (``shot_K-seed_S.pkl``) are read instead, from this folder below the data set's own, or
+    from a path in which ``{dataset}`` stands for the name. ``whole``: all images, if they were read before."""
     split, layout = load_split(name, root) if whole is None else whole, layout_of(name, root)
     if shots is not None and pickles is not None:
         folder = Path(root).expanduser() / layout.folder

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from timm.data import ImageNetInfo
 
-from hypvision.clip.classes import check_classes
-from hypvision.clip.prompting.templates import SELECTED
+from hypvision.clip.classes import SELECTED, check_classes
 from hypvision.data.fewshot import raw
 from hypvision.data.fewshot.splits import (
     PARTS,
@@ -33,28 +32,18 @@ from hypvision.errors import HypvisionError, require
 from hypvision.files import read_lines
 
 _PHOTO = "a photo of a {}."
+_SOURCE = "CoOp's DATASETS.md lists the downloads: put it there"
 
 
 class Layout(NamedTuple):
-    """A data set.
+    """A data set."""
 
-    Attributes:
-        folder: below the root.
-        images: folder of the images, below that.
-        split: split file; empty if other files define the split.
-        template: sentence for a class name.
-        classes: their number.
-        load: a function of the layout and its folder that makes a split if there is no split file.
-        source: where the split file, or the data, comes from.
-    """
-
-    folder: str
-    images: str
-    split: str
-    template: str
-    classes: int
-    load: Callable[[Layout, Path], Split]
-    source: str = "CoOp's DATASETS.md lists the downloads"
+    folder: str  # below the root
+    images: str  # folder of the images, below that
+    split: str  # split file; empty if other files define the split
+    template: str  # sentence for a class name
+    classes: int  # their number
+    load: Callable[[Layout, Path], Split]  # makes a split if there is no split file, by the layout and its folder
 
     @property
     def templates(self) -> tuple[str, ...]:
@@ -165,8 +154,7 @@ def _made(rule: raw.Rule) -> Callable[[Layout, Path], Split]:
             split = check_split(rule(folder, images), f"What is in '{folder}'", "Take intact copies of its files.")
         except HypvisionError as error:
             raise HypvisionError(
-                f"The split file '{folder / layout.split}' is missing ({layout.source}: put it there), and none can be "
-                f"made: {error}"
+                f"The split file '{folder / layout.split}' is missing ({_SOURCE}), and none can be made: {error}"
             ) from error
         write_split(folder / layout.split.replace("split_zhou_", "split_drawn_"), split, images)
         return split
@@ -276,8 +264,7 @@ def load_split(name: str, root: str | Path) -> Split:
     folder = Path(root).expanduser() / layout.folder
     if not folder.is_dir():
         raise HypvisionError(
-            f"The data set '{name}' is not in '{folder}'. Put it there ({layout.source}), or give the folder of all "
-            "data sets by --root."
+            f"The data set '{name}' is not in '{folder}' ({_SOURCE}). Or give the folder of all data sets by --root."
         )
     for file in (layout.split, layout.split.replace("split_zhou_", "split_drawn_")) if layout.split else ():
         if (folder / file).is_file():

@@ -1,10 +1,8 @@
 """Splits made of the data as its authors publish it, by the rules of CoOp's code, where the split file is missing.
 
-The published split files were drawn once, from lists in the order of a disk. The splits made here have the same sizes
-and class names and, where the authors publish a test set (Pets, Cars, SUN397, UCF101), the same test images. Their
-training and validation images differ, because those were drawn at random.
-
-Each function takes the folder of a data set and that of its images.
+They have the published sizes and class names and, where the authors publish a test set (Pets, Cars, SUN397, UCF101),
+the same test images; training and validation images were drawn at random, and differ. Each function takes the folder
+of a data set and that of its images.
 """
 
 from __future__ import annotations

@@ -17,16 +17,9 @@ def draw_shots(split: Split, shots: int, seed: int, val: bool = True, repeat: bo
     """K images of each class for training and up to 4 for validation, as the official code draws them.
 
     Its generator is seeded with ``seed`` (1, 2, 3); classes come in the order of their first image, and one stream of
-    random numbers serves training and then validation images. A class with fewer images gives all it has, or, with
-    ``repeat``, K draws from them with replacement, as Tip-Adapter's code has it.
-
-    Args:
-        split: all images; test images stay.
-        shots: K.
-        seed: of the draw.
-        val: draw validation images, too (not for ImageNet, whose validation images are the test).
-        repeat: K training images of every class.
-    """
+    random numbers serves training and then validation images (unless ``val`` is False, as for ImageNet, whose
+    validation images are the test). A class with fewer images gives all it has, or, with ``repeat``, K draws from them
+    with replacement, as Tip-Adapter's code has it. Test images stay."""
     at_least(1, integer=True, shots=shots)
     generator = random.Random(seed)
     train = _draw(split.train, shots, generator, repeat)

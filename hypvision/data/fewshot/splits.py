@@ -78,16 +78,11 @@ def _item(row: Sequence[Any], images: str | Path) -> Item:
 def read_split(path: str | Path, images: str | Path, shared_names: bool = False) -> Split:
     """A split file: ``{"train": [[path, label, class name], ...], "val": ..., "test": ...}``, whose paths start from
     ``images``; ``shared_names``: labels may share a name; the code that uses the names warns of that.
-
-    Raises:
-        HypvisionError: the file is missing or of another form, a part has no images, or labels and names do not fit.
     """
     path = Path(path)
     try:
         content = read_json(path, unique=True)
         parts = {part: [_item(row, images) for row in content.get(part, [])] for part in PARTS}
-    except OSError as error:
-        raise HypvisionError(f"The split file '{path}' cannot be read: {error.strerror}.") from error
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise HypvisionError(
             f"The split file '{path}' is damaged or of another form ({type(error).__name__}: {error}). Expected: "

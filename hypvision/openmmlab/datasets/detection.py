@@ -28,6 +28,7 @@ from mmdet.registry import DATASETS
 import hypvision.openmmlab.coco_metric  # noqa: F401 - takes the place of mmdet's metric
 from hypvision.clip.classes import check_classes
 from hypvision.data.annotations import (
+    NAME_THEM,
     Box,
     BoxCheck,
     check_names,
@@ -67,10 +68,6 @@ class CheckedCOCO(COCO):
         annotation_file: path of the JSON file.
         usage: counts what is left out.
         masks: whether the masks are needed, too.
-
-    Raises:
-        HypvisionError: the file is damaged, not in COCO's format, or refers to images or categories that it does not
-            list; or a box or a mask is invalid.
     """
 
     def __init__(self, annotation_file: str | None = None, usage: Usage | None = None, masks: bool = False):
@@ -176,25 +173,9 @@ class CheckedCOCO(COCO):
 
 
 def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The content of a JSON file of COCO's kind.
-
-    Args:
-        path: the file.
-        needed: the lists that it must have, and the keys of their entries.
-
-    Raises:
-        HypvisionError: the file is damaged, or lacks a list or a key.
-    """
-    try:
-        content = read_json(path)
-    except FileNotFoundError as error:
-        raise HypvisionError(f"There is no annotation file '{path}'. Check data_root and ann_file.") from error
-    except OSError as error:
-        raise HypvisionError(f"The annotation file '{path}' cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise HypvisionError(
-            f"The annotation file '{path}' is damaged: it is not valid JSON ({error}). Download or copy it again."
-        ) from error
+    """The content of a JSON file of COCO's kind; ``needed``: the lists that it must have, and the keys of their
+    entries."""
+    content = read_json(path, advice="Check data_root and ann_file, or get the annotation file again.")
     if isinstance(content, dict):
         content.setdefault("annotations", [])  # lists of test images have no annotations
     if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in needed):
@@ -213,11 +194,7 @@ def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str
 
 
 def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, dict]:
-    """The images of a file; those that are listed twice count once.
-
-    Raises:
-        HypvisionError: an image has no name or no size, or two images have the same id.
-    """
+    """The images of a file; those that are listed twice count once."""
     found: dict[Any, dict] = {}
     for number, item in enumerate(content["images"]):
         where, name = f"In '{path}', images[{number}]", item["file_name"]
@@ -326,9 +303,6 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
 
     Args:
         ignored: names of categories in the file to ignore; ``"others"``: all that are not among the classes.
-
-    Raises:
-        HypvisionError: as for :class:`CheckedCOCO`; or the categories of the file are not the classes of the config.
     """
 
     def load_data_list(self) -> list[dict]:
@@ -364,9 +338,6 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
     Args:
         ignored: names of objects to ignore; ``"others"``: all that are not among the classes.
         metainfo: ``dict(classes=(...))``; the other arguments are those of mmdet's XMLDataset.
-
-    Raises:
-        HypvisionError: an annotation is missing or damaged, an object has an unknown class, or a box is invalid.
     """
 
     def load_data_list(self) -> list[dict]:
@@ -414,11 +385,8 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
                 self.usage.leave_out("boxes", "of ignored classes", name)
                 return {}
             raise HypvisionError(
-                f"The annotation '{path}' has an object '{name}', which is not a class of the data "
-                f"set.{did_you_mean(name, self.cat2label)} Classes: {some(list(self.cat2label))}. Name your classes, "
-                "in any order, as metainfo=dict(classes=(...)) of the data set in the config, or what shall not count "
-                "as "
-                'ignored=(...), or ignored="others".'
+                f"The annotation '{path}' has an object '{name}', which is not a class of the data set."
+                f"{did_you_mean(name, self.cat2label)} Classes: {some(list(self.cat2label))}. {NAME_THEM}"
             )
         sides = [_number(item.findtext(f"bndbox/{side}", "")) for side in ("xmin", "ymin", "xmax", "ymax")]
         self.check.numbers(f"In '{path}', object {number} ('{name}')", sides, height, width)

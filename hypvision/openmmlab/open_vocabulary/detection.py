@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from mmdet.models.detectors import TwoStageDetector
 from mmdet.models.layers import multiclass_nms
 from mmdet.models.roi_heads import StandardRoIHead
@@ -25,11 +24,12 @@ from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
 from hypvision.clip.models import create_clip
-from hypvision.clip.regions import TextClassifier, fuse_scores, pool_boxes, region_logits
+from hypvision.clip.regions import TextClassifier, fuse_scores, pool_boxes
 from hypvision.files import write_text
 from hypvision.openmmlab.coco_metric import CheckedCocoMetric, detections_of, precision_curves
 from hypvision.openmmlab.datasets.detection import CheckedCocoDataset
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
+    ClipScores,
     OpenVocabMaps,
     Vocabulary,
     groups_of,
@@ -78,15 +78,6 @@ class HyperCLIPDetector(Vocabulary, TwoStageDetector):
         roi.bbox_head.setdefault("embedding_size", self.embedding_size)
         self.rpn_head, self.roi_head = MODELS.build(rpn), MODELS.build(roi)
 
-    @property
-    def with_neck(self) -> bool:
-        """Whether a neck follows the blocks or the backbone."""
-        return self.neck is not None
-
-    def extract_feat(self, batch_inputs: Tensor) -> OpenVocabMaps:
-        """The pyramid, dense embeddings and texts of a normalised batch (B, 3, H, W)."""
-        return self.open_maps(batch_inputs)
-
 
 @MODELS.register_module()
 class OpenVocabBBoxHead(ConvFCBBoxHead):
@@ -112,7 +103,7 @@ class OpenVocabBBoxHead(ConvFCBBoxHead):
 
 
 @MODELS.register_module()
-class OpenVocabRoIHead(StandardRoIHead):
+class OpenVocabRoIHead(ClipScores, StandardRoIHead):
     """Regions against texts, by a trained head and by CLIP.
 
     With the trained head's probability p of a class (softmax over classes and background) and CLIP's w (softmax over
@@ -123,7 +114,6 @@ class OpenVocabRoIHead(StandardRoIHead):
     Args:
         clip_temperature: factor of CLIP's cosines; None: that of its training.
         alpha, beta: weights of CLIP for base and for novel classes.
-        region_weight: of ``loss_region``.
         kwargs: of mmdet's ``StandardRoIHead``.
     """
 
@@ -132,14 +122,10 @@ class OpenVocabRoIHead(StandardRoIHead):
         clip_temperature: float | None = None,
         alpha: float = 0.1,
         beta: float = 0.8,
-        region_weight: float = 1.0,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.clip_temperature, self.alpha, self.beta = clip_temperature, alpha, beta
-        self.region_weight = region_weight
-        # raises an error if alpha or beta is invalid
-        fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)
+        self.set_weights(clip_temperature, alpha, beta)
 
     def _bbox_forward(self, x: OpenVocabMaps, rois: Tensor) -> dict[str, Tensor]:
         self.bbox_head.num_classes = len(x.text)
@@ -154,15 +140,12 @@ class OpenVocabRoIHead(StandardRoIHead):
         if x.trains_clip:
             rois = bbox2roi([result.pos_priors for result in sampling_results])
             labels = torch.cat([result.pos_gt_labels for result in sampling_results])
-            logits = self.clip_logits(x, rois)
-            loss = F.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)
-            results["loss_bbox"]["loss_region"] = self.region_weight * loss
+            results["loss_bbox"]["loss_region"] = self.region_loss(self.clip_logits(x, rois), labels)
         return results
 
     def clip_logits(self, x: OpenVocabMaps, rois: Tensor) -> Tensor:
         """CLIP's logits (K, T) of boxes (K, 5)."""
-        temperature = x.temperature if self.clip_temperature is None else self.clip_temperature
-        return region_logits(pool_boxes(x.dense, rois, x.scale), x.text, temperature)
+        return self.text_logits(x, pool_boxes(x.dense, rois, x.scale))
 
     def predict_bbox(
         self,
@@ -172,11 +155,7 @@ class OpenVocabRoIHead(StandardRoIHead):
         rcnn_test_cfg: ConfigDict,
         rescale: bool = False,
     ) -> list[InstanceData]:
-        """Boxes with fused scores; CLIP looks at the refined boxes.
-
-        Raises:
-            HypvisionError: features are not finite; the message names the image.
-        """
+        """Boxes with fused scores; CLIP looks at the refined boxes."""
         x.check(batch_img_metas)
         proposals = [result.bboxes for result in rpn_results_list]
         counts = [len(boxes) for boxes in proposals]
@@ -212,9 +191,6 @@ class OpenVocabCocoDataset(CheckedCocoDataset):
             :func:`hypvision.clip.classes.load_classes` takes.
         ignore_classes: names that leave the list; their objects have no label, as in open-vocabulary training.
         kwargs: of mmdet's ``CocoDataset``.
-
-    Raises:
-        HypvisionError: the list is empty, has a name twice, or has a name that the file (or the list) lacks.
     """
 
     def __init__(

@@ -6,7 +6,6 @@ needs neither compiled operators nor ``panopticapi``. Importing this module impo
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,14 @@ from torch import Tensor, nn
 
 from hypvision.clip.classes import check_classes, load_classes
 from hypvision.clip.models import create_clip
-from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks, region_logits
+from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks
 from hypvision.data.masks import box_of
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.images import read_labels
 from hypvision.openmmlab.datasets.detection import CountedDataset, images_by_id, read_annotations
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
+    ClipScores,
     OpenVocabMaps,
     Vocabulary,
     groups_of,
@@ -74,14 +74,11 @@ class OpenVocabMaskFormerHead(MaskFormerHead):
 def merge_segments(
     scores: Tensor, masks: Tensor, is_thing: Sequence[bool], score_thr: float, overlap_thr: float
 ) -> Tensor:
-    """One segment or none for each pixel, as in MaskFormer (Cheng et al., NeurIPS 2021, sec. 3.4).
+    """One segment or none for each pixel, as in MaskFormer (Cheng et al., NeurIPS 2021, sec. 3.4), of the probabilities
+    (Q, T + 1) of each mask, the last of nothing, and the masks (Q, H, W), from 0 to 1.
 
-    Args:
-        scores: probabilities (Q, T + 1) of each mask; the last is that of nothing.
-        masks: (Q, H, W), from 0 to 1.
-        is_thing: for each class, whether each mask is an object of its own; masks of stuff are joined.
-        score_thr: masks below are dropped.
-        overlap_thr: a mask is also dropped if other masks cover so much of it that less than this share is left.
+    Masks of stuff, classes that are no thing, are joined. Masks with scores below ``score_thr`` are dropped, and those
+    that others cover so much that less than the share ``overlap_thr`` is left.
 
     Returns:
         int64 (H, W): class + 1000 * number of the object (0 for stuff); T where there is nothing.
@@ -108,7 +105,7 @@ def merge_segments(
 
 
 @MODELS.register_module()
-class HyperCLIPPanoptic(Vocabulary, BaseDetector):
+class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
     """MaskFormer's masks on the blocks of CLIP; each is compared with the texts twice.
 
     With the trained head's probability p of a class given that there is one, and CLIP's w of the embeddings under the
@@ -123,7 +120,6 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         thing_classes: names of countable classes; None: those of the data.
         alpha, beta: weights of CLIP for base and for novel classes.
         clip_temperature: factor of CLIP's cosines; None: that of its training.
-        region_weight: of ``loss_region``.
         data_preprocessor: options of mmdet's ``DetDataPreprocessor``; the normalisation is CLIP's.
         options: class lists, ``backbone`` and more: see :meth:`.Vocabulary.build_detector`.
     """
@@ -138,7 +134,6 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         alpha: float = 0.4,
         beta: float = 0.8,
         clip_temperature: float | None = None,
-        region_weight: float = 1.0,
         data_preprocessor: ConfigDict | None = None,
         init_cfg: dict | None = None,
         **options: Any,
@@ -153,10 +148,7 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         head.update(train_cfg=train_cfg, test_cfg=test_cfg)
         self.panoptic_head = MODELS.build(head)
         self.test_cfg = {**dict(score_thr=0.5, overlap_thr=0.8), **(test_cfg or {})}
-        self.alpha, self.beta, self.clip_temperature = alpha, beta, clip_temperature
-        self.region_weight = region_weight
-        # raises an error if alpha or beta is invalid
-        fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)
+        self.set_weights(clip_temperature, alpha, beta)
 
     def set_test_classes(
         self, classes: str | Path | Sequence[str], things: str | Path | Sequence[str] | None = None
@@ -166,9 +158,6 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         Args:
             classes: what is looked for, known in training or not.
             things: those of which every object is a segment of its own; None: all.
-
-        Raises:
-            HypvisionError: the list is empty, has a name twice, or lacks one of the things.
         """
         names = load_classes(classes)
         found = names if things is None else load_classes(things) if things else ()
@@ -176,10 +165,6 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
             raise HypvisionError(f"things has {unknown[0]!r}, which is not in the class list.")
         super().set_test_classes(names)
         self.thing_classes = found
-
-    def extract_feat(self, batch_inputs: Tensor) -> OpenVocabMaps:
-        """The pyramid, dense embeddings and texts of a normalised batch (B, 3, H, W)."""
-        return self.open_maps(batch_inputs)
 
     def loss(self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample]) -> dict[str, Tensor]:
         """The head's losses for the segments in ``gt_instances`` (things and stuff alike), and CLIP's."""
@@ -192,15 +177,12 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
                 masks = truth.masks.to_tensor(dtype=torch.float32, device=batch_inputs.device)
                 logits.append(self.clip_logits(x, number, masks))
                 labels.append(truth.labels)
-            every = torch.cat(labels)
-            loss = F.cross_entropy(torch.cat(logits), every, reduction="sum") / max(len(every), 1)
-            losses["loss_region"] = self.region_weight * loss
+            losses["loss_region"] = self.region_loss(torch.cat(logits), torch.cat(labels))
         return losses
 
     def clip_logits(self, x: OpenVocabMaps, number: int, masks: Tensor) -> Tensor:
         """CLIP's logits (Q, T) of masks (Q, H, W) from 0 to 1 of one image of the batch."""
-        temperature = x.temperature if self.clip_temperature is None else self.clip_temperature
-        return region_logits(pool_masks(x.dense[number : number + 1], masks[None])[0], x.text, temperature)
+        return self.text_logits(x, pool_masks(x.dense[number : number + 1], masks[None])[0])
 
     def fused_scores(self, trained: Tensor, clip: Tensor, seen: Tensor) -> Tensor:
         """Probabilities (Q, T + 1) of the trained head and (Q, T) of CLIP -> (Q, T + 1)."""
@@ -213,11 +195,7 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
     def predict(
         self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample], rescale: bool = True
     ) -> list[DetDataSample]:
-        """``pred_panoptic_seg.sem_seg`` (1, H, W): of :func:`merge_segments`; ``rescale`` to the original size.
-
-        Raises:
-            HypvisionError: features, logits or masks are not finite; the message names the image.
-        """
+        """``pred_panoptic_seg.sem_seg`` (1, H, W): of :func:`merge_segments`; ``rescale`` to the original size."""
         x = self.extract_feat(batch_inputs)
         logits, masks = self.panoptic_head.predict(x, batch_data_samples)
         x.check(batch_data_samples, logits, masks)
@@ -261,10 +239,6 @@ class OpenVocabPanopticDataset(CountedDataset):
             :func:`hypvision.clip.classes.load_classes` takes. None: the names of the file.
         ignore_classes: words that leave the list; pixels of their segments have no label.
         kwargs: of mmdet's ``BaseDetDataset``.
-
-    Raises:
-        HypvisionError: the list of classes is wrong, or the file is damaged or refers to categories or images that it
-            does not list.
     """
 
     OBJECTS = "segments"
@@ -345,9 +319,6 @@ class LoadPanopticSegments:
 
     Adds ``gt_masks``, ``gt_bboxes``, ``gt_bboxes_labels`` and ``gt_ignore_flags`` of all segments but crowds, and
     ``panoptic_ids``, int64 (H, W), the segments' numbers at the original size, 0 where there is no label.
-
-    Raises:
-        HypvisionError: the map is missing, unreadable, or of another size than the file says.
     """
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
@@ -390,46 +361,28 @@ def panoptic_counts(
 ) -> np.ndarray:
     """Matches of one image (Kirillov et al., CVPR 2019, "Panoptic Segmentation"; void and crowds as in COCO).
 
-    Args:
-        predicted: numbers of predicted segments (H, W). labels: class of each; pixels with other numbers belong to no
-            segment.
-        truth: numbers of true segments (H, W), 0 for void. segments: ``id``, ``category`` and ``iscrowd`` of each.
-        count: number of classes.
-
-    Returns:
-        float64 (count, 4): sum of IoU, true positives, false positives, false negatives.
-    """
+    Of the numbers of predicted segments (H, W) with the class of each (pixels with other numbers belong to no segment),
+    and of those of true ``segments``, 0 for void: float64 (count, 4), the sum of IoU, true positives, false positives
+    and false negatives."""
+    true_ids, rows = np.unique(truth, return_inverse=True)
+    found_ids, columns = np.unique(predicted, return_inverse=True)
+    overlap = np.zeros((len(true_ids), len(found_ids)))
+    np.add.at(overlap, (rows.ravel(), columns.ravel()), 1)
+    true = {segment["id"]: segment for segment in segments}
+    wanted = np.array([true[a]["category"] if a in true else -1 for a in true_ids.tolist()])
+    crowd = np.array([bool(a in true and true[a]["iscrowd"]) for a in true_ids.tolist()])
+    given = np.array([labels.get(b, -2) for b in found_ids.tolist()])
+    void, same = overlap[wanted < 0].sum(0), wanted[:, None] == given
+    union = overlap.sum(1)[:, None] + overlap.sum(0) - overlap - void
+    match = same & ~crowd[:, None] & (overlap > 0.5 * union)
+    missed = (wanted >= 0) & ~crowd & ~match.any(1)
+    ignored = void + (overlap * (same & crowd[:, None])).sum(0)
+    extra = (given >= 0) & ~match.any(0) & (ignored <= 0.5 * overlap.sum(0))
     found = np.zeros((count, 4))
-    true = {s["id"]: s for s in segments if (truth == s["id"]).any()}
-    pairs, sizes = np.unique(np.stack([truth.ravel(), predicted.ravel()]), axis=1, return_counts=True)
-    overlap = {(int(a), int(b)): int(size) for (a, b), size in zip(pairs.T, sizes)}
-    area_true: Counter[int] = Counter()
-    area_found: Counter[int] = Counter()
-    for (a, b), size in overlap.items():
-        area_true[a] += size
-        area_found[b] += size
-    void = {b: sum(size for (a, c), size in overlap.items() if c == b and a not in true) for b in area_found}
-    matched_true, matched_found = set(), set()
-    for (a, b), size in overlap.items():
-        if a not in true or b not in labels or true[a]["iscrowd"] or true[a]["category"] != labels[b]:
-            continue
-        iou = size / (area_true[a] + area_found[b] - size - void[b])
-        if iou > 0.5:
-            found[labels[b], :2] += iou, 1
-            matched_true.add(a)
-            matched_found.add(b)
-    for a, segment in true.items():
-        if a not in matched_true and not segment["iscrowd"]:
-            found[segment["category"], 3] += 1
-    for b, label in labels.items():
-        if b in matched_found or b not in area_found:
-            continue
-        crowd = sum(
-            size for (a, c), size in overlap.items()
-            if c == b and a in true and true[a]["iscrowd"] and true[a]["category"] == label
-        )  # fmt: skip
-        if (void[b] + crowd) / area_found[b] <= 0.5:
-            found[label, 2] += 1
+    a, b = np.nonzero(match)
+    np.add.at(found[:, 0], given[b], overlap[a, b] / union[a, b])
+    for column, classes in ((1, given[b]), (2, given[extra]), (3, wanted[missed])):
+        np.add.at(found[:, column], classes, 1)
     return found
 
 

@@ -34,26 +34,22 @@ from hypvision.viz.palette import palette as colours
 
 @MODELS.register_module()
 class OpenVocabPreProcessor(BaseDataPreprocessor):
-    """RGB from 0 to 255; padded batches for training, lists of any sizes for test.
+    """RGB from 0 to 255 of images as OpenCV reads them; padded batches for training, lists of any sizes for test;
+    ``seg_pad_val``: for label maps of unequal sizes."""
 
-    Args:
-        bgr_to_rgb: images come as OpenCV reads them.
-        pad_val, seg_pad_val: for images and label maps of unequal sizes.
-    """
-
-    def __init__(self, bgr_to_rgb: bool = True, pad_val: float = 128, seg_pad_val: int = 255, **kwargs: Any):
+    def __init__(self, seg_pad_val: int = 255, **kwargs: Any):
         super().__init__(**kwargs)
-        self.bgr_to_rgb, self.pad_val, self.seg_pad_val = bgr_to_rgb, pad_val, seg_pad_val
+        self.seg_pad_val = seg_pad_val
 
     def forward(self, data: dict[str, Any], training: bool = False) -> dict[str, Any]:
         """``inputs`` and ``data_samples`` of a batch, on the model's device."""
         data = self.cast_data(data)
-        inputs = [image.flip(0).float() if self.bgr_to_rgb else image.float() for image in data["inputs"]]
+        inputs = [image.flip(0).float() for image in data["inputs"]]
         samples = data.get("data_samples")
         if training:
             size = tuple(max(image.shape[k] for image in inputs) for k in (-2, -1))
             inputs, samples = stack_batch(
-                inputs=inputs, data_samples=samples, size=size, pad_val=self.pad_val, seg_pad_val=self.seg_pad_val
+                inputs=inputs, data_samples=samples, size=size, pad_val=128, seg_pad_val=self.seg_pad_val
             )
         return dict(inputs=inputs, data_samples=samples)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, Registry
@@ -18,29 +19,21 @@ from hypvision.clip.classes import load_classes
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.radius import radius_statistics, text_radii
+from hypvision.clip.regions import fuse_scores, region_logits
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
 from hypvision.engine.hooks import network_of
 from hypvision.errors import HypvisionError, require_finite
 
 
 class OpenVocabMaps(tuple):
-    """The maps of a pyramid, and the other inputs of the heads.
+    """The maps of a pyramid, and the other inputs of the heads."""
 
-    Attributes:
-        dense: dense CLIP embeddings (B, E, h, w).
-        text: embeddings of the classes (T, P, E).
-        seen: bool (T,): which classes training knew.
-        scale: patches of ``dense`` for a pixel.
-        temperature: factor of the cosines that CLIP was trained with.
-        trains_clip: whether any parameter of CLIP is trained.
-    """
-
-    dense: Tensor
-    text: Tensor
-    seen: Tensor
-    scale: float
-    temperature: Tensor
-    trains_clip: bool
+    dense: Tensor  # dense CLIP embeddings (B, E, h, w)
+    text: Tensor  # embeddings of the classes (T, P, E)
+    seen: Tensor  # bool (T,): which classes training knew
+    scale: float  # patches of ``dense`` for a pixel
+    temperature: Tensor  # factor of the cosines that CLIP was trained with
+    trains_clip: bool  # whether any parameter of CLIP is trained
 
     def check(self, metas: Sequence[Any], *more: Tensor) -> None:
         """Check the maps and other features of the images ``metas`` before detection, because later filters drop NaN
@@ -67,14 +60,9 @@ class Vocabulary(OpenVocabularyCLIP):
         train_classes: str | Path | Sequence[str] | None = None,
         test_classes: str | Path | Sequence[str] | None = None,
     ) -> None:
-        """Set both lists; called once by the constructors.
-
-        Args:
-            train_classes: names in the order of the training labels; anything that
-                :func:`hypvision.clip.classes.load_classes` takes. None: those of the data
-                (:class:`DatasetClassesHook`).
-            test_classes: those of the test labels; None: as before.
-        """
+        """Set both lists, of anything that :func:`hypvision.clip.classes.load_classes` takes, in the order of the
+        labels; None: those of the data (:class:`DatasetClassesHook`), for ``test_classes`` as before. Called once by
+        the constructors."""
         self.fixed = dict(train=train_classes is not None, test=test_classes is not None)
         self.train_classes = () if train_classes is None else load_classes(train_classes)
         self.test_classes = self.train_classes if test_classes is None else load_classes(test_classes)
@@ -83,22 +71,13 @@ class Vocabulary(OpenVocabularyCLIP):
     def set_test_classes(
         self, classes: str | Path | Sequence[str], things: str | Path | Sequence[str] | None = None
     ) -> None:
-        """Use these classes from now on, whether known in training or not, instead of those of the data.
-
-        Raises:
-            HypvisionError: the list is empty or has a name twice, or ``things`` are given, which only panoptic models
-                take.
-        """
+        """Use these classes from now on, whether known in training or not, instead of those of the data."""
         if things is not None:
             raise HypvisionError(f"A {type(self).__name__} counts nothing: leave out --things.")
         self.test_classes, self.fixed["test"] = load_classes(classes), True
 
     def seen(self, names: Sequence[str]) -> Tensor:
-        """Which of the names (T,) training knew: bool.
-
-        Raises:
-            HypvisionError: the classes of the training are not known.
-        """
+        """Which of the names (T,) training knew: bool."""
         if not self.train_classes:
             raise HypvisionError(
                 "The model does not know which classes it was trained on, so it cannot tell base from novel ones. Set "
@@ -152,7 +131,7 @@ class Vocabulary(OpenVocabularyCLIP):
             self.backbone = registry.build(backbone)
         self.neck = None if neck is None else registry.build(neck)
 
-    def open_maps(self, images: Tensor) -> OpenVocabMaps:
+    def extract_feat(self, images: Tensor) -> Any:
         """The inputs of the heads for normalised images (B, 3, H, W), with the classes of training or of testing."""
         dense, hooked, _ = encode_dense(self.clip, images, self.hooks, self.checkpointing)
         found = tuple(hooked) if self.backbone is None else self.backbone(images)
@@ -165,17 +144,31 @@ class Vocabulary(OpenVocabularyCLIP):
         return maps
 
 
+class ClipScores:
+    """Mix-in of models that compare regions with the texts twice, by a trained head and by CLIP's own embeddings."""
+
+    def set_weights(self, clip_temperature: float | None, alpha: float, beta: float) -> None:
+        """Set the factor of CLIP's cosines (None: that of its training) and the weights of CLIP for base and for novel
+        classes; called once by the constructors."""
+        fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)
+        self.clip_temperature, self.alpha, self.beta = clip_temperature, alpha, beta
+
+    def text_logits(self, x: OpenVocabMaps, regions: Tensor) -> Tensor:
+        """CLIP's logits (K, T) of embeddings of regions (K, E)."""
+        return region_logits(regions, x.text, x.temperature if self.clip_temperature is None else self.clip_temperature)
+
+    def region_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy of CLIP's logits (K, T) of the regions with an object, of the classes ``labels`` (K,)."""
+        return F.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)
+
+
 def _image(meta: Any) -> str:
     path = meta.get("img_path")
     return f"the image {meta.get('img_id')} of the data" if path is None else f"the image '{path}'"
 
 
 def preprocessing(clip: CLIPBundle, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Config of mmdet's ``DetDataPreprocessor`` with CLIP's normalisation, padding to whole patches, and ``options``.
-
-    Raises:
-        HypvisionError: ``pad_size_divisor`` is not a multiple of the patch size.
-    """
+    """Config of mmdet's ``DetDataPreprocessor`` with CLIP's normalisation, padding to whole patches, and options."""
     patch = patch_size(clip.model)[0]
     found: dict[str, Any] = dict(
         type="DetDataPreprocessor", mean=clip.mean, std=clip.std, bgr_to_rgb=True, pad_size_divisor=patch
@@ -191,11 +184,7 @@ def preprocessing(clip: CLIPBundle, options: Mapping[str, Any] | None) -> dict[s
 
 @HOOKS.register_module()
 class DatasetClassesHook(Hook):
-    """Gives a model the class names of its data sets, unless the config gives them to the model.
-
-    Raises:
-        HypvisionError: the config gives another number of names than the data have classes.
-    """
+    """Gives a model the class names of its data sets, unless the config gives them to the model."""
 
     def before_train(self, runner: Runner) -> None:
         self._set(runner, "train", runner.train_dataloader)
@@ -231,16 +220,9 @@ class TextRadiusHook(Hook):
 
     ``radius/base`` and ``radius/novel`` (test classes that training does not know) are means; the log line has standard
     deviations and quantiles too. See :func:`hypvision.clip.radius.hyperbolic_radius`.
-
-    Args:
-        c: curvature.
-        convention: of that function.
     """
 
     priority = "LOW"  # runs after DatasetClassesHook
-
-    def __init__(self, c: float = 0.01, convention: str = "metric2"):
-        self.how = dict(c=c, convention=convention)
 
     def before_train(self, runner: Runner) -> None:
         self._log(runner)
@@ -260,7 +242,7 @@ class TextRadiusHook(Hook):
         for group, names in lists.items():
             if not names:
                 continue
-            radii = text_radii(clip, names, model.templates, **self.how)
+            radii = text_radii(clip, names, model.templates, c=0.01, convention="metric2")
             found = radius_statistics(radii)
             runner.message_hub.update_scalar(f"train/radius/{group}", found["mean"])
             values = ", ".join(f"{key} {value:.4g}" for key, value in found.items())
@@ -282,11 +264,7 @@ def groups_of(classes: Sequence[str], groups: Mapping[str, str | Path | Sequence
 
 
 def held_out(classes: str | Path | Sequence[str], ignore: str | Path | Sequence[str]) -> tuple[str, ...]:
-    """Remove names from a class list.
-
-    Raises:
-        HypvisionError: a name to leave out is not in the list, or nothing is left.
-    """
+    """Remove names from a class list."""
     names = load_classes(classes)
     out = load_classes(ignore) if ignore else ()
     if unknown := [name for name in out if name not in names]:

@@ -227,12 +227,12 @@ def test_mistakes_are_explained():
     for match, options in (
         ("degree must be one of 'abs', 'relu', 'clamp', got 'sum'", dict(degree="sum")),
         ("c must be a finite number above 0, got 0", dict(c=0)),
-        ("hard must be True or False, got 'soft'", dict(hard="soft")),
+        ("'hard' must be true or false, got 'soft'", dict(hard="soft")),
         ("teacher_loss must be one of 'kl', 'labels', got 'ce'", dict(teacher_loss="ce")),
         ("has no option betas. Did you mean beta", dict(betas=1)),
         ("attributes must be an integer of at least 0, got 'many'", dict(attributes="many")),
-        ("draws must be a whole number, got 1.5", dict(draws=1.5)),
-        ("beta must be a finite number, got inf", dict(beta=float("inf"))),
+        ("'draws' must be a whole number, got 1.5", dict(draws=1.5)),
+        ("'beta' must be a finite number, got inf", dict(beta=float("inf"))),
     ):
         with pytest.raises(HypvisionError, match=match):
             adapters.inject(clip_models.openai_clip(), "lathadapter", **options)

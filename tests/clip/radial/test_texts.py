@@ -8,8 +8,8 @@ pytest.importorskip("open_clip")
 
 from helpers.clip_models import siglip
 
+from hypvision.clip.features import frozen_texts
 from hypvision.clip.models import create_clip
-from hypvision.clip.radial.reference import frozen_texts
 from hypvision.clip.radial.texts import distinct, embed_texts, token_lengths
 from hypvision.clip.towers import encode_packed
 from hypvision.errors import HypvisionError
@@ -80,7 +80,7 @@ def test_frozen_texts_are_kept_by_content(clip, tmp_path, monkeypatch):
     assert torch.allclose(first[["dog"]].norm(dim=-1), torch.ones(1), atol=1e-6)
     with pytest.raises(HypvisionError, match="'cat' was not among them"):
         first[["cat"]]
-    monkeypatch.setattr("hypvision.clip.radial.reference.embed_texts", None)  # nothing is computed again
+    monkeypatch.setattr("hypvision.clip.features.embed_texts", None)  # nothing is computed again
     assert torch.equal(frozen_texts(clip.model, clip.tokenizer, TEXTS[::-1], tmp_path).embeddings, first.embeddings)
     monkeypatch.undo()
     first.path.write_bytes(b"damaged")

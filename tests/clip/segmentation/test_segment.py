@@ -17,7 +17,7 @@ from hypvision.clip.radius import hyperbolic_radius, radius_penalty, radius_stat
 from hypvision.data.shapes import COLOURS, TAXONOMY, make_object
 from hypvision.errors import HypvisionError
 from hypvision.images import find_images
-from hypvision.viz.segmentation import draw_segmentation
+from hypvision.viz.overlay import draw_segmentation
 
 SHIPPED = "zoo:shapes-s8.captions"
 

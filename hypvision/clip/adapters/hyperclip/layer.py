@@ -153,12 +153,9 @@ class _MapRows(Function):
 
 
 def map_packed(packed: Tensor, s: Tensor, c: float | None, thirds: tuple[int, ...] = (0, 1, 2)) -> Tensor:
-    """:func:`map_rows` of a frozen packed projection: the stacked q, k, v projections ``packed`` ``(3d, d)``, of which
-    ``thirds`` are mapped by the blocks ``s`` ``(P, K, n, n)``; ``c=None``: the Euclidean map, which is not clipped.
-
-    Returns:
-        ``(3d, d)`` in the dtype of ``packed``, differentiable in ``s`` alone; computed in float32 at least.
-    """
+    """:func:`map_rows` of a frozen packed projection, differentiable in the blocks alone: of the stacked q, k, v
+    projections ``packed`` ``(3d, d)`` those ``thirds`` are mapped by the blocks ``s`` ``(P, K, n, n)``, in float32
+    at least; ``c=None``: the Euclidean map, which is not clipped."""
     dtype = torch.promote_types(packed.dtype, torch.float32)
     with exact(packed.device):
         rows = packed.detach().unflatten(0, (3, -1))
@@ -170,18 +167,13 @@ def map_packed(packed: Tensor, s: Tensor, c: float | None, thirds: tuple[int, ..
 
 
 class BlockMaps(nn.Module):
-    """The trainable blocks ``q``, ``k``, ``v`` (or some of them) of one attention block; they start at the identity.
+    """The trainable blocks ``q``, ``k``, ``v`` (or some of them) of one attention block with rows of length ``dim`` in
+    a tower of curvature ``c``; they start at the identity.
 
     Maps the packed projection to the adapted one. Without gradients the result is cached until a weight changes; with
     gradients it is computed once in each forward pass of the attention, between the hooks :meth:`begin` and :meth:`end`
-    of the module that owns the projection.
-
-    Args:
-        dim: length of a row.
-        config: what is adapted and how.
-        c: curvature of the tower.
-        dense_only: the attention uses the frozen projection; only code outside its forward pass, such as the dense
-            path, reads the adapted one.
+    of the module that owns the projection. With ``dense_only`` the attention uses the frozen projection; only code
+    outside its forward pass, such as the dense path, reads the adapted one.
     """
 
     def __init__(self, dim: int, config: HyperCLIPConfig, c: float, dense_only: bool = False):

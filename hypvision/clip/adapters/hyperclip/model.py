@@ -181,12 +181,9 @@ class HyperCLIP(Adapter):
 
 
 def clip_report(model: nn.Module) -> dict[str, dict[str, float]]:
-    """Compare the lengths of rows with the radius of the clip; below this radius the map is exactly linear.
-
-    Returns:
-        For each adapted tower: ``largest_row`` (of the frozen weights), ``largest_mapped_row``, ``clip_radius``
-        (infinite for the Euclidean form) and ``clipped_share`` (of all adapted rows).
-    """
+    """For each adapted tower the lengths of rows beside the radius of the clip, below which the map is exactly
+    linear: ``largest_row`` (of the frozen weights), ``largest_mapped_row``, ``clip_radius`` (infinite for the
+    Euclidean form) and ``clipped_share`` (of all adapted rows)."""
     adapter: Any = adapter_of(model, HyperCLIP.name)
     return adapter.clip_report()
 

@@ -1,8 +1,8 @@
 """LatHAdapter: latent attributes between class names and images, in a hierarchy on the Poincare ball.
 
 "Fine-Grained VLM Fine-tuning via Latent Hierarchical Adapter Learning", Zhao, Jiang, Ding, Wang, Tang, Luo, 2025
-(arXiv 2508.11176). A few learned vectors in the joint space, the attributes, refine the class features (:mod:`.layer`)
-and stand between classes and images in a hierarchy that hyperbolic losses learn (:mod:`.model`). It works on the
+(arXiv 2508.11176). A few learned vectors in the joint space, the attributes, refine the class features and
+stand between classes and images in a hierarchy that hyperbolic losses learn (:mod:`.model`). It works on the
 features of any host that has features of images and classes (:mod:`hypvision.clip.prompting`).
 
 >>> adapters.inject(host.clip, "lathadapter", classes=100)
@@ -12,7 +12,6 @@ The official code is not public; what the paper leaves open is an option of :cla
 """
 
 from hypvision.clip.adapters.lathadapter.config import LatHAdapterConfig, attributes_for
-from hypvision.clip.adapters.lathadapter.layer import refine
-from hypvision.clip.adapters.lathadapter.model import LatentHierarchy, LatHAdapter, LatHOutput
+from hypvision.clip.adapters.lathadapter.model import LatentHierarchy, LatHAdapter, LatHOutput, refine
 
 __all__ = ["LatHAdapter", "LatHAdapterConfig", "LatHOutput", "LatentHierarchy", "attributes_for", "refine"]

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from hypvision.clip.adapters.base import Adapter, register
 from hypvision.clip.adapters.lathadapter.config import LatHAdapterConfig
-from hypvision.clip.adapters.lathadapter.layer import refine
 from hypvision.clip.memo import Memo
 from hypvision.clip.towers import embedding_size
 from hypvision.geometry import PoincareBall
@@ -19,19 +18,41 @@ from hypvision.geometry.numerics import exact
 from hypvision.losses import clip_to_ball, lca_triplet_loss, sample_triplets
 
 Pair = tuple[Tensor, Tensor]
+_LEAST = 1e-6  # least degree of a node with degree="clamp"
+
+
+def refine(text: Tensor, attributes: Tensor, beta: float = 0.1, degree: str = "abs") -> Tensor:
+    r"""Refined class features (..., C, d), not normalised, of features (..., C, d) and attributes (N, d).
+
+    One step of graph convolution over the nodes :math:`F = [T; A]` with their cosines :math:`S` and degrees :math:`D`,
+
+    .. math:: \hat F = F + \beta\, D^{-1/2} S D^{-1/2} F.
+
+    A degree is a sum of cosines, which can be negative for random attributes; its root is then undefined. ``"abs"``
+    sums absolute values, so that :math:`D \ge 1` (a node's cosine with itself is 1) and the matrix has a spectral norm
+    of at most 1; for ``"relu"`` and ``"clamp"`` see :class:`.config.LatHAdapterConfig`.
+    """
+    count = text.shape[-2]
+    nodes = torch.cat([text, attributes.expand(*text.shape[:-2], -1, -1)], dim=-2)
+    unit = F.normalize(nodes, dim=-1)
+    cosines = unit[..., :count, :] @ unit.mT  # only the rows of classes
+    if degree == "clamp":  # sum of inner products = inner product with the sum
+        degrees = (unit @ unit.sum(-2)[..., None])[..., 0].clamp(min=_LEAST)
+    else:
+        of_attributes = unit[..., count:, :] @ unit.mT
+        if degree == "relu":
+            cosines, of_attributes = cosines.clamp(min=0), of_attributes.clamp(min=0)
+        degrees = torch.cat([cosines.abs().sum(-1), of_attributes.abs().sum(-1)], dim=-1)
+    scale = degrees.rsqrt()[..., None]
+    return text + beta * scale[..., :count, :] * (cosines @ (scale * nodes))
 
 
 @dataclass
 class LatHOutput:
-    """The result of :class:`LatentHierarchy` for a batch.
-
-    Attributes:
-        logits: (B, C), ``cosine - distance``.
-        cosine: (B, C), scaled cosines with the refined classes.
-        distance: (B, C), hyperbolic distances to them; None without the hierarchy.
-        text: (C, d), or (B, C, d), the refined classes of the cosines.
-        losses: in training, ``loss_va`` (images under attributes) and ``loss_at`` (attributes under classes).
-    """
+    """The result of :class:`LatentHierarchy` for a batch: logits (B, C), ``cosine - distance``; scaled cosines with
+    the refined classes and hyperbolic distances to them, None without the hierarchy; these classes as the cosines
+    take them, (C, d) or (B, C, d); in training the losses ``loss_va`` (images under attributes) and ``loss_at``
+    (attributes under classes)."""
 
     logits: Tensor
     cosine: Tensor
@@ -98,17 +119,15 @@ class LatentHierarchy(nn.Module):
         gumbel: Pair | None = None,
         generator: torch.Generator | None = None,
     ) -> LatHOutput:
-        """Logits, and in training the hierarchical losses.
+        """Logits, and in training (or with ``losses``) the hierarchical losses.
 
         Args:
-            image: (B, d) features of images, of unit length with ``feature_norm="l2"``.
-            text: (C, d) or (B, C, d) features of classes, likewise.
+            image, text: (B, d) features of images, and (C, d) or (B, C, d) of classes, of unit length with
+                ``feature_norm="l2"``.
             scale: of the cosines, ``1 / tau``.
             labels: (B,); images of one class are neighbours.
-            losses: whether to compute the losses; default: in training mode only.
-            triplets: the triplets of images and of attributes to use; default: they are drawn.
-            gumbel: Gumbel noise for both losses, see :func:`hypvision.losses.lca_triplet_loss`.
-            generator: of the random numbers.
+            triplets, gumbel, generator: the triplets of images and of attributes, default: they are drawn; Gumbel noise
+                for both losses (:func:`hypvision.losses.lca_triplet_loss`); of the random numbers.
         """
         with exact(image.device):
             dtype = torch.promote_types(torch.promote_types(image.dtype, self.attributes.dtype), torch.float32)
@@ -120,37 +139,26 @@ class LatentHierarchy(nn.Module):
             images = self.lift(image)
             distance = _pairs(self.ball.cdist, images, points)
             out = LatHOutput(cosine - distance, cosine, distance, unit)
-            if self.training if losses is None else losses:
-                out.losses = self._hierarchy(images, points, labels, triplets, gumbel, generator)
+            if not (self.training if losses is None else losses):
+                return out
+            attributes, config = self.lift(self.nodes().to(dtype)), self.config
+            if triplets is None:
+                own = self._draw(images.detach(), labels, generator)
+                triplets = own, self._draw(attributes.detach(), None, generator)
+            noise = (None, None) if gumbel is None else gumbel
+            parents = (attributes.detach(), points.detach()) if config.detach else (attributes, points)
+            # If each image has its own class features, repeat the attributes for each of these sets.
+            sets = parents[1] if points.dim() == 3 else parents[1][None]
+
+            def loss(x: Tensor, candidates: Tensor, rows: Tensor, gumbel: Tensor | None) -> Tensor:
+                options = gumbel, generator, config.lca_score, config.hard
+                return lca_triplet_loss(self.ball.cdist(x, candidates), rows, config.tau, config.sigma, *options)
+
+            out.losses = dict(
+                loss_va=loss(images, parents[0], triplets[0], noise[0]),
+                loss_at=torch.stack([loss(attributes, own, triplets[1], noise[1]) for own in sets]).mean(),
+            )
             return out
-
-    def _hierarchy(
-        self,
-        images: Tensor,
-        classes: Tensor,
-        labels: Tensor | None,
-        triplets: Pair | None,
-        gumbel: Pair | None,
-        generator: torch.Generator | None,
-    ) -> dict[str, Tensor]:
-        attributes, config = self.lift(self.nodes().to(images.dtype)), self.config
-        if triplets is None:
-            triplets = self._draw(images.detach(), labels, generator), self._draw(attributes.detach(), None, generator)
-        of_images, of_attributes = triplets
-        noise = (None, None) if gumbel is None else gumbel
-        parents = (attributes.detach(), classes.detach()) if config.detach else (attributes, classes)
-        # If each image has its own class features, repeat the attributes for each of these sets.
-        sets = parents[1] if classes.dim() == 3 else parents[1][None]
-
-        def loss(points: Tensor, candidates: Tensor, rows: Tensor, gumbel: Tensor | None) -> Tensor:
-            options = gumbel, generator, config.lca_score, config.hard
-            distances = self.ball.cdist(points, candidates)
-            return lca_triplet_loss(distances, rows, config.tau, config.sigma, *options)
-
-        return dict(
-            loss_va=loss(images, parents[0], of_images, noise[0]),
-            loss_at=torch.stack([loss(attributes, own, of_attributes, noise[1]) for own in sets]).mean(),
-        )
 
     @torch.no_grad()
     def _draw(self, points: Tensor, labels: Tensor | None, generator: torch.Generator | None) -> Tensor:

@@ -1,0 +1,158 @@
+"""Features of frozen towers, computed once and cached on disk by the content of inputs and weights."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from hypvision.checkpoints.sources import home
+from hypvision.checkpoints.storage import kept_tensor
+from hypvision.clip.models import CLIPBundle
+from hypvision.clip.radial.measure import embed_images
+from hypvision.clip.radial.texts import distinct, embed_texts
+from hypvision.clip.views import show_to, view_of
+from hypvision.errors import HypvisionError
+
+if TYPE_CHECKING:
+    from hypvision.clip.prompting.hosts import Host
+
+_PLAIN = (bool, int, float, str, tuple, type(None))
+
+
+def bytes_of(value: Tensor) -> bytes:
+    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def fingerprint(model: nn.Module, images: bool, *about: Any) -> Any:
+    """A hashlib hash of everything that the features of the tower of ``images``, or else of texts, depend on, of the
+    model and, by its ``repr``, ``about``; the caller can update it further.
+
+    Weights alone do not determine features: activation, pooling, text mask, numbers of heads and constants of norms are
+    module attributes and buffers that are not in the state dict.
+    """
+
+    def counts(name: str) -> bool:
+        part = name.split(".")[0]  # LatHAdapter changes no tower
+        return part == "visual" if images else part not in ("visual", "logit_scale", "logit_bias", "lathadapter")
+
+    digest = hashlib.sha256(repr(about).encode())
+    for name, module in model.named_modules():
+        if counts(name):
+            plain = {key: value for key, value in vars(module).items() if isinstance(value, _PLAIN)}
+            settings = sorted((key, value) for key, value in plain.items() if key[0] != "_" and key != "training")
+            digest.update(f"{name} {type(module).__name__}({module.extra_repr()}) {settings}\n".encode())
+    for name, value in {**dict(model.named_buffers()), **model.state_dict()}.items():
+        if counts(name):
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+            digest.update(bytes_of(value))
+    return digest
+
+
+# Of the few-shot methods
+
+
+@torch.no_grad()
+def cached_texts(folder: str | Path | None, host: Host, sentences: list[str], make: Callable[[], Tensor]) -> Tensor:
+    """The result of ``make()`` on the host's device, cached in the folder, if given, by sentences and text tower."""
+    if folder is None:
+        return make().to(host.scale.device)
+    digest = fingerprint(host.clip, False, "texts")
+    digest.update(bytes_of(host.tokens(sentences)))
+    path = Path(folder).expanduser() / f"{digest.hexdigest()}.safetensors"
+    return kept_tensor(path, lambda: make().cpu()).to(host.scale.device)
+
+
+@torch.no_grad()
+def image_features(host: Host, dataset: Any, views: int = 0, folder: str | Path | None = None) -> Tensor:
+    """Features (V, N, d) by the frozen image tower of a host, on the CPU, not normalised: of so many augmented views of
+    each image, or of its centre crop alone (``views=0``, V = 1); cached in the folder, if given. The data set has
+    samples with ``inputs``, ``paths``, ``description`` and ``viewed(augment)``, and resizes images as the tower
+    needs."""
+    show_to(dataset, host.clip)
+    seen = dataset.viewed(augment=views > 0)
+
+    def compute() -> Tensor:
+        every = []
+        for _ in range(max(1, views)):
+            batches = DataLoader(seen, 64, collate_fn=lambda samples: torch.stack([s["inputs"] for s in samples]))
+            every.append(torch.cat([host.frozen_features(x.to(host.scale.device)).cpu() for x in batches]))
+        return torch.stack(every)
+
+    if folder is None:
+        return compute()
+    norm = [value.flatten().tolist() for value in (host.mean, host.std)]
+    digest = fingerprint(host.clip, True, views, seen.description, norm)
+    for number, path in enumerate(dataset.paths):
+        try:
+            content = Path(path).read_bytes()
+        except OSError:
+            dataset.viewed(augment=False)[number]  # raises an error that names the broken image
+            raise
+        digest.update(hashlib.sha256(content).digest())
+    return kept_tensor(Path(folder).expanduser() / f"{digest.hexdigest()}.safetensors", compute)
+
+
+# Of radial tuning
+
+
+class FrozenFeatures:
+    """Unit embeddings ``(N, d)`` of distinct texts, or of images by their paths, and their file."""
+
+    def __init__(self, names: Sequence[str], embeddings: Tensor, path: Path | None = None):
+        self.number = {name: row for row, name in enumerate(names)}
+        self.embeddings, self.path = embeddings, path
+
+    def __getitem__(self, names: Sequence[str]) -> Tensor:
+        """Unit embeddings ``(len(names), d)`` in float32 of those that were embedded before."""
+        try:
+            rows = [self.number[name] for name in names]
+        except KeyError as error:
+            raise HypvisionError(
+                f"The frozen model embeds all texts of the data before the training, but {error} was not among them. "
+                "Use data whose 'texts' lists every text."
+            ) from None
+        return F.normalize(self.embeddings[rows].float(), dim=-1)
+
+
+def frozen_texts(
+    model: nn.Module,
+    tokenizer: Callable[[list[str]], Tensor],
+    texts: Sequence[str],
+    folder: str | Path | None = None,
+    dtype: torch.dtype = torch.float16,
+) -> FrozenFeatures:
+    """Embeddings of texts, which may repeat themselves, by a model's present weights; read from disk if this tower
+    has embedded these texts before. The files are of ``dtype`` in the folder, by default ``text-features`` in the
+    cache of hypvision; their names are hashes of the text tower, the tokens of a few texts, and the texts."""
+    once = sorted(distinct(texts)[0])
+    key = fingerprint(model, False, dtype)
+    key.update(tokenizer(once[:: max(1, len(once) // 16)]).numpy().tobytes())
+    key.update("\0".join(once).encode())
+
+    def embed() -> Tensor:
+        return embed_texts(model, tokenizer, once).cpu().to(dtype)
+
+    return _frozen(folder or home() / "text-features", key, once, embed)
+
+
+def frozen_images(
+    clip: CLIPBundle, paths: Sequence[str | Path], folder: str | Path | None = None, dtype: torch.dtype = torch.float16
+) -> FrozenFeatures:
+    """As :func:`frozen_texts`, for images by their paths; the cache is named by the images' content."""
+    once = sorted({str(path) for path in paths})
+    key = fingerprint(clip.model, True, dtype, view_of(clip.model), clip.mean, clip.std)
+    for path in once:
+        key.update(hashlib.sha256(Path(path).read_bytes()).digest())
+    return _frozen(folder or home() / "image-features", key, once, lambda: embed_images(clip, once).cpu().to(dtype))
+
+
+def _frozen(folder: str | Path, key: Any, names: list[str], compute: Callable[[], Tensor]) -> FrozenFeatures:
+    path = Path(folder).expanduser() / f"{key.hexdigest()[:32]}.safetensors"
+    return FrozenFeatures(names, kept_tensor(path, compute, len(names)), path)
