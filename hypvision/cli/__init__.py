@@ -21,7 +21,7 @@ from hypvision.errors import Escaped, HypvisionError, guard, how_to_install
 from hypvision.files import protecting
 from hypvision.version import __version__
 
-__all__ = ["COMMANDS", "GROUPS", "Command", "Group", "main", "parser_of"]
+__all__ = ["COMMANDS", "GROUPS", "Command", "main", "parser_of"]
 
 
 class Command(NamedTuple):
@@ -33,47 +33,19 @@ class Command(NamedTuple):
     light: bool = False
 
 
-class Group(NamedTuple):
-    """Commands that belong together: what they are about, and two of them as a user would type them."""
-
-    help: str
-    examples: tuple[str, str]
-
-
-#: Groups of commands by name, each with a title and two examples.
+#: Groups of commands by name: what they are about, and two of them as a user would type them.
 GROUPS = {
-    "": Group(
-        "models and images",
-        (
-            "hypvision train hcformer-nano-clusters-p2_25e_cifar10",
-            "hypvision predict photos/ --model hcformer_nano.cifar10",
-        ),
-    ),
-    "zoo": Group("trained weights", ("hypvision zoo list", "hypvision zoo get hcformer_nano.cifar10")),
-    "fewshot": Group(
-        "few images a class",
-        ("hypvision fewshot base2new --method coop --datasets dtd --root DATA", "hypvision fewshot table RESULTS"),
-    ),
-    "clip": Group(
-        "images and texts",
-        (
-            'hypvision clip segment street.jpg --classes "car, road, sky"',
-            "hypvision clip chains chains.csv --clip ViT-B-32:openai",
-        ),
-    ),
-    "metric": Group(
-        "embeddings and neighbours",
-        (
-            "hypvision metric search photo.jpg --gallery FOLDER --model resnet50",
-            "hypvision metric embed FOLDER --model resnet50",
-        ),
-    ),
-    "lm": Group(
-        "language models", ("hypvision lm save CONFIG CHECKPOINT model", 'hypvision lm generate model "It was a"')
-    ),
-    "scaling": Group("superposition", ("hypvision scaling run quick", "hypvision scaling run fig3 --out results")),
-    "data": Group("data sets", ("hypvision data make shapes --layout coco", "hypvision data prepare voc20 SOURCE OUT")),
-}
+    "": ("models and images", "train hcformer-nano-clusters-p2_25e_cifar10",
+         "predict photos/ --model hcformer_nano.cifar10"),
+    "zoo": ("trained weights", "zoo list", "zoo get hcformer_nano.cifar10"),
+    "fewshot": ("few images a class", "fewshot base2new --method coop --root DATA", "fewshot table RESULTS"),
+    "clip": ("images and texts", 'clip segment street.jpg --classes "car, road, sky"', "clip chains chains.csv"),
+    "metric": ("embeddings and neighbours", "metric search photo.jpg --gallery FOLDER --model resnet50",
+               "metric embed FOLDER --model resnet50"),
+    "lm": ("language models", "lm save CONFIG CHECKPOINT model", 'lm generate model "It was a"'),
+    "scaling": ("superposition", "scaling run quick", "scaling run fig3 --out results"),
+    "data": ("data sets", "data make shapes --layout coco", "data prepare voc20 SOURCE OUT"),
+}  # fmt: skip
 
 #: Commands by name; ``"GROUP NAME"`` for a command of a group.
 COMMANDS = {
@@ -219,10 +191,11 @@ def _parser(prog: str, groups: Iterable[str]) -> Parser:
     width = max(map(len, COMMANDS))
     lines = []
     for group in groups:
-        lines.append(f"{GROUPS[group].help}:")
+        title, *examples = GROUPS[group]
+        lines.append(f"{title}:")
         own = [name for name in COMMANDS if (name if name in GROUPS else " ".join(name.split()[:-1])) == group]
         lines += [f"  {name:{width}}  {COMMANDS[name].help}" for name in own]
-        lines += [f"    {example}" for example in GROUPS[group].examples] + [""]
+        lines += [f"    hypvision {example}" for example in examples] + [""]
     epilog = "\n".join([*lines, "hypvision COMMAND --help tells the options of each."])
     return Parser(prog=prog, epilog=epilog, formatter_class=RawDescriptionHelpFormatter, usage=f"{prog} COMMAND ...")
 
@@ -235,8 +208,8 @@ def _completion(shell: str) -> str:
     parser.add_argument("--version", action="store_true")
     commands = parser.add_subparsers()
     groups = {
-        name: commands.add_parser(name, help=group.help).add_subparsers()
-        for name, group in GROUPS.items()
+        name: commands.add_parser(name, help=title).add_subparsers()
+        for name, (title, *_) in GROUPS.items()
         if name not in COMMANDS and name
     }
     for name, command in COMMANDS.items():

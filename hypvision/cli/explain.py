@@ -1,11 +1,9 @@
 """``hypvision explain IMAGE --model NAME``: what a model groups together in images, or where a CLIP puts them.
 
-For a clustering backbone writes ``NAME_clusters.png`` (cluster maps of each stage, level and head) and
-``NAME_regions.png`` (fine to coarse clusters, merged into regions) for each image; see :mod:`hypvision.viz.clusters`.
-For a Hi-Mapper ``NAME_tree.png``, ``NAME_levels.png`` and ``NAME_disk.png``; see :mod:`hypvision.viz.hierarchy_tree`.
-For a CLIP (``--clip NAME --texts FILE``) ``NAME_walk.png``, the way of the image to the root, or to another image, with
-the texts and images on it, and ``radii.png``, the histogram of distances from the root; see
-:mod:`hypvision.viz.traversal`.
+For a clustering backbone writes ``NAME_clusters.png`` and ``NAME_regions.png`` for each image
+(:mod:`hypvision.viz.clusters`); for a Hi-Mapper ``NAME_tree.png``, ``NAME_levels.png`` and ``NAME_disk.png``
+(:mod:`hypvision.viz.hierarchy_tree`); for a CLIP ``NAME_walk.png``, the way of the image to the root or another image,
+and ``radii.png``, the histogram of distances from the root (:mod:`hypvision.viz.traversal`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Run many independent jobs, called cells: in this process, in several processes, or by submitit on this machine or on
-SLURM.
+"""Run many independent calls, the cells of a grid: in this process, in several, or by submitit, here or on SLURM.
 
-A grid of few-shot runs, a sweep over a toy model: every cell is a call of its own that writes its own files. A command
-lists its cells, says which are finished, and :func:`run_cells` does the rest. A cell that fails is reported, and the
-others still run. An interruption ends all running cells.
+A command lists its cells, says which are finished, and :func:`run_cells` does the rest. A cell that fails is reported,
+and the others still run. An interruption ends all running cells.
 
 >>> outcome = run_cells([Cell("dtd/seed1", train, ("dtd", 1))], finished=lambda key: Path(out, key, "done").exists())
 >>> outcome.check()

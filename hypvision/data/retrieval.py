@@ -35,13 +35,8 @@ _Loaded = tuple[list[str], list[int], list[str], list[tuple[str, ...]], int | No
 
 
 class _RetrievalDataset(_ImageDataset):
-    """Base of the published data sets: :meth:`_find` finds their files, and :meth:`_load` reads them.
-
-    Args:
-        root: folder of the data set.
-        transform: arguments of :func:`~hypvision.data.image_folder.build_transform`.
-        split: ``"train"`` or ``"test"``.
-    """
+    """Base of the published data sets, of the split ``"train"`` or ``"test"``; ``transform``: see
+    :func:`~hypvision.data.image_folder.build_transform`."""
 
     title: str
     folder: str  # the folder that unpacking creates

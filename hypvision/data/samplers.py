@@ -183,10 +183,9 @@ class RepeatAugSampler(timm_samplers.RepeatAugSampler):
     Config: ``sampler=dict(type="RepeatAugSampler", num_repeats=3)``.
 
     Args:
-        dataset: the data set; mmengine gives it.
         num_repeats: how often an epoch draws an image.
         shuffle: a new order in each epoch.
-        seed: of the orders; mmengine gives its own.
+        dataset, seed: mmengine gives them.
     """
 
     def __init__(self, dataset: Sized, num_repeats: int = 3, shuffle: bool = True, seed: int | None = None):

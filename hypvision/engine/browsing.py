@@ -37,14 +37,8 @@ CELL = 256
 
 
 class Part(NamedTuple):
-    """The samples that are shown of a part of the data.
-
-    Attributes:
-        phase: ``"train"``, ``"val"`` or ``"test"``.
-        sheet: the samples, each above its annotation.
-        about: lines for a reader: how many, of which size, how they were normalised, and the names of the classes.
-        shown: how many samples.
-    """
+    """The samples that are shown of the training, validation or test data: a sheet of them, each above its annotation,
+    lines about their number, size, normalisation and classes, and how many there are."""
 
     phase: str
     sheet: Image.Image
@@ -97,11 +91,10 @@ def browse(
     out: str | Path | None = None,
     failed: list[str] | None = None,
 ) -> list[Part]:
-    """Samples of a config as its model is fed them.
+    """Samples of a config (:func:`~hypvision.engine.config.load_config`) as its model is fed them.
 
     Args:
-        config: path of a config file, the name of one that ships, or a config.
-        options: changes of the config, see :func:`~hypvision.engine.config.load_config`.
+        config, options: the config and its changes.
         phases: of the data; parts that the config lacks, or that have the data of an earlier one, are left out.
         count: samples of each part.
         seed: of the choice of samples and of the augmentations.

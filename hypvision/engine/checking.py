@@ -94,15 +94,8 @@ def check(
     workers: int = 0,
     out: str | Path | None = None,
 ) -> Report:
-    """Look at the training, validation and test data of a config.
-
-    Args:
-        config: path of a config file, the name of one that ships, or a config.
-        options: changes of the config, see :func:`~hypvision.engine.config.load_config`.
-        everything: read every sample, too.
-        workers: processes that read them.
-        out: folder of pictures of some samples; None: none.
-    """
+    """Look at the training, validation and test data of a config (:func:`~hypvision.engine.config.load_config`); with
+    ``everything`` read every sample, too, and draw some into the folder ``out``."""
     config = read_config(config, options, out)
     report = Report([], [], [], 0, [])
     with DefaultScope.overwrite_default_scope(config.get("default_scope") or "mmengine"):

@@ -84,7 +84,7 @@ def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test"))
         loader = config.get(f"{phase}_dataloader")
         if isinstance(loader, dict) and loader and not loader.get("dataset"):
             raise HypvisionError(
-                f"{phase}_dataloader has no data. Give it a dataset, such as dict(type=..., root=...)."
+                f"{phase}_dataloader names no data. Give it a dataset, such as dict(type=..., root=...)."
             )
         for dataset in datasets_of(loader):
             if dataset.get("type") == "ImageFolderDataset":

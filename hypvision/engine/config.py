@@ -12,7 +12,6 @@ import logging
 import os
 import re
 import uuid
-from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -94,25 +93,10 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
             with _own_bases():
                 config = Config.fromfile(path, import_custom_modules=False)
             _import_modules(config)
-        except SyntaxError as error:
-            raise HypvisionError(f"The config '{path}' is not valid Python: {error}.") from error
-        except FileNotFoundError as error:
-            raise HypvisionError(f"The config '{path}' has a _base_ that does not exist: {error}.") from error
         except HypvisionError:
             raise
-        except RecursionError as error:
-            raise HypvisionError(f"The config '{path}' names itself in _base_, or is nested too deeply.") from error
         except Exception as error:  # a config is code and can raise anything
-            # mmengine copies configs to the temporary folder, which may be missing or full
-            no_place = error.__context__
-            if isinstance(error, UnboundLocalError) and isinstance(no_place, OSError):
-                raise HypvisionError(
-                    f"The config '{path}' cannot be read: {one_line(no_place)}. Free some space, or set TMPDIR to a "
-                    "folder that can be written."
-                ) from error
-            if isinstance(error, OSError) and (told := explain_machine(error)):
-                raise HypvisionError(f"The config '{path}' cannot be read. {told}") from error
-            raise HypvisionError(f"The config '{path}' cannot be read: {type(error).__name__}: {error}.") from error
+            raise HypvisionError(f"The config '{path}' {_why_unreadable(error)}") from error
     if "model" not in config:
         raise HypvisionError(f"The config '{source}' has no 'model': it is a part to be used as _base_ of another one.")
     _check_kinds(config, source)
@@ -133,6 +117,22 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
         except ImportError as error:
             raise HypvisionError(f"The options {options} name a module that cannot be imported: {error}.") from error
     return config
+
+
+def _why_unreadable(error: Exception) -> str:
+    if isinstance(error, SyntaxError):
+        return f"is not valid Python: {error}."
+    if isinstance(error, FileNotFoundError):
+        return f"has a _base_ that does not exist: {error}."
+    if isinstance(error, RecursionError):
+        return "names itself in _base_, or is nested too deeply."
+    reason = f"{type(error).__name__}: {error}."
+    if isinstance(error, UnboundLocalError) and isinstance(error.__context__, OSError):
+        # mmengine copies configs to the temporary folder, which may be missing or full
+        reason = f"{one_line(error.__context__)}. Free some space, or set TMPDIR to a folder that can be written."
+    elif isinstance(error, OSError):
+        reason = explain_machine(error) or reason
+    return f"cannot be read: {reason}"
 
 
 def _check_kinds(config: Config, source: str | Path | Config) -> None:
@@ -428,13 +428,11 @@ def parse_options(items: list[str]) -> dict[str, Any]:
             "these. Change one entry at a time (KEY.NAME=VALUE, of a list KEY.0.NAME=VALUE), or write a config that "
             "names this one in _base_."
         )
-    parser = ArgumentParser(add_help=False)
-    parser.add_argument("--options", nargs="*", action=DictAction, default={})
-    pairs = (item.partition("=") for item in items)
-    values = ((key.strip(), re.sub(r"\s*([][(),])\s*", r"\1", text.strip())) for key, _, text in pairs)
-    items = [f"{key}={text.replace(' ', _SPACE)}" for key, text in values]
+    options: dict[str, Any] | None = {}
     try:
-        options = _with_spaces(parser.parse_args(["--options", *items]).options) if items else {}
+        for key, _, text in (item.partition("=") for item in items):
+            word = re.sub(r"\s*([][(),])\s*", r"\1", text.strip()).replace(" ", _SPACE)
+            options[key.strip()] = _with_spaces(DictAction._parse_iterable(word))
     except RecursionError:
         options = None
     if options is None or any(key.count(".") > 50 for key in options):

@@ -19,12 +19,8 @@ from hypvision.plugins import PLUGINS, plugin
 
 @dataclass(frozen=True)
 class TestOptions:
-    """How a kind of model implements the options of ``hypvision test``; each function changes the config.
-
-    Attributes:
-        augment: ``--tta``.
-        show: ``--show-dir``, with the folder.
-    """
+    """How a kind of model implements ``--tta`` and ``--show-dir FOLDER`` of ``hypvision test``, by changes of the
+    config."""
 
     __test__: ClassVar[bool] = False  # tells pytest that this class is not a test
 

@@ -61,16 +61,9 @@ class Metric(BaseMetric):
     _told: tuple[str, tuple[str, ...], tuple[str, ...]] = ("", (), ())
 
     def check(self, values: Any, what: str, samples: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the predictions for samples are finite.
-
-        Args:
-            values: a row for each sample.
-            what: the subject of the message, such as "a score".
-            samples: with ``img_path``, ``index`` or ``img_id``.
-
-        Raises:
-            HypvisionError: a prediction is not finite, and ``allow_nonfinite`` is not set; the message names the image.
-        """
+        """Whether the predictions for samples, one row of ``values`` each, are finite; an error if one is not and
+        ``allow_nonfinite`` is not set. It names the image, by ``img_path``, ``index`` or ``img_id`` of the sample, and
+        ``what`` is not finite, such as "a score"."""
         try:
             require_finite(values, lambda row: f"{what} for {self._place(samples[row], row)}")
         except HypvisionError as error:

@@ -32,12 +32,8 @@ OPTIMIZERS.register_module("TimmMuon", module=Muon)
 
 
 class ParamGroups:
-    """Base class: checks the options, builds optimiser and wrapper from the groups of a subclass.
-
-    Args:
-        optim_wrapper_cfg: ``type`` and arguments of the wrapper, with ``optimizer``.
-        paramwise_cfg: options of the sub-class, see its ``defaults``.
-    """
+    """Base class: builds the wrapper that a config describes, with an optimiser of the groups of a subclass, whose
+    options, with ``defaults``, are the ``paramwise_cfg``."""
 
     defaults: Mapping[str, Any] = {}
 
@@ -210,11 +206,7 @@ class GroupMultiStepLR(MultiStepLR):
     """mmengine's ``MultiStepLR`` for a part of the parameter groups.
 
     In the recipe of HCNN the points, whose rate is that of the weights divided by 5, leave out the first of its drops.
-
-    Args:
-        optimizer: the optimiser or its wrapper; its groups have a ``name``.
-        leave_out: names of groups that keep their rate. A group may be absent: not every model has points.
-        args, kwargs: those of ``MultiStepLR``: ``milestones``, ``gamma``, ...
+    Groups whose name is in ``leave_out`` keep their rate; one may be absent, as not every model has points.
     """
 
     def __init__(self, optimizer: Any, *args: Any, leave_out: Sequence[str] = (), **kwargs: Any):

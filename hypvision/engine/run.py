@@ -211,8 +211,8 @@ def _train(config: Config, console: ConsoleHook | None) -> Runner:
         for hook in runner.hooks:
             if isinstance(hook, InterruptHook):
                 hook.restore()
-            if isinstance(hook, ConsoleHook):
-                hook.close()
+        if console is not None:
+            console.close()
     if is_main_process() and find_spec("matplotlib") is not None:
         _draw_results(runner)
     return runner

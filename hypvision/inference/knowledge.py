@@ -66,13 +66,8 @@ class Known:
 
 
 def doubts(result: Result, size: tuple[int, int], known: Known) -> tuple[str, ...]:
-    """Why the answer for a picture is in doubt, as :func:`warnings_of` puts it into words; () where it is not.
-
-    Args:
-        result: what was found.
-        size: width and height of the picture.
-        known: what the model knows.
-    """
+    """Why the answer for a picture of this width and height is in doubt, as :func:`warnings_of` puts it into words; ()
+    where it is not."""
     found = []
     if isinstance(result, Tags):
         if not (result.scores >= result.threshold).any():
@@ -99,12 +94,8 @@ def entropy(scores: np.ndarray) -> float:
 
 
 def warnings_of(doubted: Iterable[tuple[str, Sequence[str]]], known: Known) -> list[str]:
-    """A sentence for each kind of doubt.
-
-    Args:
-        doubted: the name of each picture, or :data:`~hypvision.inference.sources.IN_MEMORY`, and its :func:`doubts`.
-        known: what the model knows.
-    """
+    """A sentence for each kind of doubt, from the name of each picture, or
+    :data:`~hypvision.inference.sources.IN_MEMORY`, and its :func:`doubts`."""
     size = "" if known.size is None else f"{known.size[0]} x {known.size[1]} pixels"
     foreign = "perhaps the model knows nothing like it"
     texts = dict(

@@ -23,12 +23,7 @@ _OPACITY = 0.5
 
 
 class Result(ABC):
-    """The result of a model for one image.
-
-    Attributes:
-        task: what the model does, in a word.
-        names: of the classes.
-    """
+    """The result of a model for one image: what the model does, in a word, and the names of its classes."""
 
     task: ClassVar[str]
     names: tuple[str, ...]
@@ -49,10 +44,8 @@ class Result(ABC):
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image | None:
         """The image, RGB, with what was found painted in; None where there is nothing to paint.
 
-        Args:
-            image: the image that the model saw.
-            legend: names may stand outside of the image. The size of the drawing then depends on how much was found;
-                frames of a video need one size.
+        With ``legend`` names may stand outside of the image, and the size of the drawing depends on how much was found;
+        frames of a video need one size.
         """
 
     def label_image(self) -> Image.Image | None:
@@ -62,11 +55,7 @@ class Result(ABC):
 
 @dataclass(frozen=True)
 class Classes(Result):
-    """A classification.
-
-    Attributes:
-        scores: float (C,), a probability for each class.
-    """
+    """A classification; ``scores`` is float (C,), a probability for each class."""
 
     task = "classification"
     scores: np.ndarray
@@ -95,12 +84,8 @@ class Classes(Result):
 
 @dataclass(frozen=True)
 class Tags(Classes):
-    """The labels of an image that has any number of them.
-
-    Attributes:
-        scores: float (C,), the probability of each label by itself.
-        threshold: labels of at least this score are in the image.
-    """
+    """The labels of an image that has any number of them: those whose score, a probability by itself, is at least
+    ``threshold``."""
 
     task = "multi-label classification"
     threshold: float
@@ -156,11 +141,7 @@ class Boxes(Result):
 
 @dataclass(frozen=True)
 class Labels(Result):
-    """A semantic segmentation.
-
-    Attributes:
-        labels: int (H, W), a class for each pixel.
-    """
+    """A semantic segmentation; ``labels`` is int (H, W), a class for each pixel."""
 
     task = "segmentation"
     labels: np.ndarray
@@ -182,12 +163,8 @@ class Labels(Result):
 
 @dataclass(frozen=True)
 class Segments(Result):
-    """A panoptic segmentation.
-
-    Attributes:
-        segments: int (H, W), the number of the segment of each pixel, from 1; 0 for none.
-        labels: int (S,), the class of each segment.
-    """
+    """A panoptic segmentation; ``segments`` is int (H, W), the number of the segment of each pixel, from 1, or 0 for
+    none, and ``labels`` is int (S,), the class of each segment."""
 
     task = "panoptic"
     segments: np.ndarray
@@ -222,11 +199,7 @@ class Segments(Result):
 
 @dataclass(frozen=True)
 class Embedding(Result):
-    """A point in the space of a metric learner.
-
-    Attributes:
-        vector: float (D,).
-    """
+    """A point in the space of a metric learner; ``vector`` is float (D,)."""
 
     task = "embedding"
     vector: np.ndarray

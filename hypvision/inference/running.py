@@ -107,10 +107,6 @@ def predict(
         model and the reasons why it is doubtful; a warning gives them in a sentence
         (:mod:`hypvision.inference.knowledge`).
 
-    Raises:
-        HypvisionError: no such source or model, weights that do not fit, an image that cannot be read, or a model that
-            gives another kind of result than expected.
-
     >>> [found] = hypvision.predict("shapes.jpg", "mask-rcnn_hcformer_nano.shapes", expect=Boxes)
     >>> found.result.draw(Image.open("shapes.jpg")).show()
     """

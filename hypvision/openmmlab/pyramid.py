@@ -85,9 +85,8 @@ class BlockPyramid(BaseModule):
 
     Args:
         in_channels: of the maps that the backbone returns, all of one resolution.
-        out_channels: of every map returned.
+        out_channels, num_outs: as for :class:`SimpleFeaturePyramid`.
         scales: size of each block's map after resizing, out of 4, 2, 1 and 0.5, falling.
-        num_outs: maps to return; those beyond the blocks are the last one pooled further.
     """
 
     def __init__(
@@ -99,12 +98,11 @@ class BlockPyramid(BaseModule):
         init_cfg: dict | None = None,
     ):
         super().__init__(init_cfg)
-        if not set(scales) <= {4, 2, 1, 0.5} or list(scales) != sorted(set(scales), reverse=True):
-            raise HypvisionError(f"model.neck takes scales out of 4, 2, 1, 0.5 in falling order; got {tuple(scales)}.")
-        if len(scales) != len(in_channels) or num_outs < len(scales):
+        falling = set(scales) <= {4, 2, 1, 0.5} and list(scales) == sorted(set(scales), reverse=True)
+        if not falling or len(scales) != len(in_channels) or num_outs < len(scales):
             raise HypvisionError(
-                f"model.neck takes one scale for each block and at least as many outputs; got {len(in_channels)} "
-                f"blocks, {len(scales)} scales and num_outs={num_outs}."
+                "model.neck takes scales out of 4, 2, 1, 0.5 in falling order, one scale for each block, and at least "
+                f"as many outputs; got {tuple(scales)}, {len(in_channels)} blocks and num_outs={num_outs}."
             )
         self.out_channels, self.num_outs = out_channels, num_outs
         branches = [_branch(dim, scale) for dim, scale in zip(in_channels, scales)]

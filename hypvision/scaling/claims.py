@@ -38,14 +38,10 @@ class Claim(NamedTuple):
 
 
 class Exponent(NamedTuple):
-    """The exponent of the loss in the width at one setting: of each replicate, and their mean.
+    """The exponent of the loss in the width at one setting: the fit of each replicate, and the mean over them.
 
-    Attributes:
-        fits: of each replicate.
-        mean: of their exponents.
-        error_fit: the standard error of the slope, averaged over replicates: how far the points are from a line.
-        error_seeds: the standard error of the mean over replicates; None if there is one.
-        r2: averaged over replicates.
+    ``error_fit`` is the mean standard error of the slope: how far the points are from a line. ``error_seeds`` is that
+    of the mean over replicates, None if there is one.
     """
 
     fits: list[PowerLaw]

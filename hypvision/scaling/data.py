@@ -146,13 +146,8 @@ def sample(p: Tensor, size: int, generator: torch.Generator) -> Batch:
     How many samples have feature ``i`` is binomial; which ones is a draw without replacement, by repeating what came
     twice. Frequent features, where much would be repeated, are drawn sample by sample.
 
-    Args:
-        p: frequencies ``(n,)`` on the CPU, in [0, 1].
-        size: number of samples.
-        generator: on the CPU; see :func:`stream`.
-
-    Returns:
-        A batch with float32 values, distributed as what the release draws from two uniform matrices.
+    The frequencies ``p`` ``(n,)``, in [0, 1], and the generator are on the CPU. The values are float32, distributed as
+    what the release draws from two uniform matrices.
     """
     check_frequencies(p)
     heavy = p > _HEAVY

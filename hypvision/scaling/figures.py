@@ -420,13 +420,8 @@ def draw_language_models(
     fit: JointFit | None,
     folder: str | Path,
 ) -> list[Path]:
-    """Draw figure 8: overlaps of heads beside the paper's, and losses less their offsets with the fit, if there is one.
-
-    Args:
-        heads: rows with ``m`` and ``overlap_mean``, see :func:`~hypvision.scaling.language_models.head_statistics`.
-        losses: rows with ``family``, ``dataset``, ``m`` and ``loss``.
-        fit, folder: as for :func:`draw`.
-    """
+    """Draw figure 8: overlaps of heads (:func:`~hypvision.scaling.language_models.head_statistics`) beside the paper's,
+    and losses less their offsets with the fit, if there is one."""
 
     def overlaps(axis: Any) -> None:
         for family, points in HEAD_OVERLAPS.items():

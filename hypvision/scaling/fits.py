@@ -77,9 +77,6 @@ def joint_fit(widths: Sequence[float], losses: Sequence[float], groups: Sequence
     Least squares of ``ln A``, ``alpha`` and the offsets by SciPy's ``curve_fit``. There are two standard errors. The
     paper's is that of the slope of ``ln(L - B)`` on ``ln m`` with three degrees of freedom taken, where points below
     their offset count as ``L - B = 1``. The other is that of ``curve_fit``, with all unknowns free.
-
-    Args:
-        widths, losses, groups: one of each a point.
     """
     if not len(widths) == len(losses) == len(groups):
         raise HypvisionError("widths, losses and groups must have equal lengths.")

@@ -28,14 +28,8 @@ class Norms(NamedTuple):
 
 
 class Overlaps(NamedTuple):
-    """Overlaps ``w_i . w_j / (|w_i| |w_j|)`` of all pairs ``i < j`` of rows.
-
-    Attributes:
-        rows: how many rows there are.
-        mean_absolute, std_absolute: of the absolute overlaps.
-        mean, variance: of the squared overlaps.
-        largest: the largest absolute overlap.
-    """
+    """Overlaps ``w_i . w_j / (|w_i| |w_j|)`` of all pairs ``i < j`` of so many rows: mean and deviation of the absolute
+    ones, mean and variance of the squared ones, and the largest absolute one."""
 
     rows: int
     mean_absolute: float
@@ -150,14 +144,9 @@ def frame(found: Overlaps, m: int) -> Frame:
 def unlearned_loss(p: Tensor, learned: float | Tensor) -> tuple[float, float]:
     """The loss ``L`` if some features are perfect and the others lost: weak superposition.
 
-    The best that a bias can do for a lost feature is ``b_i = p_i``.
-
-    Args:
-        p: frequencies ``(n,)``, falling.
-        learned: which features are perfect, bool ``(n,)``; or how many, which are then the most frequent ones.
-
-    Returns:
-        ``sum (4/3 p_i - p_i^2)`` over the lost features, and its approximation ``4/3 sum p_i``.
+    The best that a bias can do for a lost feature is ``b_i = p_i``. This gives ``sum (4/3 p_i - p_i^2)`` over the lost
+    features, and its approximation ``4/3 sum p_i``, from falling frequencies ``p`` ``(n,)`` and the features that are
+    perfect: bool ``(n,)``, or how many of the most frequent ones.
     """
     lost = p.double()
     lost = lost[~learned] if isinstance(learned, Tensor) else lost[round(learned) :]

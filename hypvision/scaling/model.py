@@ -58,16 +58,8 @@ def loss(parameters: Tensor, batch: Batch, chunk: int | None = None) -> Tensor:
 
 
 def loss_and_gradient(parameters: Tensor, batch: Batch, chunk: int | None = None) -> tuple[Tensor, Tensor]:
-    """Loss and gradient of the models on a batch they share.
-
-    Args:
-        parameters: ``(G, M, n)``, see :func:`joined`.
-        batch: on the same device, its values of the same type.
-        chunk: samples at a time; default: as many as a CPU's cache holds, all on a GPU.
-
-    Returns:
-        Mean squared errors, float64 ``(G,)``, and their gradients ``(G, M, n)``.
-    """
+    """Mean squared errors, float64 ``(G,)``, and gradients ``(G, M, n)`` of models (:func:`joined`) on a batch of their
+    device and type, ``chunk`` samples at a time; default: as many as a CPU's cache holds, all on a GPU."""
     features = parameters.transpose(1, 2).contiguous()
     hidden = _hidden(features, batch)
     active, sums = _active_errors(features, hidden, batch)

@@ -47,18 +47,14 @@ class Settings:
     """The settings that the points of one folder share.
 
     Attributes:
-        n: number of features.
-        batch: samples a step.
-        steps, warmup: of the training.
+        n, batch: numbers of features, and of samples a step.
         rates: ``small``: 0.01 for all; ``large``: ``0.02 (8/m)^(1/4)`` for ``W`` and ``2/m`` for ``b``.
         loss_scale: factor of the mean squared error that is minimised; Adam's eps makes it matter. 1, or 100 in the
             paper's large runs.
         independent: whether every point draws first weights and batches of its own, instead of sharing those of its
             width and those of its frequencies.
         test_batches: fresh batches on which the final loss is measured.
-        shortened: what differs from the paper's setting, in words; empty if nothing does. See
-            :func:`hypvision.scaling.experiments.marked`.
-        seed: of all first weights and batches.
+        shortened: what differs from the paper's setting, in words (:func:`hypvision.scaling.experiments.marked`).
     """
 
     n: int = 1000
@@ -92,8 +88,7 @@ class Point:
     Attributes:
         distribution, alpha, density: its frequencies, see :func:`hypvision.scaling.data.frequencies` and
             :func:`~hypvision.scaling.data.density_scan`.
-        decay: ``gamma``.
-        m: its width.
+        decay, m: ``gamma`` and the width.
         replicate: which of several models that differ by chance alone.
     """
 

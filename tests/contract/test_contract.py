@@ -184,6 +184,7 @@ WAITS = {
     "nn/norm.py: _BatchNorm.forward": "on a CPU",
     "openmmlab/datasets/open_vocabulary_scenes.py: OpenVocabScenesDataset.prepare_data": "arrays of the data",
     "openmmlab/open_vocabulary/panoptic.py: merge_segments": "of a prediction",
+    "openmmlab/open_vocabulary/panoptic.py: panoptic_counts": "a metric",
     "openmmlab/open_vocabulary/panoptic.py: OpenVocabPanopticMetric.process": "a metric",
     "openmmlab/label_maps.py: LabelMapIoUMetric.process": "a metric",
     "openmmlab/open_vocabulary/segmentation.py: OpenVocabIoUMetric.compute_metrics": "a metric",

@@ -299,11 +299,7 @@ class CountedDataset(BaseDetDataset):
 
 @DATASETS.register_module(name="CocoDataset", force=True)
 class CheckedCocoDataset(CountedDataset, CocoDataset):
-    """mmdet's CocoDataset, read by :class:`CheckedCOCO`.
-
-    Args:
-        ignored: names of categories in the file to ignore; ``"others"``: all that are not among the classes.
-    """
+    """mmdet's CocoDataset, read by :class:`CheckedCOCO`."""
 
     def load_data_list(self) -> list[dict]:
         masks = any(getattr(step, "with_mask", False) for step in self.pipeline.transforms)
@@ -334,10 +330,6 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
     """Images with boxes as VOC's XML, ``JPEGImages/NAME.*`` and ``Annotations/NAME.xml``, the names in a list.
 
     mmdet's own class silently leaves out objects of other classes, and expects every image to be a ``.jpg``.
-
-    Args:
-        ignored: names of objects to ignore; ``"others"``: all that are not among the classes.
-        metainfo: ``dict(classes=(...))``; the other arguments are those of mmdet's XMLDataset.
     """
 
     def load_data_list(self) -> list[dict]:

@@ -33,10 +33,7 @@ class OpenVocabScenesDataset(BaseDetDataset):
     """Scenes with boxes, masks and segments; nothing is read from disk.
 
     Args:
-        split: ``train``, ``val`` or ``test``.
-        length: number of scenes.
-        size: side in pixels.
-        level: what a class is: ``"shape"`` or ``"colour-shape"``.
+        split, length, size, level: see :class:`~.open_vocabulary_shapes.ColourShapeDataset`.
         which: ``"all"`` classes, or ``"base"``: the held-out ones have no label.
         panoptic: the ground is a segment, too (stuff), and the last class.
     """

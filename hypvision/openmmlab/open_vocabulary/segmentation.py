@@ -60,9 +60,7 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
 
     Args:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
-        train_classes: names in the order of the training labels; anything that
-            :func:`hypvision.clip.classes.load_classes` takes. None: those of the data (:class:`DatasetClassesHook`).
-        test_classes: those of the test labels; None: as before.
+        train_classes, test_classes: see :meth:`.Vocabulary.set_vocabularies`.
         background_from: at test, classes from this number on become this number (PAS-20b: 20).
         ignore_index: label of ignored pixels in training.
         options: those of :class:`~hypvision.clip.segmentation.segmenter.OpenVocabSegmenter`.
