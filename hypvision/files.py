@@ -292,6 +292,8 @@ def read_json(path: str | Path, unique: bool = False, advice: str = "Correct it.
     """
     try:
         return parse_json(read_text(path), unique)
+    except FileNotFoundError as error:
+        raise HypvisionError(f"{why_no_file(path, 'file')} {advice}") from error
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise HypvisionError(f"'{path}' cannot be read as JSON: {reason}. {advice}") from error

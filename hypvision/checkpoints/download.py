@@ -81,7 +81,9 @@ def in_time(work: Callable[[], _Result], seconds: float) -> _Result:
             done.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    wait([done], max(0.0, seconds))
+    end = time.monotonic() + seconds
+    while not done.done() and time.monotonic() < end:
+        wait([done], min(1.0, max(0.0, end - time.monotonic())))  # in parts: Windows does not interrupt a wait
     if not done.done():
         raise SourceError("the time that it may take is over (HYPVISION_DEADLINE sets it, in seconds)")
     return done.result()
@@ -183,6 +185,9 @@ def download(
         have = _size(part)
         try:
             if have != size:
+                free = shutil.disk_usage(target.parent).free
+                if free < (size or 0) - have:
+                    raise HypvisionError(_full(target.parent))
                 _fetch(url, part, size or limit or LARGEST, dict(headers or {}), name or target.name, end)
             verify(part)
             break
@@ -194,6 +199,14 @@ def download(
     with open(part, "rb") as file:
         os.fsync(file.fileno())
     os.replace(part, target)
+
+
+def _full(folder: Path) -> str:
+    return (
+        f"The disk is full in '{folder}', or the file is larger than what is free. Free some space (`hypvision zoo "
+        "clean` removes what no record needs), or set HYPVISION_HOME to a folder on another disk. What was downloaded "
+        "is kept."
+    )
 
 
 def _size(path: Path) -> int:
@@ -234,10 +247,7 @@ def _fetch(url: str, part: Path, limit: int, headers: dict[str, str], name: str,
             raise
         except Exception as error:  # huggingface_hub raises its own errors and those of its HTTP library
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise HypvisionError(
-                    f"The disk is full in '{part.parent}'. Free some space (`hypvision zoo clean` removes what no "
-                    "record needs), or set HYPVISION_HOME to a folder on another disk. What was downloaded is kept."
-                ) from error
+                raise HypvisionError(_full(part.parent)) from error
             status = getattr(getattr(error, "response", None), "status_code", None)
             if status == 416:
                 raise WrongContentError(f"sends nothing after byte {have}") from error

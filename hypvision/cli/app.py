@@ -10,7 +10,7 @@ from hypvision.errors import require
 
 def add_app_arguments(parser: Parser) -> None:
     parser.add("--gallery DIR", "folder of images that the tab Find searches, with its sub-folders")
-    text = "network address to listen at; the default is reached from this machine alone, 0.0.0.0 from all"
+    text = "network address to listen at: 127.0.0.1 for this machine alone, 0.0.0.0 for all"
     parser.add("--host ADDRESS", text, default="127.0.0.1")
     parser.add("--port N", "default: the first free one from 7860", whole(1, 65535))
     parser.add("--max-upload MB", "largest file to upload, in megabytes", whole(1, 10_000), 20)

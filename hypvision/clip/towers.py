@@ -348,12 +348,22 @@ def token_lengths(tokens: Tensor) -> Tensor:
     return torch.where(tokens != 0, places, 0).amax(-1)
 
 
-def encode_by_length(model: nn.Module, tokens: Tensor, normalize: bool = False, size: int | None = None) -> Tensor:
-    """:func:`encode_text` in four parts of similar lengths, or in parts of ``size`` texts, each cut to its longest
-    text."""
+def _batches(lengths: Tensor, budget: int) -> list[int]:
+    """The numbers of texts in batches of at most ``budget`` tokens each, padding included, for lengths that rise."""
+    found, rest = [], lengths.cpu()
+    while len(rest):
+        padded = rest[:budget] * torch.arange(1, len(rest[:budget]) + 1)
+        found.append(max(1, int((padded <= budget).sum())))
+        rest = rest[found[-1] :]
+    return found
+
+
+def encode_by_length(model: nn.Module, tokens: Tensor, normalize: bool = False, budget: int | None = None) -> Tensor:
+    """:func:`encode_text` in four parts of similar lengths, or in batches of at most ``budget`` tokens, each cut to its
+    longest text."""
     lengths = token_lengths(tokens)
     order = lengths.argsort(stable=True)
-    size = size or max(1, -(-len(tokens) // 4))
+    size = max(1, -(-len(tokens) // 4)) if budget is None else _batches(lengths[order], budget)
     chunks = tokens[order].split(size)
     words: Sequence[Tensor | None] = [None] * len(chunks)
     if torch.is_grad_enabled() and _can_be_cut(text := text_part(model)) and text.token_embedding.weight.requires_grad:

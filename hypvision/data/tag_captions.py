@@ -24,7 +24,7 @@ TEMPLATES = ("a photo of {}", "A photo of {} in the scene")
 
 
 def caption_of(names: Sequence[str], template: str = TEMPLATES[0]) -> str:
-    """``("road", "apple")`` -> ``"a photo of a road and an apple"``; at least one name is needed."""
+    """``("road", "apple")`` -> ``"a photo of a road and an apple"``."""
     return template.format(enumerated(names))
 
 

@@ -201,12 +201,15 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
         return "the state of its optimizer is not one that PyTorch writes"
     if diverged := diverged_weights(checkpoint):
         return f"its weight '{diverged[0]}' is not finite"
-    for one in checkpoint.get("accumulated", []):
-        if diverged := nonfinite_names({**one["gradients"], **one["whole"]}):
-            return f"the gradient of '{diverged[0]}' that it has accumulated is not finite"
-    for parameter, entry in (item for one in states for item in one["state"].items()):
-        if diverged := nonfinite_names(entry):
-            return f"'{diverged[0]}' of parameter {parameter} in its optimizer is not finite"
+    try:
+        for one in checkpoint.get("accumulated", []):
+            if diverged := nonfinite_names({**one["gradients"], **one["whole"]}):
+                return f"the gradient of '{diverged[0]}' that it has accumulated is not finite"
+        for parameter, entry in (item for one in states for item in one["state"].items()):
+            if diverged := nonfinite_names(entry):
+                return f"'{diverged[0]}' of parameter {parameter} in its optimizer is not finite"
+    except (AttributeError, KeyError, TypeError) as error:
+        return f"what it has of its optimizer is damaged ({type(error).__name__}: {error})"
     return None
 
 

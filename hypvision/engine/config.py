@@ -37,8 +37,8 @@ _logger = logging.getLogger(__name__)
 PHASES = ("train", "val", "test")
 # Keys that mmengine's Runner or hypvision reads; a config may have others for its own use.
 RUN_KEYS = (
-    *inspect.signature(Runner).parameters, "custom_imports", "find_unused_parameters", "runner_type",
-    "tta_model", "tta_pipeline", "vis_backends",
+    *(key for key in inspect.signature(Runner).parameters if key != "cfg"), "custom_imports",
+    "find_unused_parameters", "model_wrapper_cfg", "runner_type", "tta_model", "tta_pipeline", "vis_backends",
 )  # fmt: skip
 # The types that mmengine accepts; other types would cause errors far from the config.
 KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
@@ -386,7 +386,7 @@ def _use_amp(config: Config, amp: bool) -> None:
 def _join_cpu_processes(config: Config, launcher: str) -> None:
     """Set up the processes of a run without GPUs, because mmengine would select a CUDA device for each."""
     if launcher != "pytorch":
-        raise HypvisionError(f"--launcher {launcher} needs a GPU a process. Without GPUs use tools/dist_train.sh.")
+        raise HypvisionError(f"--launcher {launcher} needs GPUs. Without them use tools/dist_train.sh.")
     if not dist.is_initialized():
         dist.init_process_group(config.env_cfg.dist_cfg.backend)
     if config.get("model_wrapper_cfg") is None:  # mmengine's own wrapper works on CUDA devices only

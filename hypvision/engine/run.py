@@ -361,7 +361,7 @@ def _write_predictions(config: Config, path: Path) -> None:
         evaluator[argument] = str(path)
         return
     if any(argument for _, argument in _evaluators(config)):
-        raise HypvisionError("--save writes one file, but a segmenter predicts a label map an image. Use --out DIR.")
+        raise HypvisionError("--save writes one file, and a segmenter predicts one for each image. Use --out DIR.")
     types = ", ".join(str(evaluator.get("type")) for evaluator, _ in _evaluators(config))
     able = ", ".join(name for name, argument in PREDICTION_ARGUMENTS.items() if argument != "output_dir")
     raise HypvisionError(f"--save needs one of the metrics {able} in the config, which has {types}.")

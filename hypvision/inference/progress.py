@@ -35,9 +35,10 @@ class Progress:
         if self.bar is None and (self.closing if done == self.total else now - self.last >= _SECONDS):
             self.last = now
             rate = (done - self.first) / max(now - self.begin, 1e-9)
-            left = f"{duration((self.total - done) / rate)} left" if rate and done < self.total else "done"
-            speed = f"{rate:.3g} {self.unit}/s"
-            say(", ".join(filter(None, (f"{self.what} {done}/{self.total}", facts, speed, left))))
+            left = f"{duration((self.total - done) / rate)} left" if rate and done < self.total else ""
+            reached = f"{self.what} {done}/{self.total}" if self.total else f"{self.what} {done}"
+            parts = (reached, facts, f"{rate:.3g} {self.unit}/s", "done" if done == self.total else left)
+            say(", ".join(filter(None, parts)))
 
     def close(self) -> None:
         """Leave the bar as it ended."""

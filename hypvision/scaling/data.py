@@ -60,7 +60,9 @@ def density_scan(p: Tensor, s: float) -> Tensor:
 def check_frequencies(p: Tensor, density: float | None = None) -> None:
     """Raise an error for frequencies that are not in [0, 1] or whose sum is not ``density``."""
     if p.dim() != 1 or not p.numel():
-        raise HypvisionError(f"Frequencies must be a vector with a number a feature, got the shape {tuple(p.shape)}.")
+        raise HypvisionError(
+            f"Frequencies must be a vector, one number for each feature, got the shape {tuple(p.shape)}."
+        )
     if not bool(((p >= 0) & (p <= 1)).all()):
         raise HypvisionError("Frequencies must be numbers from 0 to 1; these are not.")
     total = float(p.double().sum())

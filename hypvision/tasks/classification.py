@@ -20,13 +20,13 @@ import torch.nn.functional as F
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.registry import HOOKS, MODELS
-from mmengine.runner import Runner
+from mmengine.runner import CheckpointLoader, Runner
 from PIL import Image, ImageDraw
 from timm.data import Mixup
 from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
-from hypvision.checkpoints.read import network_weights, read
+from hypvision.checkpoints.read import network_weights
 from hypvision.checks import between, one_of
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
@@ -88,7 +88,7 @@ def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
 def load_start(network: nn.Module, checkpoint: str) -> None:
     """Load the weights that a fine-tuning starts from, without a head for other classes; a Hi-Mapper also accepts
     weights of its backbone alone, its ``trunk``."""
-    weights = network_weights(read(checkpoint))
+    weights = network_weights(CheckpointLoader.load_checkpoint(checkpoint, "cpu"))
     own, part = network.state_dict(), "trunk." if hasattr(network, "trunk") else ""
     if not any(name.startswith(part) for name in weights):
         weights = {f"{part}{name}": value for name, value in weights.items()}

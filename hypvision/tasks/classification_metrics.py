@@ -25,12 +25,13 @@ from hypvision.tasks.metric_learning_metrics import lca_heights
 
 def read_ancestors(given: Mapping[str, Sequence[str]] | str | Path, reader: str) -> Mapping[str, Sequence[str]]:
     """The groups above each class, from general to specific, given or from a JSON file; ``reader`` is the metric."""
-    if not isinstance(given, (str, Path)):
-        return given
-    advice = (
-        f'Expected: JSON {{"CLASS": ["GROUP", ...]}}, from general to specific. Correct "ancestors" of the {reader}'
-    )
-    return cast(Mapping[str, Sequence[str]], read_record(dict[str, list[str]], given, f"{advice} in the config."))
+    expected = 'Expected: {"CLASS": ["GROUP", ...]}, from general to specific.'
+    advice = f'{expected} Correct "ancestors" of the {reader} in the config.'
+    if isinstance(given, (str, Path)):
+        return cast(Mapping[str, Sequence[str]], read_record(dict[str, list[str]], given, advice))
+    if wrong := [name for name, groups in given.items() if isinstance(groups, str)]:
+        raise HypvisionError(f"The groups above '{wrong[0]}' are {given[wrong[0]]!r}, which is no list. {advice}")
+    return given
 
 
 class ScoreMetric(Metric):

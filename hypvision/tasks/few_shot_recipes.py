@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -259,7 +260,7 @@ def few_shot_config(
         **_training(found, dict(loader, dataset=train_data), length, images, balanced, amp, views, cache, best_val),
         randomness=dict(seed=seed),
         experiment_name=f"{protocol}-{method}-{dataset}-{shots}-{seed}",
-        **_EVERY_CONFIG,
+        **deepcopy(_EVERY_CONFIG),
     )
 
 

@@ -18,7 +18,8 @@ from hypvision.tasks.classification import ImageClassifier, create_backbone, fre
 def distillation_loss(logits: Tensor, teacher: Tensor, loss: str = "hard", temperature: float = 1.0) -> Tensor:
     """The distillation loss of a classifier's and its teacher's logits ``(B, K)``, in float32, as in DeiT (Touvron
     et al., ICML 2021): ``"hard"``, cross-entropy with the class that the teacher prefers, or ``"soft"``, the
-    Kullback-Leibler divergence from the teacher's distribution, both divided by the temperature, times its square."""
+    Kullback-Leibler divergence from the teacher's distribution, both of logits divided by the temperature, times the
+    square of the temperature."""
     logits, teacher = logits.float(), teacher.float()
     if loss == "hard":
         return F.cross_entropy(logits, teacher.argmax(-1))

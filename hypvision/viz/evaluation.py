@@ -137,8 +137,8 @@ def curve_part(
     text: str,
     table: Sequence[Sequence[Any]],
 ) -> Part:
-    """Precision over recall: the panels ``overall``, and in one called ``classes`` the best and worst ten classes, by
-    their ``curves`` ``(R,)`` and average precision ``ap`` in percent."""
+    """Precision over recall: the panels ``overall``, and in one called ``classes`` the five best and the five worst
+    classes, by their ``curves`` ``(R,)`` and average precision ``ap`` in percent."""
     order = sorted(curves, key=lambda name: -ap[name])
     chosen = order if len(order) <= _LINES else [*order[: _LINES // 2], *order[-_LINES // 2 :]]
     panels = {**overall, classes: {f"{name}  ({ap[name]:.1f})": curves[name] for name in chosen}}

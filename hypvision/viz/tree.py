@@ -60,7 +60,10 @@ def dendrogram_purity(linkage: np.ndarray, groups: Sequence[int]) -> float:
 
 
 def cophenetic_correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Pearson's correlation of two distance matrices ``(N, N)`` over all pairs; NaN if one of them is constant."""
+    """Pearson's correlation of two distance matrices ``(N, N)`` over all pairs; NaN if one of them is constant, as
+    that of a single pair is."""
+    if len(first) < 3:
+        return float("nan")
     with np.errstate(invalid="ignore", divide="ignore"):
         return float(np.corrcoef(_pairs(first), _pairs(second))[0, 1])
 

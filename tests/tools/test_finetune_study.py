@@ -86,9 +86,12 @@ def test_the_best_trial_gives_the_settings(tool):
     assert tool["settings"]("omniglot", "", {}) == {}
 
 
-def test_the_numbers_in_the_readme_are_those_of_the_results(tool):
-    folder = tool["CONFIGS"] / "himapper"
-    rows = tool["table"](json.loads((folder / "curves/grocery.json").read_text()), "himapper").splitlines()
+@pytest.mark.parametrize(
+    ("study", "folder", "results"), [("himapper", "himapper", "grocery"), ("lorentz", "hecnn", "cifar10")]
+)
+def test_the_numbers_in_the_readme_are_those_of_the_results(tool, study, folder, results):
+    folder = tool["CONFIGS"] / folder
+    rows = tool["table"](json.loads((folder / f"curves/{results}.json").read_text()), study).splitlines()
     said = {line.strip() for line in (folder / "README.md").read_text().splitlines()}
     rows = [
         row for row in rows if row.startswith("| ") and row.count("|") > 2 and not row.startswith(("| |", "| trial"))

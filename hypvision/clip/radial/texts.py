@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from hypvision.clip.towers import encode_by_length, find_towers, token_lengths
+from hypvision.clip.towers import encode_by_length, find_towers
 from hypvision.errors import HypvisionError, require_finite
 
 _TOKENS = 4096  # tokens of a batch, on average
@@ -40,7 +40,6 @@ def embed_texts(
     device = next(model.parameters()).device
     once, rows = distinct(texts)
     tokens = torch.cat([tokenizer(once[i : i + 4096]) for i in range(0, len(once), 4096)]).to(device)
-    size = max(1, _TOKENS * len(tokens) // max(1, int(token_lengths(tokens).sum())))
-    found = encode_by_length(model, tokens, normalize=True, size=size)
+    found = encode_by_length(model, tokens, normalize=True, budget=_TOKENS)
     require_finite(found, lambda row: f"The embedding of '{once[row]}'{(where or {}).get(once[row], '')}")
     return found[rows.to(device)]

@@ -114,6 +114,7 @@ class OpenVocabRoIHead(ClipScores, StandardRoIHead):
     Args:
         clip_temperature: factor of CLIP's cosines; None: that of its training.
         alpha, beta: weights of CLIP for base and for novel classes.
+        region_weight: of ``loss_region``.
         kwargs: of mmdet's ``StandardRoIHead``.
     """
 
@@ -122,10 +123,11 @@ class OpenVocabRoIHead(ClipScores, StandardRoIHead):
         clip_temperature: float | None = None,
         alpha: float = 0.1,
         beta: float = 0.8,
+        region_weight: float = 1.0,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.set_weights(clip_temperature, alpha, beta)
+        self.set_weights(clip_temperature, alpha, beta, region_weight)
 
     def _bbox_forward(self, x: OpenVocabMaps, rois: Tensor) -> dict[str, Tensor]:
         self.bbox_head.num_classes = len(x.text)

@@ -120,6 +120,7 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
         thing_classes: names of countable classes; None: those of the data.
         alpha, beta: weights of CLIP for base and for novel classes.
         clip_temperature: factor of CLIP's cosines; None: that of its training.
+        region_weight: of ``loss_region``.
         data_preprocessor: options of mmdet's ``DetDataPreprocessor``; the normalisation is CLIP's.
         options: class lists, ``backbone`` and more: see :meth:`.Vocabulary.build_detector`.
     """
@@ -134,6 +135,7 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
         alpha: float = 0.4,
         beta: float = 0.8,
         clip_temperature: float | None = None,
+        region_weight: float = 1.0,
         data_preprocessor: ConfigDict | None = None,
         init_cfg: dict | None = None,
         **options: Any,
@@ -148,7 +150,7 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
         head.update(train_cfg=train_cfg, test_cfg=test_cfg)
         self.panoptic_head = MODELS.build(head)
         self.test_cfg = {**dict(score_thr=0.5, overlap_thr=0.8), **(test_cfg or {})}
-        self.set_weights(clip_temperature, alpha, beta)
+        self.set_weights(clip_temperature, alpha, beta, region_weight)
 
     def set_test_classes(
         self, classes: str | Path | Sequence[str], things: str | Path | Sequence[str] | None = None

@@ -147,11 +147,12 @@ class Vocabulary(OpenVocabularyCLIP):
 class ClipScores:
     """Mix-in of models that compare regions with the texts twice, by a trained head and by CLIP's own embeddings."""
 
-    def set_weights(self, clip_temperature: float | None, alpha: float, beta: float) -> None:
-        """Set the factor of CLIP's cosines (None: that of its training) and the weights of CLIP for base and for novel
-        classes; called once by the constructors."""
+    def set_weights(self, clip_temperature: float | None, alpha: float, beta: float, region_weight: float) -> None:
+        """Set the factor of CLIP's cosines (None: that of its training), the weights of CLIP for base and for novel
+        classes, and that of ``loss_region``; called once by the constructors."""
         fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)
         self.clip_temperature, self.alpha, self.beta = clip_temperature, alpha, beta
+        self.region_weight = region_weight
 
     def text_logits(self, x: OpenVocabMaps, regions: Tensor) -> Tensor:
         """CLIP's logits (K, T) of embeddings of regions (K, E)."""
@@ -159,7 +160,7 @@ class ClipScores:
 
     def region_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy of CLIP's logits (K, T) of the regions with an object, of the classes ``labels`` (K,)."""
-        return F.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)
+        return self.region_weight * F.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)
 
 
 def _image(meta: Any) -> str:
@@ -224,6 +225,9 @@ class TextRadiusHook(Hook):
 
     priority = "LOW"  # runs after DatasetClassesHook
 
+    def __init__(self, c: float = 0.01, convention: str = "metric2"):
+        self.how = dict(c=c, convention=convention)
+
     def before_train(self, runner: Runner) -> None:
         self._log(runner)
 
@@ -242,7 +246,7 @@ class TextRadiusHook(Hook):
         for group, names in lists.items():
             if not names:
                 continue
-            radii = text_radii(clip, names, model.templates, c=0.01, convention="metric2")
+            radii = text_radii(clip, names, model.templates, **self.how)
             found = radius_statistics(radii)
             runner.message_hub.update_scalar(f"train/radius/{group}", found["mean"])
             values = ", ".join(f"{key} {value:.4g}" for key, value in found.items())
