@@ -428,15 +428,16 @@ def parse_options(items: list[str]) -> dict[str, Any]:
             "these. Change one entry at a time (KEY.NAME=VALUE, of a list KEY.0.NAME=VALUE), or write a config that "
             "names this one in _base_."
         )
-    options: dict[str, Any] | None = {}
+    nested = HypvisionError("--cfg-options has brackets or keys that are nested too deeply. Correct them.")
+    options: dict[str, Any] = {}
     try:
         for key, _, text in (item.partition("=") for item in items):
             word = re.sub(r"\s*([][(),])\s*", r"\1", text.strip()).replace(" ", _SPACE)
             options[key.strip()] = _with_spaces(DictAction._parse_iterable(word))
-    except RecursionError:
-        options = None
-    if options is None or any(key.count(".") > 50 for key in options):
-        raise HypvisionError("--cfg-options has brackets or keys that are nested too deeply. Correct them.")
+    except RecursionError as error:
+        raise nested from error
+    if any(key.count(".") > 50 for key in options):
+        raise nested
     return options
 
 
