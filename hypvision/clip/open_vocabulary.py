@@ -195,7 +195,7 @@ class OpenVocabularyCLIP(nn.Module):
                 owner.append(number)
         tokens = self.tokenizer(sentences).to(self.mean.device)
         grad = torch.is_grad_enabled()
-        text = encode_text(self.clip, tokens) if grad else encode_by_length(self.clip, tokens, size=256)
+        text = encode_text(self.clip, tokens) if grad else encode_by_length(self.clip, tokens, budget=4096)
         space = space_of(self.clip)
         text = space.to_average(text).unflatten(0, (len(owner), len(self.templates)))
         if len(owner) == len(names):

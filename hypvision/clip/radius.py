@@ -56,7 +56,7 @@ def text_radii(
     """Radii (T,) of text embeddings of class names, not normalised; ``how`` is passed to :func:`hyperbolic_radius`."""
     sentences = [text for name in classes for synonym in prompts(name, templates) for text in synonym]
     tokens = clip.tokenizer(sentences).to(clip.device)
-    text = encode_by_length(clip.model, tokens, size=256)
+    text = encode_by_length(clip.model, tokens, budget=4096)
     return _radii(clip, text, "text", **how).unflatten(0, (len(classes), -1)).mean(1)
 
 
