@@ -11,7 +11,6 @@ import copy
 import io
 import math
 from collections.abc import Sequence
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -93,6 +92,8 @@ class CheckedCocoMetric(Metric, CocoMetric):
     ``proposal_nums`` may be any numbers: the average precision is always that of 100 detections.
     """
 
+    default_prefix = "coco"
+
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if "segm" in self.metrics and self._coco_api is not None:
@@ -147,8 +148,25 @@ class CheckedCocoMetric(Metric, CocoMetric):
         names = list(self.dataset_meta["classes"])
         if self._coco_api is not None:
             return self._coco_api, list(self._coco_api.get_cat_ids(cat_names=names))
-        with TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-            return COCO(self.gt_to_coco_json(truth, f"{folder}/truth")), list(range(len(names)))
+        annotations: list[dict[str, Any]] = []
+        for item in truth:
+            for instance in item["anns"]:
+                left, top, right, bottom = (float(value) for value in instance["bbox"])
+                width, height = right - left, bottom - top
+                annotation = dict(
+                    id=len(annotations) + 1, image_id=item["img_id"], category_id=int(instance["bbox_label"]),
+                    bbox=[left, top, width, height], area=width * height, iscrowd=int(instance.get("ignore_flag", 0)),
+                )  # fmt: skip
+                if instance.get("mask") is not None:
+                    annotation["segmentation"] = instance["mask"]
+                annotations.append(annotation)
+        reference = COCO()
+        images = [dict(id=item["img_id"], width=item["width"], height=item["height"]) for item in truth]
+        categories = [dict(id=number, name=name) for number, name in enumerate(names)]
+        reference.dataset = dict(images=images, annotations=annotations, categories=categories)
+        with contextlib.redirect_stdout(io.StringIO()):
+            reference.createIndex()
+        return reference, list(range(len(names)))
 
 
 def detections_of(predictions: Sequence[dict], ids: list[int], metric: str) -> list[dict]:

@@ -65,8 +65,9 @@ class CheckedPipeline:
                 remedy = (
                     "It has boxes without masks, and the config trains masks (with_mask=True): see docs/own-data.md."
                 )
+            annotation = f"its label map '{labels}'" if labels else "its annotation"
             raise HypvisionError(
-                f"{loader} cannot read '{image}' or its annotation ({type(error).__name__}: {error}). {remedy}"
+                f"{loader} cannot read '{image}' or {annotation} ({type(error).__name__}: {error}). {remedy}"
             ) from error
         if self.classes is not None and image and labels and isinstance(result, dict):
             samples = result.get("data_samples")

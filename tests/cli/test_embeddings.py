@@ -242,7 +242,7 @@ def test_recovered_hierarchy_of_known_places():
         ("metric embed {data}/cat --config {config}", "--config needs --weights"),
         ("metric embed {data}/cat --config {config} --weights nowhere.pth", "no checkpoint 'nowhere.pth'"),
         ("metric embed {data}/cat --model test_vot", "no model 'test_vot'"),
-        ("metric embed {data}/cat --model hcnn_resnet18", "no published weights of the model 'hcnn_resnet18'"),
+        ("metric embed {data}/cat --model hcnn_resnet18", "no weights for 'hcnn_resnet18'"),
         ("metric embed {data}/cat --model hcformer_nano", "zoo has no weights for 'hcformer_nano'"),
         ("metric embed {data}/cow --model test_vit --weights {timm}", "no image"),
         ("metric embed {data}/cat --model test_vit --batch 0", "argument --batch: must be at least 1"),

@@ -125,5 +125,5 @@ class Terminal(io.StringIO):
 def test_thousands_of_texts_show_how_far_they_are(monkeypatch, count):
     monkeypatch.setattr("sys.stderr", screen := Terminal())
     monkeypatch.setattr("hypvision.clip.towers.encode_text", lambda model, tokens, embeddings: tokens)
-    assert len(encode_by_length(torch.nn.Linear(1, 1), torch.zeros(count, 1), size=1000)) == count
+    assert len(encode_by_length(torch.nn.Linear(1, 1), torch.zeros(count, 1), budget=1000)) == count
     assert ("texts: " in screen.getvalue()) == (count > MANY_TEXTS)

@@ -149,6 +149,7 @@ WAITS = {
     "clip/radial/weights.py": "of files",
     "clip/radius.py: radius_statistics": "of what is logged after an evaluation",
     "clip/segmentation/segment.py: segment": "of a prediction",
+    "clip/towers.py: _batches": "the lengths of the texts, once a call",
     "clip/towers.py: encode_packed": "the lengths of the texts, once a step",
     "geometry/lorentz/distances.py: _close": "on a CPU; a GPU waits once a matrix for the pairs that round-off spoils",
     "geometry/lorentz/frame.py: _bound": "on a CPU",

@@ -80,13 +80,13 @@ def read_split(path: str | Path, images: str | Path, shared_names: bool = False)
     ``images``; ``shared_names``: labels may share a name; the code that uses the names warns of that.
     """
     path = Path(path)
+    expected = 'Expected: {"train": [["PATH", LABEL, "CLASS NAME"], ...], "val": [...], "test": [...]}.'
+    content = read_json(path, unique=True, advice=expected)
     try:
-        content = read_json(path, unique=True)
         parts = {part: [_item(row, images) for row in content.get(part, [])] for part in PARTS}
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise HypvisionError(
-            f"The split file '{path}' is damaged or of another form ({type(error).__name__}: {error}). Expected: "
-            '{"train": [["PATH", LABEL, "CLASS NAME"], ...], "val": [...], "test": [...]}.'
+            f"The split file '{path}' is damaged or of another form ({type(error).__name__}: {error}). {expected}"
         ) from error
     for part in ("train", "test"):
         if not parts[part]:

@@ -369,7 +369,7 @@ def test_an_interrupted_save_leaves_the_old_file(tmp_path, monkeypatch):
     def full(*args, **kwargs):  # as safetensors words it
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr("safetensors.torch.save_file", full)
+    monkeypatch.setattr("hypvision.checkpoints.storage.save_file", full)
     with pytest.raises(HypvisionError, match="was not written: the disk is full"):
         adapters.save(model, path)
     assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1

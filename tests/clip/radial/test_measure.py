@@ -219,5 +219,5 @@ def test_mistakes_in_trees(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(HypvisionError, match=message):
         read_tree(tmp_path / name if name.endswith("json") else tmp_path)
-    with pytest.raises(HypvisionError, match="cannot be read"):
+    with pytest.raises(HypvisionError, match="There is no file"):
         read_tree(tmp_path / "none.json")

@@ -10,8 +10,8 @@ from helpers.clip_models import siglip
 
 from hypvision.clip.features import frozen_texts
 from hypvision.clip.models import create_clip
-from hypvision.clip.radial.texts import distinct, embed_texts, token_lengths
-from hypvision.clip.towers import encode_packed
+from hypvision.clip.radial.texts import distinct, embed_texts
+from hypvision.clip.towers import encode_packed, token_lengths
 from hypvision.errors import HypvisionError
 
 SENTENCE = "a small red house beside the very tall green tree in front of many hills"
