@@ -3,10 +3,13 @@
 import pytest
 import torch
 from helpers import clip_models
+from hypothesis import given
+from hypothesis import strategies as st
 from references.clip import reference_dense
 
 from hypvision.clip import adapters
 from hypvision.clip.towers import (
+    _batches,
     encode_by_length,
     encode_dense,
     encode_text,
@@ -128,3 +131,14 @@ def test_mistakes_are_explained():
     model.visual = torch.nn.Identity()
     with pytest.raises(HypvisionError, match="is not a ViT"):
         encode_dense(model, torch.randn(1, 3, 64, 64))
+
+
+@given(st.lists(st.integers(1, 77), max_size=60).map(sorted), st.integers(50, 300))
+def test_batches_of_texts_hold_the_budget_and_no_text_twice(lengths, budget):
+    counts = _batches(torch.tensor(lengths, dtype=torch.int64), budget)
+    ends = [sum(counts[: i + 1]) for i in range(len(counts))]
+    assert sum(counts) == len(lengths) and all(counts)
+    for count, end in zip(counts, ends):
+        assert count == 1 or count * lengths[end - 1] <= budget
+        if end < len(lengths):  # one more would not fit
+            assert (count + 1) * lengths[end] > budget

@@ -77,6 +77,8 @@ GROUPS = [dict(lr=0.1, params=[0])]
         (dict(optimizer=dict(state={}, param_groups=[])), "optimizer"),
         (dict(optimizer=dict(state=[], param_groups=GROUPS)), "optimizer"),
         (dict(optimizer=dict(state={0: dict(m=torch.tensor([np.nan]))}, param_groups=GROUPS)), "'m' of parameter 0"),
+        (dict(optimizer=dict(state={0: 5}, param_groups=GROUPS)), "damaged"),
+        (dict(accumulated=[{}]), "damaged"),
         (dict(state_dict={"w": torch.tensor([np.inf])}), "'w' is not finite"),
         (dict(ema_state_dict={"v": torch.tensor([np.nan])}), "'v' is not finite"),
     ],

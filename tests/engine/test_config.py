@@ -70,3 +70,11 @@ def test_circular_or_too_deep_bases_raise_a_readable_error(tmp_path):
     for word in ("a=" + "[" * 3000 + "]" * 3000, ".".join("a" * 5000) + "=1"):
         with pytest.raises(HypvisionError, match="nested too deeply"):
             parse_options([word])
+
+
+def test_every_key_of_a_run_can_be_an_option(tmp_path):
+    path = write_config(tmp_path / "config.py", make_images(tmp_path / "images", per_class=2))
+    wrapper = "model_wrapper_cfg.find_unused_parameters"
+    assert load_config(path, {wrapper: True}).model_wrapper_cfg.find_unused_parameters
+    with pytest.raises(HypvisionError, match="'cfg'"):
+        load_config(path, {"cfg": 1})

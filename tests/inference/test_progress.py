@@ -27,3 +27,10 @@ def test_items_have_no_live_bar_in_a_file(monkeypatch, capsys):
     monkeypatch.setattr("time.monotonic", lambda: next(now))
     assert list(progress("abc", 3, "image")) == ["a", "b", "c"]
     assert capsys.readouterr().err == "images 2/3, 0.0571 image/s, 18 s left\n"
+
+
+def test_items_of_an_unknown_number_are_counted(monkeypatch, capsys):
+    now = iter([0.0, 40.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    assert list(progress("a", 0, "image")) == ["a"]
+    assert capsys.readouterr().err == "images 1, 0.025 image/s\n"

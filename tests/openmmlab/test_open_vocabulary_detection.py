@@ -27,7 +27,7 @@ from hypvision.openmmlab.open_vocabulary.detection import (
     OpenVocabCocoMetric,
     OpenVocabRoIHead,
 )
-from hypvision.openmmlab.open_vocabulary.vocabulary import groups_of
+from hypvision.openmmlab.open_vocabulary.vocabulary import ClipScores, groups_of
 from hypvision.openmmlab.pyramid import BlockPyramid
 
 SCENES = "shapes_hyperclip-det_600i.py"
@@ -196,6 +196,15 @@ def test_drawn_scenes():
             assert box.tolist() == [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
     with pytest.raises(HypvisionError, match="level must be one of 'shape', 'colour-shape'"):
         OpenVocabScenesDataset(level="kind", pipeline=[])
+
+
+def test_the_weight_of_the_loss_of_regions():
+    logits, labels = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0])
+    expected = -torch.log_softmax(logits, 1)[:, 0].mean()
+    for weight in (0.0, 1.0, 2.5):
+        scores = ClipScores()
+        scores.set_weights(None, 0.1, 0.8, weight)
+        assert scores.region_loss(logits, labels).item() == pytest.approx(weight * expected.item())
 
 
 TUNING = {

@@ -33,6 +33,8 @@ def test_hierarchical_errors():
     assert found["jaccard"] == pytest.approx((1 + 2 / 4 + 1 / 5 + 0) / 4)
     assert found["precision"] == pytest.approx((1 + 2 / 3 + 1 / 3 + 0) / 4)
     assert found["recall"] == pytest.approx((1 + 2 / 3 + 1 / 3 + 0) / 4)
+    with pytest.raises(HypvisionError, match="'cat' are 'animal', which is no list"):
+        HierarchicalErrors({"cat": "animal"})
     assert all(math.isnan(value) for value in HierarchicalErrors(TREE).compute_metrics([]).values())
     with pytest.raises(HypvisionError, match="lacks 1 classes, e.g. 'cup'"):
         measured(HierarchicalErrors({k: v for k, v in TREE.items() if k != "cup"}), samples([0], [0]))
