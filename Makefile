@@ -52,6 +52,7 @@ format: $(DEV_STAMP)  ## let ruff put the code into shape
 
 docs: $(FULL_STAMP)  ## build the site into build/docs, offline; runs the notebooks that have changed
 	@test -f build/docs/searchindex.js || rm -rf build/docs/.doctrees  # of a build that was interrupted
+	@rm -rf docs/api  # of names that may be gone
 	HYPVISION_OFFLINE=1 $(BIN)/python -m sphinx --fail-on-warning --quiet -b html -c docs . build/docs
 	@echo "The site is in build/docs/index.html."
 
