@@ -104,9 +104,10 @@ def require_finite(values: Any, named: str | Callable[[int], str]) -> None:
     """
     import torch
 
-    finite = torch.as_tensor(values).isfinite()
-    if finite.all():
+    values = torch.as_tensor(values)
+    if not values.numel() or all(end.isfinite() for end in values.aminmax()):  # NaN if one is; no copy of the values
         return
+    finite = values.isfinite()
     bad = (~finite.reshape(len(finite), -1).all(1)).nonzero().flatten() if finite.dim() else [0]
     subject = named(int(bad[0])) if callable(named) else named
     more = f", and neither are {len(bad) - 1} more" if callable(named) and len(bad) > 1 else ""
