@@ -12,6 +12,7 @@ import glob
 import importlib.util
 import io
 import os
+import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,9 +44,6 @@ _MISSING = {suffix: text for name, (suffixes, text) in _OPTIONAL.items() if name
 MAX_PIXELS = 178_956_970  # half a GiB as RGB; also Pillow's limit
 
 _Result = TypeVar("_Result")
-
-# Pillow warns about large images, whose limit is here, and about tags that do not matter.
-warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 # Which files
@@ -298,11 +296,38 @@ def image_kind(path: str | Path) -> tuple[str, str]:
     return _read(path, "image", lambda image: (image.format or "", image.mode), pixels=False)
 
 
+class _Quiet:
+    """Ignores all warnings while any thread is inside. ``warnings.catch_warnings`` changes the whole process: of two
+    threads inside of it, one puts back what the other had set, and warnings stay ignored for good."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+        self._saved = warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._saved = warnings.catch_warnings()
+                self._saved.__enter__()
+                warnings.simplefilter("ignore")
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._saved.__exit__(None, None, None)
+
+
+_quiet = _Quiet()
+
+
 def _read(path: str | Path, what: str, use: Callable[[Image.Image], _Result], pixels: bool = True) -> _Result:
     try:
         if not os.path.isfile(path):  # reading a pipe waits for its writer, and a device has no end
             raise HypvisionError(f"{why_no_file(path, what)} Check the path.")
-        with Image.open(path, formats=FORMATS) as image:
+        # Pillow warns about large images and about tags that do not matter
+        with _quiet, Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS:,} in all")
             if pixels:

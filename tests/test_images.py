@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -161,3 +162,15 @@ def test_heic_is_read_where_pillow_heif_is_installed(tmp_path):
         print("HEIF" in again.FORMATS and ".heic" in again.SUFFIXES)
 
     assert forked(imported).output.split() == ["registered", "True"]
+
+
+def test_warnings_of_pillow_are_silenced_for_our_reading_alone(tmp_path):
+    before = list(warnings.filters)
+    path = tmp_path / "a.png"
+    Image.new("RGB", (8, 8)).save(path)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        open_image(path)
+        warnings.warn_explicit("large", Image.DecompressionBombWarning, "PIL/Image.py", 1, module="PIL.Image")
+    assert [str(item.message) for item in told] == ["large"]
+    assert list(warnings.filters) == before and not any("PIL" in str(f[3]) for f in before if f[3])
