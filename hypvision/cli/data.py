@@ -54,6 +54,9 @@ def add_data_make_arguments(parser: Parser) -> None:
     parser.add("--emoji DIR", text)
     parser.add("--photos DIR", "with --emoji: folder of photos, with train and test in it")
     parser.add("--pale X", "with --emoji: share of white in the photos, by which emoji stand out", number, 0.0)
+    parser.add("--styles NAME...", "with --emoji: vendors of the pictures (default: noto)", default=["noto"])
+    text = "with --emoji: the split whose emoji the validation scenes show; train: those of the training (default: val)"
+    parser.add("--val-emoji SPLIT", text, default="val")
     parser.add("--overwrite", "replace a data set with other parameters")
 
 
@@ -67,7 +70,10 @@ def run_data_make(args: Namespace) -> None:
     make: Callable[..., Path] = export
     if args.emoji is not None:
         layouts, levels = EMOJI_LAYOUTS, EMOJI_LEVELS
-        make = partial(export_emoji, emoji=args.emoji, photos=args.photos, pale=args.pale)
+        make = partial(
+            export_emoji, emoji=args.emoji, photos=args.photos, pale=args.pale, styles=args.styles,
+            val_emoji=args.val_emoji,
+        )  # fmt: skip
     one_of((*layouts, "all"), **{"--layout": args.layout})
     level = args.level or ("shape" if args.emoji is None else "group")
     one_of(levels, **{"--level": level})

@@ -152,6 +152,8 @@ def export_emoji(
     seed: int = 0,
     level: str = "group",
     pale: float = 0.0,
+    styles: Sequence[str] = ("noto",),
+    val_emoji: str = "val",
     overwrite: bool = False,
 ) -> Path:
     """Write scenes of emoji on photos (:class:`~hypvision.data.emoji_scenes.EmojiScenes`) with their masks and boxes.
@@ -159,11 +161,13 @@ def export_emoji(
     Args:
         out, train, val, size, seed, overwrite: as for :func:`export`; scenes are square. Only training scenes turn,
             mirror and recolour the emoji.
-        emoji: folder of the emoji (:mod:`hypvision.data.emoji`) with the splits ``train`` and ``val``.
+        emoji: folder of the emoji (:mod:`hypvision.data.emoji`) with the splits ``train`` and ``val_emoji``.
         photos: folder with ``train`` and ``test``, photos at any depth, behind the training and validation scenes.
         layout: ``"masks"``: ``{train,val}/{images,masks}`` and ``classes.txt``, label 0 for the photo; or ``"coco"``.
         level: what the classes are: ``"name"`` of the emoji, its ``"class"`` or its ``"group"``.
         pale: share of white in the photos, 0 to 1: the emoji stand out more, and less training is enough.
+        styles: vendors of the pictures, folders of ``images``.
+        val_emoji: the split whose emoji the validation scenes show; ``"train"``: those of the training scenes.
     """
     from .emoji_scenes import EmojiScenes  # imports mmengine
 
@@ -173,17 +177,20 @@ def export_emoji(
     at_least(1, integer=True, train=train, val=val, size=size)
     record = dict(
         format=_FORMAT, layout=layout, train=train, val=val, size=size, seed=seed, level=level,
-        emoji=str(emoji), photos=str(photos), pale=pale,
+        emoji=str(emoji), photos=str(photos), pale=pale, styles=list(styles), val_emoji=val_emoji,
     )  # fmt: skip
     if _already_there(out, record, overwrite):
         return out
-    make = partial(EmojiScenes, emoji, size=size, seed=seed, pale=pale)
+    make = partial(EmojiScenes, emoji, size=size, seed=seed, pale=pale, styles=styles)
     scenes = {
         "train": make(photos=Path(photos) / "train", split="train", length=train),
-        "val": make(photos=Path(photos) / "test", split="val", length=val, augmented=False),
+        "val": make(photos=Path(photos) / "test", split=val_emoji, length=val, augmented=False),
     }
     field = {"class": "classname"}.get(level, level)
-    classes = list(dict.fromkeys(getattr(item, field) for data in scenes.values() for item in data.emoji))
+    items = [item for data in scenes.values() for item in data.emoji]
+    if level == "class":
+        items.sort(key=lambda item: item.label)
+    classes = list(dict.fromkeys(getattr(item, field) for item in items))
     with replacing_folder(out) as temporary:
         for split, data in scenes.items():
             labels = [classes.index(getattr(item, field)) for item in data.emoji]

@@ -152,6 +152,27 @@ def test_label_maps_of_emoji(tmp_path, sources, level, field):
         assert len(list((root / split / "images").iterdir())) == length
 
 
+def test_validation_scenes_of_known_emoji_and_of_another_style(tmp_path, sources):
+    from hypvision.data.emoji import read_emoji
+
+    emoji = make_emoji(tmp_path / "emoji", styles=("twemoji",))
+    photos, few = sources["photos"], dict(train=1, val=8, size=64, level="name", val_emoji="train")
+    root = export_emoji(tmp_path / "data", emoji, photos, styles=("twemoji",), **few)
+    known = {item.name for item in read_emoji(emoji, "train")[0]}
+    classes = np.array((root / "classes.txt").read_text().splitlines())
+    shown = {name for path in (root / "val/masks").iterdir() for name in classes[np.unique(Image.open(path))]}
+    assert shown - {"photo"} <= known and len(shown) > 2
+    with pytest.raises(HypvisionError, match=r"No style of \['noto'\]"):
+        export_emoji(tmp_path / "none", emoji, photos, **few)
+
+
+def test_classes_of_emoji_come_in_the_order_of_their_labels(tmp_path, sources):
+    root = export_emoji(tmp_path / "data", **sources, train=1, val=1, size=48, level="class")
+    data = _scenes(sources, "train", 1)
+    shown = {item.classname for split in ("train", "val") for item in _scenes(sources, split, 1).emoji}
+    assert (root / "classes.txt").read_text().splitlines()[1:] == [n for n in data.metainfo["classes"] if n in shown]
+
+
 def test_boxes_of_emoji(tmp_path, sources):
     root = export_emoji(tmp_path / "data", **sources, layout="coco", train=1, val=4, size=96)
     truth, data = COCO(str(root / "annotations/instances_val2017.json")), _scenes(sources, "val", 4)
