@@ -12,7 +12,7 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 
-from hypvision.checks import at_least, between
+from hypvision.checks import at_least, between, one_of
 from hypvision.clip.classes import load_classes
 from hypvision.data.captions import enumerated
 from hypvision.data.label_maps import check_size, find_pairs, read_label_map
@@ -49,6 +49,7 @@ class TagCaptions(Dataset):
         most: largest number of words.
         balance: a class is drawn with the probability of its share of all pixels to this power; 0: all alike.
         jitter: contrast and brightness, and each colour for itself, change by up to this factor; 0: never.
+        unnamed: classes of the list that no caption names and no crop is drawn for, such as a background.
         single: only crops of which one class covers more than half, with its number as ``label``; for measuring.
         seed: of all random choices; sample i is always the same.
     """
@@ -65,6 +66,7 @@ class TagCaptions(Dataset):
         most: int = 3,
         balance: float = 0.5,
         jitter: float = 0.0,
+        unnamed: Sequence[str] = (),
         single: bool = False,
         seed: int = 0,
     ):
@@ -85,7 +87,9 @@ class TagCaptions(Dataset):
         # images are decoded at first use and kept: the data set fits into memory
         self._images: dict[int, np.ndarray] = {}
         self._labels = [_read_labels(labels) for _, labels in self.files]
-        counts = np.stack([np.bincount(labels.ravel(), minlength=256)[: len(self.names)] for labels in self._labels])
+        one_of(self.names, **{f"unnamed[{i}]": name for i, name in enumerate(unnamed)})
+        self._named = np.array([name not in unnamed for name in self.names])
+        counts = np.stack([self._count(labels) for labels in self._labels])
         if not counts.sum():
             raise HypvisionError(
                 f"No label map in '{data_root}' has a label from 0 to {len(self.names) - 1}, so there is nothing to "
@@ -108,7 +112,7 @@ class TagCaptions(Dataset):
             number, drawn, box = self._crop(rng)
             left, top, right, bottom = box
             part = self._labels[number][top:bottom, left:right]
-            covered = np.bincount(part.ravel(), minlength=256)[: len(self.names)] / part.size
+            covered = self._count(part) / part.size
             label = int(covered.argmax()) if covered.max() > 0.5 else -1
             if label >= 0 or not self.single:
                 break
@@ -123,6 +127,10 @@ class TagCaptions(Dataset):
         if self.jitter:
             pixels = _jittered(rng, pixels, self.jitter)
         return dict(inputs=torch.from_numpy(pixels.copy()).permute(2, 0, 1), caption=caption, label=label)
+
+    def _count(self, labels: np.ndarray) -> np.ndarray:
+        """Pixels of each class; 0 of those that are never named."""
+        return np.bincount(labels.ravel(), minlength=256)[: len(self.names)] * self._named
 
     def _crop(self, rng: np.random.Generator) -> tuple[int, int, tuple[int, int, int, int]]:
         """Number of an image, the class the crop is drawn for, and left, top, right, bottom."""

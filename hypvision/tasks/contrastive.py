@@ -26,6 +26,7 @@ from hypvision.clip.spaces import Hyperboloid, space_of
 from hypvision.clip.towers import encode_by_length, encode_image, encode_text
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.extensions import PREDICTORS
+from hypvision.errors import HypvisionError
 from hypvision.geometry import lorentz
 from hypvision.inference.predictors import zero_shot
 from hypvision.losses.contrastive import compositional_entailment, contrastive_loss, gathered, soft_cross_entropy
@@ -75,6 +76,11 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         self.entail = entail
         self.build_clip(clip, adapter, tune, classes, templates, dense=False)
         if blank_words:
+            if clip.get("pretrained") is not None:
+                raise HypvisionError(
+                    f"blank_words would erase the words of the weights '{clip['pretrained']}': it is for a training "
+                    "from scratch. Leave it out, or leave out clip.pretrained."
+                )
             clip_text: Any = getattr(self.clip, "text", self.clip)
             nn.init.zeros_(clip_text.token_embedding.weight)
 

@@ -100,6 +100,18 @@ def test_balance(folder):
     assert np.allclose(TagCaptions(folder, PREFIX, [*NAMES, "void", "cow"])._chances[4], 0)  # nowhere to be seen
 
 
+def test_an_unnamed_class_is_not_named_and_no_crop_is_drawn_for_it(folder):
+    every, few = (TagCaptions(folder, PREFIX, NAMES, unnamed=names) for names in ((), ["road"]))
+    assert few._chances[1] == 0 < few._chances[0] and every._chances[1] > 0
+    captions = [[data[i]["caption"] for i in range(60)] for data in (every, few)]
+    assert any("road" in caption for caption in captions[0]) and not any("road" in caption for caption in captions[1])
+    assert any("sky" in caption for caption in captions[1]) and any("apple" in caption for caption in captions[1])
+    single = TagCaptions(folder, PREFIX, NAMES, unnamed=["road"], single=True)
+    assert {single[i]["label"] for i in range(20)} <= {0, 2}
+    with pytest.raises(HypvisionError, match=r"unnamed\[0\] must be one of 'sky', 'road', 'apple', got 'rod'.*mean"):
+        TagCaptions(folder, PREFIX, NAMES, unnamed=["rod"])
+
+
 def test_mistakes_are_told(folder):
     with pytest.raises(HypvisionError, match="no images"):
         TagCaptions(folder, dict(img_path="img/val", seg_map_path="ann/val"), NAMES)

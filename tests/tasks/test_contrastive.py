@@ -120,6 +120,13 @@ def test_shipped_weights():
         export_model("shapes-s8.captions", "onnx", "never.onnx")
 
 
+def test_words_that_were_learned_are_not_erased():
+    with pytest.raises(HypvisionError, match="erase the words of the weights 'zoo:shapes-s8.captions'"):
+        CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"), blank_words=True)
+    table = CLIPContrast(dict(name="shapes-s8"), blank_words=True).clip.token_embedding.weight
+    assert not table.any()
+
+
 @pytest.mark.parametrize(
     "options,learned",
     [
