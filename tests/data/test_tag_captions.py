@@ -10,7 +10,10 @@ from PIL import Image
 
 pytest.importorskip("open_clip")
 
+from helpers.emoji import make_emoji
+
 from hypvision.clip.models import expand_tokens
+from hypvision.data.export import export_emoji
 from hypvision.data.tag_captions import TagCaptions, caption_of
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
@@ -170,6 +173,56 @@ def test_configs_of_camvid_agree():
     for config in (pre, tuned):  # nothing but the test loader looks at the test split
         for phase in ("train", "val", "test"):
             assert config[f"{phase}_dataloader"].dataset.data_prefix.img_path == f"img/{phase}"
+
+
+def test_configs_of_emoji_agree():
+    """One list of words, of which the held-out classes have neither label nor box in training, and all are tested."""
+    pre, masks, boxes = (
+        load_config(CONFIGS / name)
+        for name in ("clip-emoji-scenes_900i.py", "emoji_hyperclip_600i.py", "emoji_hyperclip-det_600i.py")
+    )
+    names, novel = list(pre.emoji_classes), list(pre.emoji_novel)
+    assert len(set(names)) == 86 and len(set(novel)) == 26 and set(novel) < set(names)
+    assert list(pre.model.classes) == ["photo", *names] and list(pre.train_dataloader.dataset.unnamed) == ["photo"]
+    for config, ground in ((masks, ["photo"]), (boxes, [])):
+        train, test = config.train_dataloader.dataset, config.test_dataloader.dataset
+        assert list(train.classes) == list(test.classes) == [*ground, *names]
+        assert list(train.ignore_classes) == [*ground, *novel] and list(test.get("ignore_classes", [])) == ground
+        groups = config.test_evaluator.groups
+        assert sorted([*groups.base, *groups.novel]) == sorted(names) and list(groups.novel) == novel
+    assert list(boxes.model.train_classes) == [name for name in names if name not in novel]
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    """Scenes of emoji of three classes in the layout of the configs, and the classes."""
+    root = tmp_path_factory.mktemp("scenes")
+    for split in ("train", "test"):
+        (root / "photos" / split).mkdir(parents=True)
+        Image.new("RGB", (70, 60), (60, 60, 60)).save(root / "photos" / split / "grey.png")
+    emoji = make_emoji(root / "emoji", styles=("noto",), classes=[(name, name, name) for name in ("cat", "car", "cup")])
+    for folder in ("known", "test", "boxes", "boxes-test"):
+        layout = "coco" if "boxes" in folder else "masks"
+        options = dict(train=2, val=2, size=192, level="class", val_emoji="train")
+        export_emoji(root / folder, emoji, root / "photos", layout, **options)
+    return root, (root / "known/classes.txt").read_text().splitlines()[1:]
+
+
+@pytest.mark.parametrize("config", ["emoji_hyperclip_600i.py", "emoji_hyperclip-det_600i.py"])
+def test_tuning_on_scenes_of_emoji_takes_a_step(scenes, tmp_path, config):
+    root, names = scenes
+    ground, base, novel = ["photo"] if "det" not in config else [], names[1:], names[:1]
+    options = {"data_root": str(root), "model.clip.pretrained": None, "train_cfg.max_iters": 1}
+    options |= {"train_cfg.val_interval": 1, "train_dataloader.batch_size": 2, "param_scheduler": []}
+    options |= {f"{phase}_dataloader.dataset.classes": [*ground, *names] for phase in ("train", "val", "test")}
+    options |= {"train_dataloader.dataset.ignore_classes": [*ground, *novel]}
+    options |= {"val_evaluator.groups": dict(base=base, novel=novel)}
+    if not ground:
+        options["model.train_classes"] = base
+    runner = train(load_config(CONFIGS / config, options), tmp_path)
+    assert runner.iter == 1 and runner.message_hub.get_scalar("train/loss").current() > 0
+    metrics = {key.rpartition("/")[2] for key in runner.message_hub.log_scalars}
+    assert ({"mIoU_base", "mIoU_novel"} if ground else {"AP50_base", "AP50_novel"}) <= metrics
 
 
 @pytest.fixture(scope="module")
