@@ -1,7 +1,7 @@
 # CamVid with 3 of its 11 classes held out: car, pavement and tree have no labels in training (as in the official loss
 # their pixels are negative for the other classes; model.mask_ignored=True leaves them out), measured on all 11. CLIP is
 # the one that clip-camvid_1000i.py trains, run that first; the head has two parameters, so that the rows of the table
-# differ by what of CLIP is tuned. The other rows are this config with options, see README.md.
+# differ by what of CLIP is tuned. The other rows are this config with options, see docs/studies/hyperclip.md.
 _base_ = ["../_base_/seg_runtime.py"]
 custom_imports = dict(
     imports=["hypvision.openmmlab", "hypvision.tasks", "hypvision.openmmlab.open_vocabulary.segmentation"]

@@ -1,7 +1,7 @@
 # 86 classes of emoji on photos, 26 of them without labels in training, on the CLIP that clip-emoji-scenes_900i.py
 # trains, run that first. Only pixels of emoji count, as in PASCAL VOC without its background. The head has two
 # parameters, so that the rows of the table differ by what of CLIP is tuned; the other rows are this config with
-# options, see README.md.
+# options, see docs/studies/hyperclip.md.
 _base_ = ["camvid_hyperclip_600i.py", "./_base_/datasets/emoji_scenes.py"]
 data_root = "data/emoji-scenes"
 model = dict(

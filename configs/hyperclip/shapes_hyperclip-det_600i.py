@@ -1,5 +1,5 @@
 # Open-vocabulary detection offline: a small Mask R-CNN on the blocks of the small CLIP, scenes of 96 x 96 pixels;
-# cross, house, pentagon and ring have no boxes in training. README.md: the other rows of the table by options.
+# cross, house, pentagon and ring have no boxes in training. docs/studies/hyperclip.md: the other rows of the table.
 _base_ = ["./_base_/models/hyperclip-det_vitb16.py", "./_base_/runtime_det.py"]
 base_classes = [
     "arrow", "asterisk", "car", "crescent", "disk", "ellipse", "face", "hexagon", "square", "star", "tree", "triangle"

@@ -1,5 +1,5 @@
 # Open-vocabulary panoptic segmentation offline: a small MaskFormer on the blocks of the small CLIP, scenes of 96 x 96
-# pixels; pixels of cross, house, pentagon and ring have no label in training. README.md: the other rows by options.
+# pixels; pixels of cross, house, pentagon and ring have no label in training. docs/studies/hyperclip.md: other rows.
 _base_ = ["./_base_/models/hyperclip-panoptic_vitb16.py", "./_base_/runtime_panoptic.py"]
 base_classes = [
     "arrow", "asterisk", "car", "crescent", "disk", "ellipse", "face", "hexagon", "square", "star", "tree", "triangle",

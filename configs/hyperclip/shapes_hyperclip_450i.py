@@ -1,6 +1,6 @@
 # The offline demonstration: 16 shapes and the ground, 4 shapes held out from training; 96 x 96 pixels, a CLIP trained
 # by clip-shapes_1100i.py, the head of two parameters, so that the rows of the table differ by what of CLIP is tuned.
-# The other rows of the table are this config with options, see README.md.
+# The other rows of the table are this config with options, see docs/studies/hyperclip.md.
 _base_ = ["../_base_/seg_runtime.py"]
 custom_imports = dict(
     imports=[

@@ -1,4 +1,4 @@
-# Scenes of emoji on photos with a label for each pixel, `hypvision data make` (configs/hyperclip/README.md has the
+# Scenes of emoji on photos with a label for each pixel, `hypvision data make` (docs/studies/hyperclip.md has the
 # commands): data/emoji-scenes/{known,test,style,new}. 86 classes of emoji, 26 of which a training may leave without
 # labels, about a third of each group; the label 0 is the photo.
 emoji_classes = [
