@@ -87,7 +87,8 @@ def test_the_best_trial_gives_the_settings(tool):
 
 
 @pytest.mark.parametrize(
-    ("study", "folder", "results"), [("himapper", "himapper", "grocery"), ("lorentz", "hecnn", "cifar10")]
+    ("study", "folder", "results"),
+    [("himapper", "himapper", "grocery"), ("lorentz", "hecnn", "cifar10"), ("omniglot", "lhier", "omniglot")],
 )
 def test_the_numbers_in_the_readme_are_those_of_the_results(tool, study, folder, results):
     folder = tool["CONFIGS"] / folder
