@@ -25,7 +25,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import distillation  # noqa: F401  registers a model
 import torch
 from hcformer_diagnosis import spread
 from himapper_containment import measure
@@ -131,7 +130,14 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 PHOTOS = "hcformer/hcformer-nano-clusters_60e_grocery.py"
-TAUGHT = {"model.type": "DistilledClassifier", "model.teacher": "himapper_tf_efficientnet_lite0.grocery"}
+# The teacher, the Hi-Mapper of the zoo, learned on images of 160 pixels with the mean and deviation 0.5.
+TEACHER = dict(model_name="himapper_tf_efficientnet_lite0.grocery", pretrained=True)
+TAUGHT = {"model.distillation": dict(teacher=TEACHER, loss="soft", alpha=1.0, temperature=2.0, size=160)}
+SCALED = {
+    f"{phase}_dataloader.dataset.transform.{key}": (0.5, 0.5, 0.5)
+    for phase in ("train", "val", "test")
+    for key in ("mean", "std")
+}
 NO_MIXERS = {"layer_scale": (0.0, 0.1), "head_dim": 2, **dict.fromkeys(("heads", "prop", "win"), (1, 1, 1, 1))}
 BARE = {f"model.backbone.{key}": value for key, value in NO_MIXERS.items()}
 
@@ -153,7 +159,7 @@ STUDIES: dict[str, dict[str, Run]] = {
         "Euclidean ResNet-18, equal time": Run(LORENTZ.format("resnet18"), "Euclidean ResNet-18", length(28) | FAST),
     },
     "distillation": {
-        f"{name}{how}": Run(PHOTOS, "", length(20) | network | teacher)
+        f"{name}{how}": Run(PHOTOS, "", length(20) | SCALED | network | teacher)
         for how, teacher in {", taught": TAUGHT, "": {}}.items()
         for name, network in {"HCFormer": {}, "without mixers": BARE}.items()
     },

@@ -27,7 +27,7 @@ from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
 from hypvision.checkpoints.read import network_weights
-from hypvision.checks import between, one_of
+from hypvision.checks import between, more_than, one_of
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
 from hypvision.errors import HypvisionError, did_you_mean
@@ -166,6 +166,18 @@ def per_image(label: Tensor | None, index: Tensor | None, **columns: Any) -> lis
     return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
 
+def distillation_loss(logits: Tensor, teacher: Tensor, loss: str = "hard", temperature: float = 1.0) -> Tensor:
+    """The distillation loss of a classifier's and its teacher's logits ``(B, K)``, in float32, as in DeiT (Touvron
+    et al., ICML 2021): ``"hard"``, cross-entropy with the class that the teacher prefers, or ``"soft"``, the
+    Kullback-Leibler divergence from the teacher's distribution, both of logits divided by the temperature, times the
+    square of the temperature."""
+    logits, teacher = logits.float(), teacher.float()
+    if loss == "hard":
+        return F.cross_entropy(logits, teacher.argmax(-1))
+    student, wanted = (torch.log_softmax(x / temperature, -1) for x in (logits, teacher))
+    return F.kl_div(student, wanted, log_target=True, reduction="batchmean") * temperature**2
+
+
 @MODELS.register_module()
 class ImageClassifier(BackboneModel):
     """A timm model with a classification loss.
@@ -180,6 +192,9 @@ class ImageClassifier(BackboneModel):
         multi_label: an image has any number of labels: ``label`` is (B, C) of zeros and ones, the loss the binary
             cross-entropy of each class, and scores are independent probabilities.
         class_weights: see :class:`~hypvision.tasks.class_weights.ClassWeights`.
+        distillation: ``dict(teacher=dict(model_name=..., ...), loss="hard", alpha=0.5, temperature=1.0, size=None)``:
+            ``alpha`` is the teacher's share of the loss of the classes. It sees the images of the training, at ``size``
+            pixels a side if given, so that their mean and deviation must be its own. It is not stored in checkpoints.
         **kwargs: see :class:`BackboneModel`.
     """
 
@@ -191,6 +206,7 @@ class ImageClassifier(BackboneModel):
         test_flip: bool = False,
         class_weights: str | Sequence[float] | None = None,
         multi_label: bool = False,
+        distillation: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
@@ -207,6 +223,42 @@ class ImageClassifier(BackboneModel):
                 raise HypvisionError("Mixup mixes images of one class each: leave it out with multi_label=True.")
             self.mixup = Mixup(**mixup, label_smoothing=label_smoothing, num_classes=self.num_classes)
         self.soft_target_loss = SoftTargetCrossEntropy()
+        self.distillation: dict[str, Any] = {}
+        if distillation is not None:
+            self._set_teacher(**distillation)
+
+    def _set_teacher(
+        self, teacher: dict[str, Any], loss: str = "hard", alpha: float = 0.5, temperature: float = 1.0,
+        size: int | None = None,
+    ) -> None:  # fmt: skip
+        if self.multi_label:
+            raise HypvisionError(
+                "A teacher's classes exclude each other: leave out distillation with multi_label=True."
+            )
+        one_of(("hard", "soft"), **{"model.distillation.loss": loss})
+        more_than(0, alpha=alpha, temperature=temperature)
+        between(0, 1, alpha=alpha)
+        network = create_backbone(**teacher).eval().requires_grad_(False)
+        if network.num_classes != self.num_classes:
+            raise HypvisionError(
+                f"The teacher predicts {network.num_classes} classes, the model {self.num_classes}. Set "
+                "model.distillation.teacher.num_classes, and give it weights of that task."
+            )
+        # A list keeps the teacher out of the parameters and checkpoints of this module.
+        self._teacher = [network]
+        self.distillation = dict(loss=loss, alpha=alpha, temperature=temperature, size=size)
+
+    def taught_loss(self, inputs: Tensor, logits: Tensor, classes: Tensor) -> dict[str, Tensor]:
+        """The loss of the classes and that of the teacher, whose logits of the same images ``logits`` are compared
+        with, each with its share."""
+        about, network = self.distillation, self._teacher[0].to(inputs.device)
+        with torch.no_grad():
+            if about["size"] is not None:
+                size = (about["size"], about["size"])
+                inputs = F.interpolate(inputs, size, mode="bicubic", align_corners=False, antialias=True)
+            wanted = network(inputs)
+        taught = distillation_loss(logits, wanted, about["loss"], about["temperature"])
+        return dict(loss_cls=(1 - about["alpha"]) * classes, loss_distillation=about["alpha"] * taught)
 
     def forward(
         self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
@@ -215,14 +267,17 @@ class ImageClassifier(BackboneModel):
         data set ``(B,)``.
 
         Returns:
-            ``"tensor"``: logits ``(B, num_classes)``. ``"loss"``: ``dict(loss=scalar)``. ``"predict"``: for each image
-                a dict with ``scores`` ``(num_classes,)``, ``label`` and ``index`` (None where not given).
+            ``"tensor"``: logits ``(B, num_classes)``. ``"loss"``: ``dict(loss=scalar)``, or its two parts with
+                ``distillation``. ``"predict"``: for each image a dict with ``scores`` ``(num_classes,)``, ``label`` and
+                ``index`` (None where not given).
         """
         one_of(("tensor", "loss", "predict"), mode=mode)
         self.check_channels(inputs)
         if mode == "loss":
             inputs, target = self.mix(inputs, label)
-            return dict(loss=self.class_loss(self.backbone(inputs), target))
+            logits = self.backbone(inputs)
+            classes = self.class_loss(logits, target)
+            return self.taught_loss(inputs, logits, classes) if self.distillation else dict(loss=classes)
         logits = self.backbone(inputs)
         if mode == "tensor":
             return logits

@@ -16,7 +16,7 @@ from mmengine.optim import build_optim_wrapper
 from hypvision.engine.optim_wrappers import BFloat16OptimWrapper
 from hypvision.errors import HypvisionError
 from hypvision.tasks import GroupAccuracy, HierarchyClassifier, ImageClassifier, TopKAccuracy
-from hypvision.tasks.classification import PredictionPainterHook
+from hypvision.tasks.classification import PredictionPainterHook, distillation_loss
 from hypvision.tasks.metric_learning import MetricLearner
 
 VIT = dict(model_name="test_vit", num_classes=5, img_size=32)
@@ -250,3 +250,18 @@ def test_one_picture_alone_is_not_mixed():
     x, label = torch.randn(1, 3, 32, 32), torch.tensor([1])
     expected = nn.functional.cross_entropy(model.backbone(x), label, label_smoothing=0.1)
     torch.testing.assert_close(model(x, label, mode="loss")["loss"], expected)
+
+
+def test_any_classifier_learns_from_a_teacher_that_sees_the_images_in_its_own_size():
+    teacher = dict(model_name="test_vit", num_classes=5, img_size=48)
+    about = dict(teacher=teacher, loss="soft", alpha=0.75, temperature=2.0, size=48)
+    model = ImageClassifier(dict(model_name="test_resnet", num_classes=5), distillation=about).eval()
+    images, label = torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 2, 3])
+    losses = model(images, label, mode="loss")
+    large = torch.nn.functional.interpolate(images, (48, 48), mode="bicubic", align_corners=False, antialias=True)
+    expected = distillation_loss(model(images), model._teacher[0](large), "soft", 2.0)
+    torch.testing.assert_close(losses["loss_distillation"], 0.75 * expected)
+    torch.testing.assert_close(losses["loss_cls"], 0.25 * model.class_loss(model(images), label))
+    assert all(name.startswith("backbone.") for name in model.state_dict())
+    with pytest.raises(HypvisionError, match="leave out distillation with multi_label"):
+        ImageClassifier(dict(model_name="test_resnet", num_classes=5), distillation=about, multi_label=True)

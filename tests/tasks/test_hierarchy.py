@@ -17,7 +17,7 @@ from hypvision.engine.run import test as measure
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.tasks import HierarchyClassifier
-from hypvision.tasks.hierarchy import distillation_loss
+from hypvision.tasks.classification import distillation_loss
 from hypvision.zoo import read_weights, resolve
 
 VIT = dict(backbone="vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=2)
