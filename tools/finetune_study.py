@@ -130,6 +130,8 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 PHOTOS = "hcformer/hcformer-nano-clusters_60e_grocery.py"
+SMALL = length(15) | {f"{phase}_dataloader.dataset.transform.input_size": 96 for phase in ("train", "val", "test")}
+SMALL |= {"model.backbone.img_size": 96, "train_cfg.val_interval": 5}
 # The teacher, the Hi-Mapper of the zoo, learned on images of 160 pixels with the mean and deviation 0.5.
 TEACHER = dict(model_name="himapper_tf_efficientnet_lite0.grocery", pretrained=True)
 TAUGHT = {"model.distillation": dict(teacher=TEACHER, loss="soft", alpha=1.0, temperature=2.0, size=160)}
@@ -159,7 +161,7 @@ STUDIES: dict[str, dict[str, Run]] = {
         "Euclidean ResNet-18, equal time": Run(LORENTZ.format("resnet18"), "Euclidean ResNet-18", length(28) | FAST),
     },
     "distillation": {
-        f"{name}{how}": Run(PHOTOS, "", length(20) | SCALED | network | teacher)
+        f"{name}{how}": Run(PHOTOS, "", SMALL | SCALED | network | teacher)
         for how, teacher in {", taught": TAUGHT, "": {}}.items()
         for name, network in {"HCFormer": {}, "without mixers": BARE}.items()
     },

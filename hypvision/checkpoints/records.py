@@ -21,7 +21,7 @@ from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.records import is_inside, is_number, is_plain, is_text, key, positive, rule
 
 _UNSET: tuple[Any, ...] = (None, (), {})
-TASKS = ("classification", "segmentation", "detection", "zero-shot")
+TASKS = ("classification", "segmentation", "detection", "retrieval", "zero-shot")
 ADDRESSES = ("http://", "https://", "hf-hub:", "file://")
 _NAME = r"(?=.{,128}$)[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*"  # short enough for a file name with hash and suffix
 _FILE = r"(.*/)?[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors"
@@ -157,9 +157,9 @@ class Record:
     Attributes:
         name: ``MODEL.TAG``, as in timm.
         task: one of :data:`TASKS`.
-        model: the timm model, for segmenters and detectors that of the backbone.
-        arguments: of ``timm.create_model`` where they differ from the default; empty for segmenters and detectors,
-            whose weight file holds the whole model config.
+        model: the timm model, for segmenters, detectors and metric learners that of the backbone.
+        arguments: of ``timm.create_model`` where they differ from the default; empty for segmenters, detectors and
+            metric learners, whose weight file holds the whole model config.
         config: the config in this repository that trained it.
         file: the weight file.
         parameters: how many numbers the weights hold.

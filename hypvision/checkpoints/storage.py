@@ -185,8 +185,8 @@ def read_metadata(path: str | Path, entry: str) -> dict[str, Any]:
 
 
 def read_header(path: str | Path) -> dict[str, Any]:
-    """The entries that hypvision wrote into the header of a file: ``storage``, ``classes`` and, for a segmenter or
-    detector, ``model``.
+    """The entries that hypvision wrote into the header of a file: ``storage``, ``classes`` and, for a segmenter,
+    detector or metric learner, ``model``.
 
     Empty for files of others.
 

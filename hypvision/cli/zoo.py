@@ -11,7 +11,7 @@ from hypvision.errors import HypvisionError
 from hypvision.files import write_text
 
 # Copied from hypvision.checkpoints.records.
-TASKS = ("classification", "segmentation", "detection", "zero-shot")
+TASKS = ("classification", "segmentation", "detection", "retrieval", "zero-shot")
 _NAME_HELP = "name as `hypvision zoo list` lists it, or a release, ADDRESS#NAME (https://, file://, hf-hub:USER/REPO)"
 
 

@@ -117,7 +117,7 @@ def subject_of(name: str, arguments: Mapping[str, Any], size: int | None = None)
             return subject_of_clip(create_clip(**clip_options(name)), "image")
         channels, height, width = record.input.size
         shape = (channels, size or height, size or width)
-        if record.task != "classification":
+        if record.task in ("segmentation", "detection"):
             return _plugin(record.task)(load(name), shape)
         return Subject(load(name, **arguments), torch.randn(1, *shape))
     known_model(name)

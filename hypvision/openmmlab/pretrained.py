@@ -1,27 +1,19 @@
-"""Whole segmenters and detectors of the zoo, for :func:`hypvision.load`; the header of a file holds its config."""
+"""Segmenters and detectors of the zoo, for :func:`hypvision.load`."""
 
 from __future__ import annotations
 
 import importlib
-import re
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmengine.config import Config, ConfigDict
-from mmengine.registry import MODELS, TASK_UTILS, WEIGHT_INITIALIZERS, DefaultScope
+from mmengine.config import Config
 from torch import nn
 
-from hypvision.checkpoints.match import load_trained
-from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Record
-from hypvision.checkpoints.storage import read_header
-from hypvision.engine.checks import walk
-from hypvision.errors import HypvisionError, require
+from hypvision.engine.published import build_published
+from hypvision.errors import require
 
-# Types that mmcv finds by name in its own functions rather than in a registry.
-_BY_NAME = ("nms", "soft_nms", "RoIAlign")
 _SCOPES = {"segmentation": "mmseg", "detection": "mmdet"}
 # Test pipelines that leave the image at its own size, as the models of the zoo are tested.
 _PIPELINES = {
@@ -36,64 +28,15 @@ _PIPELINES = {
 }
 
 
-def _registered() -> set[str]:
-    """The names of everything that a model can be built from, mmseg's and mmdet's where they are loaded."""
-    nodes, found = [MODELS, TASK_UTILS, WEIGHT_INITIALIZERS], set(_BY_NAME)
-    for node in nodes:
-        found |= set(node.module_dict)
-        nodes.extend(node.children.values())
-    return found
-
-
-def _check_types(config: Any, path: Path) -> None:
-    """Raise an error for a model that has parts which are not registered.
-
-    mmengine takes a ``type`` that is in no registry for the path of a Python object, imports and calls it, and a
-    ``_scope_`` for a module, which it imports: a weight file could run any command.
-    """
-    known = _registered()
-    for node in [config, *(part for _, part in walk(config))]:
-        if not isinstance(node, dict):
-            continue
-        if node.get("_scope_", "mmengine") not in ("mmengine", *_SCOPES.values()):
-            raise HypvisionError(
-                f"'{path}' was refused: its model names a scope ({node['_scope_']!r}), by which mmengine imports a "
-                "module of that name. Take the file from a source that you trust, or publish it again."
-            )
-        kind = node.get("type")
-        if kind is not None and (not isinstance(kind, str) or re.sub(r"^mm(seg|det|engine)\.", "", kind) not in known):
-            raise HypvisionError(
-                f"'{path}' was refused: its model has a part of the type {kind!r}, which is neither mmseg's, mmdet's "
-                "nor hypvision's. Take the file from a source that you trust, or install the package that the part is "
-                "from and import it first."
-            )
-
-
 def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.Module:
-    """The segmenter or detector of a record with its weights; the header of its verified file holds its config.
+    """The segmenter or detector of a record with its weights, see :func:`hypvision.engine.published.build_published`.
 
     It has ``cfg``, so that :func:`mmseg.apis.inference_model` and :func:`mmdet.apis.inference_detector` take it.
-
-    Raises:
-        HypvisionError: there are overrides (the weights are those of the whole model), mmseg or mmdet is not installed,
-            the file has no config, or its config would run code or load other files.
     """
-    if overrides:
-        raise HypvisionError(
-            f"'{record.name}' is a whole model and takes no arguments, got {', '.join(overrides)}. To change it, train "
-            f"the config {record.config} with load_from='zoo:{record.name}'."
-        )
     scope = _SCOPES[record.task]
     importlib.import_module("hypvision.openmmlab")  # registers the operators before mmdet imports them
     require(f"{scope}.models", "mm")
-    config = read_header(path).get("model")
-    if not isinstance(config, dict):
-        raise HypvisionError(f"'{path}' does not hold the config of its model. Publish it again.")
-    _check_types(config, path)
-    with DefaultScope.overwrite_default_scope(scope), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=scope)  # mmdet's own losses still use deprecated builders
-        model = MODELS.build(ConfigDict(config))  # a ConfigDict, because mmdet reads train_cfg.rpn
-    load_trained(model, read_weights(path), path)
+    model, config = build_published(record, path, overrides, scope)
     pipeline = _PIPELINES[scope]
     model.cfg = Config(
         dict(
@@ -103,5 +46,4 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
             test_dataloader=dict(dataset=dict(pipeline=pipeline)),
         )
     )
-    model.dataset_meta = read_header(path).get("dataset_meta") or {"classes": record.classes}
     return model

@@ -3,7 +3,7 @@ which embeds texts, too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +15,7 @@ from torch import Tensor
 
 import hypvision.models  # noqa: F401 - registers the models
 from hypvision.checkpoints.index import builtin_index
+from hypvision.checkpoints.records import Record
 from hypvision.errors import HypvisionError, require, require_finite
 from hypvision.images import leaving_out, require_all
 from hypvision.inference.predictors import Predictor
@@ -73,7 +74,8 @@ def load_embedder(
     """A metric learner (``config`` and ``weights``), or a timm ``model``, on a device.
 
     A timm model without ``weights`` has its published ones, those that ``pretrained=True`` means. ``model`` may also
-    name a classifier of the zoo, such as ``"tf_efficientnet_lite0.imagenet"``, which has its weights.
+    name a metric learner or a classifier of the zoo, such as ``"tf_efficientnet_lite0.imagenet"``, which has its
+    weights.
     """
     if (config is None) == (model is None):
         raise HypvisionError("Give either --config CONFIG --weights FILE, or --model NAME, or --clip NAME.")
@@ -81,16 +83,15 @@ def load_embedder(
         if weights is None:
             raise HypvisionError("--config needs --weights, the checkpoint of its training.")
         learner, settings = load_learner(config, weights)
-        learner.to(device)
-        from hypvision.data.image_folder import build_transform
-
-        transform = build_transform(settings.test_dataloader.dataset.transform.to_dict())
-        return Embedder(lambda x: learner.comparable(learner.embed(x)), transform, learner.space, str(weights))
+        return _learned(learner, settings.test_dataloader.dataset.transform.to_dict(), str(weights), device)
     from timm.data import create_transform, resolve_data_config
 
     name = str(weights or model)
-    if weights is None and model in builtin_index().records:
-        network = _of_the_zoo(name)
+    record = builtin_index().records.get(name) if weights is None else None
+    if record is not None:
+        network = _of_the_zoo(record)
+        if record.task == "retrieval":
+            return _learned(network, network.images, name, device)
     else:
         from hypvision.tasks.classification import create_backbone
 
@@ -105,8 +106,16 @@ def load_embedder(
     return Embedder(network.to(device).eval(), transform, "cosine", name)
 
 
+def _learned(learner: MetricLearner, images: Mapping[str, Any], name: str, device: str) -> Embedder:
+    from hypvision.data.image_folder import build_transform
+
+    learner.to(device)
+    return Embedder(lambda x: learner.comparable(learner.embed(x)), build_transform(dict(images)), learner.space, name)
+
+
 def named_embedder(name: str, device: str = "cpu") -> Embedder:
-    """A timm model, a classifier of the zoo, or a CLIP (:mod:`hypvision.clip.names`), whichever has this name."""
+    """A timm model, a classifier or metric learner of the zoo, or a CLIP (:mod:`hypvision.clip.names`), whichever has
+    this name."""
     if gives_features(name):
         return load_embedder(model=name, device=device)
     from hypvision.clip.models import create_clip
@@ -135,16 +144,16 @@ def clip_embedder(clip: CLIPBundle, name: str) -> Embedder:
     return Embedder(clip.embed_images, view_of(clip.model), "cosine", name, embed_texts=texts)
 
 
-def _of_the_zoo(name: str) -> Any:
-    """The network of a classifier of the zoo, without its head."""
-    record = builtin_index().records[name]
-    if record.task != "classification":
+def _of_the_zoo(record: Record) -> Any:
+    """A metric learner of the zoo, or the network of a classifier without its head."""
+    if record.task not in ("retrieval", "classification"):
         raise HypvisionError(
-            f"'{name}' are weights of a model of {record.task}, whose features do not compare. Give a classifier or a "
-            "CLIP: `hypvision zoo list` shows the tasks."
+            f"'{record.name}' are weights of a model of {record.task}, whose features do not compare. Give a metric "
+            "learner, a classifier or a CLIP: `hypvision zoo list` shows the tasks."
         )
-    network: Any = load(name)
-    network.reset_classifier(0)
+    network: Any = load(record.name)
+    if record.task == "classification":
+        network.reset_classifier(0)
     return network
 
 

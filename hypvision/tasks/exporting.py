@@ -39,8 +39,8 @@ def export_trained(
     kind, scope = loaded.model.get("type"), loaded.get("default_scope")
     model = trained_model(loaded, weights)
     task = dict(mmseg="segmentation", mmdet="detection").get(scope, "classification")
-    own = kind in ("ImageClassifier", "MetricLearner")
-    if not own and (task == "classification" or getattr(model, "open_vocabulary", False)):
+    task = "retrieval" if kind == "MetricLearner" else task
+    if kind != "ImageClassifier" and (task == "classification" or getattr(model, "open_vocabulary", False)):
         raise HypvisionError(
             f"The config describes a {kind}. What can be exported by a config are classifiers (ImageClassifier), "
             "metric learners, and the segmenters and detectors of mmseg and mmdet that have fixed classes."
@@ -49,8 +49,5 @@ def export_trained(
     known = scope in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None
     about: dict[str, Any] = image_input(loaded, size) if known else {}
     about |= getattr(model, "dataset_meta", None) or {}
-    output: str | tuple[str, ...]
-    network, output = model, "embeddings"
-    if kind != "MetricLearner" or part != "whole":
-        network, output = part_of(model.backbone if own else model, task, part, shape[1:])
+    network, output = part_of(model.backbone if kind == "ImageClassifier" else model, task, part, shape[1:])
     return export_network(network, shape, format, path, dynamic_size, output, tell, about, half)

@@ -7,6 +7,8 @@ Kim et al., "HIER" (CVPR 2023); Bdeir et al., "Robust Hyperbolic Learning with C
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,10 +20,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import hypvision.tasks.metric_learning_metrics  # noqa: F401 - registers the metric
+from hypvision.checkpoints.records import Record
 from hypvision.checks import one_of
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.param_groups import ParamGroups
+from hypvision.engine.published import build_published
 from hypvision.errors import HypvisionError
 from hypvision.geometry import CurvatureParameter, Euclidean, Lorentz, Manifold, PoincareBall
 from hypvision.geometry.numerics import exact
@@ -261,17 +265,41 @@ class BackboneWarmUpHook(Hook):
         self._rates = []
 
 
-def _predictor(model: MetricLearner, config: Any, request: Request) -> Predictor:
-    """Make the predictor from the transform of the test data; see :meth:`MetricLearner.comparable`."""
+def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> MetricLearner:
+    """The metric learner of a record of the zoo, see :func:`hypvision.engine.published.build_published`; its
+    ``images`` are the arguments of :func:`~hypvision.data.image_folder.build_transform`."""
+    model, config = build_published(record, path, overrides)
+    if not isinstance(model, MetricLearner):
+        raise HypvisionError(f"'{path}' was refused: it holds a {config.get('type')}, not the metric learner.")
+    given = record.input
+    model.images = dict(
+        input_size=given.size, mean=given.mean, std=given.std, crop_pct=given.crop_pct,
+        interpolation=given.interpolation,
+    )  # fmt: skip
+    return model
+
+
+def predictor_of_model(model: MetricLearner, request: Request) -> Predictor:
+    """Embeddings by a metric learner of the zoo."""
+    return _predictor(model, model.images, request)
+
+
+def _of_config(model: MetricLearner, config: Any, request: Request) -> Predictor:
+    """Embeddings of images prepared as the test data of a config are."""
+    if request.classes is not None:
+        raise HypvisionError(f"'{request.model}' gives embeddings, not classes: leave out --classes.")
+    dataset = config.test_dataloader.dataset
+    return _predictor(model, dict(dataset.transform), request, dataset.get("channels", 3))
+
+
+def _predictor(model: MetricLearner, images: Mapping[str, Any], request: Request, channels: int = 3) -> Predictor:
+    """Embeddings of images prepared by a transform with these arguments; see :meth:`MetricLearner.comparable`."""
 
     def find(images: list[Tensor]) -> list[Embedding]:
         points = model.comparable(model.embed(torch.stack(images).to(request.device)))
         return [Embedding(vector) for vector in points.cpu().numpy()]
 
-    if request.classes is not None:
-        raise HypvisionError(f"'{request.model}' gives embeddings, not classes: leave out --classes.")
-    dataset = config.test_dataloader.dataset
-    return Predictor(build_transform(dict(dataset.transform)), find, channels=dataset.get("channels", 3))
+    return Predictor(build_transform(dict(images)), find, channels=channels)
 
 
-PREDICTORS["MetricLearner"] = _predictor
+PREDICTORS["MetricLearner"] = _of_config

@@ -37,7 +37,13 @@ from hypvision.zoo.cards import readme
 from hypvision.zoo.loading import load
 
 PACKAGED_LIMIT = 40 * 2**20  # limit in bytes for all weight files in the repository
-MAIN_METRICS = {"classification": "top1", "segmentation": "mIoU", "detection": "coco/bbox_mAP_50", "zero-shot": "top1"}
+MAIN_METRICS = {
+    "classification": "top1",
+    "segmentation": "mIoU",
+    "detection": "coco/bbox_mAP_50",
+    "retrieval": "recall@1",
+    "zero-shot": "top1",
+}
 
 
 def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
@@ -64,13 +70,9 @@ def describe_config(config: Any) -> dict[str, Any]:
     scope = config.get("default_scope")
     if config.model.get("type") == "CLIPContrast":
         return _describe_clip(config)
-    if config.model.get("type") == "MetricLearner":
-        raise HypvisionError(
-            "A metric learner gives points of its own manifold, which no record of the zoo describes. Pass on its "
-            "config and its checkpoint: hypvision predict SOURCE --model CONFIG --weights CHECKPOINT, or hypvision "
-            "export CHECKPOINT --model CONFIG for other runtimes."
-        )
     task = {"mmseg": "segmentation", "mmdet": "detection"}.get(scope, "classification")
+    if config.model.get("type") == "MetricLearner":
+        task = "retrieval"
     backbone = dict(config.model.get("backbone") or {})
     if "model_name" not in backbone:
         raise HypvisionError("Only models with a timm backbone (model.backbone.model_name) can be published.")
@@ -150,12 +152,13 @@ def _resized(dataset: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _without_start(node: Any) -> Any:
-    """The config of a model, or a part of it, without the checkpoints that the training started from."""
+    """The config of a model, or a part of it, without the checkpoints that the training started from and what it
+    froze."""
     if isinstance(node, list):
         return [_without_start(value) for value in node]
     if not isinstance(node, dict):
         return node
-    start = {"checkpoint_path", "pretrained"}
+    start = {"checkpoint", "checkpoint_path", "pretrained", "frozen"}
     if isinstance(node.get("init_cfg"), dict) and node["init_cfg"].get("type") == "Pretrained":
         start.add("init_cfg")
     return {key: _without_start(value) for key, value in node.items() if key not in start}

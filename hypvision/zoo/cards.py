@@ -92,6 +92,11 @@ import hypvision
 clip = hypvision.load("{name}")  # an open_clip model
 words = clip.encode_text(clip.tokenizer(["a photo of a star", "a photo of a ring"]), normalize=True)
 scores = clip.encode_image(images, normalize=True) @ words.T  # images: (B, 3, H, W), normalised""",
+    "retrieval": """\
+import hypvision
+
+found = hypvision.predict("pictures/", "{name}")  # found[0].result.vector: a point of the hyperboloid of curvature -1
+# in the shell: hypvision metric search photo.jpg --gallery pictures/ --model {name}""",
     "segmentation": """\
 import hypvision
 
@@ -114,6 +119,7 @@ _HUB_TASKS = {
     "classification": "image-classification",
     "segmentation": "image-segmentation",
     "detection": "object-detection",
+    "retrieval": "image-feature-extraction",
     "zero-shot": "zero-shot-image-classification",
 }
 

@@ -180,7 +180,7 @@ def part_of(model: Any, task: str, part: str, size: Sequence[int]) -> tuple[nn.M
     """The part of a model that is exported, and the names of its outputs in ONNX.
 
     Args:
-        model: a timm model, or of mmseg, mmdet or open_clip.
+        model: a timm model, a metric learner, or a model of mmseg, mmdet or open_clip.
         task: what it is trained for, as a record of the zoo says it.
         part: one of :data:`PARTS`.
         size: height and width of the images, which the whole of a detector is fixed to.
@@ -191,6 +191,8 @@ def part_of(model: Any, task: str, part: str, size: Sequence[int]) -> tuple[nn.M
         return model.eval(), "logits" if part == "whole" else part
     if task == "zero-shot":
         return ImageTower(model).eval(), "features"
+    if task == "retrieval":
+        return (model, "embeddings") if part == "whole" else (model.backbone, part)
     if part == "features":
         return _Maps(model).eval(), "map"
     if task == "detection":

@@ -66,7 +66,8 @@ def load(
     Returns:
         For classification a timm model, with ``pretrained_cfg`` (its normalisation, input size and class names; of a
         checkpoint file as much of that as its training wrote there); for segmentation and detection the mmseg or mmdet
-        model, with ``dataset_meta``; for zero-shot an open_clip model with its ``tokenizer``.
+        model, with ``dataset_meta``; for retrieval the :class:`~hypvision.tasks.MetricLearner`, which gives points;
+        for zero-shot an open_clip model with its ``tokenizer``.
     """
     if model is not None:
         return _from_file(name, model, overrides).to(device=device, dtype=dtype).eval()
@@ -77,6 +78,8 @@ def load(
             "model=CONFIG, that config itself."
         )
     index, record = find(str(name))
+    if record.task == "retrieval":
+        require("mmengine", "mm")
     if f"model of {record.task}" in PLUGINS:
         network: nn.Module = plugin(f"model of {record.task}")(record, resolve(record, index), overrides)
     else:

@@ -217,14 +217,6 @@ def test_the_whole_of_a_training_is_exported_by_its_config(tmp_path, monkeypatch
         assert torch.equal(value, model.state_dict()[key]), key
 
 
-def test_a_metric_learner_is_no_record_of_the_zoo(trained):
-    from hypvision.engine.config import load_config
-    from hypvision.tasks.publishing import describe_config
-
-    with pytest.raises(HypvisionError, match=r"metric learner.*its config and its checkpoint.*hypvision predict"):
-        describe_config(load_config(trained[0]))
-
-
 class Logits(nn.Module):
     def __init__(self, model):
         super().__init__()

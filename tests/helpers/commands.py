@@ -141,7 +141,7 @@ def write_inputs(folder: Path) -> Path:
     torch.save(timm.create_model("test_vit").state_dict(), folder / "vit.pth")
     official = timm.create_model("hcnn_resnet18", num_classes=3, layers=(1, 1, 1, 1), widths=(4, 4, 8, 8))
     torch.save({"model": hyperboliccv_to_official(official.state_dict())}, folder / "official.pth")
-    _write_learner(folder)
+    write_learner(folder)
     _write_language_model(folder)
     coop(folder / "few", "dtd", classes=4, train=3, val=1, test=1)
     cell = CellSpec("base2new", "coop", "dtd", 2, 1)
@@ -156,7 +156,7 @@ def _save(path: Path, model: torch.nn.Module, **meta) -> None:
     torch.save(dict(state_dict=model.state_dict(), meta=dict(dataset_meta=meta)), path)
 
 
-def _write_learner(folder: Path) -> None:
+def write_learner(folder: Path) -> None:
     """A metric learner, untrained: ``learner.py`` and ``learner.pth``."""
 
     def loader(split):

@@ -5,21 +5,29 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from helpers.commands import write_learner
 from helpers.engine import ROOT, make_images, write_config
+from mmengine.registry import MODELS
+from PIL import Image
 
 import hypvision.tasks.publishing
-from hypvision.checkpoints.index import read_index
+from hypvision.checkpoints.index import builtin_index, read_index
 from hypvision.checkpoints.read import read_weights
-from hypvision.checkpoints.storage import read_header
+from hypvision.checkpoints.storage import read_header, write_weights
+from hypvision.cli import main
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
+from hypvision.tasks.embedding import load_learner, named_embedder
+from hypvision.tasks.metric_learning import build_model
 from hypvision.tasks.publishing import describe_config, publish, read_about, stripped
 from hypvision.zoo.cards import readme
+from hypvision.zoo.export import part_of
 
 ABOUT = dict(
     description="Tiny.", intended_use="Tests.", data="Noise.", training="hypvision train x", limits=["Knows nothing."],
@@ -163,17 +171,62 @@ def test_stripping():
         stripped({"state_dict": {**inner, "neck.a": torch.ones(1)}}, "classification")
 
 
+@pytest.fixture
+def learner(tmp_path, monkeypatch):
+    """A metric learner in a zoo of its own; the model that was published."""
+    monkeypatch.chdir(tmp_path)
+    make_images(tmp_path / "images")
+    write_learner(tmp_path)
+    weights = torch.load("learner.pth")
+    torch.save({**weights, "meta": dict(dataset_meta=dict(classes=("blue", "green", "red")))}, "learner.pth")
+    processes_give(monkeypatch, lambda *_: {"recall@1": 50.0})
+    publish("learner.py", "learner.pth", "learner.tiny", ABOUT, "zoo", storage="float32")
+    monkeypatch.setenv("HYPVISION_INDEX", str(tmp_path / "zoo/index.yml"))
+    return load_learner("learner.py", "learner.pth")[0]
+
+
+def test_a_published_metric_learner_finds_images_everywhere(learner, capsys):
+    record = builtin_index().get("learner.tiny")
+    assert (record.task, record.model, record.input.size) == ("retrieval", "test_vit", (3, 32, 32))
+    loaded = hypvision.load("learner.tiny")
+    assert type(loaded) is type(learner) and not loaded.training
+    for name, value in learner.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value), name
+    photo = next(Path("images/val").rglob("*.png"))
+    point = torch.as_tensor(hypvision.predict(photo, "learner.py", weights="learner.pth")[0].result.vector)
+    assert torch.equal(torch.as_tensor(hypvision.predict(photo, "learner.tiny")[0].result.vector), point)
+    embedder = named_embedder("learner.tiny")
+    x = embedder.transform(Image.open(photo))[None]
+    assert embedder.space == "lorentz" and torch.allclose(embedder.embed(x)[0], point, atol=1e-5)
+    assert part_of(loaded, "retrieval", "features", (32, 32))[0] is loaded.backbone
+    assert main(["summary", "learner.tiny"]) == 0 and "neck" in capsys.readouterr().out
+    with pytest.raises(HypvisionError, match="takes no arguments"):
+        hypvision.load("learner.tiny", num_classes=3)
+    with pytest.raises(HypvisionError, match="classes"):
+        hypvision.predict(photo, "learner.tiny", classes=["red"])
+
+
+def test_a_file_of_another_model_is_no_metric_learner(learner, tmp_path):
+    header = dict(model=dict(type="ImageClassifier", backbone=dict(model_name="test_vit", num_classes=2)))
+    model = MODELS.build(header["model"])
+    write_weights(model.state_dict(), tmp_path / "w.safetensors", header=header)
+    with pytest.raises(HypvisionError, match="ImageClassifier, not the metric"):
+        build_model(builtin_index().get("learner.tiny"), tmp_path / "w.safetensors", {})
+
+
 @pytest.mark.parametrize(
     ("config", "task", "size"),
     [
         ("hcformer/hcformer-nano_8e_cifar10.py", "classification", [3, 32, 32]),
         ("hcformer/semantic-fpn_hcformer-nano_600i_camvid.py", "segmentation", [3, 192, 192]),
         ("demo/detection.py", "detection", [3, 96, 96]),
+        ("lhier/lhier_efficientnet-lite0_20e_grocery.py", "retrieval", [3, 160, 160]),
     ],
 )
 def test_what_a_config_says(config, task, size):
     found = describe_config(load_config(ROOT / "configs" / config))
-    assert (found["task"], found["model"], found["input"]["size"]) == (task, "hcformer_nano", size)
+    model = "tf_efficientnet_lite0" if task == "retrieval" else "hcformer_nano"
+    assert (found["task"], found["model"], found["input"]["size"]) == (task, model, size)
     assert len(found["input"]["mean"]) == 3 and max(found["input"]["mean"]) < 1
     if task != "classification":
         assert "init_cfg" not in json.dumps(found["model_config"]["backbone"])

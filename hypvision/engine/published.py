@@ -1,0 +1,88 @@
+"""Whole models of the zoo: the header of a weight file holds the config of its model."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import ConfigDict
+from mmengine.registry import MODELS, TASK_UTILS, WEIGHT_INITIALIZERS, DefaultScope
+
+from hypvision.checkpoints.match import load_trained
+from hypvision.checkpoints.read import read_weights
+from hypvision.checkpoints.records import Record
+from hypvision.checkpoints.storage import read_header
+from hypvision.engine.checks import walk
+from hypvision.errors import HypvisionError
+
+# Types that mmcv finds by name in its own functions rather than in a registry.
+_BY_NAME = ("nms", "soft_nms", "RoIAlign")
+_SCOPES = ("mmengine", "mmseg", "mmdet")
+
+
+def build_published(
+    record: Record, path: Path, overrides: Mapping[str, Any], scope: str = "mmengine"
+) -> tuple[Any, dict[str, Any]]:
+    """The whole model of a record with its weights and ``dataset_meta``, and its config.
+
+    Args:
+        record: of the zoo.
+        path: its verified file.
+        overrides: arguments of the model. There may be none, since the weights are those of the whole model.
+        scope: mmengine's default scope, in which the model is built; its package was imported.
+
+    Raises:
+        HypvisionError: there are overrides, the file has no config, or its config would run code or load other files.
+    """
+    if overrides:
+        raise HypvisionError(
+            f"'{record.name}' is a whole model and takes no arguments, got {', '.join(overrides)}. To change it, train "
+            f"the config {record.config} with load_from='zoo:{record.name}'."
+        )
+    header = read_header(path)
+    config = header.get("model")
+    if not isinstance(config, dict):
+        raise HypvisionError(f"'{path}' does not hold the config of its model. Publish it again.")
+    _check_types(config, path)
+    with DefaultScope.overwrite_default_scope(scope), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=scope)  # mmdet's own losses still use deprecated builders
+        model = MODELS.build(ConfigDict(config))  # a ConfigDict, because mmdet reads train_cfg.rpn
+    load_trained(model, read_weights(path), path)
+    model.dataset_meta = header.get("dataset_meta") or {"classes": record.classes}
+    return model, config
+
+
+def _registered() -> set[str]:
+    """The names of everything that a model can be built from, mmseg's and mmdet's where they are loaded."""
+    nodes, found = [MODELS, TASK_UTILS, WEIGHT_INITIALIZERS], set(_BY_NAME)
+    for node in nodes:
+        found |= set(node.module_dict)
+        nodes.extend(node.children.values())
+    return found
+
+
+def _check_types(config: Any, path: Path) -> None:
+    """Raise an error for a model that has parts which are not registered.
+
+    mmengine takes a ``type`` that is in no registry for the path of a Python object, imports and calls it, and a
+    ``_scope_`` for a module, which it imports: a weight file could run any command.
+    """
+    known = _registered()
+    for node in [config, *(part for _, part in walk(config))]:
+        if not isinstance(node, dict):
+            continue
+        if node.get("_scope_", "mmengine") not in _SCOPES:
+            raise HypvisionError(
+                f"'{path}' was refused: its model names a scope ({node['_scope_']!r}), by which mmengine imports a "
+                "module of that name. Take the file from a source that you trust, or publish it again."
+            )
+        kind = node.get("type")
+        if kind is not None and (not isinstance(kind, str) or re.sub(r"^mm(seg|det|engine)\.", "", kind) not in known):
+            raise HypvisionError(
+                f"'{path}' was refused: its model has a part of the type {kind!r}, which is neither mmseg's, mmdet's "
+                "nor hypvision's. Take the file from a source that you trust, or install the package that the part is "
+                "from and import it first."
+            )
