@@ -137,8 +137,9 @@ def _check_training(config: Config, resume: str | Path | None) -> None:
     check_data(config, ("train", "val"))
     if str(resume) == "auto":
         newest = newest_checkpoint(config.work_dir)
-        config.resume, config.load_from = newest is not None, None if newest is None else newest[0]
+        config.resume = newest is not None  # else it begins with the weights of load_from
         if newest is not None:
+            config.load_from = newest[0]
             hand_over(*newest)
             _end_with_training(config, newest[1])
     elif resume is not None:
