@@ -130,7 +130,7 @@ def make_scenes(train: int = 800, val: int = 100) -> None:
     """The emoji on photos that two parts learn from: label maps and boxes of the same scenes."""
     folders = SHIPPED / "emoji", SHIPPED / "photos"
     for layout in ("masks", "coco"):
-        export_emoji(DATA / layout, *folders, layout, train, val, size=96, pale=0.4, overwrite=True)
+        export_emoji(DATA / layout, *folders, layout, train, val, size=96, overwrite=True)
 
 
 def run_all() -> list[tuple[Part, float, float]]:

@@ -1,5 +1,6 @@
-# The recipe of zoo:hcformer_nano.shapes: which of 16 drawn shapes is in the image? A small HCFormer on 64 x 64 pixels,
-# with sharp clusters (configs/hcformer/README.md): centred features, sharp temperatures, centres near their pixels.
+# Which of 16 drawn shapes is in the image? A small HCFormer on 64 x 64 pixels, with sharp clusters
+# (configs/hcformer/README.md): centred features, sharp temperatures, centres near their pixels. detection.py and
+# segmentation.py begin with its weights.
 _base_ = ["../_base_/default_runtime.py"]
 data_root = "work_dirs/demo/data/imagefolder"
 normalisation = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))

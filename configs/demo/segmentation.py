@@ -1,4 +1,4 @@
-# The recipe of zoo:semantic-fpn_hcformer_nano.shapes: Semantic FPN on drawn scenes of 96 x 96 pixels, from the backbone
+# Semantic FPN on drawn scenes of 96 x 96 pixels, from the backbone
 # of classification.py.
 _base_ = [
     "../_base_/models/semantic_fpn_hcformer.py",

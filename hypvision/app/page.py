@@ -10,13 +10,11 @@ import warnings
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from PIL import Image
+from typing import Any
 
 from hypvision.app.answers import HIERARCHY, Answers, best_clip, scene_texts, zoo_models
 from hypvision.clip.places import clips_here
-from hypvision.data.shapes import make_object, make_scene
+from hypvision.data.shapes import make_scene
 from hypvision.errors import HypvisionError, explain_machine, one_line, require
 from hypvision.viz.sheet import save_image
 
@@ -83,20 +81,10 @@ def _shown(message: str) -> str:
     return html.escape(re.sub(rf"{re.escape(uploads)}/\w+/", "", message), quote=False)
 
 
-class Examples(NamedTuple):
-    """Files of drawn pictures, which the small models that ship know: of one object each, and of several."""
-
-    objects: list[str]
-    scenes: list[str]
-
-
-def _draw_examples(folder: Path) -> Examples:
-    found = Examples([], [])
-    for number in range(EXAMPLES):
-        image = Image.fromarray(make_object(number + 3, "test", 448)[0])
-        found.objects.append(str(save_image(image, folder / f"object{number}.jpg")))
-        found.scenes.append(str(save_image(make_scene(number, "test", 448).image, folder / f"scene{number}.jpg")))
-    return found
+def _draw_examples(folder: Path) -> list[str]:
+    """Files of drawn scenes, which small models that ship know."""
+    drawn = ((make_scene(number, "test", 448).image, folder / f"scene{number}.jpg") for number in range(EXAMPLES))
+    return [str(save_image(image, path)) for image, path in drawn]
 
 
 # Parts that tabs share
@@ -132,16 +120,17 @@ def _on(gr: Any, button: Any, answer: Callable[..., Any], inputs: list[Any], out
 # Tabs
 
 
-def _classify(gr: Any, answers: Answers, examples: Examples) -> None:
+def _classify(gr: Any, answers: Answers, examples: list[str]) -> None:
     with gr.Row():
         with gr.Column(scale=2):
             photo = _photo(gr)
             info = "a name of timm (resnet50) or of the zoo; the list has the zoo's"
             models = zoo_models()
-            model = gr.Dropdown(models, value="hcformer_nano.shapes", label="Model", info=info, allow_custom_value=True)
+            first = "mask-rcnn_hcformer_nano.shapes"
+            model = gr.Dropdown(models, value=first, label="Model", info=info, allow_custom_value=True)
             words = gr.Textbox(label="Words", info="for a CLIP alone, commas between", placeholder="cat, dog, bird")
             button = gr.Button("Classify and explain", variant="primary")
-            _examples(gr, photo, examples.objects)
+            _examples(gr, photo, examples)
         with gr.Column(scale=3):
             scores = gr.Label(label="Classes", num_top_classes=5)
             gr.Markdown("What the model finds, or what it groups together:")
@@ -170,7 +159,7 @@ def _find(gr: Any, answers: Answers) -> None:
     _on(gr, button, answers.find, [words, photo, model, count, folder], found, words)
 
 
-def _segment(gr: Any, answers: Answers, examples: Examples) -> None:
+def _segment(gr: Any, answers: Answers, examples: list[str]) -> None:
     with gr.Row():
         with gr.Column(scale=2):
             photo = _photo(gr)
@@ -178,14 +167,14 @@ def _segment(gr: Any, answers: Answers, examples: Examples) -> None:
             words = gr.Textbox(label="Words", value=value, info="commas between; each pixel gets one of them")
             clip = _clips(gr)
             button = gr.Button("Segment", variant="primary")
-            _examples(gr, photo, examples.scenes)
+            _examples(gr, photo, examples)
         with gr.Column(scale=3):
             shown = dict(format="png", interactive=False, height=640, buttons=["download", "fullscreen"])
             found = gr.Image(elem_id="segments", label="Segments", **shown)
     _on(gr, button, answers.segment, [photo, words, clip], found, words)
 
 
-def _walk(gr: Any, answers: Answers, examples: Examples) -> None:
+def _walk(gr: Any, answers: Answers, examples: list[str]) -> None:
     with gr.Row():
         with gr.Column(scale=2):
             photo = _photo(gr)
@@ -196,7 +185,7 @@ def _walk(gr: Any, answers: Answers, examples: Examples) -> None:
             kinds = [("HierarCaps", "hierarcaps"), ("MERU", "meru")]
             walk = gr.Radio(kinds, value="hierarcaps", label="Walk", info=info)
             button = gr.Button("Walk", variant="primary")
-            _examples(gr, photo, examples.scenes)
+            _examples(gr, photo, examples)
         with gr.Column(scale=3):
             found = gr.Plot(elem_id="walk", show_label=False, format="png")
             gr.Markdown("The root is on top. A bar is the distance from it; in brackets the similarity to the photo.")

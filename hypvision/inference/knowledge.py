@@ -19,8 +19,8 @@ from hypvision.inference.sources import IN_MEMORY
 # No class stands out if entropy / log(number of classes) is above this. Share of images above it: grocery classifier:
 # 15 % of its own photos (13 % of all 160; it is right for 14 % of these and for 81 % of the others), 52 % of emoji, 96
 # % of noise, 78 % of flat colours; tf_efficientnet_lite0.imagenet: 8 % of these photos, 82 % of noise, 100 % of flat
-# colours; hcformer_nano.shapes: 0 % of its own shapes. At 0.7: 20 % and 14 % of the photos. hcformer_nano.cifar10 and
-# .shapes are confident about noise (2 % and 0 % above): no score detects this.
+# colours. At 0.7: 20 % and 14 % of the photos. hcformer_nano.cifar10 is confident about noise (2 % above): no score
+# detects this.
 UNSURE = 0.75
 # No object is found with confidence if the best box score of an image is below this. mask-rcnn_hcformer_nano.shapes
 # scores over 0.66 in 95 % of its scenes; the median is 0.45 on photos, 0.48 on emoji, 0.27 on noise, 0.14 on flat
@@ -29,9 +29,9 @@ WEAK = 0.5
 # Warn if an image is enlarged more than this to the training size. Accuracy of the grocery classifier (trained at 160
 # pixels): 72 % for photos of 96 pixels (enlarged 1.7 times), 55 % for 48 (3.3), 24 % for 32 (5), 5 % for 16 (10); 95 %
 # for 640. Answers of tf_efficientnet_lite0.imagenet (224) that equal those at 128 pixels: 75 % at 96 pixels (2.3), 39 %
-# at 48 (4.7), 20 % at 32 (7). Accuracy of hcformer_nano.shapes (64): 96 %, at 16 pixels (4) 92 %, at 8 (8) 64 %.
+# at 48 (4.7), 20 % at 32 (7). Of a classifier of drawn shapes (64): 96 %, at 16 pixels (4) 92 %, at 8 (8) 64 %.
 ENLARGED = 4.0
-# Without resizing, warn if image size / training size is outside of this range. semantic-fpn_hcformer_nano.shapes (96
+# Without resizing, warn if image size / training size is outside of this range. A segmenter of drawn shapes (96
 # pixels) has an mIoU of 71 %, at half the size 37 %, at twice 39 %, at three times 31 %; mask-rcnn_hcformer_nano.shapes
 # finds 96 % of the objects, at half 25 %, at twice 61 %, at four times 2 %. Segmenters are trained on crops, so images
 # of twice their size are usual (CamVid: crops of 192 from 480 x 360 pixels).

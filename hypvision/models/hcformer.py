@@ -446,10 +446,6 @@ default_cfgs = generate_default_cfgs(
             url="zoo:hcformer_nano.cifar10", num_classes=10, input_size=(3, 32, 32), pool_size=(2, 2), crop_pct=1.0,
             interpolation="bilinear", mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616),
         ),
-        "hcformer_nano.shapes": _cfg(
-            url="zoo:hcformer_nano.shapes", num_classes=16, input_size=(3, 64, 64), pool_size=(2, 2), crop_pct=1.0,
-            interpolation="bilinear",
-        ),
         # The star marks the default tag: a name without a tag builds the published network.
         "hcformer_nano.untrained*": _cfg(),
         "hcformer_tiny.untrained": _cfg(),
@@ -459,14 +455,12 @@ default_cfgs = generate_default_cfgs(
 )  # fmt: skip
 
 # Small images need another network than the published one, which create_model("NAME.TAG") builds.
-_SMALL_IMAGES: dict[str, Any] = dict(
-    stem="conv", center=True, alpha=3.0, window_alpha=4.0, locality=2.0, pad="minimal",
-    fold=(4, 2, 1, 1), prop=(2, 2, 2, 1), win=(2, 1, 1, 1), mlp_ratios=(4, 4, 4, 4),
-)  # fmt: skip
 _TAG_ARGS: dict[str, dict[str, Any]] = {
-    "hcformer_nano.cifar10": dict(_SMALL_IMAGES, img_size=32, patch_size=2, layer_scale=0.1),
-    "hcformer_nano.shapes": dict(_SMALL_IMAGES, img_size=64, layers=(1, 1, 2, 1), layer_scale=0.3),
-}
+    "hcformer_nano.cifar10": dict(
+        stem="conv", center=True, alpha=3.0, window_alpha=4.0, locality=2.0, pad="minimal", img_size=32, patch_size=2,
+        fold=(4, 2, 1, 1), prop=(2, 2, 2, 1), win=(2, 1, 1, 1), mlp_ratios=(4, 4, 4, 4), layer_scale=0.1,
+    )
+}  # fmt: skip
 
 
 def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], kwargs: dict[str, Any]) -> nn.Module:

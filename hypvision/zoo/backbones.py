@@ -31,8 +31,8 @@ def model_and_weights(name: str, weights: str | Path | None = None) -> tuple[str
     """Timm's name of a model, and its weights.
 
     Args:
-        name: of a model, or of trained weights: a record of the zoo (``"hcformer_nano.shapes"``, also with ``"zoo:"``),
-            or a release.
+        name: of a model, or of trained weights: a record of the zoo (``"hcformer_nano.cifar10"``, also with
+            ``"zoo:"``), or a release.
         weights: of the model; None where ``name`` is that of trained weights.
     """
     if is_address(name) and weights is not None:

@@ -107,4 +107,4 @@ def test_an_address_that_is_taken_is_told(client):
 
 def test_building_needs_no_server(tmp_path):
     page = build(Answers(), tmp_path)
-    assert isinstance(page, gr.Blocks) and len(list(tmp_path.glob("*.jpg"))) == 8
+    assert isinstance(page, gr.Blocks) and len(list(tmp_path.glob("*.jpg"))) == 4

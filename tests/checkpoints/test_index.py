@@ -156,11 +156,11 @@ def test_names_are_unique_and_parents_exist(item):
 
 
 def test_close_names_and_patterns(item):
-    names = ["hcformer_nano.cifar10", "hcformer_nano.shapes", "himapper_tiny.cifar10"]
+    names = ["hcformer_nano.cifar10", "hcformer_nano.scenes", "himapper_tiny.cifar10"]
     index = Index({name: parse_record({**item, "name": name}) for name in names})
     with pytest.raises(HypvisionError, match="Did you mean hcformer_nano.cifar10"):
         index.get("hcformer_nano.cifar")
-    with pytest.raises(HypvisionError, match="hcformer_nano.shapes"):
+    with pytest.raises(HypvisionError, match="hcformer_nano.scenes"):
         index.get("hcformer_nano")
     assert [r.name for r in index.select("cifar")] == [names[0], names[2]]
     assert [r.name for r in index.select("hcformer*")] == names[:2]

@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 from hypvision.checkpoints.index import builtin_index
+from hypvision.checkpoints.storage import read_header
 from hypvision.cli import main
 from hypvision.data.shapes import make_scene
 from hypvision.errors import HypvisionError
@@ -21,9 +22,8 @@ from hypvision.viz.clusters import (
 from hypvision.viz.palette import palette
 from hypvision.viz.sheet import contact_sheet, save_image
 from hypvision.zoo import read_weights, resolve
-from hypvision.zoo.backbones import build_model
+from hypvision.zoo.backbones import build_model, network_arguments
 
-SLIM = {key: repr(value) for key, value in builtin_index().get("hcformer_nano.shapes").arguments.items()}
 MICRO = ["layers=(1,1,1,1)", "dims=(8,16,24,32)", "heads=(2,2,2,2)", "head_dim=4"]
 
 
@@ -117,8 +117,8 @@ def test_command_writes_images(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "prefix", "size"),
     [
-        ("hcformer_nano.shapes", "", 64),
-        ("semantic-fpn_hcformer_nano.shapes", "backbone.timm_model.model.", 96),
+        ("hcformer_nano.cifar10", "", 32),
+        ("semantic-fpn_hcformer_nano.camvid", "backbone.timm_model.model.", 192),
         ("mask-rcnn_hcformer_nano.shapes", "backbone.timm_model.model.", 96),
     ],
 )
@@ -142,8 +142,11 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
         assert main([*command[:3], own, *command[4:]]) == 0
         assert Image.open(tmp_path / "out" / "scene_clusters.png").tobytes() == by_address
     # The file itself, with what its record says, draws the same.
-    arguments = [f"{key}={value}" for key, value in SLIM.items()]
-    assert main([*command, "--weights", str(path), "--size", str(size), "--model-args", *arguments]) == 0
+    record = builtin_index().get(name)
+    network = record.arguments or network_arguments(read_header(path)["model"]["backbone"])
+    arguments = ["--model-args", *(f"{key}={value!r}" for key, value in network.items()), "--size", str(size)]
+    arguments += ["--mean", *map(str, record.input.mean), "--std", *map(str, record.input.std)]
+    assert main([*command, "--weights", str(path), *arguments]) == 0
     assert Image.open(tmp_path / "out" / "scene_clusters.png").tobytes() == by_address
     assert "random" not in capsys.readouterr().out
 
@@ -151,10 +154,10 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["scene.png", "--model", "hcformer_nano", "--weights", "zoo:hcformer_nano.shape"], "hcformer_nano.shapes"),
-        (["scene.png", "--model", "hcformer_tiny", "--weights", "zoo:hcformer_nano.shapes"], "--model hcformer_nano"),
-        (["scene.png", "--model", "zoo:hcformer_nano.shapes", "--weights", "x.pth"], "leave out --weights"),
-        (["scene.png", "--model", "zoo:hcformer_nano.shape"], "Did you mean hcformer_nano.shapes"),
+        (["scene.png", "--model", "hcformer_nano", "--weights", "zoo:hcformer_nano.cifar"], "hcformer_nano.cifar10"),
+        (["scene.png", "--model", "hcformer_tiny", "--weights", "zoo:hcformer_nano.cifar10"], "--model hcformer_nano"),
+        (["scene.png", "--model", "zoo:hcformer_nano.cifar10", "--weights", "x.pth"], "leave out --weights"),
+        (["scene.png", "--model", "zoo:hcformer_nano.cifar"], "Did you mean hcformer_nano.cifar10"),
         (["none.png", "--model", "hcformer_nano"], "none.png"),
         (["broken.png", "--model", "hcformer_nano"], "broken.png"),
         (["scene.png", "--model", "hcformer_nan"], "hcformer_nano"),
@@ -183,16 +186,16 @@ def test_contact_sheet_and_palette(tmp_path):
 
 def test_a_training_is_explained_by_its_config(tmp_path, capsys):
     make_scene(0, size=64).image.save(tmp_path / "scene.png")
-    config, weights = tmp_path / "mine.py", resolve("hcformer_nano.shapes")
+    config, weights = tmp_path / "mine.py", resolve("hcformer_nano.cifar10")
     config.write_text(
-        "model = dict(backbone=dict(model_name='hcformer_nano.shapes', num_classes=16))\n"
+        "model = dict(backbone=dict(model_name='hcformer_nano.cifar10', num_classes=16))\n"
         "test_dataloader = dict(dataset=dict(transform=dict(input_size=64, mean=(0.5,) * 3, std=(0.5,) * 3)))\n"
     )
     command = ["explain", str(tmp_path / "scene.png"), "--regions", "0", "--stage", "2", "--out"]
     assert main([*command, str(tmp_path / "a"), "--model", str(config)]) == 2
     assert "A config needs --weights" in capsys.readouterr().err
     assert main([*command, str(tmp_path / "a"), "--model", str(config), "--weights", str(weights)]) == 0
-    by_hand = ["--model", "hcformer_nano.shapes", "--size", "64", "--mean", "0.5", "--std", "0.5"]
+    by_hand = ["--model", "hcformer_nano.cifar10", "--size", "64", "--mean", "0.5", "--std", "0.5"]
     assert main([*command, str(tmp_path / "b"), *by_hand]) == 0
     first, second = ((tmp_path / name / "scene_clusters.png").read_bytes() for name in "ab")
     assert first == second

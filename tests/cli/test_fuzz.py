@@ -157,7 +157,7 @@ PLAUSIBLE = {
         "load_from=open-mmlab://nosuch", "custom_imports=nosuch", "custom_imports.imports=nosuch",
     ],
     "name": ["zoo:no_such", "a.b", "shapes-s8.captions", "#", "file:///no/such#a", "voc20", "pc59", "ade847"],
-    "names": ["zoo:no_such", "shapes-s8.captions", "hcformer_nano.shapes", "file://x#a", "#"],
+    "names": ["zoo:no_such", "shapes-s8.captions", "hcformer_nano.cifar10", "file://x#a", "#"],
     "about": ["about.yml", "config.yaml", "classes.txt", "latin.txt", "good.png"],
     "out": ["new", "new/deep", "new.png", "new.npz", "empty", "folder", "pipe", "good.png", "link.png", "dangling"],
     "chains": ["chains.csv", "ragged.csv", "empty.csv", "broken.json", "pipe"],

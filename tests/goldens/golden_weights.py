@@ -86,9 +86,7 @@ def timm_pretrained(name: str) -> dict[str, Any]:
 
 SHIPPED = {
     "hcformer_nano.cifar10": "classification",
-    "hcformer_nano.shapes": "classification",
     "semantic-fpn_hcformer_nano.camvid": "segmentation",
-    "semantic-fpn_hcformer_nano.shapes": "segmentation",
     "mask-rcnn_hcformer_nano.shapes": "detection",
     "shapes-s8.captions": "zero-shot",
 }
@@ -105,6 +103,6 @@ CASES = {
     **{f"convert {family}": partial(conversion, family) for family in (*FAMILIES, "hyperclip", "catseg")},
 }
 FAST = {
-    "zoo names", "zoo hcformer_nano.shapes", "zoo shapes-s8.captions", "convert himapper", "convert hyperboliccv",
+    "zoo names", "zoo hcformer_nano.cifar10", "zoo shapes-s8.captions", "convert himapper", "convert hyperboliccv",
     "convert hyperclip",
 }  # fmt: skip

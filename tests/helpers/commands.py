@@ -52,7 +52,7 @@ LINES = {
         "film.mp4 --model good.py --weights good.pth --out out --device cpu",
     ],
     "explain": [
-        "photos/a.png --model hcformer_nano.shapes --stage 2 --out out",
+        "photos/a.png --model hcformer_nano.cifar10 --stage 2 --out out",
         "photos/a.png --clip shapes-s8 --texts words.txt --steps 5 --captions pairs --out out",
     ],
     "export": ["good.pth --format onnx --model good.py --save out.onnx"],

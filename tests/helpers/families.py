@@ -37,7 +37,7 @@ _HCFORMER = dict(
 _RESNET = dict(layers=(1, 1, 1, 1), widths=(8, 16, 24, 32))
 FAMILIES = {
     "hcformer": Family("hcformer_nano", _HCFORMER, 32),
-    "hcformer-tag": Family("hcformer_nano.shapes", {}, 64),
+    "hcformer-tag": Family("hcformer_nano.cifar10", {}, 32),
     "hcnn": Family("hcnn_resnet18", _RESNET, 32),
     "hcnn-plus": Family("hcnn_resnet18", dict(_RESNET, plus=True), 32),
     "hecnn": Family("hecnn_resnet18", _RESNET, 32),

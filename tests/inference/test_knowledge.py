@@ -5,16 +5,18 @@ import warnings
 
 import numpy as np
 import pytest
+from helpers.engine import ROOT
 
 import hypvision
 from hypvision.cli import main
-from hypvision.data.shapes import make_object, make_scene
+from hypvision.data.shapes import make_scene
 from hypvision.inference import Boxes, Classes, Embedding, Known, Tags
 from hypvision.inference.knowledge import doubts, entropy, warnings_of
 from hypvision.inference.predictors import Request, load_predictor
 from hypvision.inference.sources import IN_MEMORY
 
 ABC = ("a", "b", "c")
+PHOTOS = ROOT / "tools/demo_data/photos/test"
 
 
 @pytest.fixture(autouse=True)
@@ -109,10 +111,10 @@ def test_shipped_weights_doubt_images_unlike_their_training_data():
     assert found.doubts == ("unsure",) and found.known is photos.known
     with pytest.warns(UserWarning, match="enlarged more than 4 times, to the 224 x 224 pixels of the training"):
         hypvision.predict(flat[:32, :32], photos)
-    own = [make_object(number, "val", 64)[0] for number in range(8)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert all(one.doubts == () for one in hypvision.predict(own, "hcformer_nano.shapes"))
+        fruit = hypvision.predict(PHOTOS / "Banana", "himapper_tf_efficientnet_lite0.grocery")
+    assert all(one.doubts == () for one in fruit)
 
 
 def test_a_detector_looks_at_pictures_as_they_are():

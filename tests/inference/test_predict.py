@@ -25,8 +25,8 @@ from hypvision.inference.sources import find_sources, in_advance
 from hypvision.inference.writers import Writer
 
 DETECTOR = "mask-rcnn_hcformer_nano.shapes"
-SEGMENTER = "semantic-fpn_hcformer_nano.shapes"
-CLASSIFIER = "hcformer_nano.shapes"
+SEGMENTER = "semantic-fpn_hcformer_nano.camvid"
+CLASSIFIER = "hcformer_nano.cifar10"
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +108,7 @@ def test_words_for_a_clip(scenes):
 
 def test_a_head_that_has_learned_nothing_is_refused(scenes):
     for name in (CLASSIFIER, f"zoo:{CLASSIFIER}"):
-        with pytest.raises(HypvisionError, match=r"num_classes=5.*new head.*know 16 classes"):
+        with pytest.raises(HypvisionError, match=r"num_classes=5.*new head.*know 10 classes"):
             hypvision.predict(scenes[0].image, name, num_classes=5)
 
 

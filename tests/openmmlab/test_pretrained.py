@@ -14,9 +14,8 @@ import hypvision.openmmlab
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.sources import resolve
+from hypvision.checkpoints.storage import read_header
 from hypvision.errors import HypvisionError
-
-SLIM = dict(builtin_index().get("hcformer_nano.shapes").arguments, type="TimmBackbone", model_name="hcformer_nano")
 
 
 @pytest.fixture(autouse=True)
@@ -32,24 +31,23 @@ def weights(name):
 
 
 def test_the_loader_gives_the_names_of_the_engine():
-    checkpoint = CheckpointLoader.load_checkpoint("zoo:hcformer_nano.shapes")
-    assert len(checkpoint["meta"]["dataset_meta"]["classes"]) == 16
+    checkpoint = CheckpointLoader.load_checkpoint("zoo:hcformer_nano.cifar10")
+    assert len(checkpoint["meta"]["dataset_meta"]["classes"]) == 10
     given = checkpoint["state_dict"]
-    assert torch.equal(given["backbone.head.weight"], weights("hcformer_nano.shapes")["head.weight"])
-    with pytest.raises(HypvisionError, match="hcformer_nano.shapes"):
-        CheckpointLoader.load_checkpoint("zoo:hcformer_nano.shape")
+    assert torch.equal(given["backbone.head.weight"], weights("hcformer_nano.cifar10")["head.weight"])
+    with pytest.raises(HypvisionError, match="hcformer_nano.cifar10"):
+        CheckpointLoader.load_checkpoint("zoo:hcformer_nano.cifar")
 
 
 @pytest.mark.parametrize(
-    ("name", "prefix"),
-    [
-        ("hcformer_nano.shapes", ""),
-        ("semantic-fpn_hcformer_nano.shapes", "backbone.timm_model.model."),
-        ("mask-rcnn_hcformer_nano.shapes", "backbone.timm_model.model."),
-    ],
+    "name", ["hcformer_nano.cifar10", "semantic-fpn_hcformer_nano.camvid", "mask-rcnn_hcformer_nano.shapes"]
 )
-def test_init_cfg_takes_the_backbone_of_any_task(name, prefix):
-    backbone = MODELS.build(dict(SLIM, init_cfg=dict(type="Pretrained", checkpoint=f"zoo:{name}")))
+def test_init_cfg_takes_the_backbone_of_any_task(name):
+    record = builtin_index().get(name)
+    whole = read_header(resolve(name)).get("model") or {}
+    network = whole.get("backbone") or dict(record.arguments, type="TimmBackbone", model_name=record.model)
+    prefix = "backbone.timm_model.model." if whole else ""
+    backbone = MODELS.build(dict(network, init_cfg=dict(type="Pretrained", checkpoint=f"zoo:{name}")))
     backbone.init_weights()
     own = backbone.timm_model.model.state_dict()
     expected = weights(name)
@@ -58,9 +56,9 @@ def test_init_cfg_takes_the_backbone_of_any_task(name, prefix):
 
 
 def test_pretrained_true_takes_the_tag():
-    backbone = MODELS.build(dict(type="TimmBackbone", model_name="hcformer_nano.shapes", pretrained=True))
+    backbone = MODELS.build(dict(type="TimmBackbone", model_name="hcformer_nano.cifar10", pretrained=True))
     backbone.init_weights()
-    expected = weights("hcformer_nano.shapes")
+    expected = weights("hcformer_nano.cifar10")
     assert torch.equal(backbone.timm_model.model.stem[0].weight, expected["stem.0.weight"])
     with pytest.raises(HypvisionError, match="no weights for 'hcformer_small'"):
         MODELS.build(dict(type="TimmBackbone", model_name="hcformer_small", pretrained=True))
@@ -69,25 +67,25 @@ def test_pretrained_true_takes_the_tag():
 def test_a_classifier_of_the_engine_starts_from_a_tag():
     import hypvision.tasks
 
-    config = dict(model_name="hcformer_nano.shapes", pretrained=True, num_classes=3)
+    config = dict(model_name="hcformer_nano.cifar10", pretrained=True, num_classes=3)
     model = hypvision.tasks.ImageClassifier(backbone=config)
     assert model.backbone.head.weight.shape[0] == 3
-    assert torch.equal(model.backbone.norm.weight, weights("hcformer_nano.shapes")["norm.weight"])
+    assert torch.equal(model.backbone.norm.weight, weights("hcformer_nano.cifar10")["norm.weight"])
 
 
 def test_a_segmenter_is_whole():
     pytest.importorskip("mmseg")
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)  # mmseg's advice on its own code helps nobody
-        model = hypvision.load("semantic-fpn_hcformer_nano.shapes")
-    assert not model.training and model.dataset_meta["classes"][0] == "background"
-    expected = weights("semantic-fpn_hcformer_nano.shapes")
+        model = hypvision.load("semantic-fpn_hcformer_nano.camvid")
+    assert not model.training and model.dataset_meta["classes"][0] == "Sky"
+    expected = weights("semantic-fpn_hcformer_nano.camvid")
     assert all(torch.equal(value, expected[key]) for key, value in model.state_dict().items())
     with torch.no_grad():
         logits = model(torch.randn(1, 3, 96, 96), mode="tensor")
-    assert logits.shape[:2] == (1, 5) and logits.isfinite().all()
+    assert logits.shape[:2] == (1, 11) and logits.isfinite().all()
     with pytest.raises(HypvisionError, match="num_classes"):
-        hypvision.load("semantic-fpn_hcformer_nano.shapes", num_classes=3)
+        hypvision.load("semantic-fpn_hcformer_nano.camvid", num_classes=3)
 
 
 def test_a_detector_finds_a_shape():
@@ -118,8 +116,8 @@ def test_a_detector_finds_a_shape():
 @pytest.mark.parametrize(
     ("name", "library"),
     [
-        ("hcformer_nano.shapes", "timm"),
-        ("semantic-fpn_hcformer_nano.shapes", "mmseg"),
+        ("hcformer_nano.cifar10", "timm"),
+        ("semantic-fpn_hcformer_nano.camvid", "mmseg"),
         ("mask-rcnn_hcformer_nano.shapes", "mmdet"),
         ("shapes-s8.captions", "open_clip"),
     ],
@@ -142,7 +140,7 @@ def test_the_code_on_a_card_runs(name, library, tmp_path, monkeypatch):
         model, infer = space["model"], space["inference_model"]
         same = infer(model, "picture.png").pred_sem_seg.data, infer(model, array).pred_sem_seg.data
         assert torch.equal(*same)
-        assert space["labels"].shape == (96, 96) and 1 < len(space["labels"].unique()) <= len(space["names"]) == 5
+        assert space["labels"].shape == (96, 96) and 1 < len(space["labels"].unique()) <= len(space["names"]) == 11
     elif "found" in space:
         model, infer = space["model"], space["inference_detector"]
         same = infer(model, "picture.png").pred_instances.bboxes, infer(model, array).pred_instances.bboxes
@@ -157,7 +155,7 @@ def test_files_without_a_model_config_are_explained(tmp_path):
     from hypvision.openmmlab.pretrained import build_model
 
     write_weights({"w": torch.ones(2)}, tmp_path / "w.safetensors")
-    record = builtin_index().get("semantic-fpn_hcformer_nano.shapes")
+    record = builtin_index().get("semantic-fpn_hcformer_nano.camvid")
     with pytest.raises(HypvisionError, match="does not hold the config"):
         build_model(record, tmp_path / "w.safetensors", {})
 
@@ -182,7 +180,7 @@ def test_a_weight_file_cannot_call_python(part, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "attack.py").write_text("import os\nos.mkdir('PLACE')\n")
     write_weights({"w": torch.ones(2)}, tmp_path / "w.safetensors", header={"model": part})
-    record = builtin_index().get("semantic-fpn_hcformer_nano.shapes")
+    record = builtin_index().get("semantic-fpn_hcformer_nano.camvid")
     with pytest.raises(HypvisionError, match=r"was refused.*(os\.mkdir|'attack')"):
         build_model(record, tmp_path / "w.safetensors", {})
     assert not (tmp_path / "PLACE").exists()
@@ -190,8 +188,6 @@ def test_a_weight_file_cannot_call_python(part, tmp_path, monkeypatch):
 
 def test_shipped_configs_hold_no_paths():
     """A model must not ask for the checkpoint that its training started from."""
-    from hypvision.checkpoints.storage import read_header
-
     for record in builtin_index():
         header = read_header(resolve(record, builtin_index()))
         assert "work_dirs" not in str(header) and "/" not in str(ConfigDict(header).get("model", ""))

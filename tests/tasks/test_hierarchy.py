@@ -141,11 +141,11 @@ def test_where_a_training_starts(tmp_path):
 def test_a_training_starts_from_the_zoo(tmp_path, monkeypatch):
     monkeypatch.setenv("HYPVISION_HOME", str(tmp_path))
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
-    slim = builtin_index().get("hcformer_nano.shapes").arguments
+    slim = builtin_index().get("hcformer_nano.cifar10").arguments
     arguments = dict(model_name="himapper", backbone="hcformer_nano", num_classes=3, **slim)
-    model = HierarchyClassifier(arguments, checkpoint="zoo:hcformer_nano.shapes")
+    model = HierarchyClassifier(arguments, checkpoint="zoo:hcformer_nano.cifar10")
     model.init_weights()
-    expected = read_weights(resolve("hcformer_nano.shapes"))
+    expected = read_weights(resolve("hcformer_nano.cifar10"))
     own = model.backbone.trunk.state_dict()
     assert all(torch.equal(own[name], value) for name, value in expected.items() if not name.startswith("head."))
     unverified = HierarchyClassifier(arguments, checkpoint="https://example.org/net.pth")

@@ -67,7 +67,7 @@ def test_scenes_of_emoji_without_a_label(tool, monkeypatch, tmp_path):
     monkeypatch.setattr(tool, "EmojiScenes", lambda *a, **k: tool_scenes(*a[:2], "val", **k))
     from hypvision.data.emoji_scenes import EmojiScenes as tool_scenes
 
-    network = tool.clustering_network("zoo:hcformer_nano.shapes")
+    network = tool.clustering_network("zoo:hcformer_nano.cifar10")
     rows = tool.objects(network, DATA / "emoji", DATA / "photos/test", count=2, size=64)
     assert [(row["regions"], row["method"]) for row in rows[:3]] == [(8, "clusters"), (8, "SLIC"), (8, "grid")]
     assert rows[1]["best overlap"] == rows[2]["best overlap"] and all(0 < row["best overlap"] <= 1 for row in rows)
@@ -81,7 +81,7 @@ def test_photos_and_their_label_maps(tool, tmp_path):
         labels = halves(40 + 8 * number, 96)
         Image.fromarray((labels * 200).astype(np.uint8)).convert("RGB").save(tmp_path / f"img/{number}.png")
         Image.fromarray(labels.astype(np.uint8)).save(tmp_path / f"ann/{number}.png")
-    network = tool.clustering_network("zoo:hcformer_nano.shapes")
+    network = tool.clustering_network("zoo:hcformer_nano.cifar10")
     rows = tool.superpixels(network, tmp_path / "img", tmp_path / "ann", 2)
     slic = [row for row in rows if row["method"] == "SLIC"]
     assert slic[0]["boundary recall"] > 0.95 and slic[0]["achievable accuracy"] > 0.98

@@ -82,7 +82,7 @@ def test_same_padding_takes_any_size(tmp_path, block):
 @pytest.mark.parametrize("kind", ["onnx", "torchexport"])
 def test_a_segmenter(tmp_path, kind):
     pytest.importorskip("mmseg")
-    name, path = "semantic-fpn_hcformer_nano.shapes", tmp_path / "model.pt2"
+    name, path = "semantic-fpn_hcformer_nano.camvid", tmp_path / "model.pt2"
     report = export_model(name, kind, path)
     assert report.difference < 1e-4 and "multiples of 32" in str(report)
     x = torch.randn(2, 3, 128, 160)

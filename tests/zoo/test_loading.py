@@ -7,29 +7,29 @@ import pytest
 import timm
 import torch
 from helpers.bad_server import Server
+from helpers.engine import ROOT
 from helpers.zoo import MICRO, NAME
+from PIL import Image
 
 import hypvision
 from hypvision.checkpoints.index import builtin_index, read_index
 from hypvision.checkpoints.sources import resolve
-from hypvision.data import ShapesClassification
 from hypvision.errors import HypvisionError
 from hypvision.zoo.release import hub_folder, push_to_folder, push_to_hub
 
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
-def test_the_shipped_classifier_knows_its_shapes():
-    """The metric of the record, on the first of its images: 95.5 % of 640, chance is 6 %."""
-    model = hypvision.load("hcformer_nano.shapes")
+def test_the_shipped_classifier_knows_its_groceries():
+    """The metric of the record, on photos of the demo: 79.6 % of all test photos, chance is 1 %."""
+    model = hypvision.load("himapper_tf_efficientnet_lite0.grocery")
     assert not model.training and all(p.dtype == torch.float32 for p in model.parameters())
-    data = ShapesClassification("val", length=640, size=64, seed=0, level="shape")
-    assert tuple(model.pretrained_cfg["label_names"]) == tuple(data.classes)
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
-    images, labels = zip(*(data[i] for i in range(160)))
+    photos = sorted((ROOT / "tools/demo_data/photos/test").glob("*/*.jpg"))[::4]
+    labels = torch.tensor([model.pretrained_cfg["label_names"].index(path.parent.name) for path in photos])
     with torch.no_grad():
-        found = model(torch.stack([transform(image) for image in images])).argmax(1)
-    assert (found == torch.tensor(labels)).float().mean() > 0.9
+        found = model(torch.stack([transform(Image.open(path).convert("RGB")) for path in photos])).argmax(1)
+    assert (found == labels).float().mean() > 0.7
 
 
 def test_the_weights_are_those_of_the_file(zoo, micro):
@@ -194,10 +194,10 @@ def test_a_hub_repository_is_one_that_timm_reads(zoo, micro, tmp_path):
 def test_shipped_int8_files_load_through_timms_own_hub_reader(tmp_path):
     index = builtin_index()
     (tmp_path / "repo").mkdir()
-    hub_folder(index, index.get("hcformer_nano.shapes"), tmp_path / "repo")
+    hub_folder(index, index.get("hcformer_nano.cifar10"), tmp_path / "repo")
     model = timm.create_model(f"local-dir:{tmp_path / 'repo'}", pretrained=True).eval()
-    x = torch.randn(1, 3, 64, 64)
-    assert torch.equal(model(x), hypvision.load("hcformer_nano.shapes")(x))
+    x = torch.randn(1, 3, 32, 32)
+    assert torch.equal(model(x), hypvision.load("hcformer_nano.cifar10")(x))
 
 
 def test_pushing_to_the_hub_uploads_one_complete_commit(zoo, monkeypatch):

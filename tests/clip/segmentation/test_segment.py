@@ -222,7 +222,7 @@ def test_models_by_name(tmp_path):
     fails("'ViT-B-16' has no weights 'mine'", "ViT-B-16", "mine")
     fails("There is no CLIP checkpoint", "shapes-s8", "none.pt")
     fails("'shapes-s8' has no weights 'openai'", "shapes-s8", "openai")
-    fails("weights of 'hcformer_nano' .classification., not of", "shapes-s8", "zoo:hcformer_nano.shapes")
+    fails("weights of 'hcformer_nano' .classification., not of", "shapes-s8", "zoo:hcformer_nano.cifar10")
     fails("weights of 'shapes-s8' .zero-shot., not of the CLIP model 'ViT-B-16'", "ViT-B-16", SHIPPED)
     model = create_clip("shapes-s8").model
     used = torch.tensor([5, 49406, 49407])
