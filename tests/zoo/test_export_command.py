@@ -85,7 +85,7 @@ def test_a_segmenter(tmp_path, kind):
     name, path = "semantic-fpn_hcformer_nano.camvid", tmp_path / "model.pt2"
     report = export_model(name, kind, path)
     assert report.difference < 1e-4 and "multiples of 32" in str(report)
-    x = torch.randn(2, 3, 128, 160)
+    x = torch.randn(2, 3, 256, 192)
     got = runner(path, kind)(x)
     with torch.no_grad():
         small = hypvision.load(name)(x, mode="tensor")
