@@ -95,8 +95,8 @@ scores = clip.encode_image(images, normalize=True) @ words.T  # images: (B, 3, H
     "retrieval": """\
 import hypvision
 
-found = hypvision.predict("pictures/", "{name}")  # found[0].result.vector: a point of the hyperboloid of curvature -1
-# in the shell: hypvision metric search photo.jpg --gallery pictures/ --model {name}""",
+found = hypvision.predict("picture.jpg", "{name}")
+point = found[0].result.vector  # on the hyperboloid of curvature -1; hypvision metric search compares images by it""",
     "segmentation": """\
 import hypvision
 

@@ -16,6 +16,7 @@ from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.sources import resolve
 from hypvision.checkpoints.storage import read_header
 from hypvision.errors import HypvisionError
+from hypvision.geometry import Lorentz
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +120,7 @@ def test_a_detector_finds_a_shape():
         ("hcformer_nano.cifar10", "timm"),
         ("semantic-fpn_hcformer_nano.camvid", "mmseg"),
         ("mask-rcnn_hcformer_nano.shapes", "mmdet"),
+        ("lhier_tf_efficientnet_lite0.grocery", "timm"),
         ("shapes-s8.captions", "open_clip"),
     ],
 )
@@ -141,6 +143,8 @@ def test_the_code_on_a_card_runs(name, library, tmp_path, monkeypatch):
         same = infer(model, "picture.png").pred_sem_seg.data, infer(model, array).pred_sem_seg.data
         assert torch.equal(*same)
         assert space["labels"].shape == (96, 96) and 1 < len(space["labels"].unique()) <= len(space["names"]) == 11
+    elif "point" in space:
+        Lorentz(1.0).check_point(torch.as_tensor(space["point"]))
     elif "found" in space:
         model, infer = space["model"], space["inference_detector"]
         same = infer(model, "picture.png").pred_instances.bboxes, infer(model, array).pred_instances.bboxes
