@@ -234,7 +234,7 @@ def readable_resume(runner: Any) -> Iterator[None]:
     resume = runner.load_or_resume
 
     def checked() -> None:
-        schedule = _Schedule(runner)
+        schedule, settings = _Schedule(runner), _settings(runner)
         try:
             resume()
         except (HypvisionError, OSError, KeyboardInterrupt):
@@ -250,6 +250,7 @@ def readable_resume(runner: Any) -> Iterator[None]:
                     if isinstance(value, Tensor) and value.dim() and value.shape[:1] != parameter.shape[:1]:
                         shapes = f"{tuple(value.shape)} for a parameter of {tuple(parameter.shape)}"
                         raise not_resumed(runner._load_from, f"'{name}' in its optimizer has the shape {shapes}")
+        _follow(runner, settings)
         schedule.follow()
 
     runner.load_or_resume = checked
@@ -257,6 +258,39 @@ def readable_resume(runner: Any) -> Iterator[None]:
         yield
     finally:
         del runner.load_or_resume
+
+
+# of optimisers; some keep numbers of their own beside these in their groups
+_SETTINGS = ("lr", "weight_decay", "momentum", "betas", "eps", "dampening", "nesterov")
+
+
+def _settings(runner: Any) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The groups of the runner's optimisers, each with its settings by the config that no scheduler changes."""
+    found = runner.param_schedulers or []
+    schedulers = [s for part in (found.values() if isinstance(found, dict) else [found]) for s in part]
+    moved = {scheduler.param_name for scheduler in schedulers}
+    wrapper = getattr(runner, "optim_wrapper", None)
+    groups = [
+        group
+        for one in (wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper])
+        for group in getattr(getattr(one, "optimizer", None), "param_groups", ())
+    ]
+    return [(group, {key: group[key] for key in _SETTINGS if key in group and key not in moved}) for group in groups]
+
+
+def _follow(runner: Any, settings: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    """Give the groups the settings of the config again; those of the checkpoint are in their place."""
+    changes = {}
+    for (_, wanted), (group, _) in zip(settings, _settings(runner)):
+        for key, value in wanted.items():
+            if group.get(key) != value:
+                changes[key] = f"{key} was {group.get(key)}, is {value}"
+                group[key] = value
+    if changes:
+        runner.logger.warning(
+            f"The optimizer of the config is not that of '{runner._load_from}' ({'; '.join(changes.values())}): from "
+            "here on its settings are those of the config."
+        )
 
 
 class _Schedule:

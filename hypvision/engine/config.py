@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from mmengine.config import Config, DictAction
+from mmengine.dist import init_dist, is_distributed
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
@@ -222,6 +223,12 @@ def _check_keys(config: Config, options: dict[str, Any]) -> None:
         key = option.partition(".")[0]
         if key in config or key in RUN_KEYS:
             _check_path(config, option)
+            if key not in (*RUN_KEYS, "data_root", "test_pipeline"):
+                places = [path for path, value in walk(config.to_dict()) if path != key and value == config[key]][:3]
+                _logger.warning(
+                    "'%s' is a variable of the config file: what it was used for stays as it is.%s", key,
+                    f" Change that: {', '.join(places)}." if places and config[key] else "",
+                )  # fmt: skip
             continue
         close = [path for path, _ in walk(config.to_dict()) if path.rpartition(".")[2] == key][:3]
         known = [] if close else [*config.keys(), *RUN_KEYS]
@@ -301,6 +308,8 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
             distribution.backend = "gloo"
         if launcher != "none":
             _join_cpu_processes(config, launcher)
+    elif launcher != "none" and not is_distributed():
+        init_dist(launcher, **distribution)  # before the first process is asked for: see work_dir.py
 
     for phase in PHASES:
         loader = config.get(f"{phase}_dataloader")

@@ -20,6 +20,10 @@ from hypvision.inference.predictors import Predictor, Request
 
 def predictor_of(request: Request) -> Predictor:
     """The predictor of a request whose model is a config."""
+    if request.arguments:
+        raise HypvisionError(
+            f"The config '{request.model}' contains the arguments of its model: leave out {dict(request.arguments)}."
+        )
     config = load_config(request.model, dict(request.options))
     import_extensions(config)
     kind, scope = config.model.get("type"), config.get("default_scope")

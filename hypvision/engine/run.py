@@ -135,6 +135,8 @@ def _check_training(config: Config, resume: str | Path | None) -> None:
         if config.get(name) is None:
             raise HypvisionError(f"The config '{config.filename}' has no {name}: it can be tested only.")
     check_data(config, ("train", "val"))
+    if resume is None and config.get("resume") and not config.get("load_from"):
+        resume = "auto"
     if str(resume) == "auto":
         newest = newest_checkpoint(config.work_dir)
         config.resume = newest is not None  # else it begins with the weights of load_from
@@ -185,14 +187,19 @@ def _end_with_training(config: Config, checkpoint: dict[str, Any]) -> None:
 def _check_schedule(config: Config) -> None:
     """Warn if a decaying learning rate reaches its last value long before the end of the training, or not at all."""
     parts, key, length = _schedulers(config)
-    end = max((part.get("end", length) for part in parts), default=length)
+    # With T_max, half a period, a cosine ends there, and rises again after it.
+    ends = [part.get("begin", 0) + part["T_max"] if part.get("T_max") else part.get("end", length) for part in parts]
+    end = max(ends, default=length)
     if not parts or not str(parts[-1].get("type")).startswith(("Cosine", "Poly")) or 0.9 * length <= end <= length:
         return
     rate = "stays at its last value from there on" if end < length else "has not fallen to its last value by then"
+    last, place = parts[-1], f"'end' of the last param_scheduler in the config to {length}"
+    if last.get("T_max"):
+        place += f", and its T_max to {length - last.get('begin', 0)}"
+        rate = "rises again from there on" if end < min(length, last.get("end", length)) else rate
     _logger.warning(
-        "The schedule ends at %s, the training at %s=%s: the learning rate %s. Set 'end' of the last param_scheduler "
-        "in the config to %s.", end, key, length, rate, length,
-    )  # fmt: skip
+        "The schedule ends at %s, the training at %s=%s: the learning rate %s. Set %s.", end, key, length, rate, place
+    )
 
 
 def _train(config: Config, console: ConsoleHook | None) -> Runner:

@@ -176,7 +176,7 @@ def _of_the_zoo(request: Request) -> Predictor:
         _refuse_new_head(network, request)
         predictor = _timm_predictor(network, request, record.classes)
     else:
-        predictor = _plugin(record.task)(load(name, device=request.device), request)
+        predictor = _plugin(record.task)(load(name, device=request.device, **request.arguments), request)
     source = f"of the zoo, trained on: {re.split('[(,:;.]', record.data)[0].strip()}"
     return replace(predictor, known=replace(predictor.known, source=source, size=record.input.size[1:]))
 

@@ -7,6 +7,7 @@ initialises the backbone of a segmenter or detector.
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import re
 from collections.abc import Sequence
@@ -38,6 +39,8 @@ from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
 from hypvision.tasks.class_weights import ClassWeights
 from hypvision.tasks.publishing import image_input, input_size
+
+_logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -100,6 +103,11 @@ def load_start(network: nn.Module, checkpoint: str) -> None:
             f"The checkpoint '{checkpoint}' does not fit the backbone: {len(lacking)} weights are missing or have "
             f"another shape, such as {', '.join(lacking[:3])}. Give one of the same architecture in model.checkpoint."
         )
+    if other := [name for name in own if name in weights and name not in fitting and name not in head]:
+        _logger.warning(
+            "%d weights of '%s' have another shape than in this model, such as %s: they begin as they are.",
+            len(other), checkpoint, other[0],
+        )  # fmt: skip
     network.load_state_dict({**own, **fitting})
 
 
@@ -131,6 +139,8 @@ class BackboneModel(BaseModel):
             "weights with --cfg-options model.backbone.pretrained=False."
         )
         self.backbone = create_backbone(remedy=remedy, **backbone)
+        # Otherwise mmengine would call init_weights of timm's models, which would undo pretrained=True.
+        self.backbone.is_init = True
         if channels_last:
             self.backbone.to(memory_format=torch.channels_last)
         self.checkpoint, self.freeze_bn = checkpoint, freeze_bn
@@ -279,12 +289,15 @@ class ImageClassifier(BackboneModel):
             logits = self.backbone(inputs)
             classes = self.class_loss(logits, target)
             return self.taught_loss(inputs, logits, classes) if self.distillation else dict(loss=classes)
-        logits = self.backbone(inputs)
         if mode == "tensor":
-            return logits
-        if self.test_flip:
-            logits = (logits + self.backbone(inputs.flip(-1))) / 2
-        return per_image(label, index, scores=self.scores(logits).cpu())
+            return self.backbone(inputs)
+        return per_image(label, index, scores=self.scores(self.test_logits(inputs)).cpu())
+
+    def test_logits(self, inputs: Tensor) -> Tensor:
+        """The logits that predictions are made from: with ``test_flip`` the mean of those of an image and of its mirror
+        image."""
+        logits = self.backbone(inputs)
+        return (logits + self.backbone(inputs.flip(-1))) / 2 if self.test_flip else logits
 
     def scores(self, logits: Tensor) -> Tensor:
         """Probabilities of the classes, in float32: a softmax, or with ``multi_label`` an independent probability for
@@ -314,7 +327,10 @@ class ImageClassifier(BackboneModel):
         weights, mixed = self.class_weights(), target.is_floating_point()
         if mixed and weights is None:
             return self.soft_target_loss(logits.float(), target)
-        return F.cross_entropy(logits.float(), target, weights, label_smoothing=0.0 if mixed else self.label_smoothing)
+        if mixed:  # a mean by the weights, as for plain labels: PyTorch divides by the number of images
+            total = F.cross_entropy(logits.float(), target, weights, reduction="sum")
+            return total / (target * weights).sum()
+        return F.cross_entropy(logits.float(), target, weights, label_smoothing=self.label_smoothing)
 
 
 @HOOKS.register_module()
@@ -398,7 +414,7 @@ def _predictor(model: ImageClassifier, config: Config, request: Request) -> Pred
     known = Known(names, source, input_size(config)[1:])
     transform = build_transform(dict(dataset["transform"]))
     shown, channels = label_score(request) if model.multi_label else None, dataset.get("channels", 3)
-    return classifier(lambda x: model(x, mode="tensor"), transform, known, request.device, shown, channels)
+    return classifier(model.test_logits, transform, known, request.device, shown, channels)
 
 
 PREDICTORS.update(ImageClassifier=_predictor, HierarchyClassifier=_predictor)

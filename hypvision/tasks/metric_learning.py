@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS
-from mmengine.runner import Runner
+from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -251,6 +251,13 @@ class BackboneWarmUpHook(Hook):
     def __init__(self, epochs: int = 1):
         self.epochs = epochs
         self._rates: list[tuple[dict, float]] = []
+
+    def before_train(self, runner: Runner) -> None:
+        if not isinstance(runner.train_loop, EpochBasedTrainLoop):
+            raise HypvisionError(
+                "BackboneWarmUpHook counts epochs, and this training counts iterations: it would never train the "
+                "backbone. Leave the hook out of custom_hooks, or train by epochs."
+            )
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         if runner.epoch < self.epochs:

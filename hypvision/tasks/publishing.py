@@ -76,6 +76,11 @@ def describe_config(config: Any) -> dict[str, Any]:
     backbone = dict(config.model.get("backbone") or {})
     if "model_name" not in backbone:
         raise HypvisionError("Only models with a timm backbone (model.backbone.model_name) can be published.")
+    if config.model.get("multi_label"):
+        raise HypvisionError(
+            "A record of the zoo means one class an image, and this classifier has model.multi_label=True. Pass on its "
+            "config and its checkpoint: hypvision predict SOURCE --model CONFIG --weights CHECKPOINT."
+        )
     if config.get("test_dataloader") is None:
         raise HypvisionError(
             f"The config '{config.filename}' has no test_dataloader, from which the record takes the description of "

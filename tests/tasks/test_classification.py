@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 from torch import nn
@@ -66,10 +67,37 @@ def test_mixup_repeats_with_the_seed_and_is_off_in_eval(size):
 
 def test_flip_at_test_time_averages_the_mirror_image():
     model = ImageClassifier(VIT, test_flip=True).eval()
+    torch.testing.assert_close(
+        model.scores(model.test_logits(batch()["inputs"]))[0], model(**batch(), mode="predict")[0]["scores"]
+    )
     given, mirrored = batch(), batch()
     mirrored["inputs"] = mirrored["inputs"].flip(-1)
     for a, b in zip(model(**given, mode="predict"), model(**mirrored, mode="predict")):
         torch.testing.assert_close(a["scores"], b["scores"])
+
+
+NETWORKS = {
+    "test_vit": dict(img_size=32),
+    "deit_tiny_distilled_patch16_224": dict(img_size=32),
+    "resnet10t": {},
+    "mixer_s32_224": dict(img_size=32),
+    "hcformer_nano": dict(img_size=32, layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4),
+    "hecnn_resnet18": dict(layers=(1, 1, 1, 1), widths=(8, 16, 24, 32)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_training_begins_with_the_published_weights(name, tmp_path):
+    """mmengine initialises the weights of a model once more, by the method init_weights that many networks have."""
+    network = dict(NETWORKS[name], model_name=name)
+    expected = timm.create_model(**network, num_classes=5).state_dict()
+    torch.save(expected, tmp_path / "published.pth")
+    overlay = dict(file=str(tmp_path / "published.pth"), num_classes=5)
+    given = dict(network, pretrained=True, pretrained_cfg_overlay=overlay)
+    for model in (ImageClassifier(dict(given, num_classes=5)), MetricLearner(given, dict(dim=8), 5)):
+        model.init_weights()
+        loaded = model.backbone.state_dict()
+        assert all(torch.equal(value, expected[key]) for key, value in loaded.items())
 
 
 def test_unknown_models_are_user_errors():
