@@ -3,13 +3,14 @@
 import json
 
 import pytest
+import torch
 
 pytest.importorskip("mmengine")
 pytest.importorskip("mmdet")
 
 from helpers.engine import make_images, write_config
 
-from hypvision.engine.config import leave_out_pretrained, load_config, parse_options
+from hypvision.engine.config import leave_out_pretrained, load_config, parse_options, prepare
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 
@@ -60,6 +61,29 @@ def test_weights_that_a_checkpoint_replaces_are_not_fetched():
         clip=dict(name="ViT-B-16", pretrained="openai", load_weights=False),
         distillation=dict(teacher=dict(pretrained=True)),
     )
+
+
+def test_an_option_of_a_variable_is_told(tmp_path, caplog):
+    """It changes nothing: what the file made from the variable was made before."""
+    path = tmp_path / "config.py"
+    path.write_text("model = dict()\nbatch = 4\ntrain_dataloader = dict(batch_size=batch)\n")
+    assert load_config(path, {"train_dataloader.batch_size": 8}).train_dataloader.batch_size == 8 and not caplog.text
+    assert load_config(path, {"batch": 8}).train_dataloader.batch_size == 4
+    assert "'batch' is a variable" in caplog.text and "Change that: train_dataloader.batch_size." in caplog.text
+
+
+def test_the_processes_of_gpus_are_joined_before_any_is_asked_for(tmp_path, monkeypatch):
+    """Each would take itself for the first one, and the lock on the folder would stop the others."""
+    joined = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("hypvision.engine.config.init_dist", lambda launcher, **kw: joined.append((launcher, kw)))
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "1")
+    path = tmp_path / "config.py"
+    path.write_text("model = dict(type='ImageClassifier')\n")
+    prepare(load_config(path), tmp_path, launcher="pytorch")
+    prepare(load_config(path), tmp_path)
+    assert joined == [("pytorch", dict(backend="nccl"))]
 
 
 def test_circular_or_too_deep_bases_raise_a_readable_error(tmp_path):

@@ -99,14 +99,20 @@ def test_core_time_adds_up_over_restarts(tmp_path, monkeypatch):
     assert train(config, tmp_path / "run", resume="auto").message_hub.get_info("core_seconds") == 10.0 + 20.0
 
 
-@pytest.mark.parametrize("option", [[], ["--resume"]], ids=["train", "resume"])
-def test_a_training_begins_with_the_weights_that_its_config_loads(tmp_path, option):
+@pytest.mark.parametrize("option", [[], ["--resume"], ["resume=True"]], ids=["train", "resume", "config"])
+@pytest.mark.parametrize("key", ["load_from", "model.checkpoint"])
+def test_a_training_begins_with_the_weights_that_its_config_loads(tmp_path, option, key):
     """Also where --resume finds nothing to go on from: it must not begin from random weights in silence."""
     data = make_images(tmp_path / "data", per_class=2)
     config = write_config(tmp_path / "config.py", data)
     train(config, tmp_path / "first")
     given = tmp_path / "first/epoch_1.pth"
-    still = ["--cfg-options", f"load_from={given}", "optim_wrapper.optimizer.lr=0", "randomness.seed=5"]
+    still = ["optim_wrapper.optimizer.lr=0", "randomness.seed=5"]
+    if option == ["resume=True"]:
+        if key == "load_from":
+            return  # both together are mmengine's way to resume from that file
+        still, option = [*still, *option], []
+    still = ["--cfg-options", f"{key}={given}", *still]
     for _ in range(2):  # the second call goes on from the end of the first
         assert main(["train", str(config), "--work-dir", str(tmp_path / "second"), *option, *still]) == 0
     expected, got = (

@@ -69,6 +69,29 @@ def test_rates_after_a_change(begun, tmp_path, change, how):
     assert ("The schedule of the config is not that of" in log) == (change != "nothing")
 
 
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_settings_of_the_optimizer_are_those_of_the_config(begun, tmp_path, scheduled):
+    """A rate that a schedule moves is that of the schedule."""
+    folder, config = begun
+    shutil.copytree(folder / "run", tmp_path / "run", ignore=shutil.ignore_patterns("2*"))
+    options = {f"optim_wrapper.optimizer.{key}": value for key, value in (("weight_decay", 0.3), ("betas", (0.8, 0.9)))}
+    if not scheduled:
+        options |= {"param_scheduler": [], "optim_wrapper.optimizer.lr": 3e-5}
+    runner = train(config, tmp_path / "run", "auto", cfg_options=options)
+    groups = runner.optim_wrapper.optimizer.param_groups
+    assert {group["weight_decay"] for group in groups} == {0.3, 0.0} and all(g["betas"] == (0.8, 0.9) for g in groups)
+    assert scheduled or all(group["lr"] == 3e-5 for group in groups)
+    log = next((tmp_path / "run").glob("*/*.log")).read_text()
+    assert "The optimizer of the config is not that of" in log and "weight_decay was 0.05, is 0.3" in log
+
+
+def test_a_cosine_that_rises_again_is_told(begun, tmp_path, caplog):
+    folder, config = begun
+    train(config, tmp_path / "run", cfg_options={"param_scheduler.1.T_max": 1})
+    assert "The schedule ends at 2, the training at max_epochs=4: the learning rate rises again" in caplog.text
+    assert "and its T_max to 3" in caplog.text
+
+
 @pytest.mark.parametrize("epochs,told", [(5, "stays at its last value"), (2, "has not fallen"), (4, None)])
 def test_a_schedule_of_another_length_is_told(begun, tmp_path, caplog, epochs, told):
     folder, config = begun

@@ -76,6 +76,8 @@ def test_a_segmenter_gives_what_mmseg_gives(scenes):
     model = hypvision.load(SEGMENTER)
     pixels = np.array(scenes[0].image)
     expected = inference_model(model, pixels[..., ::-1].copy()).pred_sem_seg.data[0].numpy()
+    with pytest.raises(HypvisionError, match="a whole model and takes no arguments, got img_size"):
+        hypvision.predict(pixels, SEGMENTER, img_size=64)
     [found] = hypvision.predict(pixels, SEGMENTER)
     assert isinstance(found.result, Labels) and np.array_equal(found.result.labels, expected)
 
@@ -149,6 +151,7 @@ def test_a_training_of_ours(tmp_path):
     for wrong, match in (
         (dict(weights=None), "add --weights"),
         (dict(weights=weights, classes=["a"]), "are fixed"),
+        (dict(weights=weights, img_size=64), "contains the arguments of its model: leave out {'img_size': 64}"),
     ):
         with pytest.raises(HypvisionError, match=match):
             hypvision.predict(data / "val/red", config, **wrong)

@@ -164,6 +164,13 @@ def test_trainings_start_from_weights_of_other_classes(tmp_path):
             model.init_weights()
 
 
+def test_weights_of_a_mapper_that_do_not_fit_are_told(tmp_path, caplog):
+    mapper = dict(model_name="himapper", backbone="resnet10t", num_classes=5)
+    torch.save(HierarchyClassifier({**mapper, "leaves": 16}).backbone.state_dict(), tmp_path / "mapper.pth")
+    HierarchyClassifier({**mapper, "leaves": 8}, checkpoint=str(tmp_path / "mapper.pth")).init_weights()
+    assert "have another shape than in this model, such as mapper.tree" in caplog.text
+
+
 def test_accuracy_of_groups_and_the_distance_of_mistakes(tmp_path):
     above = dict(apple=("fruit", "pome"), pear=("fruit", "pome"), plum=("fruit", "stone"), leek=("vegetable", "root"))
     (tmp_path / "above.json").write_text(json.dumps(above))

@@ -173,6 +173,11 @@ def test_warm_up_stops_the_body_alone_and_gives_the_rate_back():
         assert optim.optimizer.param_groups[0]["lr"] == 1e-3
 
 
+def test_warm_up_by_epochs_needs_epochs():
+    with pytest.raises(HypvisionError, match="this training counts iterations"):
+        BackboneWarmUpHook().before_train(SimpleNamespace(train_loop=None))
+
+
 def test_one_group_may_mix_manifolds():
     """Points of two manifolds and a plain weight in one group move as they do in groups of their own."""
     manifolds = (Lorentz(1.0), PoincareBall(0.5))

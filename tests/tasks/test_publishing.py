@@ -171,6 +171,13 @@ def test_stripping():
         stripped({"state_dict": {**inner, "neck.a": torch.ones(1)}}, "classification")
 
 
+def test_a_classifier_of_several_labels_is_no_record():
+    config = load_config(ROOT / "configs/demo/classification.py")
+    config.model.multi_label = True
+    with pytest.raises(HypvisionError, match="one class an image"):
+        describe_config(config)
+
+
 @pytest.fixture
 def learner(tmp_path, monkeypatch):
     """A metric learner in a zoo of its own; the model that was published."""
