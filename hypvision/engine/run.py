@@ -142,6 +142,7 @@ def _check_training(config: Config, resume: str | Path | None) -> None:
         config.resume = newest is not None  # else it begins with the weights of load_from
         if newest is not None:
             config.load_from = newest[0]
+            _check_average(config, *newest)
             hand_over(*newest)
             _end_with_training(config, newest[1])
     elif resume is not None:
@@ -149,12 +150,24 @@ def _check_training(config: Config, resume: str | Path | None) -> None:
             raise HypvisionError(f"{why_no_file(resume, 'checkpoint')} Give the path of a .pth file to resume.")
         config.resume, config.load_from = True, str(resume)
         checkpoint = load(str(resume))
+        _check_average(config, str(resume), checkpoint)
         if resume_problem(checkpoint) is None:
             _end_with_training(config, checkpoint)
         hand_over(str(resume), checkpoint)
     _check_schedule(config)
     if config.get("resume"):
         leave_out_pretrained(config.model)
+
+
+def _check_average(config: Config, path: str, checkpoint: dict[str, Any]) -> None:
+    """Raise an error for a checkpoint of a training with EMAHook, whose weights are the average, without this hook."""
+    if "ema_state_dict" in checkpoint and not any(
+        "EMA" in str(h.get("type")) for h in config.get("custom_hooks") or []
+    ):
+        raise HypvisionError(
+            f"The weights of '{path}' are those of an EMAHook, an average, which the config does not have: a training "
+            f"would go on from the average. Add the hook again, or start from it: --cfg-options load_from={path}."
+        )
 
 
 def _schedulers(config: Config) -> tuple[list[dict[str, Any]], str, int]:

@@ -39,6 +39,12 @@ class ClassWeights:
                 raise HypvisionError(f"One of the class_weights must be above 0, got {given!r}.")
             self.values = torch.tensor(given, dtype=torch.float32)
 
+    def follow(self, names: Sequence[str], order: Sequence[str]) -> None:
+        """Bring weights given in the order of ``names`` into another order of the same classes and others."""
+        if self.values is not None and self.given != "balanced" and len(self.values) == len(names):
+            by_name = dict(zip(names, self.values.tolist()))
+            self.values = torch.tensor([by_name.get(name, 1.0) for name in order])
+
     def fit(self, dataset: Any, device: torch.device) -> None:
         """Count the classes of the training data, or check that there are as many as weights."""
         names = dataset.metainfo["classes"]

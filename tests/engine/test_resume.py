@@ -17,6 +17,7 @@ from mmengine.registry import HOOKS
 from hypvision.cli import main
 from hypvision.engine.checkpoint import load_checkpoint_file
 from hypvision.engine.run import train
+from hypvision.errors import HypvisionError
 
 # Everything that uses random numbers is on: augmentation in a worker, mixup, dropout, stochastic depth, and EMA too.
 RANDOM = dict(
@@ -120,6 +121,16 @@ def test_a_training_begins_with_the_weights_that_its_config_loads(tmp_path, opti
     )
     for name, value in expected.items():
         assert torch.equal(got[name], value), name
+
+
+@pytest.mark.parametrize("how", ["auto", "path"])
+def test_an_average_is_not_resumed_without_its_hook(tmp_path, how):
+    data = make_images(tmp_path / "data", per_class=2)
+    hook = dict(type="EMAHook", ema_type="ExponentialMovingAverage")
+    train(write_config(tmp_path / "averaged.py", data, hooks=[hook]), tmp_path / "run")
+    resume = "auto" if how == "auto" else tmp_path / "run/epoch_1.pth"
+    with pytest.raises(HypvisionError, match="those of an EMAHook, an average"):
+        train(write_config(tmp_path / "plain.py", data, epochs=2), tmp_path / "run", resume)
 
 
 ITERATIONS = """

@@ -55,6 +55,20 @@ def test_losses_by_hand(smoothing):
     torch.testing.assert_close(model.class_loss(logits[:1], torch.tensor([[1.0, 0, 1]])), by_hand)
 
 
+def test_weights_stay_with_their_classes_where_a_checkpoint_has_another_order(tmp_path):
+    data = make_images(tmp_path / "data", 2)  # blue, green, red
+    config = write_config(tmp_path / "config.py", data)
+    train(config, tmp_path / "first")
+    path = tmp_path / "first/epoch_1.pth"
+    checkpoint = torch.load(path, weights_only=False)
+    checkpoint["meta"]["dataset_meta"]["classes"] = ("red", "green", "blue")
+    torch.save(checkpoint, path)
+    options = {"load_from": str(path), "model.class_weights": [1.0, 2.0, 3.0]}
+    runner = train(config, tmp_path / "second", cfg_options=options)
+    assert runner.train_dataloader.dataset.metainfo["classes"] == ("red", "green", "blue")
+    assert runner.model.class_weights().tolist() == [3.0, 2.0, 1.0]
+
+
 def test_a_training_counts_its_classes_and_draws_them_alike(tmp_path):
     data = make_images(tmp_path / "data", 6)
     for path in [*data.glob("train/red/*")][1:] + [*data.glob("train/blue/*")][4:]:
