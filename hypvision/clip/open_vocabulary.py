@@ -147,9 +147,9 @@ class OpenVocabularyCLIP(nn.Module):
     def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename weights to this model's names; those of a CLIP model alone are accepted too."""
         found = placed(self, "clip", clip_names(weights))
-        if (geometry := getattr(self.clip, "geometry", None)) is not None:
-            own = {name.removeprefix("clip."): value for name, value in found.items()}
-            check_scalars(own, geometry, whole="token_embedding.weight" in own)
+        own = {name.removeprefix("clip."): value for name, value in found.items()}
+        geometry = getattr(self.clip, "geometry", None) or "sphere"
+        check_scalars(own, geometry, whole="token_embedding.weight" in own)
         return found
 
     @property
