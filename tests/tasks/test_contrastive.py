@@ -11,9 +11,10 @@ pytest.importorskip("open_clip")
 from mmengine.runner import CheckpointLoader
 
 import hypvision
-from hypvision.checkpoints.match import check_compatible
+from hypvision.checkpoints.match import check_compatible, load_trained
 from hypvision.clip import adapters
-from hypvision.clip.models import expand_tokens
+from hypvision.clip.models import create_clip, expand_tokens
+from hypvision.clip.names import clip_options
 from hypvision.data.shape_captions import ShapeCaptions
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.config import load_config
@@ -125,6 +126,25 @@ def test_words_that_were_learned_are_not_erased():
         CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"), blank_words=True)
     table = CLIPContrast(dict(name="shapes-s8"), blank_words=True).clip.token_embedding.weight
     assert not table.any()
+
+
+def test_an_adapter_in_a_checkpoint_is_not_left_out(tmp_path):
+    """Without it the model would be the untuned base, whichever way the file is loaded."""
+    clip, path = dict(name="shapes-s8"), tmp_path / "tuned.pth"
+    state = CLIPContrast(clip, adapter=dict(type="hyperclip", block=32)).state_dict()
+    torch.save(dict(state_dict=state), path)
+    plain = CLIPContrast(clip)
+    for load in (
+        lambda: create_clip("shapes-s8", path),
+        lambda: create_clip(**clip_options(str(path))),
+        lambda: create_clip(**clip_options(f"shapes-s8:{path}")),
+        lambda: hypvision.load(str(path), model="shapes-s8"),
+        lambda: load_trained(plain, dict(state_dict=state), path),
+        lambda: check_compatible(plain, state, path),
+        lambda: check_compatible(plain, state, path, exact=False),
+    ):
+        with pytest.raises(HypvisionError, match="holds an adapter 'hyperclip'.*Give the config of its training"):
+            load()
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,8 @@ class Adapter(ABC):
 
 
 ADAPTERS: dict[str, type[Adapter]] = {}
-"""Methods by name, as configs call them: ``adapter=dict(type="hyperclip", ...)``."""
+"""Methods by name, as configs call them: ``adapter=dict(type="hyperclip", ...)``; those of
+:data:`hypvision.checkpoints.match.ADAPTER_NAMES`."""
 
 
 def register(method: type[Adapter]) -> type[Adapter]:
