@@ -8,6 +8,7 @@ import torch
 
 pytest.importorskip("open_clip")
 
+from helpers import clip_repository
 from mmengine.runner import CheckpointLoader
 
 import hypvision
@@ -121,11 +122,18 @@ def test_shipped_weights():
         export_model("shapes-s8.captions", "onnx", "never.onnx")
 
 
-def test_words_that_were_learned_are_not_erased():
+def test_words_that_were_learned_are_not_erased(tmp_path):
     with pytest.raises(HypvisionError, match="erase the words of the weights 'zoo:shapes-s8.captions'"):
         CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"), blank_words=True)
     table = CLIPContrast(dict(name="shapes-s8"), blank_words=True).clip.token_embedding.weight
     assert not table.any()
+    name = f"local-dir:{clip_repository.folder(tmp_path / 'clip')}"  # has weights of its own
+    with pytest.raises(HypvisionError, match=f"erase the words of the weights '{name}'"):
+        CLIPContrast(dict(name=name), blank_words=True)
+    assert not CLIPContrast(dict(name=name, load_weights=False), blank_words=True).clip.token_embedding.weight.any()
+    for options in (dict(tune="image"), dict(adapter=dict(type="hyperclip", block=32))):
+        with pytest.raises(HypvisionError, match="would leave all texts without words"):
+            CLIPContrast(dict(name="shapes-s8"), blank_words=True, **options)
 
 
 def test_an_adapter_in_a_checkpoint_is_not_left_out(tmp_path):
