@@ -97,7 +97,8 @@ class OpenVocabularyCLIP(nn.Module):
         Args:
             clip: arguments of :func:`~hypvision.clip.models.create_clip`, what it returns, or an open_clip model (then
                 with ``tokenizer``, ``mean`` and ``std``).
-            adapter: a config of :func:`~hypvision.clip.adapters.inject`: ``dict(type="hyperclip", block=64)``.
+            adapter: a config of :func:`~hypvision.clip.adapters.inject`: ``dict(type="hyperclip", block=64)``; an error
+                for one that changes no tower.
             tune: which part of CLIP trains, see :data:`TUNING`; ``adapter`` needs ``"adapter"``.
             classes, synonyms: class names, and which of their synonyms, see :func:`~hypvision.clip.classes.prompts`.
             templates: a name in :data:`~hypvision.clip.classes.TEMPLATES`, a template, or several.
@@ -130,6 +131,12 @@ class OpenVocabularyCLIP(nn.Module):
             if tune != "adapter":
                 raise HypvisionError(f"An adapter trains with tune='adapter', got '{tune}'. Leave out one of the two.")
             adapters.inject(self.clip, adapter or {})
+            for name, method in adapters.ADAPTERS.items():
+                if adapters.is_injected(self.clip, name) and not method.changes_towers:
+                    raise HypvisionError(
+                        f"The adapter '{name}' would have no effect here: it changes no tower of CLIP, but features "
+                        "of a few-shot method (FewShotCLIP). Take another, such as dict(type='hyperclip')."
+                    )
         set_tuning(self.clip, tune)
         for unused in (getattr(self.clip, "logit_scale", None), getattr(self.clip, "logit_bias", None)):
             if dense and unused is not None:
