@@ -48,7 +48,9 @@ def set_tuning(model: nn.Module, mode: str) -> None:
     model.requires_grad_(mode == "full")
     if mode in ("text", "image"):
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name.startswith("visual.") == (mode == "image") and not name.startswith("logit_"))
+            images = name.startswith("visual.") or name == "visual_alpha"  # the scale of a hyperbolic CLIP's images
+            ours = images == (mode == "image") or name == "curv"  # the curvature is of both
+            parameter.requires_grad_(ours and not name.startswith("logit_"))
     for parameter in model.parameters():
         if (hook := parameter.__dict__.pop("frozen_keys", None)) is not None:
             hook.remove()  # the hook of an earlier call with mode="attention"

@@ -11,7 +11,14 @@ import torch.nn.functional as F
 
 from hypvision.clip import places
 from hypvision.clip.hyperbolic import HyperbolicCLIP, sincos_positions
-from hypvision.clip.hyperbolic_checkpoint import PUBLISHED, check_scalars, from_official, to_official, variant
+from hypvision.clip.hyperbolic_checkpoint import (
+    PUBLISHED,
+    SCALARS,
+    check_scalars,
+    from_official,
+    to_official,
+    variant,
+)
 from hypvision.clip.models import ARCHITECTURES, CLIPBundle, create_clip, pretrained_tags
 from hypvision.clip.names import clip_options
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP, set_tuning
@@ -67,6 +74,9 @@ def test_a_training_leaves_constants_alone():
             set_tuning(model, mode)
             trained = {name for name, p in model.named_parameters() if p.requires_grad}
             assert trained and not trained & fixed, mode
+            # The scale of a modality trains with its tower, the curvature, which both have, with either.
+            scalars = {*SCALARS} - {dict(image="textual_alpha", text="visual_alpha").get(mode)} - fixed
+            assert trained & {*SCALARS} == (scalars if hasattr(model, "curv") else set()), mode
         set_tuning(model, "full")
         assert {name for name, p in model.named_parameters() if not p.requires_grad} == fixed
 
