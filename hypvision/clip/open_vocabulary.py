@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from hypvision.checkpoints.match import placed
 from hypvision.checks import one_of
@@ -42,7 +45,8 @@ def set_tuning(model: nn.Module, mode: str) -> None:
     """Choose which parameters of an open_clip model train: one of :data:`TUNING`.
 
     ``"attention"`` trains the query and value rows of every packed projection; the gradients of the key rows are set to
-    zero. No mode trains the constants of a hyperbolic CLIP: the positions of its ViT, and a fixed curvature.
+    zero, and no optimiser changes these rows, not even by weight decay. No mode trains the constants of a hyperbolic
+    CLIP: the positions of its ViT, and a fixed curvature.
     """
     one_of(TUNING, tune=mode)
     model.requires_grad_(mode == "full")
@@ -63,6 +67,7 @@ def set_tuning(model: nn.Module, mode: str) -> None:
                 weight: Any = tower.frozen(block)
                 weight.requires_grad_(True)
                 weight.frozen_keys = weight.register_hook(_without_keys)
+        _hold_keys()
     for name in getattr(model, "constants", ()):
         model.get_parameter(name).requires_grad_(False)
 
@@ -72,6 +77,23 @@ def _without_keys(grad: Tensor) -> Tensor:
     grad = grad.clone()
     grad[third : 2 * third] = 0
     return grad
+
+
+@cache
+def _hold_keys() -> None:
+    """Let every optimiser put frozen key rows back after its step: weight decay shrinks them without a gradient."""
+    kept: WeakKeyDictionary[Optimizer, list[tuple[Tensor, Tensor]]] = WeakKeyDictionary()
+
+    def before(optimizer: Optimizer, *_: Any) -> None:
+        weights = [p.detach() for group in optimizer.param_groups for p in group["params"] if hasattr(p, "frozen_keys")]
+        kept[optimizer] = [(keys, keys.clone()) for _, keys, _ in (weight.chunk(3) for weight in weights)]
+
+    def after(optimizer: Optimizer, *_: Any) -> None:
+        for keys, old in kept.pop(optimizer, ()):
+            keys.copy_(old)
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(after)
 
 
 class OpenVocabularyCLIP(nn.Module):

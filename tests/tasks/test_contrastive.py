@@ -1,6 +1,7 @@
 """Pre-training of the small CLIP: its data, its loss written out pair by pair, and the file that is shipped."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,19 @@ def test_an_adapter_in_a_checkpoint_is_not_left_out(tmp_path):
     ):
         with pytest.raises(HypvisionError, match="holds an adapter 'hyperclip'.*Give the config of its training"):
             load()
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, partial(torch.optim.SGD, momentum=0.9)])
+def test_frozen_keys_do_not_decay(optimizer):
+    model = CLIPContrast(dict(name="shapes-s8"), tune="attention").train()
+    weight = model.clip.transformer.resblocks[0].attn.in_proj_weight
+    before = weight.detach().clone().chunk(3)
+    steps = optimizer(model.parameters(), lr=0.01, weight_decay=0.1)
+    for _ in range(2):
+        steps.zero_grad()
+        sum(model(torch.zeros(2, 3, 64, 64), ["a disk", "a ring"], mode="loss").values()).backward()
+        steps.step()
+    assert [torch.equal(*pair) for pair in zip(before, weight.chunk(3))] == [False, True, False]
 
 
 @pytest.mark.parametrize(
