@@ -18,6 +18,9 @@ from hypvision.errors import HypvisionError
 _logger = logging.getLogger(__name__)
 _judged: ContextVar[bool] = ContextVar("judged", default=False)
 
+ADAPTER_NAMES = ("hyperclip", "lathadapter")
+"""The methods of :data:`hypvision.clip.adapters.ADAPTERS`: words in the names of their weights."""
+
 
 class Comparison(NamedTuple):
     """How the weights in a checkpoint fit a model.
@@ -199,7 +202,8 @@ def check_compatible(
         allow_nonfinite: warn of NaN and infinite weights instead of raising an error.
 
     Raises:
-        HypvisionError: it is of another architecture (shows the first differences), or not finite.
+        HypvisionError: it is of another architecture (shows the first differences), has an adapter that the model
+            lacks, or is not finite.
     """
     expected, given = stored_weights(model.state_dict()), stored_weights(state_dict)
     found = compare(expected, given)
@@ -208,6 +212,7 @@ def check_compatible(
             found, path, f"the model of the config ({type(model).__name__})",
             f"Use the config that the checkpoint was trained with{_beside(path)}, or a checkpoint of this network.",
         )  # fmt: skip
+    check_adapters(found, path)
     check_finite(given, path, allow_nonfinite)
 
 
@@ -251,17 +256,30 @@ def load_into(
         The comparison, with nothing missing or mismatched in it.
 
     Raises:
-        HypvisionError: a weight is missing, unknown, of another shape or kind.
+        HypvisionError: a weight is missing, unknown, of another shape or kind; or, even with ``extra``, of an adapter.
     """
     expected = {name: value for name, value in model.state_dict().items() if not optional(name)}
     weights = {name: value for name, value in weights.items() if not optional(name)}
     found = compare(expected, weights)
     if found.missing or found.mismatched or (found.unexpected and not extra):
         raise _misfit(found._replace(unexpected=[] if extra else found.unexpected), source, what, advice)
+    check_adapters(found, source)
     taken = {name: value for name, value in weights.items() if name in expected}
     check_finite(taken, source)
     _load_judged(model, taken)
     return found
+
+
+def check_adapters(found: Comparison, source: str | Path) -> None:
+    """Raise an error for weights of an adapter that the model lacks: without them it is the base, as if untrained."""
+    kinds = {name: kind for name in found.unexpected for kind in ADAPTER_NAMES if kind in name.split(".")}
+    if kinds:
+        name, kind = next(iter(kinds.items()))
+        raise HypvisionError(
+            f"The checkpoint '{source}' holds an adapter '{kind}' ({len(kinds)} weights: {name}, ...) that the model "
+            f"lacks: without it, this would be the untuned model. Give the config of its training{_beside(source)}; "
+            "to take the adapter out, build that model and call save or merge of hypvision.clip.adapters."
+        )
 
 
 def _load_judged(model: nn.Module, weights: Mapping[str, Tensor]) -> None:

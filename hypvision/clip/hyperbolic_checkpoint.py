@@ -91,7 +91,7 @@ def check_scalars(weights: Mapping[str, Tensor], geometry: str, source: Any = No
     if geometry == "sphere" and there:
         raise HypvisionError(
             f"{place} has '{there[0]}', so its model is hyperbolic (MERU or HyCoCLIP), not the CLIP baseline. "
-            "Name the model 'meru-...' or 'hycoclip-...'."
+            "Name the model 'meru-...' or 'hycoclip-...', or give create_clip geometry='lorentz' if its training did."
         )
     if geometry == "lorentz" and whole and not there:
         raise HypvisionError(

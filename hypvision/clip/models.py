@@ -408,10 +408,10 @@ def _load(model: Any, path: Path, resize: bool) -> None:
 
     content = read_file(path)
     weights = clip_names(network_weights(content, _CLIP))
-    if (geometry := getattr(model, "geometry", None)) is not None:
-        check_scalars(weights, geometry, path)
-        if geometry == "sphere":
-            model.root = root_of(content, embedding_size(model), path)
+    geometry = getattr(model, "geometry", None)
+    check_scalars(weights, geometry or "sphere", path)
+    if geometry == "sphere":
+        model.root = root_of(content, embedding_size(model), path)
     weights = convert.convert_state_dict(model, weights)
     if "positional_embedding" in weights and not hasattr(model, "positional_embedding"):
         weights = convert_to_custom_text_state_dict(weights)

@@ -47,7 +47,7 @@ def clip_options(text: str) -> dict[str, Any]:
             )
         return dict(name=record.model, pretrained=text if ":" in text else f"zoo:{text}")
     if (path := Path(text).expanduser()).suffix and path.is_file():
-        return dict(name=_network_of(path), pretrained=path)
+        return dict(name=_network_of(path), pretrained=str(path))
     name, weights = parse_name(text)
     if weights == "none":
         return dict(name=name, load_weights=False) if is_repository(name) else dict(name=name, pretrained=None)
@@ -76,7 +76,10 @@ def _network_of(path: Path) -> str:
         return variant(weights)[0]
     found = _sizes(weights)
     for name in (*ARCHITECTURES, *sorted(require("open_clip", "clip").list_models(), key=len)):
-        if found is not None and _expected(architecture(name)) == found:
+        config = architecture(name)
+        # A hyperbolic CLIP has the tables of its baseline.
+        same = (config.get("geometry") == "lorentz") == ("curv" in weights)
+        if found is not None and same and _expected(config) == found:
             return name
     raise HypvisionError(
         f"'{path}' does not tell which CLIP model it belongs to: its sizes fit neither a CLIP of hypvision nor a plain "

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from hypvision.checkpoints.match import placed
 from hypvision.checks import one_of
@@ -42,13 +45,16 @@ def set_tuning(model: nn.Module, mode: str) -> None:
     """Choose which parameters of an open_clip model train: one of :data:`TUNING`.
 
     ``"attention"`` trains the query and value rows of every packed projection; the gradients of the key rows are set to
-    zero. No mode trains the constants of a hyperbolic CLIP: the positions of its ViT, and a fixed curvature.
+    zero, and no optimiser changes these rows, not even by weight decay. No mode trains the constants of a hyperbolic
+    CLIP: the positions of its ViT, and a fixed curvature.
     """
     one_of(TUNING, tune=mode)
     model.requires_grad_(mode == "full")
     if mode in ("text", "image"):
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name.startswith("visual.") == (mode == "image") and not name.startswith("logit_"))
+            images = name.startswith("visual.") or name == "visual_alpha"  # the scale of a hyperbolic CLIP's images
+            ours = images == (mode == "image") or name == "curv"  # the curvature is of both
+            parameter.requires_grad_(ours and not name.startswith("logit_"))
     for parameter in model.parameters():
         if (hook := parameter.__dict__.pop("frozen_keys", None)) is not None:
             hook.remove()  # the hook of an earlier call with mode="attention"
@@ -61,6 +67,7 @@ def set_tuning(model: nn.Module, mode: str) -> None:
                 weight: Any = tower.frozen(block)
                 weight.requires_grad_(True)
                 weight.frozen_keys = weight.register_hook(_without_keys)
+        _hold_keys()
     for name in getattr(model, "constants", ()):
         model.get_parameter(name).requires_grad_(False)
 
@@ -70,6 +77,23 @@ def _without_keys(grad: Tensor) -> Tensor:
     grad = grad.clone()
     grad[third : 2 * third] = 0
     return grad
+
+
+@cache
+def _hold_keys() -> None:
+    """Let every optimiser put frozen key rows back after its step: weight decay shrinks them without a gradient."""
+    kept: WeakKeyDictionary[Optimizer, list[tuple[Tensor, Tensor]]] = WeakKeyDictionary()
+
+    def before(optimizer: Optimizer, *_: Any) -> None:
+        weights = [p.detach() for group in optimizer.param_groups for p in group["params"] if hasattr(p, "frozen_keys")]
+        kept[optimizer] = [(keys, keys.clone()) for _, keys, _ in (weight.chunk(3) for weight in weights)]
+
+    def after(optimizer: Optimizer, *_: Any) -> None:
+        for keys, old in kept.pop(optimizer, ()):
+            keys.copy_(old)
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(after)
 
 
 class OpenVocabularyCLIP(nn.Module):
@@ -97,7 +121,8 @@ class OpenVocabularyCLIP(nn.Module):
         Args:
             clip: arguments of :func:`~hypvision.clip.models.create_clip`, what it returns, or an open_clip model (then
                 with ``tokenizer``, ``mean`` and ``std``).
-            adapter: a config of :func:`~hypvision.clip.adapters.inject`: ``dict(type="hyperclip", block=64)``.
+            adapter: a config of :func:`~hypvision.clip.adapters.inject`: ``dict(type="hyperclip", block=64)``; an error
+                for one that changes no tower.
             tune: which part of CLIP trains, see :data:`TUNING`; ``adapter`` needs ``"adapter"``.
             classes, synonyms: class names, and which of their synonyms, see :func:`~hypvision.clip.classes.prompts`.
             templates: a name in :data:`~hypvision.clip.classes.TEMPLATES`, a template, or several.
@@ -130,6 +155,12 @@ class OpenVocabularyCLIP(nn.Module):
             if tune != "adapter":
                 raise HypvisionError(f"An adapter trains with tune='adapter', got '{tune}'. Leave out one of the two.")
             adapters.inject(self.clip, adapter or {})
+            for name, method in adapters.ADAPTERS.items():
+                if adapters.is_injected(self.clip, name) and not method.changes_towers:
+                    raise HypvisionError(
+                        f"The adapter '{name}' would have no effect here: it changes no tower of CLIP, but features "
+                        "of a few-shot method (FewShotCLIP). Take another, such as dict(type='hyperclip')."
+                    )
         set_tuning(self.clip, tune)
         for unused in (getattr(self.clip, "logit_scale", None), getattr(self.clip, "logit_bias", None)):
             if dense and unused is not None:
@@ -147,9 +178,9 @@ class OpenVocabularyCLIP(nn.Module):
     def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename weights to this model's names; those of a CLIP model alone are accepted too."""
         found = placed(self, "clip", clip_names(weights))
-        if (geometry := getattr(self.clip, "geometry", None)) is not None:
-            own = {name.removeprefix("clip."): value for name, value in found.items()}
-            check_scalars(own, geometry, whole="token_embedding.weight" in own)
+        own = {name.removeprefix("clip."): value for name, value in found.items()}
+        geometry = getattr(self.clip, "geometry", None) or "sphere"
+        check_scalars(own, geometry, whole="token_embedding.weight" in own)
         return found
 
     @property

@@ -26,7 +26,7 @@ from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from hypvision.checkpoints.match import compare, filtered
+from hypvision.checkpoints.match import check_adapters, compare, filtered
 from hypvision.checkpoints.read import network_weights
 from hypvision.errors import HypvisionError
 from hypvision.tasks.classification import create_backbone
@@ -239,6 +239,7 @@ class TimmBackbone(BaseModule):
                 f"{len(found.matched) + len(found.missing) + len(found.mismatched)} weights match. {found.describe()}. "
                 "Give a checkpoint of this architecture, or correct model_name."
             )
+        check_adapters(found, checkpoint)
         base.load_state_dict({name: weights[name] for name in expected if name in weights}, strict=False)
         rest = found._replace(matched=[], mismatched={}).describe()
         print_log(f"{self.model_name}: loaded {len(found.matched)} weights from {checkpoint}. {rest}", "current")

@@ -22,6 +22,7 @@ import hypvision.tasks.contrastive_metrics  # noqa: F401 - registers the metrics
 from hypvision.checks import one_of
 from hypvision.clip.hyperbolic import HyperbolicCLIP
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
+from hypvision.clip.places import is_repository
 from hypvision.clip.spaces import Hyperboloid, space_of
 from hypvision.clip.towers import encode_by_length, encode_image, encode_text
 from hypvision.data.shapes import TAXONOMY
@@ -51,7 +52,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         classes: names that test images are compared with, in the order of their labels; anything that
             :func:`hypvision.clip.classes.load_classes` takes. None: the drawn shapes.
         blank_words: begin the table of words with zeros. Rows of words that occur in no caption stay zero, and are left
-            out of a published file. For a training from scratch.
+            out of a published file. For a training from scratch: an error with weights, or where the table is frozen.
         entail: weight of the entailment on a hyperboloid: 0.2 in MERU and HyCoCLIP; 0 for none.
     """
 
@@ -76,13 +77,19 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         self.entail = entail
         self.build_clip(clip, adapter, tune, classes, templates, dense=False)
         if blank_words:
-            if clip.get("pretrained") is not None:
+            own = is_repository(name := str(clip.get("name", ""))) and clip.get("load_weights", True)
+            if (source := clip.get("pretrained") or (name if own else None)) is not None:
                 raise HypvisionError(
-                    f"blank_words would erase the words of the weights '{clip['pretrained']}': it is for a training "
-                    "from scratch. Leave it out, or leave out clip.pretrained."
+                    f"blank_words would erase the words of the weights '{source}': it is for a training from scratch. "
+                    "Leave it out, or the weights (clip.pretrained; of a repository or folder load_weights=False)."
                 )
             clip_text: Any = getattr(self.clip, "text", self.clip)
-            nn.init.zeros_(clip_text.token_embedding.weight)
+            if not (table := clip_text.token_embedding.weight).requires_grad:
+                raise HypvisionError(
+                    "blank_words would leave all texts without words: the table of words begins with zeros and does "
+                    "not train. Leave it out, or train the text tower: no adapter, and tune='full' or 'text'."
+                )
+            nn.init.zeros_(table)
 
     def forward(
         self,

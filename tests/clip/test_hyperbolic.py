@@ -1,5 +1,6 @@
 """MERU and HyCoCLIP as CLIP models: checkpoints, embeddings against mpmath, what they refuse."""
 
+import json
 import math
 import warnings
 
@@ -10,8 +11,16 @@ import torch.nn.functional as F
 
 from hypvision.clip import places
 from hypvision.clip.hyperbolic import HyperbolicCLIP, sincos_positions
-from hypvision.clip.hyperbolic_checkpoint import PUBLISHED, check_scalars, from_official, to_official, variant
+from hypvision.clip.hyperbolic_checkpoint import (
+    PUBLISHED,
+    SCALARS,
+    check_scalars,
+    from_official,
+    to_official,
+    variant,
+)
 from hypvision.clip.models import ARCHITECTURES, CLIPBundle, create_clip, pretrained_tags
+from hypvision.clip.names import clip_options
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP, set_tuning
 from hypvision.clip.spaces import Hyperboloid, Sphere, space_of
 from hypvision.errors import HypvisionError
@@ -65,6 +74,9 @@ def test_a_training_leaves_constants_alone():
             set_tuning(model, mode)
             trained = {name for name, p in model.named_parameters() if p.requires_grad}
             assert trained and not trained & fixed, mode
+            # The scale of a modality trains with its tower, the curvature, which both have, with either.
+            scalars = {*SCALARS} - {dict(image="textual_alpha", text="visual_alpha").get(mode)} - fixed
+            assert trained & {*SCALARS} == (scalars if hasattr(model, "curv") else set()), mode
         set_tuning(model, "full")
         assert {name for name, p in model.named_parameters() if not p.requires_grad} == fixed
 
@@ -156,6 +168,28 @@ def test_autocast_keeps_lift_and_distances_in_float32():
     with torch.autocast("cpu", torch.bfloat16):
         found = model.space.similarity(far, points), model.space.logits(far, points, scale)
     assert all(torch.equal(x, y) for x, y in zip(found, expected))
+
+
+def test_a_file_of_a_hyperbolic_clip_is_not_taken_for_its_baseline(tmp_path):
+    """The two have the same tables: ``--clip FILE`` tells them apart, and no loader takes the one for the other."""
+    for name in ("hycoclip-emoji-s16", "emoji-s16"):
+        model = create_clip(name).model
+        if name.startswith("hyco"):
+            model.curv.data.fill_(0.5)
+        torch.save(model.state_dict(), path := tmp_path / f"{name}.pth")
+        options = clip_options(str(path))
+        assert json.loads(json.dumps(options)) == dict(name=name, pretrained=str(path))  # few-shot records store them
+        space = create_clip(**options).space
+        assert float(space.c) == pytest.approx(math.exp(0.5)) if name.startswith("hyco") else isinstance(space, Sphere)
+    baseline = OpenVocabularyCLIP()
+    baseline.build_clip(dict(name="emoji-s16"), tune="frozen", dense=False)
+    hyperbolic = tmp_path / "hycoclip-emoji-s16.pth"
+    for load in (
+        lambda: create_clip(**clip_options(f"emoji-s16:{hyperbolic}")),
+        lambda: baseline.checkpoint_filter(torch.load(hyperbolic)),  # test, resume and load_from of the engine
+    ):
+        with pytest.raises(HypvisionError, match="has 'curv', so its model is hyperbolic"):
+            load()
 
 
 def test_scalars_stay_in_their_intervals():

@@ -1,6 +1,7 @@
 """Pre-training of the small CLIP: its data, its loss written out pair by pair, and the file that is shipped."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,14 @@ import torch
 
 pytest.importorskip("open_clip")
 
+from helpers import clip_repository
 from mmengine.runner import CheckpointLoader
 
 import hypvision
-from hypvision.checkpoints.match import check_compatible
+from hypvision.checkpoints.match import check_compatible, load_trained
 from hypvision.clip import adapters
-from hypvision.clip.models import expand_tokens
+from hypvision.clip.models import create_clip, expand_tokens
+from hypvision.clip.names import clip_options
 from hypvision.data.shape_captions import ShapeCaptions
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.config import load_config
@@ -120,11 +123,50 @@ def test_shipped_weights():
         export_model("shapes-s8.captions", "onnx", "never.onnx")
 
 
-def test_words_that_were_learned_are_not_erased():
+def test_words_that_were_learned_are_not_erased(tmp_path):
     with pytest.raises(HypvisionError, match="erase the words of the weights 'zoo:shapes-s8.captions'"):
         CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"), blank_words=True)
     table = CLIPContrast(dict(name="shapes-s8"), blank_words=True).clip.token_embedding.weight
     assert not table.any()
+    name = f"local-dir:{clip_repository.folder(tmp_path / 'clip')}"  # has weights of its own
+    with pytest.raises(HypvisionError, match=f"erase the words of the weights '{name}'"):
+        CLIPContrast(dict(name=name), blank_words=True)
+    assert not CLIPContrast(dict(name=name, load_weights=False), blank_words=True).clip.token_embedding.weight.any()
+    for options in (dict(tune="image"), dict(adapter=dict(type="hyperclip", block=32))):
+        with pytest.raises(HypvisionError, match="would leave all texts without words"):
+            CLIPContrast(dict(name="shapes-s8"), blank_words=True, **options)
+
+
+def test_an_adapter_in_a_checkpoint_is_not_left_out(tmp_path):
+    """Without it the model would be the untuned base, whichever way the file is loaded."""
+    clip, path = dict(name="shapes-s8"), tmp_path / "tuned.pth"
+    state = CLIPContrast(clip, adapter=dict(type="hyperclip", block=32)).state_dict()
+    torch.save(dict(state_dict=state), path)
+    plain = CLIPContrast(clip)
+    for load in (
+        lambda: create_clip("shapes-s8", path),
+        lambda: create_clip(**clip_options(str(path))),
+        lambda: create_clip(**clip_options(f"shapes-s8:{path}")),
+        lambda: hypvision.load(str(path), model="shapes-s8"),
+        lambda: load_trained(plain, dict(state_dict=state), path),
+        lambda: check_compatible(plain, state, path),
+        lambda: check_compatible(plain, state, path, exact=False),
+    ):
+        with pytest.raises(HypvisionError, match="holds an adapter 'hyperclip'.*Give the config of its training"):
+            load()
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, partial(torch.optim.SGD, momentum=0.9)])
+def test_frozen_keys_do_not_decay(optimizer):
+    model = CLIPContrast(dict(name="shapes-s8"), tune="attention").train()
+    weight = model.clip.transformer.resblocks[0].attn.in_proj_weight
+    before = weight.detach().clone().chunk(3)
+    steps = optimizer(model.parameters(), lr=0.01, weight_decay=0.1)
+    for _ in range(2):
+        steps.zero_grad()
+        sum(model(torch.zeros(2, 3, 64, 64), ["a disk", "a ring"], mode="loss").values()).backward()
+        steps.step()
+    assert [torch.equal(*pair) for pair in zip(before, weight.chunk(3))] == [False, True, False]
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,8 @@ class Adapter(ABC):
 
     name: ClassVar[str]
     Config: ClassVar[type[AdapterConfig]]
+    changes_towers: ClassVar[bool] = True
+    """Whether embeddings change; if not, the adapter has no effect but in a task that asks it."""
 
     def __init__(self, model: nn.Module, config: Any):
         self.model, self.config = model, config
@@ -121,7 +123,8 @@ class Adapter(ABC):
 
 
 ADAPTERS: dict[str, type[Adapter]] = {}
-"""Methods by name, as configs call them: ``adapter=dict(type="hyperclip", ...)``."""
+"""Methods by name, as configs call them: ``adapter=dict(type="hyperclip", ...)``; those of
+:data:`hypvision.checkpoints.match.ADAPTER_NAMES`."""
 
 
 def register(method: type[Adapter]) -> type[Adapter]:

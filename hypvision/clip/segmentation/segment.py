@@ -59,10 +59,15 @@ def load_segmenter(
         weights: a converted or trained checkpoint of the whole segmenter. None: the head of two parameters, which needs
             no training, on a plain CLIP.
         config: ``model`` of the config that it was trained with, ``load_config(FILE).model`` of
-            :mod:`hypvision.engine.config`; not needed for converted official checkpoints.
+            :mod:`hypvision.engine.config`; not needed for converted official checkpoints, an error without weights.
         clip: without weights: a CLIP model, see :func:`~hypvision.clip.names.clip_options`; default
             ``ViT-B-16:openai``. ``shapes-s8`` ships with the project and knows drawn shapes only.
     """
+    if weights is None and config is not None:
+        raise HypvisionError(
+            "A config describes the segmenter in a checkpoint, but no weights are given. Give them (--weights FILE), "
+            "or leave out the config and name a CLIP (--clip NAME)."
+        )
     if weights is None:
         named = clip_options(clip or "ViT-B-16:openai")
         bundle = create_clip(**named)
@@ -120,8 +125,11 @@ def segment(
         image: a path, a PIL image, or an RGB array uint8 (H, W, 3).
         classes: names, or anything that :func:`~hypvision.clip.classes.load_classes` takes. The model must know one of
             them, and distinguish them all (:mod:`hypvision.clip.open_vocabulary`).
-        model, weights, clip: a segmenter; default: that of :func:`load_segmenter` for the others, which is cached.
+        model, weights, clip: a segmenter; default: that of :func:`load_segmenter` for the others, which is cached. It
+            is an error to give both.
     """
+    if model is not None and (weights is not None or clip is not None):
+        raise HypvisionError("segment takes a model, or weights or a clip to make one of, not both. Leave out one.")
     name = f"The image '{image}'" if isinstance(image, (str, Path)) else "The image"
     image = open_image(image)
     names = load_classes(classes)

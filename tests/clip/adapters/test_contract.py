@@ -15,6 +15,7 @@ from helpers import clip_models
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from hypvision.checkpoints.match import ADAPTER_NAMES
 from hypvision.clip import adapters
 from hypvision.clip.adapters.base import _Base, _check_base
 from hypvision.clip.towers import encode_dense, encode_text
@@ -47,6 +48,7 @@ METHODS = {
     "lathadapter": Method(dict(type="lathadapter", attributes=3), identity=False, merges=False),
     "hyperclip-official": Method(dict(type="hyperclip", block=16, official_dense_only=True), merges=False),
 }  # fmt: skip
+assert {method.options["type"] for method in METHODS.values()} == {*adapters.ADAPTERS} == {*ADAPTER_NAMES}
 EVERY = [(name, kind) for name, method in METHODS.items() for kind in method.models]
 FIRST = [(name, method.models[0]) for name, method in METHODS.items()]
 

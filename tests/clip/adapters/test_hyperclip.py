@@ -190,6 +190,20 @@ def test_gradients_are_those_of_the_reference(kind, checkpointing, path, monkeyp
     assert all((a - b).abs().max() <= 1e-4 * b.abs().max() + 1e-7 for a, b in zip(*gradients))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(official_text_curvature=True, c_text=0.05), dict(text=False, c_text=0.05),
+        dict(text=False, text_layers=(0,)), dict(vision=False, vision_layers=(0,)), dict(vision=False, c_vision=0.05),
+        dict(official_twelve_layers=True, vision_layers=(0,)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_options_that_exclude_each_other(options):
+    with pytest.raises(HypvisionError, match="has no effect with .*Leave out one"):
+        HyperCLIPConfig(**options)
+
+
 def test_official_options():
     layers = HyperCLIPConfig(official_twelve_layers=True)
     assert layers.layers("vision", 24) == (*range(11), 23) and layers.layers("vision", 12) == tuple(range(12))

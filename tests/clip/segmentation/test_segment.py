@@ -191,6 +191,14 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
         load_segmenter(tmp_path / "weights.safetensors")
     with pytest.raises(HypvisionError, match="Leave out one"):
         load_segmenter(tmp_path / "weights.safetensors", clip="shapes-s8")
+    plain = {**load_config(config).model, "adapter": None, "tune": "frozen"}
+    with pytest.raises(HypvisionError, match="holds an adapter 'hyperclip'"):
+        load_segmenter(tmp_path / "weights.safetensors", plain)
+    with pytest.raises(HypvisionError, match="config describes the segmenter.* no weights are given"):
+        load_segmenter(config=plain)
+    for options in (dict(weights="none.pth"), dict(clip="shapes-s8")):
+        with pytest.raises(HypvisionError, match="not both"):
+            segment(photos / "0.png", names, again, **options)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")

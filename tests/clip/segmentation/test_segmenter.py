@@ -221,6 +221,12 @@ def test_whatever_trains_gets_a_gradient(options):
     assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
 
 
+def test_an_adapter_without_effect_is_refused():
+    for kind in (name for name, method in adapters.ADAPTERS.items() if not method.changes_towers):
+        with pytest.raises(HypvisionError, match=f"'{kind}' would have no effect here"):
+            build(adapter=dict(type=kind))
+
+
 def test_a_second_tuning_replaces_the_first_one():
     model = clip_models.openai_clip()
     for mode in ("attention", "full"):

@@ -65,6 +65,18 @@ class HyperCLIPConfig(AdapterConfig):
             raise HypvisionError(f"projections must be some of the letters q, k, v, got {letters!r}.")
         if not (self.text or self.vision):
             raise HypvisionError("HyperCLIP: with text=False and vision=False nothing would be adapted.")
+        for option, without in {
+            "text_layers": "text=False" if not self.text else None,
+            "vision_layers": "vision=False" if not self.vision else
+                             "official_twelve_layers=True" if self.official_twelve_layers else None,
+            "c_text": "text=False" if not self.text else
+                      "official_text_curvature=True" if self.official_text_curvature else None,
+            "c_vision": "vision=False" if not self.vision else None,
+        }.items():  # fmt: skip
+            if without and (value := getattr(self, option)) != type(self).__dataclass_fields__[option].default:
+                raise HypvisionError(
+                    f"HyperCLIP: {option}={value} has no effect with {without}. Leave out one of the two."
+                )
 
     def curvature(self, modality: str) -> float:
         """The curvature for the tower ``"text"`` or ``"vision"``."""

@@ -185,6 +185,7 @@ class LatHAdapter(Adapter):
 
     name = "lathadapter"
     Config = LatHAdapterConfig
+    changes_towers = False
 
     @property
     def module(self) -> LatentHierarchy:
