@@ -94,7 +94,10 @@ def test_published_weights(tmp_path):
     known = describe_config(config)
     assert (known["task"], known["model"], known["input"]["size"]) == ("zero-shot", "shapes-s8", [3, 64, 64])
     model = CLIPContrast(dict(name="shapes-s8"))
-    weights = stripped(dict(state_dict=model.state_dict()), "zero-shot")
+    state = dict(state_dict=model.state_dict())
+    # captions of other data have other words
+    assert stripped(state, "zero-shot", "CaptionFolder").keys() == model.clip.state_dict().keys()
+    weights = stripped(state, "zero-shot", config.train_dataloader.dataset.type)
     used = weights["token_embedding.index"]
     assert 40 < len(used) < 400 and {49406, 49407} <= set(used.tolist())
     full = expand_tokens(weights)
