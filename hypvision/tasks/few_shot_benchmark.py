@@ -157,11 +157,8 @@ def plan(
     cells = []
     for method in dict.fromkeys(methods):
         name, _ = split_method(method)
-        if name in _SEEN_ONLY and protocol != "shots":
-            raise HypvisionError(
-                f"{method} recognises only the classes that it was trained on, so '{protocol}' cannot test it. Run "
-                "hypvision fewshot shots."
-            )
+        if name in _SEEN_ONLY:
+            _check_tested_on_seen(method, protocol)
         for seed in dict.fromkeys(seeds):
             for count in counts:
                 if cross_dataset and name != "promptkd":
@@ -175,6 +172,14 @@ def plan(
                 "this run, or give --datasets (of cross and dg: --source) with training images."
             )
     return cells
+
+
+def _check_tested_on_seen(method: str, protocol: Protocol) -> None:
+    if protocol != "shots":
+        raise HypvisionError(
+            f"{method} recognises only the classes that it was trained on, so '{protocol}' cannot test it. Run "
+            "hypvision fewshot shots."
+        )
 
 
 def is_finished(results: str | Path, spec: CellSpec) -> bool:
@@ -300,6 +305,8 @@ def _options(spec: CellSpec, settings: Settings, teacher: dict[str, Any] | None,
     """The config of a cell for data of these sizes."""
     taken = host_options(spec.method)
     host = {option: value for option, value in (settings.host or {}).items() if option in taken}
+    if host.get("per_class"):
+        _check_tested_on_seen(f"{spec.method} with per_class", spec.protocol)
     if teacher:
         host["teacher"] = teacher
     return few_shot_config(

@@ -139,7 +139,7 @@ def _describe_clip(config: Any) -> dict[str, Any]:
     if config.model.get("adapter") is not None or config.model.get("tune") == "adapter":
         raise HypvisionError(
             "A record of the zoo holds a CLIP without an adapter (model.adapter), which would be lost. Publish a "
-            "training with tune='full', or pass on the adapter alone (hypvision.clip.adapters.save_adapter)."
+            "training with tune='full', or pass on the adapter alone (hypvision.clip.adapters.save)."
         )
     for harmless in ("name", "pretrained", "load_weights", "learn_curvature"):
         options.pop(harmless, None)

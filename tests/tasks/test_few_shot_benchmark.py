@@ -107,6 +107,9 @@ def test_options_go_to_the_methods_that_have_them(tmp_path, capsys):
     assert run("shots", "--method", "coop", "--adapter", "beta=0.5", *shared) == 2
     assert "LatHAdapter (beta) have no effect" in capsys.readouterr().err and not (tmp_path / "no").exists()
     # A row of a table has no name of an option that its method does not take.
+    cell = plan("base2new", ["coop"], ["caltech101"], [1], [2])
+    with pytest.raises(HypvisionError, match="coop with per_class recognises only the classes that it was trained on"):
+        cell_config(*cell, Settings({}, root=str(tmp_path), host=dict(per_class=True, classes=3)))
     cells = [result("zeroshot", epochs=0, host=dict(depth=4)), result("zeroshot", seed=2, epochs=0, host=dict(depth=5))]
     assert [(row.method, row.seeds) for row in tables(cells)["base2new"]] == [("zeroshot", 2)]
 
