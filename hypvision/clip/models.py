@@ -204,7 +204,7 @@ def create_clip(
             model = open_clip.create_model(where, None, load_weights=False, **options)
             tokenizer = _tokenizer(name, folder, config)
     if path is not None:
-        _load(model, path, resize=tag is not None or not {*_RESIZING, "vision_cfg", "text_cfg"}.isdisjoint(asked))
+        _load(model, path, resize=tag is not None or not {*RESIZING, "vision_cfg", "text_cfg"}.isdisjoint(asked))
     if size is not None:
         model.visual.set_input_size(size)
         model.visual.preprocess_cfg["size"] = model.visual.image_size
@@ -233,7 +233,7 @@ def architecture(name: str, folder: Path | None = None, options: Mapping[str, An
         config = require("open_clip", "clip").get_model_config(name)
     if options.get("force_quick_gelu"):
         config["quick_gelu"] = True
-    for option, (part, key) in _RESIZING.items():
+    for option, (part, key) in RESIZING.items():
         if options.get(option) is not None:
             config[part][key] = options[option]
     if options.get("force_patch_dropout") is not None:
@@ -241,7 +241,8 @@ def architecture(name: str, folder: Path | None = None, options: Mapping[str, An
     return {**config, **{key: value for key, value in options.items() if key in _arguments(_model_class(config))}}
 
 
-_RESIZING = {"force_image_size": ("vision_cfg", "image_size"), "force_context_length": ("text_cfg", "context_length")}
+RESIZING = {"force_image_size": ("vision_cfg", "image_size"), "force_context_length": ("text_cfg", "context_length")}
+"""Options of :func:`create_clip` that change a size: their places in the config of an architecture."""
 
 
 def _model_class(config: Mapping[str, Any]) -> type[nn.Module]:

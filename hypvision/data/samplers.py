@@ -127,7 +127,7 @@ class BalancedSampler:
         self.length = -(-total // self.world_size) * self.world_size
         shares = np.array([len(indices) for indices in self.members]) ** (1.0 - power)
         self.wanted = self.length * shares / shares.sum()
-        self.shuffle, self.epoch = shuffle, 0
+        self.power, self.shuffle, self.epoch = power, shuffle, 0
         self.seed = sync_random_seed() if seed is None else seed
 
     def __len__(self) -> int:

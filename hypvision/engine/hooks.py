@@ -235,6 +235,7 @@ class CheckClassesHook(DatasetHook):
 
     The labels are those of the checkpoint, else those of the training data. Class folders get their labels by these
     names; a part may lack classes. A training that starts from weights for other classes uses the classes of its data.
+    Test data are compared with the words (``tested_words``) of a model that compares images with words of its own.
 
     Args:
         by_name: False: compare the numbers of classes alone.
@@ -260,6 +261,8 @@ class CheckClassesHook(DatasetHook):
         of_training, self._of_training = self._of_training, False
         model, meta = network_of(runner), getattr(dataset, "metainfo", None) or {}
         heads, names = list(class_heads(model)), tuple(meta.get("classes") or ())
+        if names and not of_training and (words := getattr(model, "tested_words", None)) is not None:
+            self._match_words(runner, model, dataset, names, words)
         # a metric learner fixes its classes only in training
         fixed = heads or of_training and hasattr(model, "train_classes")
         if not fixed or not names or not has_fixed_classes(model, dataset):
@@ -302,6 +305,34 @@ class CheckClassesHook(DatasetHook):
             f"{difference} Give the same classes the same names (the order of class folders does not matter, and some "
             "may be missing). If only the names differ, custom_hooks=[dict(type='CheckClassesHook', by_name=False)] in "
             "the config compares the numbers alone."
+        )
+
+    def _match_words(
+        self, runner: Runner, model: Any, dataset: Any, names: tuple[str, ...], words: tuple[str, ...]
+    ) -> None:
+        """Give a model the words of its test data in the order of their labels. Other words are right where the config
+        gives one for each class, such as for folders with the numbers of WordNet."""
+        place, source = f"{type(dataset).__name__} in '{_place(dataset)}'", "the model (model.classes)"
+        by_name = self.by_name and not getattr(dataset, "numbered", False)
+        if names == words or len(names) == len(words) and not by_name:
+            return
+        if by_name and sorted(names) == sorted(words):
+            model.set_classes(names)
+            runner.logger.warning(f"The model's classes follow the order of {place}.")
+            return
+        if by_name and set(names) < set(words) and len(set(words)) == len(words) and hasattr(dataset, "use_classes"):
+            self._match(runner, dataset, names, place, KnownClasses(words, source, False), False)
+            return
+        moved = [name for name, word in zip(names, words) if name != word and name in words]
+        if len(names) != len(words) or moved or not model.gives_words:
+            raise HypvisionError(
+                f"{name_difference(names, place, words, source)} Set model.classes in the config to the classes of the "
+                "data, or to a word for each of them in the order of their labels."
+            )
+        number = next(i for i, name in enumerate(names) if name != words[i])
+        runner.logger.warning(
+            f"{place} and {source} have other names, and are compared by the numbers of their labels: label {number} "
+            f"is '{names[number]}' in the data and '{words[number]}' in the model."
         )
 
     @staticmethod

@@ -13,7 +13,7 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from hypvision.checks import at_least, one_of
-from hypvision.data.samplers import class_numbers
+from hypvision.data.samplers import BalancedSampler, class_numbers
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import network_of
 from hypvision.errors import HypvisionError
@@ -81,6 +81,13 @@ class ClassWeightsHook(Hook):
         weights = getattr(model, "class_weights", None)
         if isinstance(weights, ClassWeights):
             weights.fit(runner.train_dataloader.dataset, next(model.parameters()).device)
+            sampler = getattr(runner.train_dataloader, "sampler", None)
+            uneven = weights.values is not None and len(weights.values.unique()) > 1
+            if weights.given == "balanced" and uneven and isinstance(sampler, BalancedSampler) and sampler.power:
+                runner.logger.warning(
+                    "Rare classes count twice over: BalancedSampler draws them more often, and class_weights="
+                    "'balanced' weighs each of their images more. Leave out one of the two."
+                )
 
 
 RUN_HOOKS.append("ClassWeightsHook")

@@ -50,7 +50,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         tune: what trains, see :data:`hypvision.clip.open_vocabulary.TUNING`; default: the adapter, without one
             everything.
         classes: names that test images are compared with, in the order of their labels; anything that
-            :func:`hypvision.clip.classes.load_classes` takes. None: the drawn shapes.
+            :func:`hypvision.clip.classes.load_classes` takes. None: the drawn shapes. If the data have the same names
+            in another order, the model takes that; if it has other names, there must be one for each of the data's.
         blank_words: begin the table of words with zeros. Rows of words that occur in no caption stay zero, and are left
             out of a published file. For a training from scratch: an error with weights, or where the table is frozen.
         entail: weight of the entailment on a hyperboloid: 0.2 in MERU and HyCoCLIP; 0 for none.
@@ -73,6 +74,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     ):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         tune = tune or ("full" if adapter is None else "adapter")
+        self.gives_words = classes is not None  # whether somebody has chosen them for the data
         classes = TAXONOMY.classes["shape"] if classes is None else classes
         self.entail = entail
         self.build_clip(clip, adapter, tune, classes, templates, dense=False)
@@ -90,6 +92,11 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
                     "not train. Leave it out, or train the text tower: no adapter, and tune='full' or 'text'."
                 )
             nn.init.zeros_(table)
+
+    @property
+    def tested_words(self) -> tuple[str, ...]:
+        """The names that test images are compared with, for CheckClassesHook."""
+        return self.classes
 
     def forward(
         self,

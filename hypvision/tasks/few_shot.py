@@ -39,6 +39,7 @@ from hypvision.clip.prompting.hosts import is_hyperbolic
 from hypvision.clip.prompting.official import learned_names
 from hypvision.clip.prompting.promptsrc import gaussian_weights
 from hypvision.clip.views import show_to, view_of
+from hypvision.data.annotations import name_difference
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import network_of
@@ -198,8 +199,17 @@ def _model(runner: Runner) -> FewShotCLIP:
     return cast(FewShotCLIP, network_of(runner))
 
 
+class _StartHook(Hook):
+    """Base of hooks that set what a training starts from: not what ``load_from`` has loaded."""
+
+    _loaded: frozenset[str] = frozenset()
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        self._loaded = frozenset(_model(runner).checkpoint_filter(checkpoint.get("state_dict", checkpoint)))
+
+
 @HOOKS.register_module()
-class ClassNamesHook(Hook):
+class ClassNamesHook(_StartHook):
     """Gives the model the class names and template of the next data set, and the data set the model's image
     transform."""
 
@@ -208,7 +218,8 @@ class ClassNamesHook(Hook):
     def before_train(self, runner: Runner) -> None:
         self._set(runner, runner.train_dataloader)
         model = _model(runner)
-        if model.hierarchy is not None and runner.iter == 0:
+        loaded = any(name.endswith("lathadapter.attributes") for name in self._loaded)
+        if model.hierarchy is not None and runner.iter == 0 and not loaded:
             with torch.no_grad():
                 unit, raw = model.host.class_features()
                 model.hierarchy.begin(raw if model.hierarchy.config.raw else unit)
@@ -292,7 +303,7 @@ class FeatureCacheHook(Hook):
 
 
 @HOOKS.register_module()
-class TipAdapterHook(Hook):
+class TipAdapterHook(_StartHook):
     """Fills the cache of a Tip-Adapter before its training, and chooses its alpha and beta after the last epoch, on all
     validation images where there are any. Both are the same whether the training uses images or stored features.
 
@@ -307,7 +318,7 @@ class TipAdapterHook(Hook):
         self.folder, self.views, self.ends = folder, views, (ends[0], ends[1])
 
     def before_train(self, runner: Runner) -> None:
-        if runner.iter:  # a resumed training loads its keys
+        if runner.iter or "host.learner.keys" in self._loaded:  # a resumed training loads its keys, too
             return
         host, dataset = cast(TipAdapter, _model(runner).host), runner.train_dataloader.dataset
         features = image_features(host, dataset, self.views, self.folder).mean(0)
@@ -408,7 +419,16 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
         raise HypvisionError(
             f"The checkpoint '{request.weights}' does not say what its classes are: give --classes \"cat, dog, ...\"."
         )
-    names = tuple(trained["classes"]) if request.classes is None else load_classes(request.classes)
+    own = tuple(trained.get("classes") or ())
+    names = own if request.classes is None else load_classes(request.classes)
+    if own and model.host.fixed_classes is not None:
+        given, learned = ([name.replace("_", " ") for name in part] for part in (names, own))
+        if sorted(given) != sorted(learned):
+            raise HypvisionError(
+                f"{name_difference(given, '--classes', learned, f'the checkpoint {request.weights}')} This method "
+                f"({type(model.host).__name__}) recognises only the classes of its training: leave out --classes."
+            )
+        names = own  # in the order of its outputs
     model.set_data({**trained, "classes": names})
     view, size = view_of(model.host.clip), config.test_dataloader["dataset"].get("size")
     view = view if size is None else replace(view, size=size)

@@ -157,11 +157,8 @@ def plan(
     cells = []
     for method in dict.fromkeys(methods):
         name, _ = split_method(method)
-        if name in _SEEN_ONLY and protocol != "shots":
-            raise HypvisionError(
-                f"{method} recognises only the classes that it was trained on, so '{protocol}' cannot test it. Run "
-                "hypvision fewshot shots."
-            )
+        if name in _SEEN_ONLY:
+            _check_tested_on_seen(method, protocol)
         for seed in dict.fromkeys(seeds):
             for count in counts:
                 if cross_dataset and name != "promptkd":
@@ -175,6 +172,14 @@ def plan(
                 "this run, or give --datasets (of cross and dg: --source) with training images."
             )
     return cells
+
+
+def _check_tested_on_seen(method: str, protocol: Protocol) -> None:
+    if protocol != "shots":
+        raise HypvisionError(
+            f"{method} recognises only the classes that it was trained on, so '{protocol}' cannot test it. Run "
+            "hypvision fewshot shots."
+        )
 
 
 def is_finished(results: str | Path, spec: CellSpec) -> bool:
@@ -191,7 +196,10 @@ def check_settings(results: str | Path, settings: Settings) -> None:
     if not path.is_file():
         write_json(path, given)
         return
-    known = read_record(dict[str, Any], path, "Remove the folder, or give another --out.")
+    _same_settings(results, read_record(dict[str, Any], path, "Remove the folder, or give another --out."), given)
+
+
+def _same_settings(results: str | Path, known: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     if different := [key for key in {**known, **given} if known.get(key) != given.get(key)]:
         differences = "; ".join(f"{key}: {known.get(key)!r} there, {given.get(key)!r} here" for key in different)
         raise HypvisionError(f"The results in '{results}' are of other settings ({differences}). Give another --out.")
@@ -202,12 +210,17 @@ def check_settings(results: str | Path, settings: Settings) -> None:
 
 def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[str, float]:
     """Train and test one cell, and write its result, to which further targets are added if it is there; returns
-    accuracies in percent, by what was tested: ``base`` and ``new``; ``all``; or the names of data sets."""
+    accuracies in percent, by what was tested: ``base`` and ``new``; ``all``; or the names of data sets.
+
+    Raises:
+        HypvisionError: for other settings than those of the results, whose trainings would be resumed.
+    """
     folder, begin, before = Path(results, spec.key), time.perf_counter(), None
     with suppress(HypvisionError):  # the file is missing or damaged
         before = read_result(folder)
-    if before is not None and before.settings.shared() != settings.shared():
-        before = None
+    if before is not None:
+        _same_settings(folder, before.settings.shared(), settings.shared())
+    check_settings(results, settings)
     if before is not None:
         spec = spec._replace(targets=tuple(dict.fromkeys((*before.cell.targets, *spec.targets))))
     config = cell_config(spec, settings)
@@ -300,6 +313,8 @@ def _options(spec: CellSpec, settings: Settings, teacher: dict[str, Any] | None,
     """The config of a cell for data of these sizes."""
     taken = host_options(spec.method)
     host = {option: value for option, value in (settings.host or {}).items() if option in taken}
+    if host.get("per_class"):
+        _check_tested_on_seen(f"{spec.method} with per_class", spec.protocol)
     if teacher:
         host["teacher"] = teacher
     return few_shot_config(

@@ -26,7 +26,7 @@ from hypvision.checkpoints.index import parse_record, parse_yaml, read_index, wi
 from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.storage import write_weights
-from hypvision.clip.models import ARCHITECTURES, MEAN, STD, expand_tokens, trim_tokens
+from hypvision.clip.models import ARCHITECTURES, MEAN, RESIZING, STD, architecture, expand_tokens, trim_tokens
 from hypvision.data.image_folder import imagenet_classes
 from hypvision.data.shape_captions import vocabulary
 from hypvision.engine.config import load_config
@@ -46,12 +46,13 @@ MAIN_METRICS = {
 }
 
 
-def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
-    """The weights of a checkpoint alone: no optimiser, no history; for a classifier under timm's names."""
+def stripped(checkpoint: Mapping[str, Any], task: str, data: str | None = None) -> dict[str, Tensor]:
+    """The weights of a checkpoint alone: no optimiser, no history; for a classifier under timm's names. ``data``: the
+    type of the training data, of whose words a CLIP keeps the rows where it is known what they are."""
     weights = checkpoint.get("state_dict", checkpoint)
     weights = {name.removeprefix("module."): value for name, value in weights.items() if isinstance(value, Tensor)}
     if task == "zero-shot":
-        return _used_words({name[5:]: value for name, value in weights.items() if name.startswith("clip.")})
+        return _used_words({name[5:]: value for name, value in weights.items() if name.startswith("clip.")}, data)
     if task != "classification":
         return weights
     outside = [name for name in weights if not name.startswith("backbone.")]
@@ -130,10 +131,32 @@ def input_size(config: Any, side: int | None = None) -> tuple[int, int, int]:
 
 
 def _describe_clip(config: Any) -> dict[str, Any]:
-    name = config.model.clip.name
+    """A record holds the name of an architecture, so the name must say all that the CLIP is.
+
+    Raises:
+        HypvisionError: for a CLIP with an adapter, or with options that make it another network.
+    """
+    name, options = config.model.clip.name, {**config.model.clip}
     if name not in ARCHITECTURES:
         raise HypvisionError(
             f"Only CLIP models of hypvision can be published ({', '.join(ARCHITECTURES)}), not '{name}'."
+        )
+    if config.model.get("adapter") is not None or config.model.get("tune") == "adapter":
+        raise HypvisionError(
+            "A record of the zoo holds a CLIP without an adapter (model.adapter), which would be lost. Publish a "
+            "training with tune='full', or pass on the adapter alone (hypvision.clip.adapters.save)."
+        )
+    for harmless in ("name", "pretrained", "load_weights", "learn_curvature"):
+        options.pop(harmless, None)
+    options = {option: value for option, value in options.items() if value not in (None, False)}
+    if options.get("geometry") == ARCHITECTURES[name].get("geometry", "sphere"):
+        del options["geometry"]
+    wanted, known = architecture(name, options=options), {"geometry", *RESIZING}
+    name = next((found for found in (name, *ARCHITECTURES) if ARCHITECTURES[found] == wanted), "")
+    if not name or not options.keys() <= known:
+        raise HypvisionError(
+            f"A record of the zoo holds the name of an architecture ({', '.join(ARCHITECTURES)}), and none is a CLIP "
+            f"with model.clip={options}. Publish a training without them."
         )
     side = ARCHITECTURES[name]["vision_cfg"]["image_size"]
     given = dict(mean=[round(value / 255, 6) for value in MEAN], std=[round(value / 255, 6) for value in STD])
@@ -141,11 +164,13 @@ def _describe_clip(config: Any) -> dict[str, Any]:
     return {"task": "zero-shot", "model": name, "input": size}
 
 
-def _used_words(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def _used_words(weights: dict[str, Tensor], data: str | None) -> dict[str, Tensor]:
     """The weights, CLIP's table of words reduced to the rows that the captions of the training can have changed."""
     # In weights of the zoo, the embeddings of words that were never seen in training are zero.
     seen = weights["token_embedding.weight"].abs().sum(1).nonzero().flatten()
-    return trim_tokens(weights, seen if len(seen) < len(weights["token_embedding.weight"]) else vocabulary())
+    if len(seen) < len(weights["token_embedding.weight"]):
+        return trim_tokens(weights, seen)
+    return trim_tokens(weights, vocabulary()) if data == "ShapeCaptions" else weights
 
 
 def _resized(dataset: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -214,7 +239,7 @@ def publish(
     known = describe_config(settings)
     task = known["task"]
     meta = _dataset_meta(loaded, settings, checkpoint)
-    weights = stripped(loaded, task)
+    weights = stripped(loaded, task, settings.get("train_dataloader", {}).get("dataset", {}).get("type"))
     header = {"name": name, "classes": list(meta["classes"])}
     if "model_config" in known:
         kept = {key: meta[key] for key in ("classes", "palette") if key in meta}

@@ -29,7 +29,7 @@ from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.open_vocabulary import set_tuning
 from hypvision.clip.radial.metrics import kendall_tau
 from hypvision.clip.radial.texts import distinct, embed_texts
-from hypvision.clip.spaces import Sphere
+from hypvision.clip.spaces import Sphere, space_of
 from hypvision.clip.towers import encode_image, encode_packed, find_towers
 from hypvision.clip.views import show_to
 from hypvision.engine.extensions import PREDICTORS
@@ -63,6 +63,9 @@ class RadialTuning(BaseModel):
             ``[(0, 1), (0, 3)]``.
     """
 
+    # A resumed training, too, is regularised towards the weights of `clip`, which no checkpoint has.
+    checkpoint_is_partial = True
+
     def __init__(
         self,
         clip: dict[str, Any] | CLIPBundle,
@@ -81,6 +84,11 @@ class RadialTuning(BaseModel):
         one_of(_LOSSES, **{"model.loss.type": name})
         bundle = create_clip(**clip) if isinstance(clip, dict) else clip
         self.clip, self.tokenizer = bundle.model, bundle.tokenizer
+        if not isinstance(space_of(self.clip), Sphere):
+            raise HypvisionError(
+                "Radial tuning measures angles on CLIP's sphere, but this CLIP embeds on a hyperboloid, as MERU and "
+                "HyCoCLIP do. Take a CLIP such as ViT-B-32."
+            )
         if not any(tower.modality == "text" for tower in find_towers(self.clip)):
             raise HypvisionError(f"The model ({type(self.clip).__name__}) has no text transformer to be tuned.")
         set_tuning(self.clip, _TUNED[tune])

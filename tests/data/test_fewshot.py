@@ -84,6 +84,11 @@ def test_splits_drawn_from_folders(tmp_path):
     assert load_split("caltech101", tmp_path) == split
     assert (tmp_path / "caltech-101/split_drawn_Caltech101.json").is_file()
     assert class_names(load_split("eurosat", tmp_path).train) == ["Annual Crop Land", "Sea or Lake"]
+    folders(tmp_path, "eurosat/2750", ["River"])  # the file does not know it
+    with pytest.raises(HypvisionError, match="'River' only here.*split_drawn_EuroSAT.json.*or remove the file"):
+        load_split("eurosat", tmp_path)
+    (tmp_path / "eurosat/split_drawn_EuroSAT.json").unlink()
+    assert class_names(load_split("eurosat", tmp_path).train) == ["Annual Crop Land", "River", "Sea or Lake"]
 
 
 def lines(path, rows):

@@ -67,6 +67,38 @@ def test_names_that_differ_are_an_error_in_every_task(task, other, said):
     CheckClassesHook(by_name=False).check(run, dataset(other, "test"))
 
 
+def test_words_that_a_model_is_tested_with_are_those_of_the_data():
+    def model(words=NAMES, given=True):
+        found = SimpleNamespace(tested_words=words, gives_words=given)
+        found.set_classes = lambda names: setattr(found, "tested_words", names)
+        return found
+
+    def check(names, *args, hook=None, **more):
+        run = run_of(model(*args))
+        (hook or CheckClassesHook()).check(run, dataset(names, "test", **more))
+        return run.model.tested_words, run.logger
+
+    assert check(NAMES) == (NAMES, [])
+    words, said = check(NAMES[::-1])  # labels stay, words move
+    assert words == NAMES[::-1] and "follow the order of SimpleNamespace in 'test'" in said[0]
+    for names, given in (
+        (NAMES[:2], True),  # fewer
+        ((*NAMES, "x"), True),
+        (("red", "x", "y"), True),  # 'red' is known at another place
+        (("x", "y", "z"), False),  # words that nobody has chosen for these data
+    ):
+        with pytest.raises(HypvisionError, match="class names differ.*Set model.classes in the config"):
+            check(names, NAMES, given)
+    numbers = ("n01", "n02", "n03")
+    words, said = check(numbers)  # a word for each folder, such as ImageNet's
+    assert words == NAMES and "label 0 is 'n01' in the data and 'blue' in the model" in said[0]
+    assert check(numbers, NAMES, False, numbered=True) == (NAMES, [])
+    by_number = CheckClassesHook(by_name=False)
+    assert check(NAMES[::-1], hook=by_number) == (NAMES, [])
+    with pytest.raises(HypvisionError, match="class names differ"):
+        check(NAMES[:2], hook=by_number)
+
+
 def test_models_that_take_words_are_free():
     for model, more in (
         (SimpleNamespace(decode_head=HEAD, open_vocabulary=True), {}),

@@ -1,5 +1,6 @@
 """Weights of classes: by hand, and counted in a training with the balanced sampler."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,10 +12,11 @@ from helpers.engine import make_images, write_config
 from sklearn.utils.class_weight import compute_class_weight
 
 from hypvision.clip.prompting.hosts import HostOutput
+from hypvision.data.samplers import BalancedSampler
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.tasks import ImageClassifier
-from hypvision.tasks.class_weights import ClassWeights
+from hypvision.tasks.class_weights import ClassWeights, ClassWeightsHook
 from hypvision.tasks.few_shot_recipes import few_shot_config
 
 VIT = dict(model_name="test_vit", num_classes=3, img_size=32)
@@ -77,10 +79,36 @@ def test_a_training_counts_its_classes_and_draws_them_alike(tmp_path):
         "model.class_weights": "balanced", "train_dataloader.sampler.type": "BalancedSampler",
         "train_dataloader.sampler.power": 0.5,
     }  # fmt: skip
-    runner = train(write_config(tmp_path / "config.py", data, epochs=2), tmp_path / "work", cfg_options=options)
+    config = write_config(tmp_path / "config.py", data, epochs=2)
+    runner = train(config, tmp_path / "work", cfg_options=options)
+    assert "Rare classes count twice over" in Path(runner.log_dir, f"{runner.timestamp}.log").read_text()
     torch.testing.assert_close(runner.model.class_weights(), 11 / 3 / torch.tensor([4.0, 6.0, 1.0]))
     assert runner.train_dataloader.sampler.epoch == 1 and len(runner.train_dataloader.sampler) == 11
     assert not any("class_weights" in name for name in runner.model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("given", "labels", "sampler", "told"),
+    [
+        ("balanced", [0] * 9 + [1], dict(power=1.0), True),
+        ("balanced", [0] * 9 + [1], dict(power=0.0), False),  # drawn as the data are
+        ("balanced", [0, 0, 1, 1], {}, False),  # nothing to balance
+        ([1.0, 2.0], [0] * 9 + [1], {}, False),  # chosen by somebody
+        ("balanced", [0] * 9 + [1], None, False),
+    ],
+)
+def test_rare_classes_that_count_twice_over_are_told(given, labels, sampler, told):
+    class Data(list):
+        metainfo = dict(classes=("a", "b"))
+
+    data, said = Data(labels), []
+    data.labels = np.array(labels)
+    model = torch.nn.Linear(1, 1)
+    model.class_weights = ClassWeights(given)
+    loader = SimpleNamespace(dataset=data, sampler=sampler if sampler is None else BalancedSampler(data, **sampler))
+    run = SimpleNamespace(model=model, train_dataloader=loader, logger=SimpleNamespace(warning=said.append))
+    ClassWeightsHook().before_train(run)
+    assert bool(said) == told
 
 
 def test_few_shots_take_both():

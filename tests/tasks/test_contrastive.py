@@ -20,6 +20,7 @@ from hypvision.clip.names import clip_options
 from hypvision.data.shape_captions import ShapeCaptions
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.config import load_config
+from hypvision.engine.run import test as measure
 from hypvision.errors import HypvisionError
 from hypvision.tasks.contrastive import CLIPContrast
 from hypvision.tasks.contrastive_metrics import ZeroShotAccuracy
@@ -96,7 +97,10 @@ def test_published_weights(tmp_path):
     known = describe_config(config)
     assert (known["task"], known["model"], known["input"]["size"]) == ("zero-shot", "shapes-s8", [3, 64, 64])
     model = CLIPContrast(dict(name="shapes-s8"))
-    weights = stripped(dict(state_dict=model.state_dict()), "zero-shot")
+    state = dict(state_dict=model.state_dict())
+    # captions of other data have other words
+    assert stripped(state, "zero-shot", "CaptionFolder").keys() == model.clip.state_dict().keys()
+    weights = stripped(state, "zero-shot", config.train_dataloader.dataset.type)
     used = weights["token_embedding.index"]
     assert 40 < len(used) < 400 and {49406, 49407} <= set(used.tolist())
     full = expand_tokens(weights)
@@ -121,6 +125,21 @@ def test_shipped_weights():
     check_compatible(model, checkpoint["state_dict"], "zoo:shapes-s8.captions")
     with pytest.raises(HypvisionError, match="is a CLIP, two networks"):
         export_model("shapes-s8.captions", "onnx", "never.onnx")
+
+
+def test_the_words_of_a_test_are_compared_with_its_data(tmp_path):
+    torch.save(
+        CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions")).state_dict(), tmp_path / "a.pth"
+    )
+    config, names = CONFIGS / "clip-shapes_1100i.py", list(TAXONOMY.classes["shape"])
+
+    def top1(classes):
+        options = {"test_dataloader.dataset.length": 40, "model.classes": classes}
+        return measure(config, tmp_path / "a.pth", tmp_path / "work", cfg_options=options)["top1"]
+
+    assert top1(names[::-1]) == top1(None) > 50  # it was 0
+    with pytest.raises(HypvisionError, match="of which '[a-z]+'.* only here.*The model .* 8 classes"):
+        top1(names[:8])
 
 
 def test_words_that_were_learned_are_not_erased(tmp_path):

@@ -20,6 +20,7 @@ from hypvision.clip.prompting.heads import TipAdapter
 from hypvision.clip.prompting.promptsrc import gaussian_weights
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.config import load_config
+from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import last_checkpoint
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
@@ -267,6 +268,23 @@ def test_a_resumed_tip_adapter_keeps_its_trained_keys(tmp_path):
     assert all(torch.equal(again[name], value) for name, value in trained.items())
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "name"),
+    [
+        ("tip-adapter-f", dict(views=0), "host.learner.keys"),
+        ("zeroshot+lath", dict(adapter=dict(start="text")), "host.clip.lathadapter.attributes"),
+    ],
+)
+def test_a_training_starts_from_what_it_loads(tmp_path, method, options, name):
+    coop(tmp_path)
+    config = config_of(tmp_path, method, epochs=1, **options)
+    state = FewShotCLIP(bundle(), config.model.host.to_dict(), config.model.adapter).state_dict()
+    torch.save(dict(state_dict={**state, name: torch.full_like(state[name], 0.25)}), tmp_path / "start.pth")
+    config.load_from = str(tmp_path / "start.pth")
+    found = train(config, tmp_path / "run").model.state_dict()[name]
+    assert torch.allclose(found, torch.full_like(found, 0.25), atol=0.01)  # one small step away
+
+
 def test_without_views_tip_adapter_f_trains_on_new_views_of_each_epoch(tmp_path, monkeypatch):
     """The ten views of its cache are another thing: without kept features its keys learn from images."""
     coop(tmp_path)
@@ -310,6 +328,31 @@ def test_a_tip_adapter_is_made_as_published(tmp_path, monkeypatch):
     data = FewShotDataset(str(tmp_path), "caltech101", shots=3, repeat=True)
     assert [item.name for item in data.items[:3]] == ["apple"] * 3 and len(data.whole_part("val")) == 21
     assert len(FewShotDataset(str(tmp_path), "caltech101", shots=3)) == 7  # the other methods take what is there
+
+
+HEADS = {
+    "linear-probe": dict(classes=2),
+    "tip-adapter": dict(keys=2, classes=2),
+    "coop": dict(tokens=2, per_class=True, classes=2),
+}
+
+
+@pytest.mark.parametrize("host", HEADS)
+def test_learned_classes_keep_their_names(host):
+    """Methods that learn each class by itself answer with the classes of their training, in their order."""
+    model = FewShotCLIP(bundle(), dict(name=host, **HEADS[host])).eval()
+    assert model.host.fixed_classes == 2 and FewShotCLIP(bundle(), dict(name="coop")).host.fixed_classes is None
+    model.dataset_meta = dict(classes=NAMES[:2])
+    config = Config(dict(test_dataloader=dict(dataset=dict(size=None))))
+
+    def names(given):
+        PREDICTORS["FewShotCLIP"](model, config, SimpleNamespace(classes=given, weights="a.pth", device="cpu", score=0))
+        return model.host.names
+
+    own = names(None)
+    assert names(list(own[::-1])) == own
+    with pytest.raises(HypvisionError, match="'horse'.* only here.*only the classes of its training"):
+        names(["horse", own[1]])
 
 
 @pytest.mark.parametrize("method", ["zeroshot", "tip-adapter", "tip-adapter+lath", "zeroshot+lath"])

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,15 @@ from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.engine.config import load_config, parse_options
 from hypvision.errors import HypvisionError
 from hypvision.tasks import few_shot_published as published
-from hypvision.tasks.few_shot_benchmark import Settings, cell_config, check_methods, check_settings, is_finished, plan
+from hypvision.tasks.few_shot_benchmark import (
+    Settings,
+    cell_config,
+    check_methods,
+    check_settings,
+    is_finished,
+    plan,
+    run_cell,
+)
 from hypvision.tasks.few_shot_figures import load_cell_model, places
 from hypvision.tasks.few_shot_recipes import METHODS, check_options
 from hypvision.tasks.few_shot_tables import draw_shots, harmonic, read_results, tables
@@ -107,6 +116,9 @@ def test_options_go_to_the_methods_that_have_them(tmp_path, capsys):
     assert run("shots", "--method", "coop", "--adapter", "beta=0.5", *shared) == 2
     assert "LatHAdapter (beta) have no effect" in capsys.readouterr().err and not (tmp_path / "no").exists()
     # A row of a table has no name of an option that its method does not take.
+    cell = plan("base2new", ["coop"], ["caltech101"], [1], [2])
+    with pytest.raises(HypvisionError, match="coop with per_class recognises only the classes that it was trained on"):
+        cell_config(*cell, Settings({}, root=str(tmp_path), host=dict(per_class=True, classes=3)))
     cells = [result("zeroshot", epochs=0, host=dict(depth=4)), result("zeroshot", seed=2, epochs=0, host=dict(depth=5))]
     assert [(row.method, row.seeds) for row in tables(cells)["base2new"]] == [("zeroshot", 2)]
 
@@ -237,6 +249,19 @@ def test_promptkd_takes_the_teacher_of_its_cell(tmp_path, capsys):
     assert run(*command, "--out", tmp_path / "third", *wrong) == 2
     told = capsys.readouterr().err
     assert "PromptKD's teacher: The text prompts have a depth of 9" in told and "Set depth=" in told
+
+
+def test_a_training_of_other_settings_is_not_resumed(tmp_path):
+    coop(tmp_path)
+    (cell,) = plan("shots", ["zeroshot+lath"], ["caltech101"], [1], [2])
+    first = Settings({}, 64, steps=1, root=str(tmp_path), adapter=dict(beta=0.1))
+    found = run_cell(cell, first, tmp_path / "out")
+    with pytest.raises(HypvisionError, match="of other settings .adapter: {'beta': 0.1} there, {'beta': 5.0} here"):
+        run_cell(cell, replace(first, adapter=dict(beta=5.0)), tmp_path / "out")
+    (tmp_path / "out/settings.json").unlink()  # the result says them, too
+    with pytest.raises(HypvisionError, match="of other settings"):
+        run_cell(cell, replace(first, adapter=dict(beta=5.0)), tmp_path / "out")
+    assert run_cell(cell, replace(first, workers=0, cache=str(tmp_path)), tmp_path / "out") == found
 
 
 def test_all_settings_that_do_not_fit_are_reported_once(tmp_path, capsys):

@@ -20,6 +20,7 @@ from hypvision.checkpoints.index import builtin_index, read_index
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.storage import read_header, write_weights
 from hypvision.cli import main
+from hypvision.clip.models import ARCHITECTURES
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
@@ -219,6 +220,25 @@ def test_a_file_of_another_model_is_no_metric_learner(learner, tmp_path):
     write_weights(model.state_dict(), tmp_path / "w.safetensors", header=header)
     with pytest.raises(HypvisionError, match="ImageClassifier, not the metric"):
         build_model(builtin_index().get("learner.tiny"), tmp_path / "w.safetensors", {})
+
+
+def test_a_record_says_all_that_a_clip_is():
+    for folder, kind in (("hyperclip", "clip-*.py"), ("hierarcaps", "clip-*.py"), ("hyperbolic-clip", "*.py")):
+        for path in (ROOT / "configs" / folder).glob(kind):
+            config, hyperbolic = load_config(path), not path.name.startswith("clip-")
+            model = describe_config(config)["model"]
+            assert model == config.model.clip.name or (hyperbolic and model == "hycoclip-emoji-s16")
+            assert (ARCHITECTURES[model].get("geometry") == "lorentz") == (hyperbolic), path
+    for more, said in (
+        (dict(adapter=dict(type="hyperclip")), "without an adapter"),
+        (dict(clip=dict(force_quick_gelu=True)), "none is a CLIP with model.clip={'force_quick_gelu': True}"),
+        (dict(clip=dict(force_image_size=96)), "'force_image_size': 96"),
+        (dict(clip=dict(force_preprocess_cfg=dict(mean=(0, 0, 0)))), "'force_preprocess_cfg'"),
+    ):
+        with pytest.raises(HypvisionError, match=said):
+            describe_config(load_config(ROOT / "configs/hyperclip/clip-shapes_1100i.py", dict(model=more)))
+    fine = {"model.clip.force_image_size": 64, "model.clip.force_quick_gelu": False, "model.clip.load_weights": False}
+    assert describe_config(load_config(ROOT / "configs/hyperclip/clip-shapes_1100i.py", fine))["model"] == "shapes-s8"
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,10 @@ class LinearProbe(Host, name="linear-probe"):
         nn.init.zeros_(self.learner.weight)
         nn.init.zeros_(self.learner.bias)
 
+    @property
+    def fixed_classes(self) -> int:
+        return self.learner.out_features
+
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
         if len(self.names) != self.learner.out_features:
             raise HypvisionError(
@@ -108,6 +112,10 @@ class TipAdapter(Host, name="tip-adapter"):
         self.ensemble = ensemble
         self.learner = _Cache(torch.zeros(keys, embedding_size(clip.model)), torch.zeros(keys, classes), alpha, beta)
         self.learner.keys.requires_grad_(tune)
+
+    @property
+    def fixed_classes(self) -> int:
+        return self.learner.values.shape[1]
 
     def encode_classes(self) -> Tensor:
         return mean_class_features(self) if self.ensemble else super().encode_classes()

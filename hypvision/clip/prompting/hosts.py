@@ -122,6 +122,11 @@ class Host(nn.Module):
     on_hyperboloid = False
     """Whether the method works with a hyperbolic CLIP, in the tangent space at the origin."""
 
+    @property
+    def fixed_classes(self) -> int | None:
+        """The number of the classes that it learned one by one, whose names are fixed since; None: any names."""
+        return None
+
     def __init_subclass__(cls, name: str | None = None) -> None:
         if name is not None:
             HOSTS[name] = cls

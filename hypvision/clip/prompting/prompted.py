@@ -219,6 +219,10 @@ class CoOp(PromptedHost, name="coop"):
                 start = torch.randn(classes, *start.shape) * start.std()
             self.learner.ctx = nn.Parameter(start.expand(classes, -1, -1).clone())
 
+    @property
+    def fixed_classes(self) -> int | None:
+        return len(self.learner.ctx) if self.learner.ctx.dim() == 3 else None
+
     def encode_classes(self) -> Tensor:
         ctx, tokens = self.learner.ctx, self.tokens(self.sentences())
         if ctx.dim() == 3 and len(ctx) != len(tokens):

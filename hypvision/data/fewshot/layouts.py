@@ -7,6 +7,7 @@ it (:mod:`.raw`) and written beside it. Any other name is a data set of one's ow
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from timm.data import ImageNetInfo
 
 from hypvision.clip.classes import SELECTED, check_classes
+from hypvision.data.annotations import name_difference
 from hypvision.data.fewshot import raw
 from hypvision.data.fewshot.splits import (
     PARTS,
@@ -28,6 +30,8 @@ from hypvision.data.fewshot.splits import (
     read_split,
     write_split,
 )
+from hypvision.data.folders import class_names as folder_names_in
+from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, require
 from hypvision.files import read_lines
 
@@ -162,11 +166,27 @@ def _made(rule: raw.Rule) -> Callable[[Layout, Path], Split]:
     return load
 
 
+_OF_FOLDERS = ("caltech101", "food101", "dtd", "eurosat")
+_NO_CLASSES = ("BACKGROUND_Google", "Faces_easy")
+
+
+def _check_folders(file: Path, split: Split, images: Path) -> None:
+    """Raise an error if a split was drawn of other class folders than there are."""
+    drawn = sorted({os.path.relpath(item.path, images).split(os.sep)[0] for part in split for item in part})
+    there = [name for name in folder_names_in(images, Usage(images)) if name not in _NO_CLASSES]
+    if there != drawn:
+        difference = name_difference(there, f"'{images}'", drawn, f"the split '{file}', which was drawn of its folders")
+        raise HypvisionError(
+            f"{difference} Restore the folders; or remove the file, and a split of those that are there is drawn: its "
+            "results cannot be compared with earlier ones."
+        )
+
+
 LAYOUTS = {
     "imagenet": Layout("imagenet", "images", "", _PHOTO, 1000, _imagenet),
     "caltech101": Layout(
         "caltech-101", "101_ObjectCategories", "split_zhou_Caltech101.json", _PHOTO, 100,
-        _made(raw.from_folders(lambda name: _CALTECH.get(name, name), ("BACKGROUND_Google", "Faces_easy"))),
+        _made(raw.from_folders(lambda name: _CALTECH.get(name, name), _NO_CLASSES)),
     ),
     "oxford_pets": Layout(
         "oxford_pets", "images", "split_zhou_OxfordPets.json", "a photo of a {}, a type of pet.", 37, _made(raw.pets)
@@ -259,6 +279,9 @@ def load_split(name: str, root: str | Path) -> Split:
             :func:`.splits.read_split` reads it, or ``train/CLASS`` and ``test/CLASS`` folders; with ``classnames.txt``
             and ``template.txt`` where names and sentence are others.
         root: folder of all data sets.
+
+    Raises:
+        HypvisionError: for class folders that a split of them, drawn here before, does not know, or that it misses.
     """
     layout = layout_of(name, root)
     folder = Path(root).expanduser() / layout.folder
@@ -269,5 +292,8 @@ def load_split(name: str, root: str | Path) -> Split:
     for file in (layout.split, layout.split.replace("split_zhou_", "split_drawn_")) if layout.split else ():
         if (folder / file).is_file():
             # Published splits have labels of equal names.
-            return read_split(folder / file, folder / layout.images, shared_names=name in LAYOUTS)
+            split = read_split(folder / file, folder / layout.images, shared_names=name in LAYOUTS)
+            if file != layout.split and name in _OF_FOLDERS:
+                _check_folders(folder / file, split, folder / layout.images)
+            return split
     return layout.load(layout, folder)
