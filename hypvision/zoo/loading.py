@@ -175,14 +175,14 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
         network, filtered(network, weights), path, f"the model '{model}'",
         "Give the model that it was trained with and its arguments, as in model.backbone of the training's config.",
     )  # fmt: skip
-    network.pretrained_cfg = {**network.pretrained_cfg, **_training_cfg(checkpoint, network.num_classes)}
+    network.pretrained_cfg = {**network.pretrained_cfg, **training_cfg(checkpoint, network.num_classes)}
     return network
 
 
 SEVERAL_LABELS = "several labels an image"  # a note in timm's pretrained_cfg
 
 
-def _training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]:
+def training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]:
     """The entries for timm's ``pretrained_cfg`` that the checkpoint of a training contains: the number of classes and
     their names, the size and normalisation of the images."""
     meta = checkpoint.get("meta")

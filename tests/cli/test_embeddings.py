@@ -16,8 +16,9 @@ from helpers.retrieval_layouts import SIZE, write_folder, write_image
 from hypvision.cli import main
 from hypvision.geometry import Lorentz, lorentz
 from hypvision.tasks.class_hierarchy import recovered_groups, recovered_hierarchy
-from hypvision.tasks.embedding import load_learner
+from hypvision.tasks.embedding import load_embedder, load_learner
 from hypvision.viz.sheet import search_sheet
+from hypvision.zoo.backbones import build_model
 
 CLASSES = ("cat", "dog", "ship", "truck")
 ANCESTORS = dict(cat=("animal",), dog=("animal",), ship=("vehicle",), truck=("vehicle",))
@@ -105,6 +106,21 @@ def test_search_finds_a_copy_first(learner, tmp_path, capsys, kind):
     assert [float(line.split()[0]) for line in said[:4]] == sorted(float(line.split()[0]) for line in said[:4])
     with Image.open(out) as drawn:
         assert drawn.size[0] == 5 * 170 + 10 and drawn.format == ("JPEG" if kind == "timm" else "PNG")
+
+
+def test_weights_bring_the_images_that_their_training_wrote(tmp_path):
+    """As in hypvision.load of the same file; other files leave those of the model."""
+    given = dict(size=[3, 64, 64], mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6], crop_pct=1.0, interpolation="bilinear")
+    network = timm.create_model("hcformer_nano", num_classes=3)
+    for name, meta in (("ours", dict(meta=dict(input=given))), ("plain", {})):
+        torch.save(dict(state_dict=network.state_dict(), **meta), tmp_path / f"{name}.pth")
+    red = Image.new("RGB", (80, 80), "red")
+    plain = load_embedder(model="hcformer_nano", weights=tmp_path / "plain.pth").transform(red)
+    assert tuple(plain.shape) == network.pretrained_cfg["input_size"]
+    seen = load_embedder(model="hcformer_nano", weights=tmp_path / "ours.pth").transform(red)
+    assert seen.shape == (3, 64, 64) and seen[:, 0, 0].tolist() == pytest.approx([0.9 / 0.4, -0.4, -0.5], abs=1e-5)
+    explained = build_model("hcformer_nano", tmp_path / "ours.pth").pretrained_cfg
+    assert explained["mean"] == (0.1, 0.2, 0.3) and explained["input_size"] == (3, 64, 64)
 
 
 def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys, monkeypatch):
