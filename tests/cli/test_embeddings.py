@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ pytest.importorskip("mmengine")
 from helpers.retrieval_layouts import SIZE, write_folder, write_image
 
 from hypvision.cli import main
+from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, lorentz
-from hypvision.tasks.class_hierarchy import recovered_groups, recovered_hierarchy
+from hypvision.tasks.class_hierarchy import embed_classes, recovered_groups, recovered_hierarchy
 from hypvision.tasks.embedding import load_embedder, load_learner
 from hypvision.viz.sheet import search_sheet
 from hypvision.zoo.backbones import build_model
@@ -232,6 +234,27 @@ def test_hierarchy_draws_and_reports(learner, tmp_path, capsys):
     assert main(["metric", "hierarchy", *options(learner), "--split", "test", "--out", str(out), "--data-root",
                  str(learner / "data")]) == 0  # fmt: skip
     assert json.loads((out / "hierarchy.json").read_text())["classes"] == ["ship", "truck"]
+
+
+def test_another_data_root_moves_queries_and_gallery(tmp_path):
+    from mmengine.config import Config
+
+    for colour in ("red", "blue"):
+        for part in ("query", "gallery"):
+            for name in "ab":
+                (tmp_path / colour / part / name).mkdir(parents=True)
+                Image.new("RGB", (32, 32), colour).save(tmp_path / colour / part / name / "1.png")
+    old = str(tmp_path / "red")
+    transform = dict(input_size=32, mean=(0,) * 3, std=(1,) * 3)
+    dataset = dict(type="RetrievalFolder", root=f"{old}/query", gallery=f"{old}/gallery", transform=transform)
+    config = Config(dict(model=dict(type="MetricLearner"), data_root=old, test_dataloader=dict(dataset=dataset)))
+    learner = SimpleNamespace(embed=lambda x: x.mean((2, 3)), comparable=lambda x: x)
+    found = embed_classes(learner, config, "test", data_root=str(tmp_path / "blue"))
+    assert found.points.tolist() == [[0, 0, 1]] * 4 and found.labels.tolist() == [0, 0, 1, 1]
+    assert config.data_root == old and embed_classes(learner, config, "test").points[0].tolist() == [1, 0, 0]
+    config.data_root = ""
+    with pytest.raises(HypvisionError, match="no 'data_root'"):
+        embed_classes(learner, config, "test", data_root=old)
 
 
 def test_recovered_hierarchy_of_known_places():
