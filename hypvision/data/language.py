@@ -38,7 +38,7 @@ class Tokenizer(Protocol):
     """The interface of a tokenizer; its ``identity`` changes with the tokens that it gives."""
 
     vocab_size: int
-    identity: int | str
+    identity: str
     bos_id: int
     pad_id: int
 
@@ -52,8 +52,7 @@ class ByteTokenizer:
     3."""
 
     vocab_size, bos_id, pad_id = 259, 1, 0
-    identity = vocab_size
-    name = "byte"
+    name = identity = "byte"
 
     def encode(self, text: str) -> list[int]:
         return [byte + 3 for byte in text.encode()]
