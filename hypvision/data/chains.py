@@ -86,8 +86,17 @@ def _split(chain: str, where: str) -> tuple[str, ...]:
 
 
 def write_chains(path: str | Path, chains: Sequence[Chain]) -> None:
-    """Write chains in the schema with negatives if all have them, else in the other; compressed if so named (.gz)."""
+    """Write chains in the schema with negatives if they have them, else in the other; compressed if so named (.gz).
+
+    Raises:
+        HypvisionError: some chains have negatives and others have none.
+    """
     negatives = all(chain.negatives for chain in chains)
+    if not negatives and (given := sum(bool(chain.negatives) for chain in chains)):
+        raise HypvisionError(
+            f"{given} of {len(chains)} chains have negatives, but a file of chains has them for all or for none. Add "
+            "the others with with_negatives(chains), or leave all out."
+        )
     rows: list[list] = [["positive", "negative", "image_url"] if negatives else ["id", "captions"]]
     for number, chain in enumerate(chains):
         image, texts = chain.image if chain.image is not None else "" if negatives else number, _join(chain.texts)
@@ -102,7 +111,7 @@ def _join(texts: Sequence[str]) -> str:
 
 
 def with_negatives(chains: Sequence[Chain], seed: int = 0) -> list[Chain]:
-    """Chains with negatives from their siblings.
+    """Chains with negatives from their siblings, where they have none of their own.
 
     The negative of a text is the text at the same level of another chain, drawn from the chains that share the most
     levels above it. So the negative fits the text one level above, if any text does, and differs from the text itself.
@@ -117,7 +126,9 @@ def with_negatives(chains: Sequence[Chain], seed: int = 0) -> list[Chain]:
                 below[level][chain.texts[:shared]][chain.texts[level]] = None
     texts = [{above: list(found) for above, found in level.items()} for level in below]
     return [
-        replace(chain, negatives=tuple(_sibling(rng, texts[level], chain.texts, level) for level in range(depth)))
+        chain
+        if chain.negatives
+        else replace(chain, negatives=tuple(_sibling(rng, texts[k], chain.texts, k) for k in range(depth)))
         for chain in chains
     ]
 

@@ -41,8 +41,9 @@ def build_transform(config: dict[str, Any] | Callable) -> Callable:
     Args:
         config: arguments of :func:`timm.data.create_transform`, e.g. ``dict(input_size=224, is_training=True,
             auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25)``. One more key, ``pad_crop=4``, replaces timm's random
-            resized crop by the one used for small images: pad by so many pixels (reflected), crop at random, flip. A
-            callable is returned as it is.
+            resized crop by the one used for small images: pad by so many pixels (reflected), crop at random, flip; what
+            shapes timm's crop (``scale``, ``ratio``, ``train_crop_mode``) is an error beside it. A callable is returned
+            as it is.
     """
     if callable(config):
         return config
@@ -53,6 +54,11 @@ def build_transform(config: dict[str, Any] | Callable) -> Callable:
             return _with_safe_posterize(create_transform(**config))
         if not config.get("is_training"):
             raise HypvisionError("'pad_crop' is an augmentation: use it in a transform that has is_training=True.")
+        if unused := [key for key in ("scale", "ratio", "train_crop_mode") if config.get(key) is not None]:
+            raise HypvisionError(
+                f"The transform has {', '.join(map(repr, unused))}, which shape timm's random resized crop, but "
+                f"'pad_crop' replaces that crop. Leave out 'pad_crop', or {', '.join(map(repr, unused))}."
+            )
         _, secondary, final = create_transform(**config, separate=True)
     except TypeError as error:
         raise HypvisionError(
@@ -62,6 +68,8 @@ def build_transform(config: dict[str, Any] | Callable) -> Callable:
     primary = [
         tv_transforms.RandomCrop(config.get("input_size", 224), padding=pad_crop, padding_mode="reflect"),
         tv_transforms.RandomHorizontalFlip(config.get("hflip", 0.5)),
+        # without one no random number is drawn
+        *([tv_transforms.RandomVerticalFlip(config["vflip"])] if config.get("vflip") else []),
     ]
     return _with_safe_posterize(tv_transforms.Compose([*primary, *secondary.transforms, *final.transforms]))
 
@@ -155,7 +163,8 @@ class ImageFolderDataset(_ImageDataset):
             sub-folders of that folder, e.g. the training images', of which ``root`` may lack some; ``"imagenet"`` for
             ImageNet's 1,000 classes as timm names them.
         folders: the class that each sub-folder shows, e.g. ``{"Red-Bell-Pepper": "bell pepper"}``, if folders and
-            classes have different names; sub-folders that it does not name are left out.
+            classes have different names; sub-folders that it does not name are left out. Not with ``ann_file``, whose
+            lines have the labels.
         indices: keep these images only (numbers in the sorted order), e.g. to try a config on a few.
         channels: 1 (grey), 3 (RGB) or 4 (such as red, green, blue, infrared); the transform's ``mean`` and ``std`` have
             a value for each, and augmentations of colours are for RGB alone.
@@ -178,6 +187,11 @@ class ImageFolderDataset(_ImageDataset):
     ):
         super().__init__(transform)
         one_of(("name", "natural"), sort=sort)
+        if folders is not None and ann_file is not None:
+            raise HypvisionError(
+                "The data set has 'folders' and 'ann_file', but the classes of images follow from one of the two: the "
+                "folders that they lie in, or the labels of the list. Leave out the other."
+            )
         self.channels, self.sort = channels, sort
         check_normalisation(transform, channels)
         self.root = Path(root).expanduser()

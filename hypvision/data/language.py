@@ -35,9 +35,10 @@ _logger = logging.getLogger(__name__)
 
 
 class Tokenizer(Protocol):
-    """The interface of a tokenizer."""
+    """The interface of a tokenizer; its ``identity`` changes with the tokens that it gives."""
 
     vocab_size: int
+    identity: str
     bos_id: int
     pad_id: int
 
@@ -51,7 +52,7 @@ class ByteTokenizer:
     3."""
 
     vocab_size, bos_id, pad_id = 259, 1, 0
-    name = "byte"
+    name = identity = "byte"
 
     def encode(self, text: str) -> list[int]:
         return [byte + 3 for byte in text.encode()]
@@ -78,6 +79,9 @@ class _Pretrained:
         first = [self.inner.bos_token_id, self.inner.eos_token_id, self.inner.cls_token_id, 0]
         self.bos_id = next(i for i in first if i is not None)
         self.pad_id = self.bos_id if self.inner.pad_token_id is None else self.inner.pad_token_id
+        fast = getattr(self.inner, "backend_tokenizer", None)  # with its merges and normalisation
+        state = fast.to_str() if fast is not None else json.dumps(self.inner.get_vocab(), sort_keys=True)
+        self.identity = hashlib.sha256(f"{self.bos_id} {state}".encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         return self.inner.encode(text, add_special_tokens=False)
@@ -263,9 +267,9 @@ def _tokenized(
     """
     entries = [source] if isinstance(source, (str, Path)) else list(source)
     files = [path for entry in entries if not str(entry).startswith("hf:") for path in _files(str(entry))]
-    # the cache is invalid after a change of the text
+    # the cache is invalid after a change of the text or of the tokenizer
     stamp = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    key = json.dumps([str(source), name, tokenizer.vocab_size, field, separator, stamp])
+    key = json.dumps([str(source), name, tokenizer.identity, field, separator, stamp])
     base = folder.expanduser() / hashlib.sha256(key.encode()).hexdigest()[:16]
     flat, facts = base.with_suffix(".bin"), base.with_suffix(".json")
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32

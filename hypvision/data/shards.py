@@ -106,6 +106,10 @@ class _Shards(IterableDataset):
         """Why a sample is left out, decided without decoding its image."""
         raise NotImplementedError
 
+    def _needs(self) -> str:
+        """The options by which :meth:`_problem` decides: counts in the index hold for these alone."""
+        return ""
+
     def _sample(self, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         raise NotImplementedError
 
@@ -113,7 +117,7 @@ class _Shards(IterableDataset):
         """Number of samples of each shard: from the index beside it if the shard has not changed since, else counted
         anew."""
         tables: dict[Path, dict[str, Counted]] = {path.parent: {} for path in self.paths}
-        kind = f"{type(self).__name__}{' with boxes' if getattr(self, 'boxes', False) else ''}"
+        kind = f"{type(self).__name__}{self._needs()}"
         known = dict[str, dict[str, Counted]]
         for folder in tables:
             if (folder / INDEX).is_file():
@@ -258,6 +262,9 @@ class CaptionShards(_Shards):
         self.boxes, self.subreddits = boxes, subreddits
         super().__init__(shards, transform, shuffle, seed)
 
+    def _needs(self) -> str:
+        return " with boxes" if self.boxes else ""
+
     def _problem(self, sample: dict[str, Any]) -> str | None:
         try:
             if _image_of(sample) is None and _image_of(sample, "child.") is None:
@@ -310,6 +317,9 @@ class ImageShards(_Shards):
             classes = read_lines(classes, "the list of classes")
         self.metainfo = dict(classes=tuple(classes))
         super().__init__(shards, transform, shuffle, seed)
+
+    def _needs(self) -> str:
+        return f" of {len(self.metainfo['classes'])} classes"
 
     def _problem(self, sample: dict[str, Any]) -> str | None:
         if _image_of(sample) is None:

@@ -27,7 +27,7 @@ class TextChains(Dataset):
             scenes; ``"emoji"``: those of a folder of emoji.
         root, split: of ``"emoji"``; the split of ``"shapes"``, too.
         length: chains of ``"shapes"``.
-        seed: of negatives that are drawn from siblings, where the file has none.
+        seed: of negatives that are drawn from siblings, for chains that have none of their own.
         images: folder of an image for each chain, see :func:`hypvision.clip.radial.measure.find_image_files`; for a
             tuning of the image tower.
         size: side of these images; None: that of the model that is tuned. Images are resized as that model expects.
@@ -53,8 +53,7 @@ class TextChains(Dataset):
             chains = emoji_chains(root, split, seed=seed)
         else:
             chains = read_chains(source)
-        if not all(chain.negatives for chain in chains):
-            chains = with_negatives(chains, seed)
+        chains = with_negatives(chains, seed)
         if levels is not None:
             depth = len(chains[0].texts)
             if len(levels) < 2 or list(levels) != sorted({*levels} & {*range(depth)}):

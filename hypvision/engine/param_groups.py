@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from hypvision.engine.precision import Muon
 from hypvision.errors import HypvisionError
 from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, param_groups
+from hypvision.optim.groups import exempt_names
 
 for _optimizer in (RiemannianSGD, RiemannianAdam, RiemannianAdamW):
     OPTIMIZERS.register_module(module=_optimizer, force=True)
@@ -94,7 +95,7 @@ class TimmParamGroups(ParamGroups):
     def _decay_groups(self, model: nn.Module) -> list[dict[str, Any]]:
         decay, layer_decay = self.optimizer_cfg.get("weight_decay", 0.0), self.options["layer_decay"]
         if layer_decay is None:
-            spared = _no_weight_decay(model)
+            spared = exempt_names(model)
             # timm exempts every name that ends in "bias", but tables of relative position biases should decay.
             named = [
                 (f"{name}_table" if p.dim() > 1 and name.endswith(".bias") and name not in spared else name, p)
@@ -109,14 +110,14 @@ class TimmParamGroups(ParamGroups):
             )
         base_lr = self.optimizer_cfg["lr"]
         groups = param_groups_layer_decay(
-            backbone, decay, no_weight_decay_list=_no_weight_decay(backbone), layer_decay=layer_decay
+            backbone, decay, no_weight_decay_list=exempt_names(backbone), layer_decay=layer_decay
         )
         for group in groups:
             # mmengine's schedulers change the rate of each group and ignore timm's lr_scale.
             group["lr"] = base_lr * group.pop("lr_scale")
         inside = {id(parameter) for parameter in backbone.parameters()}
         rest = [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) not in inside]
-        return groups + _weight_decay_groups(rest, decay, _no_weight_decay(model))
+        return groups + _weight_decay_groups(rest, decay, exempt_names(model))
 
     def _scaled(
         self, groups: list[dict[str, Any]], model: nn.Module, lr_mult: Mapping[str, float]
@@ -165,16 +166,6 @@ def _embeddings_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[di
             if part:
                 separated.append({**group, "params": part, **({"use_fallback": True} if apart else {})})
     return separated
-
-
-def _no_weight_decay(model: nn.Module) -> set[str]:
-    """Names that any module inside exempts through ``no_weight_decay()``, made relative to ``model``."""
-    names: set[str] = set()
-    for prefix, module in model.named_modules():
-        method = getattr(module, "no_weight_decay", None)
-        if callable(method):
-            names |= {f"{prefix}.{name}" if prefix else name for name in method()}
-    return names
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()

@@ -111,7 +111,7 @@ def load_predictor(request: Request) -> Predictor:
     else:
         overlay = {} if request.weights is None else dict(pretrained_cfg_overlay=_overlay(request))
         network = _published(name, {**request.arguments, **overlay})
-        _refuse_new_head(network, request)
+        _refuse_new_head(network, request, network.pretrained_cfg.get("num_classes"))
     return _timm_predictor(network, request)
 
 
@@ -120,8 +120,7 @@ def _plugin(role: str) -> Callable[..., Predictor]:
     return out
 
 
-def _refuse_new_head(network: TimmModel, request: Request) -> None:
-    known = network.pretrained_cfg.get("num_classes")
+def _refuse_new_head(network: TimmModel, request: Request, known: int | None) -> None:
     if known and network.num_classes != known:
         raise HypvisionError(
             f"With num_classes={network.num_classes} '{request.model}' gets a new head, which has learned nothing; its "
@@ -173,7 +172,7 @@ def _of_the_zoo(request: Request) -> Predictor:
     _refuse_classes(request)
     if record.task == "classification":
         network = classifier_of(index, record, request.arguments)
-        _refuse_new_head(network, request)
+        _refuse_new_head(network, request, len(record.classes))
         predictor = _timm_predictor(network, request, record.classes)
     else:
         predictor = _plugin(record.task)(load(name, device=request.device, **request.arguments), request)

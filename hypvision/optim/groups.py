@@ -26,8 +26,8 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Groups for the optimisers: weights, those without weight decay, points, curvatures.
 
-    Biases, norms and other parameters with one dimension, and those that the model or ``no_weight_decay`` name, get no
-    weight decay; curvatures never do.
+    Biases, norms and other parameters with one dimension, and those that ``no_weight_decay`` or the model (also by a
+    module inside it) names, get no weight decay; curvatures never do.
 
         >>> groups = param_groups(model, lr=1e-3, weight_decay=0.05, curvature_lr=1e-4)
         >>> optimizer = RiemannianAdamW(groups, lr=1e-3)
@@ -40,15 +40,14 @@ def param_groups(
         manifold_weight_decay: of points; default: ``weight_decay``.
         curvature_lr: learning rate of ``log c``; default: ``curvature_lr_scale * lr``.
         curvature_lr_scale: as a multiple of ``lr``.
-        no_weight_decay: names, or patterns with ``*``, beyond those that the model's ``no_weight_decay()`` gives.
+        no_weight_decay: names, or patterns with ``*``, beyond those of :func:`exempt_names`.
 
     Returns:
         Groups, each with a ``name``; empty ones are left out.
     """
     if lr is None and (manifold_lr_scale != 1 or curvature_lr_scale != 1):
         raise ValueError("manifold_lr_scale and curvature_lr_scale are multiples of lr: give lr as well.")
-    method = getattr(model, "no_weight_decay", None)
-    exempt = {*no_weight_decay, *(method() if callable(method) else ())}
+    exempt = {*no_weight_decay, *exempt_names(model)}
     points = set()
     known = {id(parameter) for parameter in model.parameters()}
     for name, parameter, manifold in named_manifold_parameters(model):
@@ -85,3 +84,14 @@ def param_groups(
             if rate is not None:
                 groups[-1]["lr"] = rate
     return groups
+
+
+def exempt_names(model: nn.Module) -> set[str]:
+    """Names that the model or any module inside exempts from weight decay through ``no_weight_decay()``, made relative
+    to ``model``."""
+    names: set[str] = set()
+    for prefix, module in model.named_modules():
+        method = getattr(module, "no_weight_decay", None)
+        if callable(method):
+            names |= {f"{prefix}.{name}" if prefix else name for name in method()}
+    return names

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 import hypvision.data.retrieval  # noqa: F401 - registers the data sets
+from hypvision.engine.config import load_config
 from hypvision.engine.metrics import tell_missing
 from hypvision.errors import HypvisionError, require, require_finite
 from hypvision.files import write_json
@@ -55,17 +56,18 @@ def embed_classes(
 ) -> EmbeddedClasses:
     """Embed the data of the config of a :class:`~hypvision.tasks.metric_learning.MetricLearner`, which is on
     ``device``: the ``split`` ``"train"``, ``"test"`` or ``"both"``, ``per_class`` images of a class, evenly spread;
-    ``data_root`` is the folder of the data, if not the config's."""
+    ``data_root`` is the folder of the data, with all that lies below the config's, if not the config's."""
     found = EmbeddedClasses(torch.empty(0), torch.empty(0), [], [], [])
     points: list[Tensor] = []
     labels: list[int] = []
+    if data_root:
+        if not config.get("data_root"):
+            raise HypvisionError("The config has no 'data_root' that --data-root could move. Correct the config.")
+        config = load_config(config, dict(data_root=data_root))
     for name in ("train", "test") if split == "both" else (split,):
         settings = config[f"{name}_dataloader"].dataset.to_dict()
         settings["transform"] = config.test_dataloader.dataset.transform.to_dict()
         settings.pop("cache", None)
-        if data_root:
-            old = str(config.data_root).rstrip("/")
-            settings["root"] = data_root.rstrip("/") + str(settings["root"]).removeprefix(old)
         data = DATASETS.build(settings)
         above = data.metainfo.get("ancestors")
         for label in np.unique(data.labels).tolist():

@@ -9,7 +9,6 @@ from typing import Any
 
 import timm
 import torch
-from torch import nn
 
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.match import filtered, load_into
@@ -18,7 +17,7 @@ from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
 from hypvision.errors import HypvisionError
-from hypvision.zoo.loading import TimmModel, as_tuples, known_model, timm_model
+from hypvision.zoo.loading import TimmModel, as_tuples, known_model, timm_model, training_cfg
 
 # Arguments of a config's backbone that are not the network's, or that only its training needs.
 _NOT_THE_NETWORK = {
@@ -114,19 +113,22 @@ def _create(name: str, arguments: dict[str, Any]) -> TimmModel:
     return timm_model(name, **arguments)
 
 
-def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Load a checkpoint into a timm model; its classifier head may be absent or another one.
+def load_weights(model: TimmModel, path: str | Path) -> None:
+    """Load a checkpoint into a timm model; its classifier head may be absent or another one. The size and normalisation
+    of images that the training of hypvision wrote there enter the model's ``pretrained_cfg``.
 
     Args:
         model: the model.
         path: anything that :func:`hypvision.checkpoints.read.read` takes: of hypvision's training of any task, a plain
             state dict, or the method's official checkpoint.
     """
-    given = filtered(model, network_weights(read(path)))
-    head = f"{getattr(model, 'pretrained_cfg', {}).get('classifier') or 'head'}."
+    checkpoint = read(path)
+    given = filtered(model, network_weights(checkpoint))
+    head = f"{model.pretrained_cfg.get('classifier') or 'head'}."
     load_into(
         model, given, path, f"the model {type(model).__name__}",
         "Give the --model that it was trained with, and its arguments: --model-args KEY=VALUE ... as in model.backbone "
         "of its config.",
         extra=True, optional=lambda name: name.startswith(head),
     )  # fmt: skip
+    model.pretrained_cfg = {**model.pretrained_cfg, **training_cfg(checkpoint, model.num_classes)}

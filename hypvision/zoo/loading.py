@@ -61,7 +61,7 @@ def load(
             :func:`load_trained`), the name of a CLIP model (see :func:`hypvision.clip.models.create_clip`), or the
             config of a training of any task.
         **overrides: for a classifier, arguments of :func:`timm.create_model` that differ from the trained model's, such
-            as ``num_classes=5`` (a new head), ``features_only=True`` or ``drop_path_rate=0.1``.
+            as ``num_classes=5`` (a new head, without class names), ``features_only=True`` or ``drop_path_rate=0.1``.
 
     Returns:
         For classification a timm model, with ``pretrained_cfg`` (its normalisation, input size and class names; of a
@@ -113,12 +113,17 @@ def classifier(index: Index, record: Record, overrides: Mapping[str, Any]) -> Ti
     arguments = {"num_classes": len(record.classes), **as_tuples(record.arguments), **overrides}
     arguments["pretrained_cfg_overlay"] = overlay
     try:
-        return timm_model(record.model, pretrained=True, **arguments)
+        network = timm_model(record.model, pretrained=True, **arguments)
     except (TypeError, ValueError) as error:
         raise HypvisionError(f"'{record.name}' does not accept {dict(overrides)}: {error}.") from error
     except RuntimeError as error:
         reason = one_line(error, 400)
         raise HypvisionError(f"The weights '{record.name}' do not fit {dict(overrides)}: {reason}.") from error
+    if getattr(network, "num_classes", len(record.classes)) != len(record.classes):  # a new head knows none of them
+        names = overrides.get("pretrained_cfg_overlay", {}).get("label_names")
+        own = {"num_classes": network.num_classes, "label_names": names}
+        network.pretrained_cfg = {**network.pretrained_cfg, **own}
+    return network
 
 
 def as_tuples(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,14 +180,14 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
         network, filtered(network, weights), path, f"the model '{model}'",
         "Give the model that it was trained with and its arguments, as in model.backbone of the training's config.",
     )  # fmt: skip
-    network.pretrained_cfg = {**network.pretrained_cfg, **_training_cfg(checkpoint, network.num_classes)}
+    network.pretrained_cfg = {**network.pretrained_cfg, **training_cfg(checkpoint, network.num_classes)}
     return network
 
 
 SEVERAL_LABELS = "several labels an image"  # a note in timm's pretrained_cfg
 
 
-def _training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]:
+def training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]:
     """The entries for timm's ``pretrained_cfg`` that the checkpoint of a training contains: the number of classes and
     their names, the size and normalisation of the images."""
     meta = checkpoint.get("meta")

@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,10 +15,12 @@ pytest.importorskip("mmengine")
 from helpers.retrieval_layouts import SIZE, write_folder, write_image
 
 from hypvision.cli import main
+from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, lorentz
-from hypvision.tasks.class_hierarchy import recovered_groups, recovered_hierarchy
-from hypvision.tasks.embedding import load_learner
+from hypvision.tasks.class_hierarchy import embed_classes, recovered_groups, recovered_hierarchy
+from hypvision.tasks.embedding import load_embedder, load_learner
 from hypvision.viz.sheet import search_sheet
+from hypvision.zoo.backbones import build_model
 
 CLASSES = ("cat", "dog", "ship", "truck")
 ANCESTORS = dict(cat=("animal",), dog=("animal",), ship=("vehicle",), truck=("vehicle",))
@@ -105,6 +108,21 @@ def test_search_finds_a_copy_first(learner, tmp_path, capsys, kind):
     assert [float(line.split()[0]) for line in said[:4]] == sorted(float(line.split()[0]) for line in said[:4])
     with Image.open(out) as drawn:
         assert drawn.size[0] == 5 * 170 + 10 and drawn.format == ("JPEG" if kind == "timm" else "PNG")
+
+
+def test_weights_bring_the_images_that_their_training_wrote(tmp_path):
+    """As in hypvision.load of the same file; other files leave those of the model."""
+    given = dict(size=[3, 64, 64], mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6], crop_pct=1.0, interpolation="bilinear")
+    network = timm.create_model("hcformer_nano", num_classes=3)
+    for name, meta in (("ours", dict(meta=dict(input=given))), ("plain", {})):
+        torch.save(dict(state_dict=network.state_dict(), **meta), tmp_path / f"{name}.pth")
+    red = Image.new("RGB", (80, 80), "red")
+    plain = load_embedder(model="hcformer_nano", weights=tmp_path / "plain.pth").transform(red)
+    assert tuple(plain.shape) == network.pretrained_cfg["input_size"]
+    seen = load_embedder(model="hcformer_nano", weights=tmp_path / "ours.pth").transform(red)
+    assert seen.shape == (3, 64, 64) and seen[:, 0, 0].tolist() == pytest.approx([0.9 / 0.4, -0.4, -0.5], abs=1e-5)
+    explained = build_model("hcformer_nano", tmp_path / "ours.pth").pretrained_cfg
+    assert explained["mean"] == (0.1, 0.2, 0.3) and explained["input_size"] == (3, 64, 64)
 
 
 def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys, monkeypatch):
@@ -216,6 +234,27 @@ def test_hierarchy_draws_and_reports(learner, tmp_path, capsys):
     assert main(["metric", "hierarchy", *options(learner), "--split", "test", "--out", str(out), "--data-root",
                  str(learner / "data")]) == 0  # fmt: skip
     assert json.loads((out / "hierarchy.json").read_text())["classes"] == ["ship", "truck"]
+
+
+def test_another_data_root_moves_queries_and_gallery(tmp_path):
+    from mmengine.config import Config
+
+    for colour in ("red", "blue"):
+        for part in ("query", "gallery"):
+            for name in "ab":
+                (tmp_path / colour / part / name).mkdir(parents=True)
+                Image.new("RGB", (32, 32), colour).save(tmp_path / colour / part / name / "1.png")
+    old = str(tmp_path / "red")
+    transform = dict(input_size=32, mean=(0,) * 3, std=(1,) * 3)
+    dataset = dict(type="RetrievalFolder", root=f"{old}/query", gallery=f"{old}/gallery", transform=transform)
+    config = Config(dict(model=dict(type="MetricLearner"), data_root=old, test_dataloader=dict(dataset=dataset)))
+    learner = SimpleNamespace(embed=lambda x: x.mean((2, 3)), comparable=lambda x: x)
+    found = embed_classes(learner, config, "test", data_root=str(tmp_path / "blue"))
+    assert found.points.tolist() == [[0, 0, 1]] * 4 and found.labels.tolist() == [0, 0, 1, 1]
+    assert config.data_root == old and embed_classes(learner, config, "test").points[0].tolist() == [1, 0, 0]
+    config.data_root = ""
+    with pytest.raises(HypvisionError, match="no 'data_root'"):
+        embed_classes(learner, config, "test", data_root=old)
 
 
 def test_recovered_hierarchy_of_known_places():

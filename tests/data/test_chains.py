@@ -8,6 +8,7 @@ from helpers.emoji import make_emoji
 from hypvision.data.broader import build_chains, read_terms
 from hypvision.data.chains import Chain, emoji_chains, read_chains, shape_chains, with_negatives, write_chains
 from hypvision.data.emoji import read_emoji
+from hypvision.data.text_chains import TextChains
 from hypvision.errors import HypvisionError
 
 CHAINS = [
@@ -70,7 +71,7 @@ def test_files_that_are_none(tmp_path):
             read_chains(tmp_path / name)
 
 
-def test_negatives_are_siblings():
+def test_negatives_are_siblings(tmp_path):
     texts = [("animal", "dog", "a black dog"), ("animal", "dog", "a dog"), ("animal", "cat", "a cat"),
              ("food", "cake", "a slice")]  # fmt: skip
     for seed in range(5):
@@ -80,6 +81,13 @@ def test_negatives_are_siblings():
         assert found[texts[3]][0] == "animal" and found[texts[3]][1] in ("dog", "cat")
     with pytest.raises(HypvisionError, match="All chains have 'animal' at level 1"):
         with_negatives([Chain(t) for t in texts[:3]])
+    own = Chain(("animal", "bird", "a gull"), ("stone", "fish", "a crow"))  # stays beside chains without
+    mixed = [own, *(Chain(t) for t in texts)]
+    assert with_negatives(mixed)[0] == own and all(len(chain.negatives) == 3 for chain in with_negatives(mixed))
+    with pytest.raises(HypvisionError, match="1 of 5 chains have negatives.*with_negatives"):
+        write_chains(tmp_path / "mixed.csv", mixed)
+    text = "captions,negative\na => b,n => m\nc => d,\ne => f,\n"
+    assert TextChains(write(tmp_path / "a.csv", text))[0]["negative"] == ["n", "m"]
 
 
 def test_shapes():

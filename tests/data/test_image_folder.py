@@ -128,6 +128,11 @@ def test_transforms():
         build_transform(dict(input_size=32, sharpness=2))
     with pytest.raises(HypvisionError, match="is_training"):
         build_transform(dict(input_size=32, pad_crop=4))
+    small = dict(input_size=32, is_training=True, pad_crop=0, hflip=0.0, vflip=1.0, color_jitter=None, normalize=False)
+    assert np.array_equal(build_transform(small)(image).permute(1, 2, 0), np.asarray(image)[::-1])
+    for key, value in dict(scale=(0.5, 1.0), ratio=(1.0, 1.0), train_crop_mode="rkrc").items():
+        with pytest.raises(HypvisionError, match=f"'{key}', which shape .* 'pad_crop' replaces that crop. Leave out"):
+            build_transform({**small, key: value})
 
 
 def test_cifar_says_where_to_get_it(tmp_path):
@@ -176,3 +181,6 @@ def test_folders_of_other_names_than_the_classes(tmp_path):
         ImageFolderDataset(str(tmp_path), dict(input_size=8), classes="imagenet", folders={"Zucchini": "bell peper"})
     with pytest.raises(HypvisionError, match="no folder for the classes Leek.*Found: 'Green-Pepper'"):
         ImageFolderDataset(str(tmp_path), dict(input_size=8), folders={"Leek": "leek"})
+    (tmp_path / "list.txt").write_text("Milk/a.png 0\n")
+    with pytest.raises(HypvisionError, match="'folders' and 'ann_file'.*Leave out the other"):
+        ImageFolderDataset(str(tmp_path), dict(input_size=8), str(tmp_path / "list.txt"), folders=folders)

@@ -142,6 +142,22 @@ def test_mistakes_are_sentences(tmp_path):
         load_tokenizer(str(tmp_path / "nowhere"))
 
 
+def test_stored_tokens_are_those_of_the_tokenizer(tmp_path):
+    """A folder's tokenizer is made anew, with as many words in another order."""
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    (tmp_path / "a.txt").write_text("a b a b")
+    for words in (("a", "b", "c"), ("c", "a", "b")):
+        numbers = {word: i for i, word in enumerate(("[UNK]", "[BOS]", *words))}
+        inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, unk_token="[UNK]"))
+        inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        options = dict(tokenizer_object=inner, unk_token="[UNK]", bos_token="[BOS]")
+        transformers.PreTrainedTokenizerFast(**options).save_pretrained(tmp_path / "tokenizer")
+        for _ in range(2):  # the second time from the disk
+            data = PackedText(tmp_path / "a.txt", str(tmp_path / "tokenizer"), length=8, cache=tmp_path / "cache")
+            assert data.tokens.tolist() == [1, *(numbers[word] for word in "abab")]
+    assert len(list((tmp_path / "cache").glob("*.bin"))) == 2
+
+
 def test_stored_tokens_that_are_damaged_are_made_again(tmp_path):
     (tmp_path / "a.txt").write_text("The sea is wide.")
     options = dict(length=8, cache=tmp_path / "tokens")

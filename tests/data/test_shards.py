@@ -167,6 +167,8 @@ def test_labels(tmp_path):
     data = shards.ImageShards(tmp_path, transform, classes=["cat", "dog"], shuffle=0)
     assert [sample["label"] for sample in data] == [1]
     assert "a label beyond the classes: a.tar, 2" in str(data.usage)
+    more = shards.ImageShards(tmp_path, transform, classes=["cat", "dog", "cow"], shuffle=0)
+    assert [sample["label"] for sample in more] == [1, 2] and len(more) == 2 and not more.usage.left_out()
 
 
 def test_shards_that_do_not_exist_or_do_not_suffice(captions, tmp_path, monkeypatch):

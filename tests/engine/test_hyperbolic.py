@@ -37,6 +37,20 @@ def test_groups_have_their_rates():
     assert sum(len(group["params"]) for group in groups.values()) == len(list(model.parameters()))
 
 
+@pytest.mark.parametrize("constructor", [RiemannianParamGroups, TimmParamGroups])
+@pytest.mark.parametrize("arguments", [{}, dict(model_name="himapper", backbone="vit_tiny_patch16_224")])
+def test_modules_inside_spare_their_parameters_from_weight_decay(constructor, arguments):
+    model = ImageClassifier(dict(model_name="vit_tiny_patch16_224", img_size=32, depth=1, num_classes=3) | arguments)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = constructor(dict(optimizer=dict(type="RiemannianAdamW", lr=0.1, weight_decay=0.1)))(
+        model
+    ).optimizer.param_groups
+    decays = {names[id(p)]: group["weight_decay"] for group in groups for p in group["params"]}
+    spared = {f"backbone.{name}" for name in model.backbone.no_weight_decay()} & decays.keys()
+    assert {name.rpartition(".")[2] for name in spared} >= {"cls_token", "pos_embed"}
+    assert {decays[name] for name in spared} == {0.0} and max(decays.values()) == 0.1
+
+
 def _recipe():
     return load_config(Path(__file__).parents[2] / "configs/hecnn/hcnn-plus-resnet18_200e_cifar10.py")
 

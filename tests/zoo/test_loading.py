@@ -42,6 +42,9 @@ def test_the_weights_are_those_of_the_file(zoo, micro):
 def test_overrides_change_the_model(zoo, micro):
     other = hypvision.load(NAME, num_classes=7)
     assert other(X).shape == (2, 7)
+    assert other.pretrained_cfg["num_classes"] == 7 and not other.pretrained_cfg["label_names"]  # those of the old head
+    own = dict(label_names=tuple("abcdefg"))
+    assert hypvision.load(NAME, num_classes=7, pretrained_cfg_overlay=own).pretrained_cfg["label_names"][6] == "g"
     assert torch.equal(other.forward_features(X), micro[0].forward_features(X))
     maps = hypvision.load(NAME, features_only=True, out_indices=(1, 3))(X)
     assert [m.shape[1] for m in maps] == [16, 32]

@@ -108,7 +108,7 @@ def _options_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _default(weights: str | None, clip: str | None) -> OpenVocabSegmenter:
+def _default(weights: str | None, clip: str | None, stamp: tuple[int, int] | None) -> OpenVocabSegmenter:
     return load_segmenter(weights, clip=clip)
 
 
@@ -134,7 +134,9 @@ def segment(
     image = open_image(image)
     names = load_classes(classes)
     if model is None:
-        model = _default(*(None if value is None else str(value) for value in (weights, clip)))
+        status = Path(weights).stat() if weights is not None and Path(weights).is_file() else None
+        stamp = status and (status.st_size, status.st_mtime_ns)  # of a file that was trained anew at its place
+        model = _default(*(None if value is None else str(value) for value in (weights, clip)), stamp)
     model.check_size(image.size[::-1], name)
     if names != model.classes:
         check_words(model, names)

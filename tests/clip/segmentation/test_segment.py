@@ -1,6 +1,7 @@
 """The command and the function that segment images; the command that measures radii."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -336,3 +337,14 @@ def test_damaged_tables_of_words_are_refused():
         weights = {f"token_embedding.{name}": value for name, value in parts.items() if value is not None}
         with pytest.raises(HypvisionError, match="token embedding .* is damaged"):
             expand_tokens(weights)
+
+
+def test_weights_that_were_trained_anew_are_read_again(tmp_path, monkeypatch):
+    model, module, read = build(), sys.modules["hypvision.clip.segmentation.segment"], []
+    monkeypatch.setattr(module, "load_segmenter", lambda weights, clip: read.append(weights) or model)
+    for content, count in (("a", 1), ("a", 1), ("bc", 2)):
+        if count > len(read):
+            (tmp_path / "w.pth").write_text(content)
+        segment(Image.new("RGB", (96, 96)), ["cat"], weights=tmp_path / "w.pth")
+        assert len(read) == count
+    module._default.cache_clear()
