@@ -272,8 +272,8 @@ class CheckClassesHook(DatasetHook):
             self.known = KnownClasses(names, place, getattr(dataset, "numbered", False))
         elif names != self.known.names:
             self._match(runner, dataset, names, place, self.known, of_training and not runner._resume)
-            weights = getattr(model, "class_weights", None)
-            if of_training and hasattr(weights, "follow"):
+            weights: Any = getattr(model, "class_weights", None)
+            if of_training and weights is not None:
                 weights.follow(names, dataset.metainfo["classes"])
         if heads and heads[0] is model and getattr(dataset, "labels", None) is not None:
             self._count(runner, tuple(dataset.metainfo["classes"]), _place(dataset), model.num_classes)

@@ -327,7 +327,9 @@ class ImageClassifier(BackboneModel):
         weights, mixed = self.class_weights(), target.is_floating_point()
         if mixed and weights is None:
             return self.soft_target_loss(logits.float(), target)
-        if mixed and weights is not None:  # a mean by the weights, as for plain labels: PyTorch divides by the number of images
+        if (
+            mixed and weights is not None
+        ):  # a mean by the weights, as for plain labels: PyTorch divides by the number of images
             total = F.cross_entropy(logits.float(), target, weights, reduction="sum")
             return total / (target * weights).sum()
         return F.cross_entropy(logits.float(), target, weights, label_smoothing=self.label_smoothing)
