@@ -42,8 +42,8 @@ class ClassWeights:
     def follow(self, names: Sequence[str], order: Sequence[str]) -> None:
         """Bring weights given in the order of ``names`` into another order of the same classes and others."""
         if self.values is not None and self.given != "balanced" and len(self.values) == len(names):
-            by_name = dict(zip(names, self.values.tolist()))
-            self.values = torch.tensor([by_name.get(name, 1.0) for name in order])
+            by_name, other = dict(zip(names, self.values)), torch.tensor(1.0)
+            self.values = torch.stack([by_name.get(name, other) for name in order])
 
     def fit(self, dataset: Any, device: torch.device) -> None:
         """Count the classes of the training data, or check that there are as many as weights."""
