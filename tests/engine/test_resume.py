@@ -100,37 +100,32 @@ def test_core_time_adds_up_over_restarts(tmp_path, monkeypatch):
     assert train(config, tmp_path / "run", resume="auto").message_hub.get_info("core_seconds") == 10.0 + 20.0
 
 
-@pytest.mark.parametrize("option", [[], ["--resume"], ["resume=True"]], ids=["train", "resume", "config"])
-@pytest.mark.parametrize("key", ["load_from", "model.checkpoint"])
-def test_a_training_begins_with_the_weights_that_its_config_loads(tmp_path, option, key):
+def test_a_training_begins_with_the_weights_that_its_config_loads(tmp_path):
     """Also where --resume finds nothing to go on from: it must not begin from random weights in silence."""
-    data = make_images(tmp_path / "data", per_class=2)
-    config = write_config(tmp_path / "config.py", data)
+    config = write_config(tmp_path / "config.py", make_images(tmp_path / "data", per_class=2))
     train(config, tmp_path / "first")
     given = tmp_path / "first/epoch_1.pth"
-    still = ["optim_wrapper.optimizer.lr=0", "randomness.seed=5"]
-    if option == ["resume=True"]:
-        if key == "load_from":
-            return  # both together are mmengine's way to resume from that file
-        still, option = [*still, *option], []
-    still = ["--cfg-options", f"{key}={given}", *still]
-    for _ in range(2):  # the second call goes on from the end of the first
-        assert main(["train", str(config), "--work-dir", str(tmp_path / "second"), *option, *still]) == 0
-    expected, got = (
-        torch.load(path, weights_only=False)["state_dict"] for path in (given, tmp_path / "second/epoch_1.pth")
+    expected = torch.load(given, weights_only=False)["state_dict"]
+    still = ["--cfg-options", "optim_wrapper.optimizer.lr=0", "randomness.seed=5"]
+    ways = (
+        ["--resume", *still, f"load_from={given}"],
+        ["--resume", *still, f"model.checkpoint={given}"],
+        [*still, f"model.checkpoint={given}", "resume=True"],  # resume beside load_from is mmengine's: it goes on
     )
-    for name, value in expected.items():
-        assert torch.equal(got[name], value), name
+    for number, way in enumerate(ways):
+        place = tmp_path / str(number)
+        assert main(["train", str(config), "--work-dir", str(place), *way]) == 0
+        got = torch.load(place / "epoch_1.pth", weights_only=False)["state_dict"]
+        assert all(torch.equal(got[name], value) for name, value in expected.items()), way
 
 
-@pytest.mark.parametrize("how", ["auto", "path"])
-def test_an_average_is_not_resumed_without_its_hook(tmp_path, how):
+def test_an_average_is_not_resumed_without_its_hook(tmp_path):
     data = make_images(tmp_path / "data", per_class=2)
     hook = dict(type="EMAHook", ema_type="ExponentialMovingAverage")
     train(write_config(tmp_path / "averaged.py", data, hooks=[hook]), tmp_path / "run")
-    resume = "auto" if how == "auto" else tmp_path / "run/epoch_1.pth"
-    with pytest.raises(HypvisionError, match="those of an EMAHook, an average"):
-        train(write_config(tmp_path / "plain.py", data, epochs=2), tmp_path / "run", resume)
+    for resume in ("auto", tmp_path / "run/epoch_1.pth"):
+        with pytest.raises(HypvisionError, match="those of an EMAHook, an average"):
+            train(write_config(tmp_path / "plain.py", data, epochs=2), tmp_path / "run", resume)
 
 
 ITERATIONS = """
