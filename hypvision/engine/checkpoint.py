@@ -234,7 +234,8 @@ def readable_resume(runner: Any) -> Iterator[None]:
     resume = runner.load_or_resume
 
     def checked() -> None:
-        schedule, settings = _Schedule(runner), _settings(runner)
+        schedule = _Schedule(runner)
+        settings = _settings(runner, schedule)
         try:
             resume()
         except (HypvisionError, OSError, KeyboardInterrupt):
@@ -250,7 +251,7 @@ def readable_resume(runner: Any) -> Iterator[None]:
                     if isinstance(value, Tensor) and value.dim() and value.shape[:1] != parameter.shape[:1]:
                         shapes = f"{tuple(value.shape)} for a parameter of {tuple(parameter.shape)}"
                         raise not_resumed(runner._load_from, f"'{name}' in its optimizer has the shape {shapes}")
-        _follow(runner, settings)
+        _follow(runner, schedule, settings)
         schedule.follow()
 
     runner.load_or_resume = checked
@@ -264,11 +265,9 @@ def readable_resume(runner: Any) -> Iterator[None]:
 _SETTINGS = ("lr", "weight_decay", "momentum", "betas", "eps", "dampening", "nesterov")
 
 
-def _settings(runner: Any) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The groups of the runner's optimisers, each with its settings by the config that no scheduler changes."""
-    found = runner.param_schedulers or []
-    schedulers = [s for part in (found.values() if isinstance(found, dict) else [found]) for s in part]
-    moved = {scheduler.param_name for scheduler in schedulers}
+def _settings(runner: Any, schedule: _Schedule) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The groups of the runner's optimisers, each with those of its settings that no scheduler changes."""
+    moved = {scheduler.param_name for scheduler in schedule.schedulers}
     wrapper = getattr(runner, "optim_wrapper", None)
     groups = [
         group
@@ -278,10 +277,10 @@ def _settings(runner: Any) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     return [(group, {key: group[key] for key in _SETTINGS if key in group and key not in moved}) for group in groups]
 
 
-def _follow(runner: Any, settings: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+def _follow(runner: Any, schedule: _Schedule, settings: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
     """Give the groups the settings of the config again; those of the checkpoint are in their place."""
     changes = {}
-    for (_, wanted), (group, _) in zip(settings, _settings(runner)):
+    for (_, wanted), (group, _) in zip(settings, _settings(runner, schedule)):
         for key, value in wanted.items():
             if group.get(key) != value:
                 changes[key] = f"{key} was {group.get(key)}, is {value}"
