@@ -194,12 +194,11 @@ def add_metric_closure_arguments(parser: Parser) -> None:
     parser.add("closure FILE", text)
     parser.add("--transitive", "the file has parents alone: take the ancestors of ancestors, too")
     parser.add("--dim N", "dimensions", whole(1), 2)
-    parser.add("--steps N", "steps of training", whole(1), 1000)
-    parser.add("--rate X", "learning rate", number, 0.1)
-    text = "what distances are divided by in the loss (default: 1 in two dimensions, 1/3 in more; few names: 1/3)"
-    parser.add("--temperature X", text, number)
-    parser.add("--batch N", "names in a step", whole(1), 2048)
-    parser.add("--seed N", "of the start", whole(0), 0)
+    parser.add("--steps N", "steps of training; for more than some thousand names more of them", whole(1), 2500)
+    parser.add("--rate X", "learning rate (default: 0.5 in two dimensions, 0.3 in more)", number)
+    parser.add("--negatives N", "names drawn for each pair, to be further away than its ancestor", whole(1), 50)
+    parser.add("--batch N", "pairs in a step", whole(1), 256)
+    parser.add("--seed N", "of the start and the pairs", whole(0), 0)
     text = (
         "folder of disk.png (with the root in the centre), points.csv (in the Poincare ball, not centred) and "
         "closure.json (default: closure)"
@@ -213,7 +212,7 @@ def run_metric_closure(args: Namespace) -> None:
     from hypvision.tasks.closures import draw_closure
 
     closure = read_closure(args.closure, args.transitive)
-    names = ("dim", "steps", "rate", "temperature", "batch", "seed")
+    names = ("dim", "steps", "rate", "negatives", "batch", "seed")
     options = {name: getattr(args, name) for name in names}
     print(json.dumps(draw_closure(closure, args.out, Path(args.closure).stem.replace("_", " "), **options)))
     print(f"Drawn in {args.out}")

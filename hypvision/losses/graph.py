@@ -76,7 +76,7 @@ def neighbour_loss(distances: Tensor, hops: Tensor) -> Tensor:
     return F.softplus(distances + others)[edges].mean()
 
 
-def graph_map(distances: Tensor, edges: Tensor) -> float:
+def graph_map(distances: Tensor, edges: Tensor, rows: Tensor | None = None) -> float:
     r"""Mean average precision of the neighbours of every node, ranked by distance (Nickel and Kiela, NeurIPS 2017).
 
     .. math:: \frac{1}{|V|} \sum_u \frac{1}{|N(u)|} \sum_{v \in N(u)} \frac{|N(u) \cap R(u, v)|}{|R(u, v)|}
@@ -87,35 +87,41 @@ def graph_map(distances: Tensor, edges: Tensor) -> float:
     Args:
         distances: ``(N, N)``; ties count against the ranking.
         edges: ``(N, N)``, true for neighbours. Nodes without are left out.
+        rows: nodes of the rows, where ``distances`` and ``edges`` are ``(B, N)``, for a part of the nodes.
     """
-    reach, hits, edges = _ranking(distances, edges)
+    reach, hits, edges = _ranking(distances, edges, rows)
     precision = (hits.double() / reach).masked_fill(~edges, 0)
     degree = edges.sum(1)
     return (precision.sum(1)[degree > 0] / degree[degree > 0]).mean().item()
 
 
-def mean_rank(distances: Tensor, edges: Tensor) -> float:
+def mean_rank(distances: Tensor, edges: Tensor, rows: Tensor | None = None) -> float:
     """Mean over all edges ``u, v`` of the rank of ``v``, from 1, by the distance from ``u`` among the nodes that are
     not neighbours of ``u`` (Nickel and Kiela, NeurIPS 2017).
 
     Args:
         distances: ``(N, N)``; ties count against the ranking.
         edges: ``(N, N)``, true for neighbours; ``u`` is the row.
+        rows: nodes of the rows, where ``distances`` and ``edges`` are ``(B, N)``, for a part of the nodes.
     """
-    reach, hits, edges = _ranking(distances, edges)
+    reach, hits, edges = _ranking(distances, edges, rows)
     return (reach - hits + 1)[edges].double().mean().item()
 
 
-def _ranking(distances: Tensor, edges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _ranking(distances: Tensor, edges: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """For all ``u, v`` how many other nodes, and how many neighbours of ``u``, are at most as far from ``u`` as ``v``;
-    and the edges without the diagonal."""
-    _square(distances, edges, "edges")
-    require_finite(distances, lambda row: f"A distance of node {row}")
-    edges = edges.bool().clone()
-    edges.fill_diagonal_(False)
+    and the edges of other nodes."""
+    if rows is None:
+        _square(distances, edges, "edges")
+        rows = torch.arange(len(distances), device=distances.device)
+    elif distances.dim() != 2 or distances.shape != edges.shape or rows.shape != distances.shape[:1]:
+        shapes = ", ".join(str(tuple(x.shape)) for x in (distances, edges, rows))
+        raise ArgumentError(f"distances and edges must be (B, N) and rows (B,), got {shapes}.")
+    require_finite(distances, lambda row: f"A distance of node {rows[row]}")
+    itself = rows.unsqueeze(1) == torch.arange(distances.shape[1], device=distances.device)
+    edges = edges.bool() & ~itself
     if not edges.any():
-        raise ArgumentError("edges has no true value outside its diagonal.")
-    itself = torch.eye(len(distances), dtype=torch.bool, device=distances.device)
+        raise ArgumentError("edges has no true value from a node to another.")
     apart = distances.detach().double().masked_fill(itself, torch.inf)
     return _within(apart, apart), _within(apart.masked_fill(~edges, torch.inf), apart), edges
 

@@ -6,91 +6,128 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
 from hypvision.checks import at_least, more_than
 from hypvision.data.closures import Closure
-from hypvision.errors import HypvisionError, require
+from hypvision.errors import require
 from hypvision.files import write_json, write_table
 from hypvision.geometry import Euclidean, Lorentz, ManifoldParameter
 from hypvision.losses.graph import graph_map, mean_rank, neighbour_loss
-from hypvision.optim import RiemannianAdam
+from hypvision.optim import RiemannianSGD
 from hypvision.viz.sheet import save_figure
 
-LARGEST = 20_000  # most names of a hierarchy; the distances between all pairs of them take 3 GB
 SPREAD = 0.01  # standard deviation of the initial tangent vectors
+BURN_IN = 0.1  # of the steps at a low rate, in which directions are found before points move outwards
+LOW = 0.03  # that rate, as a part of the full one
+REACH = 0.3  # the furthest a point moves in a step; the general names are in nearly all pairs and would be thrown away
+PULL = 0.3  # weight of the pull of ancestors to the origin
+FLATTEN = 0.75  # exponent of how often names occur, in drawing negatives; that of word2vec
+PART = 2**24  # coordinates that are compared at once when ranks are measured
 
 
 def embed_closure(
     closure: Closure,
     dim: int = 2,
     space: Lorentz | Euclidean | None = None,
-    steps: int = 1000,
-    rate: float = 0.1,
-    temperature: float | None = None,
-    batch: int = 2048,
+    steps: int = 2500,
+    rate: float | None = None,
+    negatives: int = 50,
+    batch: int = 256,
     seed: int = 0,
 ) -> Tensor:
     """Train points such that the ancestors of a name are the nearest to it.
 
+    Nickel and Kiela's loss and burn-in with Riemannian SGD. Other than in the paper, names that occur
+    often are drawn more often as negatives and ancestors are pulled to the origin (both as gensim does), no step is
+    longer than a limit, and the rate falls linearly to 0.
+
     Args:
         closure: names and their ancestors.
         space, dim: where the points lie, default ``Lorentz(1.0)``; its dimensions.
-        steps, rate, seed: of RiemannianAdam, whose learning rate falls linearly to 0; of the start and the batches.
-        temperature: divides the distances in the loss; None: 1 in two dimensions, 1/3 in more.
-        batch: names of a step; the ancestors of each are compared with all other names.
+        steps, seed: of the training; of the start and the pairs.
+        rate: learning rate; None: 0.5 in two dimensions, 0.3 in more.
+        negatives: names that are drawn for each pair; its ancestor is compared with those that are no ancestors.
+        batch: pairs in a step, at most; a pair occurs again after all others.
 
     Returns:
         The points, float64 ``(N, dim + 1)`` on the hyperboloid or ``(N, dim)`` in flat space.
     """
-    at_least(1, integer=True, dim=dim, steps=steps, batch=batch)
-    temperature = default_temperature(dim) if temperature is None else temperature
-    more_than(0, rate=rate, temperature=temperature)
+    at_least(1, integer=True, dim=dim)
+    rate = default_rate(dim) if rate is None else rate
+    more_than(0, rate=rate)
     space = space or Lorentz(1.0)
-    hops = graph_of(closure)
-    generator = torch.Generator().manual_seed(seed)
-    start = SPREAD * torch.randn(len(hops), dim, generator=generator)
+    start = SPREAD * torch.randn(len(closure.names), dim, generator=torch.Generator().manual_seed(seed))
     points = ManifoldParameter(space.from_tangent0(start), space)
-    optimizer = RiemannianAdam([points], lr=rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
-    below = torch.from_numpy(np.unique(closure.pairs[:, 0]))
-    for _ in tqdm(range(steps), desc="embed", unit="step", disable=None):
-        rows = below[torch.randperm(len(below), generator=generator)[:batch]]
-        loss = neighbour_loss(space.cdist(points[rows], points) / temperature, hops[rows])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
+    fit_closure(closure, points, RiemannianSGD([points], lr=rate), space, steps, negatives, batch, seed)
     return space.projx(points.detach().double())
 
 
-def default_temperature(dim: int) -> float:
-    """The temperature that was best in trials on the mammals of WordNet, in the plane and in 5 and 10 dimensions."""
-    return 1.0 if dim <= 2 else 1 / 3
+def default_rate(dim: int) -> float:
+    """The rate that was best in trials on the mammals of WordNet, in the plane and in 5 and 10 dimensions."""
+    return 0.5 if dim <= 2 else 0.3
+
+
+def fit_closure(
+    closure: Closure,
+    points: Tensor,
+    optimizer: torch.optim.Optimizer,
+    space: Any,
+    steps: int,
+    negatives: int = 50,
+    batch: int = 256,
+    seed: int = 0,
+) -> None:
+    """The training of :func:`embed_closure`: moves ``points`` by ``optimizer``. ``space`` is theirs, or geoopt's."""
+    at_least(1, integer=True, steps=steps, negatives=negatives, batch=batch)
+    count, generator = len(closure.names), torch.Generator().manual_seed(seed)
+    pairs = torch.from_numpy(closure.pairs)
+    related = torch.cat([pairs @ torch.tensor([count, 1]), torch.arange(count) * (count + 1)]).sort().values
+    frequency = torch.bincount(pairs.flatten(), minlength=count).double() ** FLATTEN
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: (1 - step / steps) * (LOW if step < BURN_IN * steps else 1)
+    )
+    rows = pairs[:0]
+    for _ in tqdm(range(steps), desc="embed", unit="step", disable=None):
+        if not len(rows):
+            rows = pairs[torch.randperm(len(pairs), generator=generator)]
+        (below, above), rows = rows[:batch].T, rows[batch:]
+        drawn = torch.multinomial(frequency, len(below) * negatives, replacement=True, generator=generator)
+        others = drawn.view(-1, negatives)
+        asked = below.unsqueeze(1) * count + others
+        known = related[torch.searchsorted(related, asked).clamp(max=len(related) - 1)] == asked
+        hops = F.pad(2 * (~known).to(torch.int8), (1, 0), value=1)
+        chosen = points[torch.cat([above.unsqueeze(1), others], 1)]
+        # A sum, not a mean: each pair moves its own points by the full rate.
+        loss = len(below) * neighbour_loss(space.dist(points[below].unsqueeze(1), chosen), hops)
+        loss = loss + PULL * (space.dist0(chosen[:, 0]) / 2).tanh().square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            vectors = space.egrad2rgrad(points, points.grad.clone())  # a copy, because geoopt changes its argument
+            way = space.norm(points, vectors).unsqueeze(-1) * schedule.get_last_lr()[0]
+            points.grad *= REACH / way.clamp(min=REACH)
+        optimizer.step()
+        schedule.step()
 
 
 def closure_ranks(points: Tensor, space: Lorentz | Euclidean, closure: Closure) -> dict[str, float]:
     """How well distances separate the ancestors of all names from other names: ``mean_rank`` and ``map`` of
     :mod:`hypvision.losses.graph`."""
-    distances = torch.cat([space.dist(rows.unsqueeze(1), points.unsqueeze(0)) for rows in points.split(128)])
-    edges = graph_of(closure) == 1
-    return dict(mean_rank=mean_rank(distances, edges), map=graph_map(distances, edges))
-
-
-def graph_of(closure: Closure) -> Tensor:
-    """The graph of the loss, ``(N, N)``: 0 from a name to itself, 1 to its ancestors, 2 to all others."""
-    count = len(closure.names)
-    if count > LARGEST:
-        raise HypvisionError(
-            f"The hierarchy has {count:,} names, but at most {LARGEST:,} are allowed, because all pairs are compared. "
-            "Give a part of it, such as all names below one."
-        )
-    hops = torch.full((count, count), 2, dtype=torch.int8).fill_diagonal_(0)
-    hops[tuple(torch.from_numpy(closure.pairs).T)] = 1
-    return hops
+    below, above = torch.from_numpy(closure.pairs).T.contiguous()  # in the order of the names
+    ranks = precisions = 0.0
+    names = below.unique()
+    for rows in names.split(max(1, PART // points.numel())):
+        edges = torch.zeros(len(rows), len(points), dtype=torch.bool)
+        first, last = torch.searchsorted(below, rows[0]), torch.searchsorted(below, rows[-1], right=True)
+        edges[torch.searchsorted(rows, below[first:last]), above[first:last]] = True
+        distances = space.dist(points[rows].unsqueeze(1), points.unsqueeze(0))
+        ranks += mean_rank(distances, edges, rows) * int(edges.sum())
+        precisions += graph_map(distances, edges, rows) * len(rows)
+    return dict(mean_rank=ranks / len(below), map=precisions / len(names))
 
 
 def draw_closure(closure: Closure, out: str | Path, title: str = "", **options: Any) -> dict[str, Any]:

@@ -176,6 +176,8 @@ def test_bad_arguments_are_told():
         neighbour_loss(square, torch.ones(2, 3))
     with pytest.raises(ValueError, match="no 1 in it"):
         neighbour_loss(square, torch.zeros(3, 3))
+    with pytest.raises(ValueError, match=r"rows \(B,\), got \(2, 3\), \(2, 3\), \(3,\)"):
+        mean_rank(square[:2], square[:2], torch.arange(3))
     for wrong in ((0, 3), (3, 0)):
         with pytest.raises(ValueError, match="at least 1"):
             complete_tree(*wrong)

@@ -8,9 +8,9 @@ import torch
 
 from hypvision.cli import main
 from hypvision.data.closures import Closure, read_closure
-from hypvision.errors import HypvisionError
-from hypvision.geometry import Euclidean, Lorentz
+from hypvision.geometry import Euclidean, Lorentz, ManifoldParameter
 from hypvision.losses.graph import complete_tree
+from hypvision.optim import RiemannianSGD
 from hypvision.tasks import closures
 from hypvision.tasks.closures import closure_ranks, embed_closure
 
@@ -70,7 +70,25 @@ def test_command(tree, tmp_path, capsys):
     assert (out / "disk.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_too_many_names(monkeypatch):
-    monkeypatch.setattr(closures, "LARGEST", 2)
-    with pytest.raises(HypvisionError, match="3 names, but at most 2 are allow"):
-        embed_closure(Closure(["a", "b", "c"], np.array([[0, 1], [2, 1]])))
+def test_figures_do_not_depend_on_parts(tree, monkeypatch):
+    closure, space = read_closure(tree, transitive=True), Lorentz(1.0)
+    points = space.from_tangent0(torch.randn(40, 3, generator=torch.Generator().manual_seed(0)).double())
+    whole = closure_ranks(points, space, closure)
+    monkeypatch.setattr(closures, "PART", 3 * points.numel())
+    assert closure_ranks(points, space, closure) == pytest.approx(whole)
+
+
+def test_an_ancestor_is_no_negative():
+    # both names of the only pair are all that can be drawn: nothing pushes them apart
+    points = embed_closure(Closure(["a", "b"], np.array([[0, 1]])), steps=50)
+    assert Lorentz(1.0).dist0(points).max() < 5 * closures.SPREAD
+
+
+def test_no_step_is_longer_than_the_limit():
+    star = Closure([str(name) for name in range(60)], np.array([[name, 0] for name in range(1, 60)]))
+    space = Lorentz(1.0)
+    start = space.from_tangent0(torch.zeros(60, 2).index_fill(0, torch.arange(1), 1.0))  # the ancestor is away
+    points = ManifoldParameter(start.clone(), space)
+    optimizer = RiemannianSGD([points], lr=1000.0)
+    closures.fit_closure(star, points, optimizer, space, steps=1)
+    assert space.dist(start, points).max().item() == pytest.approx(closures.REACH, rel=1e-4)

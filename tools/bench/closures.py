@@ -1,13 +1,15 @@
 """Hierarchies of names as points: quality by dimension, and time beside geoopt and gensim at equal quality.
 
-hypvision and geoopt get the same start, loss, batches, steps, schedule and learning rates to choose from (the one with
-the lowest mean rank with the first seed is used for the others); gensim its own PoincareModel: sampled negatives, a
-burn-in, as many learning rates. What comes out is measured in float64 by the same functions for all.
+All see each pair as many times, beside as many drawn negatives. hypvision and geoopt get the same start, loss, batches,
+schedule and learning rates to choose from (the one with the lowest mean rank with the first seed is used for the
+others); gensim its own PoincareModel: batches of 10 pairs, a burn-in, as many learning rates. What comes out is
+measured in float64 by the same functions for all.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -17,21 +19,23 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 import hypvision
 from bench.common import machine, write_section
-from bench.tree_embedding import METHODS
 from hypvision.data.closures import Closure, read_closure
-from hypvision.errors import HypvisionError
-from hypvision.geometry import Manifold, PoincareBall
-from hypvision.losses.graph import neighbour_loss
-from hypvision.tasks.closures import SPREAD, closure_ranks, default_temperature, graph_of
+from hypvision.errors import HypvisionError, require
+from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall
+from hypvision.tasks.closures import SPREAD, closure_ranks, embed_closure, fit_closure
 
 MARKS = ("<!-- closures:begin -->", "<!-- closures:end -->")
-RATES = {"gensim": (0.1, 0.3), "euclid": (0.1, 0.3)}
-DEFAULT_RATES = (0.05, 0.1)
-GENSIM = "gensim"
+METHODS = {
+    "euclid": "Euclidean space",
+    "lorentz": "Lorentz space, hypvision",
+    "geoopt": "Poincare ball, geoopt",
+    "gensim": "Poincare ball, gensim",
+}
+RATES = {"gensim": (0.1, 0.3)}
+DEFAULT_RATES = (0.3, 0.5)
 
 
 class Run(NamedTuple):
@@ -43,24 +47,21 @@ class Run(NamedTuple):
 
 
 def train(name: str, closure: Closure, dim: int, rate: float, seed: int, args: argparse.Namespace) -> Run:
-    """Embed a closure by one of tree_embedding's methods, as :func:`hypvision.tasks.closures.embed_closure` does."""
-    method, hops = METHODS[name], graph_of(closure)
-    generator = torch.Generator().manual_seed(seed)
-    start = SPREAD * torch.randn(len(closure.names), dim, generator=generator)
-    points, optimizer, cdist = method.start(start, rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / args.steps)
-    below = torch.from_numpy(np.unique(closure.pairs[:, 0]))
-    temperature = args.temperature or default_temperature(dim)
+    """Embed a closure in flat or Lorentz space, or on geoopt's Poincare ball."""
+    steps = math.ceil(args.epochs * len(closure.pairs) / args.batch)
+    options = dict(steps=steps, negatives=args.negatives, batch=args.batch, seed=seed)
     begin = time.perf_counter()
-    for _ in tqdm(range(args.steps), desc=f"{name}, {dim} dimensions", leave=False, disable=None):
-        rows = below[torch.randperm(len(below), generator=generator)[: args.batch]]
-        loss = neighbour_loss(cdist(points[rows], points) / temperature, hops[rows])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    seconds = time.perf_counter() - begin
-    return _measured(points.detach().double(), method.manifold, closure, seconds)
+    if name != "geoopt":
+        space = Euclidean() if name == "euclid" else Lorentz(1.0)
+        found = embed_closure(closure, dim, space, rate=rate, **options)
+        return _measured(found, space, closure, time.perf_counter() - begin)
+    geoopt = require("geoopt", "dev")
+    ball = geoopt.PoincareBall(c=1.0)
+    start = SPREAD * torch.randn(len(closure.names), dim, generator=torch.Generator().manual_seed(seed)).double()
+    # its exponential map at the origin leads to the distance 2 |u|
+    points = geoopt.ManifoldParameter(ball.expmap0(start / 2), manifold=ball)
+    fit_closure(closure, points, geoopt.optim.RiemannianSGD([points], lr=rate), ball, **options)
+    return _measured(points.detach(), PoincareBall(1.0), closure, time.perf_counter() - begin)
 
 
 def train_gensim(closure: Closure, dim: int, rate: float, seed: int, args: argparse.Namespace) -> Run:
@@ -87,7 +88,7 @@ def compare(closure: Closure, name: str, dim: int, args: argparse.Namespace) -> 
     """The learning rate that did best with the first seed, and its runs."""
 
     def embed(rate: float, seed: int) -> Run:
-        if name == GENSIM:
+        if name == "gensim":
             return train_gensim(closure, dim, rate, seed, args)
         return train(name, closure, dim, rate, seed, args)
 
@@ -105,24 +106,18 @@ def row(name: str, dim: int, rate: float, runs: Sequence[Run]) -> str:
         mean = f"{statistics.fmean(values):.{digits}f}"
         return f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})" if len(values) > 1 else mean
 
-    label = METHODS[name].label.replace("plane", "space").replace("disk", "ball") if name in METHODS else "gensim"
-    cells = [label, str(dim), f"{rate:g}", cell(lambda run: run.rank, 2), cell(lambda run: run.precision, 3)]
+    cells = [METHODS[name], str(dim), f"{rate:g}", cell(lambda run: run.rank, 2), cell(lambda run: run.precision, 3)]
     return f"| {' | '.join(cells)} | {statistics.median(run.seconds for run in runs):.0f} |"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--closure", metavar="FILE", required=True, help="as of `hypvision metric closure`")
     parser.add_argument("--dims", type=int, nargs="+", default=[2, 5, 10], help="default: 2 5 10")
-    names = [*METHODS, GENSIM]
-    parser.add_argument(
-        "--methods", nargs="+", choices=names, default=["euclid", "lorentz", "geoopt", GENSIM],
-        help="default: euclid lorentz geoopt gensim; gensim is installed by hand",
-    )  # fmt: skip
-    parser.add_argument("--steps", type=int, default=1000, help="of hypvision and geoopt (default: 1000)")
-    parser.add_argument("--batch", type=int, default=2048, help="names in a step (default: 2048)")
-    parser.add_argument("--temperature", type=float, help="of the loss (default: 1 in two dimensions, 1/3 in more)")
-    parser.add_argument("--epochs", type=int, default=100, help="of gensim (default: 100)")
-    parser.add_argument("--negatives", type=int, default=10, help="of gensim (default: 10)")
+    text = "default: all; gensim is installed by hand"
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*METHODS], help=text)
+    parser.add_argument("--epochs", type=int, default=100, help="times that each pair is seen (default: 100)")
+    parser.add_argument("--batch", type=int, default=256, help="pairs in a step, not of gensim (default: 256)")
+    parser.add_argument("--negatives", type=int, default=50, help="drawn for each pair (default: 50)")
     parser.add_argument("--seeds", type=int, default=3, help="runs with the best learning rate (default: 3)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
     parser.add_argument("--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too")
@@ -140,9 +135,8 @@ def run(args: argparse.Namespace) -> None:
             lines.append(row(name, dim, *compare(closure, name, dim, args)))
             print(lines[-1], flush=True)
     command = f"tools/benchmark.py closures --closure {Path(args.closure).name} --dims {' '.join(map(str, args.dims))}"
-    command += f" --methods {' '.join(args.methods)} --steps {args.steps} --batch {args.batch}"
-    command += f" --temperature {args.temperature:g}" if args.temperature else ""
-    command += f" --epochs {args.epochs} --negatives {args.negatives}"
+    command += f" --methods {' '.join(args.methods)} --epochs {args.epochs} --batch {args.batch}"
+    command += f" --negatives {args.negatives}"
     command += f" --seeds {args.seeds} --threads {args.threads}"
     text = (
         f"`{command}`\n\n{machine('cpu')}; hypvision {hypvision.__version__}. {len(closure.names)} names, "
