@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from mmengine.dist import all_reduce, get_rank, get_world_size, is_main_process
 from mmengine.hooks import CheckpointHook, Hook
+from mmengine.hooks import EMAHook as _EMAHook
 from mmengine.registry import FUNCTIONS, HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
@@ -30,7 +31,7 @@ from hypvision.engine.checkpoint import diverged_weights, find_resume_checkpoint
 from hypvision.engine.metrics import worst
 from hypvision.errors import HypvisionError
 from hypvision.files import write_text
-from hypvision.geometry import CurvatureParameter
+from hypvision.geometry import CurvatureParameter, named_manifold_parameters
 
 
 class TrainingInterrupted(KeyboardInterrupt):
@@ -532,6 +533,30 @@ class EarlyStoppingHook(Hook):
 def _steps(runner: Runner) -> int:
     """The present epoch, or the iteration in a training that counts iterations."""
     return runner.epoch if isinstance(runner.train_loop, EpochBasedTrainLoop) else runner.iter
+
+
+@HOOKS.register_module(force=True)
+class EMAHook(_EMAHook):
+    """Averages the weights of a training as mmengine's hook does, and points of a manifold along its geodesics.
+
+    It takes the place of mmengine's, whose average of two points, taken coordinate by coordinate, lies off their
+    manifold. A point moves the same share of the way to the new one as a weight does.
+    """
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+        average, share = self.ema_model, torch.zeros(())
+        points = list(named_manifold_parameters(average.module))
+        before = [parameter.detach().clone() for _, parameter, _ in points]
+        moves = bool(points) and self._ema_started(runner) and average.steps > 0
+        moves = moves and bool(average.steps % average.interval == 0)
+        if moves:
+            average.avg_func(share, torch.ones(()), average.steps)
+        super().after_train_iter(runner, batch_idx, data_batch, outputs)
+        source = dict(self.src_model.named_parameters())
+        for (name, parameter, manifold), old in zip(points if moves else (), before):
+            # by projx, both lie on the manifold of the average, whose curvature may be learned
+            ends = (manifold.projx(end.detach().to(old)) for end in (old, source[name]))
+            parameter.data.copy_(manifold.geodesic(share.item(), *ends))
 
 
 @HOOKS.register_module()
