@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from mmengine.dist import all_reduce, get_rank, get_world_size, is_main_process
+from mmengine.dist import all_reduce, broadcast_object_list, get_rank, get_world_size, is_main_process
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.hooks import EMAHook as _EMAHook
 from mmengine.registry import FUNCTIONS, HOOKS
@@ -442,7 +442,7 @@ class EarlyStoppingHook(Hook):
 
     It takes the place of mmengine's, which counts from the beginning again when a training is resumed. This hook stores
     its count in the checkpoints. A checkpoint is written before the validation of its epoch, so a resumed training
-    first repeats that validation.
+    first repeats that validation, here also if the training is over (see :class:`LastValidationHook`).
 
     Args:
         monitor: the metric, such as ``"top1"``; default the one that CheckpointHook keeps the best checkpoint of.
@@ -470,7 +470,6 @@ class EarlyStoppingHook(Hook):
         self.kept: CheckpointHook | None = None
 
     def before_train(self, runner: Runner) -> None:
-        loop, done = runner.train_loop, _steps(runner)
         if runner.val_loop is None:
             raise HypvisionError("Early stopping needs a validation: add val_dataloader, val_cfg and val_evaluator.")
         self.kept = None
@@ -492,8 +491,7 @@ class EarlyStoppingHook(Hook):
                 "rule='greater' or rule='less' in the EarlyStoppingHook."
             ) from error
         self.state = runner.message_hub.get_info("early_stopping", None) or dict(best=None, at=0, waited=0, seen=0)
-        due = done and done >= loop.val_begin and done % loop.val_interval == 0
-        if due and self.state["seen"] < done:
+        if _validates_here(runner) and self.state["seen"] < _steps(runner):
             runner.val_loop.run()
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
@@ -533,6 +531,51 @@ class EarlyStoppingHook(Hook):
 def _steps(runner: Runner) -> int:
     """The present epoch, or the iteration in a training that counts iterations."""
     return runner.epoch if isinstance(runner.train_loop, EpochBasedTrainLoop) else runner.iter
+
+
+def _validates_here(runner: Runner) -> bool:
+    """Whether a training validates at the step that it has reached; a resumed one was saved before that."""
+    loop, done = runner.train_loop, _steps(runner)
+    if not done or runner.val_loop is None or done < loop.val_begin:
+        return False
+    loop._decide_current_val_interval()
+    return bool(done % loop.val_interval == 0 or _is_over(runner))
+
+
+def _is_over(runner: Runner) -> bool:
+    loop = runner.train_loop
+    return bool(_steps(runner) == (loop.max_epochs if isinstance(loop, EpochBasedTrainLoop) else loop.max_iters))
+
+
+@HOOKS.register_module()
+class LastValidationHook(Hook):
+    """Repeats the validation after the step that a training is resumed from, since its checkpoint was written before.
+
+    Without this, the step would have no metrics if its validation was cut short, and the training would compare its
+    next weights with the best of the steps before. A training that is over repeats it only if it was cut short:
+    ``last_validation`` in the work dir has the number of the step that was validated last.
+    """
+
+    priority = "LOWEST"  # runs after CheckpointHook has kept the best weights, and after EarlyStoppingHook
+
+    def __init__(self) -> None:
+        self._seen = ""
+
+    def before_train(self, runner: Runner) -> None:
+        here, file = str(_steps(runner)), Path(runner.work_dir) / "last_validation"
+        if not _validates_here(runner) or self._seen == here:
+            return
+        found = [file.read_text(errors="replace").strip() if _is_over(runner) and file.is_file() else ""]
+        broadcast_object_list(found)  # other machines may not have the file
+        if found[0] != here:
+            runner.val_loop.run()
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        if runner._train_loop is None:  # it validates alone
+            return
+        self._seen = str(_steps(runner))
+        if is_main_process():
+            write_text(Path(runner.work_dir) / "last_validation", self._seen)
 
 
 @HOOKS.register_module(force=True)
