@@ -38,7 +38,7 @@ from hypvision.inference.predictors import Predictor, Request, classifier, label
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
 from hypvision.tasks.class_weights import ClassWeights
-from hypvision.tasks.publishing import image_input, input_size
+from hypvision.tasks.publishing import image_input, input_size, unrecorded
 
 _logger = logging.getLogger(__name__)
 
@@ -388,10 +388,21 @@ class ImageInputHook(Hook):
     """Writes into each checkpoint what images its network is tested on (``meta.input``), for those who take the weights
     without the config (:func:`hypvision.zoo.loading.load_trained`)."""
 
+    @staticmethod
+    def _sees_images(runner: Runner) -> bool:
+        dataset = (runner.cfg.get("test_dataloader") or {}).get("dataset") or {}
+        return isinstance(dataset, dict) and "transform" in dataset and "backbone" in runner.cfg.model
+
+    def before_train(self, runner: Runner) -> None:
+        if self._sees_images(runner) and (lost := unrecorded(runner.cfg)):
+            runner.logger.warning(
+                f"The transform of the test data has {lost}, which checkpoints cannot say: with the weights alone, "
+                "without the config, hypvision predict prepares images otherwise."
+            )
+
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         """Changes ``checkpoint`` in place."""
-        dataset = (runner.cfg.get("test_dataloader") or {}).get("dataset") or {}
-        if isinstance(dataset, dict) and "transform" in dataset and "backbone" in runner.cfg.model:
+        if self._sees_images(runner):
             checkpoint["meta"]["input"] = image_input(runner.cfg)
             if runner.cfg.model.get("multi_label"):
                 checkpoint["meta"]["input"]["multi_label"] = True

@@ -184,6 +184,7 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
     return network
 
 
+CROP = ("crop_pct", "interpolation", "crop_mode")  # how timm's pipeline resizes and crops
 SEVERAL_LABELS = "several labels an image"  # a note in timm's pretrained_cfg
 
 
@@ -197,8 +198,8 @@ def training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]:
     if isinstance(names, (list, tuple)) and len(names) == classes and all(isinstance(name, str) for name in names):
         config["label_names"] = tuple(names)
     if isinstance(given, Mapping):
-        keys = dict(size="input_size", mean="mean", std="std", crop_pct="crop_pct", interpolation="interpolation")
-        config.update(as_tuples({own: given[key] for key, own in keys.items() if key in given}))
+        config.update(as_tuples({key: given[key] for key in ("mean", "std", *CROP) if key in given}))
+        config.update(as_tuples({"input_size": given["size"]} if "size" in given else {}))
         if given.get("multi_label") is True:
             config["notes"] = (SEVERAL_LABELS,)
     return config
