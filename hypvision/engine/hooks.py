@@ -248,14 +248,18 @@ class CheckClassesHook(DatasetHook):
         self._of_training = False  # whether the next data set to check is the training data
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        names, model = classes_in(checkpoint), network_of(runner)
+        self._take(classes_in(checkpoint), network_of(runner), runner._load_from)
+
+    def _take(self, names: tuple[str, ...], model: Any, path: Any) -> None:
         counts = [getattr(model, "train_classes", None), *(head.num_classes for head in class_heads(model))]
         if names and len(names) in counts:
             numbered = names == tuple(map(str, range(len(names))))
-            self.known = KnownClasses(names, f"the checkpoint '{runner._load_from}'", numbered)
+            self.known = KnownClasses(names, f"the checkpoint '{path}'", numbered)
 
     def before_train(self, runner: Runner) -> None:
-        self._of_training = True
+        self._of_training, model = True, network_of(runner)
+        if self.known is None and not runner._resume:  # the head may be one of model.checkpoint
+            self._take(getattr(model, "start_classes", ()), model, getattr(model, "checkpoint", None))
         super().before_train(runner)
 
     def check(self, runner: Runner, dataset: Any) -> None:
