@@ -7,6 +7,7 @@ initialises the backbone of a segmenter or detector.
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import math
 import re
@@ -28,6 +29,7 @@ from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
 from hypvision.checkpoints.read import network_weights
+from hypvision.checkpoints.storage import foreign_setting
 from hypvision.checks import between, more_than, one_of
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
@@ -40,6 +42,7 @@ from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
 from hypvision.tasks.class_weights import ClassWeights
 from hypvision.tasks.publishing import image_input, input_size, unrecorded
+from hypvision.zoo.backbones import network_arguments
 
 _logger = logging.getLogger(__name__)
 
@@ -394,8 +397,9 @@ class PredictionPainterHook(Hook):
 
 @HOOKS.register_module()
 class ImageInputHook(Hook):
-    """Writes into each checkpoint what images its network is tested on (``meta.input``), for those who take the weights
-    without the config (:func:`hypvision.zoo.loading.load_trained`)."""
+    """Writes into each checkpoint what images its network is tested on (``meta.input``) and how the network was made
+    (``meta.network``), for those who take the weights without the config
+    (:func:`hypvision.zoo.loading.load_trained`)."""
 
     @staticmethod
     def _sees_images(runner: Runner) -> bool:
@@ -415,6 +419,11 @@ class ImageInputHook(Hook):
             checkpoint["meta"]["input"] = image_input(runner.cfg)
             if runner.cfg.model.get("multi_label"):
                 checkpoint["meta"]["input"]["multi_label"] = True
+        backbone = runner.cfg.model.get("backbone") or {}
+        if isinstance(backbone, dict) and isinstance(backbone.get("model_name"), str):
+            arguments = json.loads(json.dumps(network_arguments(backbone), default=str))
+            arguments = {key: value for key, value in arguments.items() if foreign_setting({key: value}) is None}
+            checkpoint["meta"]["network"] = dict(model=backbone["model_name"].partition(".")[0], arguments=arguments)
 
 
 def _paint(config: Config, folder: Path) -> None:
