@@ -63,7 +63,8 @@ def build_model(name: str, weights: str | Path | None = None, arguments: Mapping
     """
     name, weights = model_and_weights(name, weights)
     config: dict[str, Any] = {}
-    checkpoint, own = None, {}
+    checkpoint: dict[str, Any] | None = None
+    own: dict[str, Any] = {}
     if weights is not None and is_address(str(weights)):
         weights, own, config = _zoo_weights(str(weights), name)
     elif weights is not None:

@@ -201,8 +201,9 @@ def trained_arguments(checkpoint: Mapping[str, Any], model: str) -> dict[str, An
     if not isinstance(given, Mapping) or given.get("model") != model.partition(".")[0]:
         return {}
     arguments = given.get("arguments")
-    told = isinstance(arguments, dict) and is_plain(arguments) and foreign_setting(arguments) is None
-    return as_tuples(arguments) if told else {}
+    if not isinstance(arguments, dict) or not is_plain(arguments) or foreign_setting(arguments) is not None:
+        return {}
+    return as_tuples(arguments)
 
 
 def training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]:
