@@ -446,7 +446,7 @@ class EarlyStoppingHook(Hook):
 
     It takes the place of mmengine's, which counts from the beginning again when a training is resumed. This hook stores
     its count in the checkpoints. A checkpoint is written before the validation of its epoch, so a resumed training
-    first repeats that validation, here also if the training is over (see :class:`LastValidationHook`).
+    first repeats that validation (without this hook only if it was cut short, see :class:`LastValidationHook`).
 
     Args:
         monitor: the metric, such as ``"top1"``; default the one that CheckpointHook keeps the best checkpoint of.
@@ -543,21 +543,16 @@ def _validates_here(runner: Runner) -> bool:
     if not done or runner.val_loop is None or done < loop.val_begin:
         return False
     loop._decide_current_val_interval()
-    return bool(done % loop.val_interval == 0 or _is_over(runner))
-
-
-def _is_over(runner: Runner) -> bool:
-    loop = runner.train_loop
-    return bool(_steps(runner) == (loop.max_epochs if isinstance(loop, EpochBasedTrainLoop) else loop.max_iters))
+    length = loop.max_epochs if isinstance(loop, EpochBasedTrainLoop) else loop.max_iters
+    return bool(done % loop.val_interval == 0 or done == length)
 
 
 @HOOKS.register_module()
 class LastValidationHook(Hook):
-    """Repeats the validation after the step that a training is resumed from, since its checkpoint was written before.
+    """Repeats the validation that a training was cut short in, when it is resumed.
 
-    Without this, the step would have no metrics if its validation was cut short, and the training would compare its
-    next weights with the best of the steps before. A training that is over repeats it only if it was cut short:
-    ``last_validation`` in the work dir has the number of the step that was validated last.
+    The checkpoint was written before it: without this, the step would have no metrics, and its weights would not be
+    compared with the best. ``last_validation`` in the work dir has the number of the step that was validated last.
     """
 
     priority = "LOWEST"  # runs after CheckpointHook has kept the best weights, and after EarlyStoppingHook
@@ -569,7 +564,7 @@ class LastValidationHook(Hook):
         here, file = str(_steps(runner)), Path(runner.work_dir) / "last_validation"
         if not _validates_here(runner) or self._seen == here:
             return
-        found = [file.read_text(errors="replace").strip() if _is_over(runner) and file.is_file() else ""]
+        found = [file.read_text(errors="replace").strip() if file.is_file() else ""]
         broadcast_object_list(found)  # other machines may not have the file
         if found[0] != here:
             runner.val_loop.run()

@@ -18,7 +18,6 @@ from hypvision.cli import main
 from hypvision.engine.checkpoint import load_checkpoint_file
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
-from hypvision.tasks import TopKAccuracy
 
 # Everything that uses random numbers is on: augmentation in a worker, mixup, dropout, stochastic depth, and EMA too.
 RANDOM = dict(
@@ -173,16 +172,6 @@ def test_a_validation_that_was_cut_short_is_repeated(tmp_path, by_epoch, at):
     for _ in range(2):  # the second time there is nothing to repeat
         train(config, work, resume="auto")
         assert len(scalars(work, "top1")) == 2 and list(work.glob("best_top1_*.pth"))
-
-
-def test_a_resumed_training_knows_the_best_weights(tmp_path, monkeypatch):
-    """Those of the epoch that it goes on from, too, whose checkpoint was written before they were measured."""
-    best = iter([10.0, 90.0, 90.0, 50.0])
-    monkeypatch.setattr(TopKAccuracy, "compute_metrics", lambda *_: dict(top1=next(best)))
-    data = make_images(tmp_path / "data", per_class=2)
-    train(write_config(tmp_path / "config.py", data, epochs=2), tmp_path / "work")
-    train(write_config(tmp_path / "config.py", data, epochs=3), tmp_path / "work", resume="auto")
-    assert [path.name for path in (tmp_path / "work").glob("best_*.pth")] == ["best_top1_epoch_2.pth"]
 
 
 @HOOKS.register_module()
