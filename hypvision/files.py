@@ -345,6 +345,20 @@ def write_json(path: str | Path, content: Any, indent: int | None = 1) -> None:
     write_text(path, json.dumps(content, indent=indent) + "\n")
 
 
+def note_holder(path: str | Path) -> None:
+    """Write down in a file beside a lock which process holds it, for :func:`who_holds`."""
+    write_json(path, dict(pid=os.getpid(), host=socket.gethostname(), start=time.strftime("%Y-%m-%d %H:%M:%S")))
+
+
+def who_holds(path: str | Path) -> str:
+    """``": process 12 on HOST, since TIME"``, or nothing where the file is not complete yet, or gone again."""
+    try:
+        facts = read_json(path)
+        return f": process {facts['pid']} on {facts['host']}, since {facts['start']}"
+    except (HypvisionError, KeyError, TypeError):
+        return ""
+
+
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
     """Rows of values as comma separated text; a text that a spreadsheet would take for a formula begins with ``'``."""
     text = io.StringIO()

@@ -32,7 +32,7 @@ from filelock import FileLock, Timeout
 
 from hypvision.checkpoints.storage import format_problem
 from hypvision.errors import HypvisionError, one_line
-from hypvision.files import check_output, replacing
+from hypvision.files import check_output, note_holder, replacing, who_holds
 from hypvision.version import __version__
 
 _logger = logging.getLogger(__name__)
@@ -134,23 +134,28 @@ def locked(path: Path, what: str) -> Iterator[None]:
         OSError: the lock file cannot be made.
     """
     # Every user of a shared cache must be able to open the lock file. It is empty and stays when its process ends.
-    lock = FileLock(path, mode=0o666)
+    lock, holder = FileLock(path, mode=0o666), path.with_name(f"{path.name}.json")
     try:
         try:
             lock.acquire(timeout=min(1.0, LOCK_WAIT))
         except Timeout:
-            _logger.warning("Waiting for another process, which holds the lock '%s': %s ...", path, what)
+            who = who_holds(holder)
+            _logger.warning("Waiting for another process, which holds the lock '%s'%s (%s) ...", path, who, what)
             lock.acquire(timeout=LOCK_WAIT)
     except Timeout:
         raise HypvisionError(
-            f"Waited {LOCK_WAIT:.0f} s for another process, which holds the lock '{path}' ({what}). Wait for this "
-            "process or stop it, which removes the lock; then run the command again."
+            f"Waited {LOCK_WAIT:.0f} s for another process, which holds the lock '{path}'{who_holds(holder)} ({what}). "
+            "Wait for this process or stop it, which removes the lock; then run the command again."
         ) from None
     except NotImplementedError:  # some network file systems have no locks: a file may then be loaded twice
         _logger.warning("'%s' is on a file system without locks.", path)
     try:
+        with suppress(OSError, HypvisionError):  # only messages need it
+            note_holder(holder)
         yield
     finally:
+        with suppress(OSError):
+            holder.unlink(missing_ok=True)
         lock.release()
 
 

@@ -18,7 +18,7 @@ def timm_cfg(record: Record) -> dict[str, Any]:
     return dict(
         tag=record.tag, num_classes=len(classes), label_names=classes, input_size=tuple(given.size),
         mean=tuple(given.mean), std=tuple(given.std), crop_pct=given.crop_pct, interpolation=given.interpolation,
-        license=record.licence.lower(), description=record.description,
+        crop_mode=given.crop_mode or "center", license=record.licence.lower(), description=record.description,
     )  # fmt: skip
 
 

@@ -136,7 +136,7 @@ class Input:
     Attributes:
         size: channels, height, width.
         mean, std: normalisation, one number a channel.
-        crop_pct, interpolation: how timm's pipeline resizes and crops.
+        crop_pct, interpolation, crop_mode: how timm's pipeline resizes and crops; ``crop_mode`` None is "center".
     """
 
     size: tuple[int, int, int] = key(sides)
@@ -144,6 +144,7 @@ class Input:
     std: tuple[float, ...] = key(channels, rule("above 0", lambda values: min(values, default=1) > 0))
     crop_pct: float = key(rule("above 0 and at most 1", lambda value: is_number(value) and 0 < value <= 1))
     interpolation: str = key(text)
+    crop_mode: str | None = key(_one_of(("center", "squash", "border")), default=None)
 
     def __post_init__(self) -> None:
         if len(self.mean) != self.size[0] or len(self.std) != self.size[0]:

@@ -50,6 +50,7 @@ PREPARATIONS: dict[str, Callable[[Config], None]] = {}
 RUN_HOOKS = [
     "RepeatableSeedHook", "ReduceLossHook", "UnusedParametersHook", "StopOnNaNHook", "CheckClassesHook",
     "DataUsageHook", "ClassTableHook", "InterruptHook", "AccumulationHook", "EngineNamesHook",
+    "LastValidationHook",
 ]  # fmt: skip
 """Hooks of every run."""
 

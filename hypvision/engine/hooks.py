@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from mmengine.dist import all_reduce, get_rank, get_world_size, is_main_process
+from mmengine.dist import all_reduce, broadcast_object_list, get_rank, get_world_size, is_main_process
 from mmengine.hooks import CheckpointHook, Hook
+from mmengine.hooks import EMAHook as _EMAHook
 from mmengine.registry import FUNCTIONS, HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
@@ -30,7 +31,7 @@ from hypvision.engine.checkpoint import diverged_weights, find_resume_checkpoint
 from hypvision.engine.metrics import worst
 from hypvision.errors import HypvisionError
 from hypvision.files import write_text
-from hypvision.geometry import CurvatureParameter
+from hypvision.geometry import CurvatureParameter, named_manifold_parameters
 
 
 class TrainingInterrupted(KeyboardInterrupt):
@@ -247,14 +248,18 @@ class CheckClassesHook(DatasetHook):
         self._of_training = False  # whether the next data set to check is the training data
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        names, model = classes_in(checkpoint), network_of(runner)
+        self._take(classes_in(checkpoint), network_of(runner), runner._load_from)
+
+    def _take(self, names: tuple[str, ...], model: Any, path: Any) -> None:
         counts = [getattr(model, "train_classes", None), *(head.num_classes for head in class_heads(model))]
         if names and len(names) in counts:
             numbered = names == tuple(map(str, range(len(names))))
-            self.known = KnownClasses(names, f"the checkpoint '{runner._load_from}'", numbered)
+            self.known = KnownClasses(names, f"the checkpoint '{path}'", numbered)
 
     def before_train(self, runner: Runner) -> None:
-        self._of_training = True
+        self._of_training, model = True, network_of(runner)
+        if self.known is None and not runner._resume:  # the head may be one of model.checkpoint
+            self._take(getattr(model, "start_classes", ()), model, getattr(model, "checkpoint", None))
         super().before_train(runner)
 
     def check(self, runner: Runner, dataset: Any) -> None:
@@ -441,7 +446,7 @@ class EarlyStoppingHook(Hook):
 
     It takes the place of mmengine's, which counts from the beginning again when a training is resumed. This hook stores
     its count in the checkpoints. A checkpoint is written before the validation of its epoch, so a resumed training
-    first repeats that validation.
+    first repeats that validation (without this hook only if it was cut short, see :class:`LastValidationHook`).
 
     Args:
         monitor: the metric, such as ``"top1"``; default the one that CheckpointHook keeps the best checkpoint of.
@@ -469,7 +474,6 @@ class EarlyStoppingHook(Hook):
         self.kept: CheckpointHook | None = None
 
     def before_train(self, runner: Runner) -> None:
-        loop, done = runner.train_loop, _steps(runner)
         if runner.val_loop is None:
             raise HypvisionError("Early stopping needs a validation: add val_dataloader, val_cfg and val_evaluator.")
         self.kept = None
@@ -491,8 +495,7 @@ class EarlyStoppingHook(Hook):
                 "rule='greater' or rule='less' in the EarlyStoppingHook."
             ) from error
         self.state = runner.message_hub.get_info("early_stopping", None) or dict(best=None, at=0, waited=0, seen=0)
-        due = done and done >= loop.val_begin and done % loop.val_interval == 0
-        if due and self.state["seen"] < done:
+        if _validates_here(runner) and self.state["seen"] < _steps(runner):
             runner.val_loop.run()
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
@@ -532,6 +535,70 @@ class EarlyStoppingHook(Hook):
 def _steps(runner: Runner) -> int:
     """The present epoch, or the iteration in a training that counts iterations."""
     return runner.epoch if isinstance(runner.train_loop, EpochBasedTrainLoop) else runner.iter
+
+
+def _validates_here(runner: Runner) -> bool:
+    """Whether a training validates at the step that it has reached; a resumed one was saved before that."""
+    loop, done = runner.train_loop, _steps(runner)
+    if not done or runner.val_loop is None or done < loop.val_begin:
+        return False
+    loop._decide_current_val_interval()
+    length = loop.max_epochs if isinstance(loop, EpochBasedTrainLoop) else loop.max_iters
+    return bool(done % loop.val_interval == 0 or done == length)
+
+
+@HOOKS.register_module()
+class LastValidationHook(Hook):
+    """Repeats the validation that a training was cut short in, when it is resumed.
+
+    The checkpoint was written before it: without this, the step would have no metrics, and its weights would not be
+    compared with the best. ``last_validation`` in the work dir has the number of the step that was validated last.
+    """
+
+    priority = "LOWEST"  # runs after CheckpointHook has kept the best weights, and after EarlyStoppingHook
+
+    def __init__(self) -> None:
+        self._seen = ""
+
+    def before_train(self, runner: Runner) -> None:
+        here, file = str(_steps(runner)), Path(runner.work_dir) / "last_validation"
+        if not _validates_here(runner) or self._seen == here:
+            return
+        found = [file.read_text(errors="replace").strip() if file.is_file() else ""]
+        broadcast_object_list(found)  # other machines may not have the file
+        if found[0] != here:
+            runner.val_loop.run()
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        if runner._train_loop is None:  # it validates alone
+            return
+        self._seen = str(_steps(runner))
+        if is_main_process():
+            write_text(Path(runner.work_dir) / "last_validation", self._seen)
+
+
+@HOOKS.register_module(force=True)
+class EMAHook(_EMAHook):
+    """Averages the weights of a training as mmengine's hook does, and points of a manifold along its geodesics.
+
+    It takes the place of mmengine's, whose average of two points, taken coordinate by coordinate, lies off their
+    manifold. A point moves the same share of the way to the new one as a weight does.
+    """
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+        average, share = self.ema_model, torch.zeros(())
+        points = list(named_manifold_parameters(average.module))
+        before = [parameter.detach().clone() for _, parameter, _ in points]
+        moves = bool(points) and self._ema_started(runner) and average.steps > 0
+        moves = moves and bool(average.steps % average.interval == 0)
+        if moves:
+            average.avg_func(share, torch.ones(()), average.steps)
+        super().after_train_iter(runner, batch_idx, data_batch, outputs)
+        source = dict(self.src_model.named_parameters())
+        for (name, parameter, manifold), old in zip(points if moves else (), before):
+            # by projx, both lie on the manifold of the average, whose curvature may be learned
+            ends = (manifold.projx(end.detach().to(old)) for end in (old, source[name]))
+            parameter.data.copy_(manifold.geodesic(share.item(), *ends))
 
 
 @HOOKS.register_module()

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from hypvision.engine.precision import Muon
 from hypvision.errors import HypvisionError
+from hypvision.geometry import named_manifold_parameters
 from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, param_groups
 from hypvision.optim.groups import exempt_names
 
@@ -28,7 +29,7 @@ for _optimizer in (RiemannianSGD, RiemannianAdam, RiemannianAdamW):
     OPTIMIZERS.register_module(module=_optimizer, force=True)
 
 # timm's Muon (Jordan et al., 2024) orthogonalises the updates of weight matrices and kernels and uses AdamW for the
-# rest; :class:`TimmParamGroups` leaves embedding tables to AdamW, too. PyTorch's Muon accepts only matrices.
+# rest; :class:`ParamGroups` leaves tables of vectors to AdamW, too. PyTorch's Muon accepts only matrices.
 OPTIMIZERS.register_module("TimmMuon", module=Muon)
 
 
@@ -53,6 +54,8 @@ class ParamGroups:
         """The wrapper with the optimiser for a model."""
         inner: Any = model.module if is_model_wrapper(model) else model
         groups = self.groups(inner)
+        if self.optimizer_cfg["type"] in ("TimmMuon", Muon):
+            groups = _vectors_apart(groups, inner)
         try:
             optimizer = OPTIMIZERS.build(dict(self.optimizer_cfg, params=groups))
         except (TypeError, ValueError) as error:
@@ -88,8 +91,6 @@ class TimmParamGroups(ParamGroups):
         groups = self._decay_groups(model)
         if self.options["lr_mult"]:
             groups = self._scaled(groups, model, dict(self.options["lr_mult"]))
-        if self.optimizer_cfg["type"] in ("TimmMuon", Muon):
-            groups = _embeddings_apart(groups, model)
         return groups
 
     def _decay_groups(self, model: nn.Module) -> list[dict[str, Any]]:
@@ -153,12 +154,21 @@ def _weight_decay_groups(named: list[tuple[str, nn.Parameter]], decay: float, sp
     return param_groups_weight_decay(part, decay, no_weight_decay_list=spared)
 
 
-def _embeddings_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
-    """Put embeddings (of tokens, of positions) into groups that Muon updates by AdamW: their rows are independent
-    vectors, which must not be orthogonalised."""
+# Names of parameters, or of the modules that they are in, whose rows are independent vectors: positions, proxies of
+# classes, words that are prompts, attributes and keys of few-shot methods, the Gaussians of a hierarchy.
+_VECTORS = (
+    "positional_embedding", "pos_embed", "metric_loss", "hier_loss", "proxies", "ctx", "learner.visual",
+    "deep_text", "deep_visual", "learner.keys", "lathadapter.attributes", "tree.mean", "tree.log_variance",
+)  # fmt: skip
+
+
+def _vectors_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
+    """Put embeddings (of tokens, of positions), proxies of classes and points of manifolds into groups that Muon
+    updates by AdamW: their rows are independent vectors, which must not be orthogonalised."""
     tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters(recurse=False)}
-    ends = ("positional_embedding", "pos_embed")
-    tables |= {id(p) for name, p in model.named_parameters() if name.rpartition(".")[2] in ends}
+    tables |= {id(p) for _, p, _ in named_manifold_parameters(model)}
+    named = model.named_parameters()
+    tables |= {id(p) for name, p in named if any(f".{part}." in f".{name}." for part in _VECTORS)}
     separated = []
     for group in groups:
         for apart in (False, True):

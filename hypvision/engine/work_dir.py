@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +10,7 @@ from filelock import FileLock, Timeout
 from mmengine.dist import is_main_process
 
 from hypvision.errors import HypvisionError
-from hypvision.files import read_json, write_json
+from hypvision.files import note_holder, who_holds
 
 
 @contextmanager
@@ -33,22 +30,13 @@ def lock_work_dir(work_dir: str | Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise HypvisionError(
-            f"Another training writes to '{folder}'{_who(holder)}. Two would overwrite each other's checkpoints: wait "
-            "for its end, stop it, or choose another folder with --work-dir."
+            f"Another training writes to '{folder}'{who_holds(holder)}. Two would overwrite each other's checkpoints: "
+            "wait for its end, stop it, or choose another folder with --work-dir."
         ) from error
     try:
-        facts = dict(pid=os.getpid(), host=socket.gethostname(), start=time.strftime("%Y-%m-%d %H:%M:%S"))
-        write_json(holder, facts)
+        note_holder(holder)
         yield
     finally:
         for path in (holder, folder / ".training.lock"):
             path.unlink(missing_ok=True)
         lock.release()
-
-
-def _who(holder: Path) -> str:
-    try:
-        facts = read_json(holder)
-        return f": process {facts['pid']} on {facts['host']}, since {facts['start']}"
-    except (HypvisionError, KeyError, TypeError):  # its file is not complete yet, or gone again
-        return ""

@@ -166,6 +166,9 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
 
     Accepts official checkpoints, those of ``hypvision train``, the zoo's small files, and weights of the backbone alone
     (the mapper and, for another number of classes, the head then keep their values).
+
+    Raises:
+        HypvisionError: the checkpoint is of another lift than the model's, which has other weights.
     """
     weights = network_weights(state_dict)
     own = model.state_dict()
@@ -179,7 +182,13 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
         kept |= {n: v for n, v in own.items() if n.endswith(".num_batches_tracked")}
         other = {n for n in heads if n in weights and weights[n].shape != own[n].shape}
         weights = {**kept, **{n: v for n, v in weights.items() if n not in other}}
-    # Weights that only one preset has, and weights that models without classifier lack.
-    extra = {name: v for name, v in own.items() if name.startswith(("mapper.lift.scale", "mapper.dense."))}
-    weights = {**extra, **weights}
+    scale = "mapper.lift.scale"
+    if all("mapper.lift.weight" in part for part in (weights, own)) and (scale in weights) != (scale in own):
+        lifts = ("exp0", "official") if scale in weights else ("official", "exp0")
+        raise HypvisionError(
+            f"The checkpoint is of a Hi-Mapper with lift='{lifts[0]}', the model has '{lifts[1]}'. Create it with "
+            f"preset='{'official' if lifts[0] == 'official' else 'proper'}', or with lift='{lifts[0]}'."
+        )
+    # weights that models without classifier lack
+    weights = {**{name: v for name, v in own.items() if name.startswith("mapper.dense.")}, **weights}
     return {name: value for name, value in weights.items() if name in own or not name.startswith("mapper.")}

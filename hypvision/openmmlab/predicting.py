@@ -35,7 +35,7 @@ def predictor_of_model(model: BaseModel, request: Request) -> Predictor:
 
 def _predictor(model: BaseModel, config: Config, request: Request) -> Predictor:
     names = _classes(model, config, request)
-    _give_boxes(model, request.max_boxes)
+    _give_boxes(model, request.max_boxes, request.score)
     pipeline, scope = _pipeline(config), config.get("default_scope", "mmengine")
     with DefaultScope.overwrite_default_scope(scope):
         steps = Compose(pipeline)
@@ -121,12 +121,16 @@ def _pipeline(config: Config) -> list[dict[str, Any]]:
     return kept
 
 
-def _give_boxes(model: BaseModel, count: int | None) -> None:
-    """Raise the maximum number of boxes per image if the config of the detector sets a lower one."""
+def _give_boxes(model: BaseModel, count: int | None, score: float | None) -> None:
+    """Raise the maximum number of boxes per image and lower the least score of a box where the config of the detector
+    gives fewer boxes than are asked for."""
     for name, part in model.named_modules():
         limits = getattr(part, "test_cfg", None) or {}
         if count is not None and "rpn" not in name and "max_per_img" in limits:
             limits["max_per_img"] = max(count, limits["max_per_img"])
+        least = limits.get("score_thr")
+        if score is not None and "max_per_img" in limits and isinstance(least, (int, float)) and least > score:
+            limits["score_thr"] = score
 
 
 def result_of(sample: Any, names: Sequence[str], score: float | None = None, max_boxes: int | None = None) -> Result:

@@ -7,6 +7,7 @@ initialises the backbone of a segmenter or detector.
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import math
 import re
@@ -28,9 +29,11 @@ from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
 from hypvision.checkpoints.read import network_weights
+from hypvision.checkpoints.storage import foreign_setting
 from hypvision.checks import between, more_than, one_of
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
+from hypvision.engine.hooks import classes_in
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import below, replacing
 from hypvision.inference.knowledge import Known
@@ -38,7 +41,8 @@ from hypvision.inference.predictors import Predictor, Request, classifier, label
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
 from hypvision.tasks.class_weights import ClassWeights
-from hypvision.tasks.publishing import image_input, input_size
+from hypvision.tasks.publishing import image_input, input_size, unrecorded
+from hypvision.zoo.backbones import network_arguments
 
 _logger = logging.getLogger(__name__)
 
@@ -88,10 +92,15 @@ def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
             parameter.requires_grad_(False)
 
 
-def load_start(network: nn.Module, checkpoint: str) -> None:
+def load_start(network: nn.Module, checkpoint: str) -> tuple[str, ...]:
     """Load the weights that a fine-tuning starts from, without a head for other classes; a Hi-Mapper also accepts
-    weights of its backbone alone, its ``trunk``."""
-    weights = network_weights(CheckpointLoader.load_checkpoint(checkpoint, "cpu"))
+    weights of its backbone alone, its ``trunk``.
+
+    Returns:
+        The names of the classes of the head that was loaded; () without one or without names.
+    """
+    content = CheckpointLoader.load_checkpoint(checkpoint, "cpu")
+    weights = network_weights(content)
     own, part = network.state_dict(), "trunk." if hasattr(network, "trunk") else ""
     if not any(name.startswith(part) for name in weights):
         weights = {f"{part}{name}": value for name, value in weights.items()}
@@ -103,12 +112,15 @@ def load_start(network: nn.Module, checkpoint: str) -> None:
             f"The checkpoint '{checkpoint}' does not fit the backbone: {len(lacking)} weights are missing or have "
             f"another shape, such as {', '.join(lacking[:3])}. Give one of the same architecture in model.checkpoint."
         )
-    if other := [name for name in own if name in weights and name not in fitting and name not in head]:
+    parts = {name.partition(".")[0] for name in weights}
+    if other := [n for n in own if n.partition(".")[0] in parts and n not in fitting and n not in head]:
         _logger.warning(
-            "%d weights of '%s' have another shape than in this model, such as %s: they begin as they are.",
+            "%d weights of this model are missing in '%s' or have another shape there, such as %s: they begin as they "
+            "are.",
             len(other), checkpoint, other[0],
         )  # fmt: skip
     network.load_state_dict({**own, **fitting})
+    return classes_in(content) if head and head <= fitting.keys() else ()
 
 
 class BackboneModel(BaseModel):
@@ -117,7 +129,7 @@ class BackboneModel(BaseModel):
     Args:
         backbone: arguments of :func:`timm.create_model`: ``model_name``, ``num_classes``, ``pretrained``, ...
         checkpoint: weights that the training starts from, a file (of timm, of any training of ours) or ``"zoo:NAME"``.
-            The head is loaded where it has as many classes.
+            The head is loaded where it has as many classes; the labels then follow their names in the file.
         frozen: patterns of names of the backbone's parameters that are not trained, e.g. ``("patch_embed.*",)``.
         freeze_bn: keep all batch norms of the backbone in evaluation mode.
         channels_last: channels-last memory format; on a CPU a convolutional network trained in 0.6 to 0.7 of the time.
@@ -158,7 +170,7 @@ class BackboneModel(BaseModel):
     def init_weights(self) -> None:
         super().init_weights()
         if self.checkpoint is not None:
-            load_start(self.backbone, self.checkpoint)
+            self.start_classes = load_start(self.backbone, self.checkpoint)
 
     def train(self, mode: bool = True) -> Self:
         """Switch the mode; frozen batch norms stay in evaluation mode, with their statistics."""
@@ -385,16 +397,33 @@ class PredictionPainterHook(Hook):
 
 @HOOKS.register_module()
 class ImageInputHook(Hook):
-    """Writes into each checkpoint what images its network is tested on (``meta.input``), for those who take the weights
-    without the config (:func:`hypvision.zoo.loading.load_trained`)."""
+    """Writes into each checkpoint what images its network is tested on (``meta.input``) and how the network was made
+    (``meta.network``), for those who take the weights without the config
+    (:func:`hypvision.zoo.loading.load_trained`)."""
+
+    @staticmethod
+    def _sees_images(runner: Runner) -> bool:
+        dataset = (runner.cfg.get("test_dataloader") or {}).get("dataset") or {}
+        return isinstance(dataset, dict) and "transform" in dataset and "backbone" in runner.cfg.model
+
+    def before_train(self, runner: Runner) -> None:
+        if self._sees_images(runner) and (lost := unrecorded(runner.cfg)):
+            runner.logger.warning(
+                f"The transform of the test data has {lost}, which checkpoints cannot say: with the weights alone, "
+                "without the config, hypvision predict prepares images otherwise."
+            )
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         """Changes ``checkpoint`` in place."""
-        dataset = (runner.cfg.get("test_dataloader") or {}).get("dataset") or {}
-        if isinstance(dataset, dict) and "transform" in dataset and "backbone" in runner.cfg.model:
+        if self._sees_images(runner):
             checkpoint["meta"]["input"] = image_input(runner.cfg)
             if runner.cfg.model.get("multi_label"):
                 checkpoint["meta"]["input"]["multi_label"] = True
+        backbone = runner.cfg.model.get("backbone") or {}
+        if isinstance(backbone, dict) and isinstance(backbone.get("model_name"), str):
+            arguments = json.loads(json.dumps(network_arguments(backbone), default=str))
+            arguments = {key: value for key, value in arguments.items() if foreign_setting({key: value}) is None}
+            checkpoint["meta"]["network"] = dict(model=backbone["model_name"].partition(".")[0], arguments=arguments)
 
 
 def _paint(config: Config, folder: Path) -> None:

@@ -77,14 +77,16 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         self.gives_words = classes is not None  # whether somebody has chosen them for the data
         classes = TAXONOMY.classes["shape"] if classes is None else classes
         self.entail = entail
-        self.build_clip(clip, adapter, tune, classes, templates, dense=False)
         if blank_words:
             own = is_repository(name := str(clip.get("name", ""))) and clip.get("load_weights", True)
-            if (source := clip.get("pretrained") or (name if own else None)) is not None:
+            if source := clip.get("pretrained") or clip.get("pretrained_text_path") or (name if own else None):
                 raise HypvisionError(
                     f"blank_words would erase the words of the weights '{source}': it is for a training from scratch. "
-                    "Leave it out, or the weights (clip.pretrained; of a repository or folder load_weights=False)."
+                    "Leave it out, or the weights (clip.pretrained, clip.pretrained_text_path; of a repository or "
+                    "folder load_weights=False)."
                 )
+        self.build_clip(clip, adapter, tune, classes, templates, dense=False)
+        if blank_words:
             clip_text: Any = getattr(self.clip, "text", self.clip)
             if not (table := clip_text.token_embedding.weight).requires_grad:
                 raise HypvisionError(

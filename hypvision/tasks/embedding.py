@@ -15,6 +15,7 @@ from torch import Tensor
 
 import hypvision.models  # noqa: F401 - registers the models
 from hypvision.checkpoints.index import builtin_index
+from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Record
 from hypvision.errors import HypvisionError, require, require_finite
 from hypvision.images import leaving_out, require_all
@@ -24,7 +25,7 @@ from hypvision.inference.results import Embedding
 from hypvision.inference.running import results
 from hypvision.inference.sources import Frame, Sources
 from hypvision.zoo.backbones import load_weights
-from hypvision.zoo.loading import load
+from hypvision.zoo.loading import load, trained_arguments
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -96,9 +97,11 @@ def load_embedder(
         from hypvision.tasks.classification import create_backbone
 
         remedy = "Give a file with --weights FILE (random weights would find nothing)."
-        network = create_backbone(str(model), remedy, num_classes=0, pretrained=weights is None)
+        checkpoint = None if weights is None else read(weights)
+        own = {} if checkpoint is None else trained_arguments(checkpoint, str(model))
+        network = create_backbone(str(model), remedy, num_classes=0, pretrained=weights is None, **own)
         if weights is not None:
-            load_weights(network, weights)
+            load_weights(network, weights, checkpoint)
         else:
             published = network.pretrained_cfg
             name = ".".join(filter(None, (published.get("architecture") or name, published.get("tag"))))

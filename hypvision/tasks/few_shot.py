@@ -42,7 +42,7 @@ from hypvision.clip.views import show_to, view_of
 from hypvision.data.annotations import name_difference
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.extensions import PREDICTORS
-from hypvision.engine.hooks import network_of
+from hypvision.engine.hooks import CheckClassesHook, classes_in, network_of
 from hypvision.errors import HypvisionError, require_finite
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier
@@ -211,12 +211,26 @@ class _StartHook(Hook):
 @HOOKS.register_module()
 class ClassNamesHook(_StartHook):
     """Gives the model the class names and template of the next data set, and the data set the model's image
-    transform."""
+    transform.
+
+    Raises:
+        HypvisionError: a method that learns each class by itself gets as many classes of other names as it has learned
+            (unless the config has a :class:`~hypvision.engine.hooks.CheckClassesHook` that compares numbers alone).
+    """
 
     priority = "VERY_HIGH"
+    _names: tuple[str, ...] = ()  # of the classes that were learned
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        super().after_load_checkpoint(runner, checkpoint)
+        self._names = classes_in(checkpoint)
 
     def before_train(self, runner: Runner) -> None:
+        if not runner._resume and (difference := self._difference(runner, runner.train_dataloader)):
+            runner.logger.warning(f"{difference} The training takes the classes of its data.")
+            self._names = ()
         self._set(runner, runner.train_dataloader)
+        self._names = self._names or tuple(runner.train_dataloader.dataset.metainfo["classes"])
         model = _model(runner)
         loaded = any(name.endswith("lathadapter.attributes") for name in self._loaded)
         if model.hierarchy is not None and runner.iter == 0 and not loaded:
@@ -224,12 +238,27 @@ class ClassNamesHook(_StartHook):
                 unit, raw = model.host.class_features()
                 model.hierarchy.begin(raw if model.hierarchy.config.raw else unit)
 
+    def _difference(self, runner: Runner, loader: DataLoader) -> str:
+        """How the names of a data set differ from those of as many classes that the model has learned one by one."""
+        names, fixed = cast(FewShotDataset, loader.dataset).metainfo["classes"], _model(runner).host.fixed_classes
+        mine, own = ([name.replace("_", " ") for name in part] for part in (names, self._names))
+        if not len(mine) == len(own) == fixed or mine == own:
+            return ""
+        if not all(hook.by_name for hook in getattr(runner, "hooks", ()) if isinstance(hook, CheckClassesHook)):
+            return ""
+        return name_difference(mine, "The data", own, "the training")
+
     def _before_epoch(self, runner: Runner, mode: str = "train") -> None:
         self._set(runner, getattr(runner, f"{mode}_dataloader"))
 
-    @staticmethod
-    def _set(runner: Runner, loader: DataLoader) -> None:
+    def _set(self, runner: Runner, loader: DataLoader) -> None:
         model, dataset = _model(runner), cast(FewShotDataset, loader.dataset)
+        if difference := self._difference(runner, loader):
+            raise HypvisionError(
+                f"{difference} This method ({type(model.host).__name__}) recognises only the classes of its training. "
+                "If only the names differ, add dict(type='CheckClassesHook', by_name=False) to custom_hooks in the "
+                "config, which compares the numbers alone."
+            )
         model.set_data(dataset.metainfo)
         show_to(dataset, model.host.clip)
 

@@ -281,7 +281,7 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> Met
     given = record.input
     model.images = dict(
         input_size=given.size, mean=given.mean, std=given.std, crop_pct=given.crop_pct,
-        interpolation=given.interpolation,
+        interpolation=given.interpolation, crop_mode=given.crop_mode,
     )  # fmt: skip
     return model
 

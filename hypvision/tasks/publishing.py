@@ -91,6 +91,11 @@ def describe_config(config: Any) -> dict[str, Any]:
     if task == "classification" and (arguments := network_arguments(backbone)):
         found["arguments"] = json.loads(json.dumps(arguments))
     found["input"] = image_input(config)
+    if lost := unrecorded(config):
+        raise HypvisionError(
+            f"The transform of the test data has {lost}, which a record of the zoo cannot say: its users would prepare "
+            "images otherwise. Test without it."
+        )
     if task != "classification":
         found["model_config"] = _without_start(json.loads(json.dumps(config.model.to_dict())))
     return found
@@ -105,13 +110,25 @@ def image_input(config: Any, side: int | None = None) -> dict[str, Any]:
         numbers = {key: [round(value / 255, 6) for value in given[key]] for key in ("mean", "std") if given.get(key)}
         return dict(size=size, **numbers, crop_pct=1.0, interpolation="bilinear")
     transform = config.test_dataloader["dataset"].get("transform") or {}
+    mode = transform.get("crop_mode") or "center"
     return dict(
         size=size,
         mean=list(transform.get("mean", IMAGENET_DEFAULT_MEAN)),
         std=list(transform.get("std", IMAGENET_DEFAULT_STD)),
-        crop_pct=transform.get("crop_pct", 0.875),
+        crop_pct=transform.get("crop_pct") or 0.875,
         interpolation=transform.get("interpolation", "bilinear"),
+        **({} if mode == "center" else {"crop_mode": mode}),
     )
+
+
+def unrecorded(config: Any) -> str:
+    """What the transform of the test data does to images beside what :func:`image_input` says, e.g. ``"normalize =
+    False"``; empty if nothing."""
+    transform = config.test_dataloader["dataset"].get("transform") or {}
+    plain = dict(
+        crop_border_pixels=0, normalize=True, is_training=False, naflex=False, patchify=False, use_prefetcher=False
+    )
+    return ", ".join(f"{k} = {transform[k]}" for k, usual in plain.items() if (transform.get(k, usual) or 0) != usual)
 
 
 def input_size(config: Any, side: int | None = None) -> tuple[int, int, int]:

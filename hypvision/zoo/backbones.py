@@ -17,7 +17,7 @@ from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
 from hypvision.errors import HypvisionError
-from hypvision.zoo.loading import TimmModel, as_tuples, known_model, timm_model, training_cfg
+from hypvision.zoo.loading import TimmModel, as_tuples, known_model, timm_model, trained_arguments, training_cfg
 
 # Arguments of a config's backbone that are not the network's, or that only its training needs.
 _NOT_THE_NETWORK = {
@@ -63,21 +63,25 @@ def build_model(name: str, weights: str | Path | None = None, arguments: Mapping
     """
     name, weights = model_and_weights(name, weights)
     config: dict[str, Any] = {}
+    checkpoint: dict[str, Any] | None = None
+    own: dict[str, Any] = {}
     if weights is not None and is_address(str(weights)):
         weights, own, config = _zoo_weights(str(weights), name)
-        arguments = {**own, **(arguments or {})}
+    elif weights is not None:
+        own = trained_arguments(checkpoint := read(weights), name)
+    arguments = {**own, **(arguments or {})}
     known_model(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
-            model = _create(name, {"num_classes": 0, **(arguments or {})})
+            model = _create(name, {"num_classes": 0, **arguments})
         except (TypeError, ValueError) as error:
             raise HypvisionError(f"The model '{name}' does not accept --model-args: {error}") from error
     if not hasattr(model, "forward_assignments") and not hasattr(model, "forward_with_hierarchy"):
         known = ", ".join(explained_models())
         raise HypvisionError(f"The model '{name}' does not cluster, so there is nothing to draw. Take one of: {known}.")
     if weights is not None:
-        load_weights(model, weights)
+        load_weights(model, weights, checkpoint)
     if config:
         model.pretrained_cfg = {**model.pretrained_cfg, **config}
     return model.eval()
@@ -113,7 +117,7 @@ def _create(name: str, arguments: dict[str, Any]) -> TimmModel:
     return timm_model(name, **arguments)
 
 
-def load_weights(model: TimmModel, path: str | Path) -> None:
+def load_weights(model: TimmModel, path: str | Path, checkpoint: Mapping[str, Any] | None = None) -> None:
     """Load a checkpoint into a timm model; its classifier head may be absent or another one. The size and normalisation
     of images that the training of hypvision wrote there enter the model's ``pretrained_cfg``.
 
@@ -121,8 +125,9 @@ def load_weights(model: TimmModel, path: str | Path) -> None:
         model: the model.
         path: anything that :func:`hypvision.checkpoints.read.read` takes: of hypvision's training of any task, a plain
             state dict, or the method's official checkpoint.
+        checkpoint: what was read there; None to read it.
     """
-    checkpoint = read(path)
+    checkpoint = read(path) if checkpoint is None else checkpoint
     given = filtered(model, network_weights(checkpoint))
     head = f"{model.pretrained_cfg.get('classifier') or 'head'}."
     load_into(

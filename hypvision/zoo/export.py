@@ -42,7 +42,7 @@ FORMATS = tuple(SUFFIXES)
 PARTS = ("whole", "features")
 TOLERANCE = 1e-3  # relative to the largest output: round-off of float32 in another order of operations
 HALF_TOLERANCE = 3e-2  # the same for float16 (11 bits), through all layers
-_ABOUT = ("mean", "std", "crop_pct", "interpolation", "classes", "geometry", "c")
+_ABOUT = ("mean", "std", "crop_pct", "interpolation", "crop_mode", "classes", "geometry", "c")
 _AXES = ("batch", "channels", "height", "width")
 _UNIT = 32  # sides must be multiples of this: the stride of the last stage, to which windows are aligned
 
@@ -172,7 +172,7 @@ def export_model(
             "and keep the embeddings of the class names, which do not change."
         )
     network, output = part_of(load(name), record.task, part, record.input.size[1:])
-    about = {name: getattr(record.input, name) for name in _ABOUT[:4]} | {"classes": record.classes}
+    about = {name: getattr(record.input, name) for name in _ABOUT[:5]} | {"classes": record.classes}
     return export_network(network, record.input.size, format, path, dynamic_size, output, tell, about, half)
 
 
@@ -221,8 +221,8 @@ def export_network(
         output: ONNX's name of the output; for several outputs their common name, which a number follows, or all names.
         format, path, dynamic_size, tell, half: as for :func:`export_model`.
         about: the description of images and outputs that is stored in the file: ``mean``, ``std``, ``crop_pct``,
-            ``interpolation``, ``classes``, ``geometry``, ``c``. It lies, with ``input_size``, as JSON in ONNX's
-            metadata, or in ``hypvision.json`` of a ``torch.export`` file (``extra_files`` of
+            ``interpolation``, ``crop_mode``, ``classes``, ``geometry``, ``c``. It lies, with ``input_size``, as
+            JSON in ONNX's metadata, or in ``hypvision.json`` of a ``torch.export`` file (``extra_files`` of
             :func:`torch.export.load`).
     """
     one_of(FORMATS, format=format)

@@ -17,9 +17,11 @@ from hypvision.checkpoints.pretrained import record_overlay
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import find, resolve
+from hypvision.checkpoints.storage import foreign_setting
 from hypvision.errors import HypvisionError, did_you_mean, one_line, require
 from hypvision.models.timm_models import create_model
 from hypvision.plugins import PLUGINS, plugin
+from hypvision.records import is_plain
 from hypvision.shipped import is_config
 
 
@@ -163,12 +165,12 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
         path: anything that :func:`hypvision.checkpoints.read.read` takes: a checkpoint of ``hypvision train`` (the
             network of a classifier), of timm's training, of the official code, or a state dict.
         model: name in :func:`timm.list_models`.
-        arguments: of :func:`timm.create_model`, as ``model.backbone`` of the training's config has them;
-            ``num_classes`` is by default that of the file.
+        arguments: of :func:`timm.create_model`, as ``model.backbone`` of the training's config has them; by default
+            those that a training of hypvision wrote into the file, and as many classes as its head has.
     """
-    arguments = dict(arguments or {})
     known_model(model)
     checkpoint = read(path)
+    arguments = {**trained_arguments(checkpoint, model), **(arguments or {})}
     weights = network_weights(checkpoint)
     if "num_classes" not in arguments and (classes := _count_classes(model, weights, arguments)) is not None:
         arguments["num_classes"] = classes
@@ -184,7 +186,24 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
     return network
 
 
+CROP = ("crop_pct", "interpolation", "crop_mode")  # how timm's pipeline resizes and crops
 SEVERAL_LABELS = "several labels an image"  # a note in timm's pretrained_cfg
+
+
+def trained_arguments(checkpoint: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """The arguments of timm's constructor by which a training of hypvision made this model (``meta.network``). Some,
+    such as HCFormer's ``curvature`` or a Hi-Mapper's ``kv``, leave no trace in the names and shapes of weights.
+
+    None of another model's, nor any that refer to files.
+    """
+    meta = checkpoint.get("meta")
+    given = meta.get("network") if isinstance(meta, Mapping) else None
+    if not isinstance(given, Mapping) or given.get("model") != model.partition(".")[0]:
+        return {}
+    arguments = given.get("arguments")
+    if not isinstance(arguments, dict) or not is_plain(arguments) or foreign_setting(arguments) is not None:
+        return {}
+    return as_tuples(arguments)
 
 
 def training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]:
@@ -197,8 +216,8 @@ def training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]:
     if isinstance(names, (list, tuple)) and len(names) == classes and all(isinstance(name, str) for name in names):
         config["label_names"] = tuple(names)
     if isinstance(given, Mapping):
-        keys = dict(size="input_size", mean="mean", std="std", crop_pct="crop_pct", interpolation="interpolation")
-        config.update(as_tuples({own: given[key] for key, own in keys.items() if key in given}))
+        config.update(as_tuples({key: given[key] for key in ("mean", "std", *CROP) if key in given}))
+        config.update(as_tuples({"input_size": given["size"]} if "size" in given else {}))
         if given.get("multi_label") is True:
             config["notes"] = (SEVERAL_LABELS,)
     return config

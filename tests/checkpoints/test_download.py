@@ -130,14 +130,16 @@ def test_waiting_for_a_lock_ends(tmp_path, monkeypatch, caplog):
     process.start()
     assert here.poll(60) and here.recv() == "locked"
     monkeypatch.setattr(hypvision.checkpoints.download, "LOCK_WAIT", 0.2)
-    wanted = pytest.raises(HypvisionError, match="Waited .* the lock '.*x.lock' .the work.")
+    wanted = pytest.raises(
+        HypvisionError, match=rf"Waited .* the lock '.*x.lock': process {process.pid} on .* .the work."
+    )
     with wanted, locked(tmp_path / "x.lock", "the work"):
         pass
     here.send("done")
     process.join()
     with locked(tmp_path / "x.lock", "the work"):
         pass
-    assert "Waiting for another process" in caplog.text
+    assert f"the lock '{tmp_path / 'x.lock'}': process {process.pid} on" in caplog.text
 
 
 @pytest.mark.parametrize(("data", "message"), [(pickle.dumps({"a": 1}), "pickle"), (b"<html>", "web page")])

@@ -1,10 +1,12 @@
 """The class names of training, validation, test and checkpoint are compared for every task; labels follow them."""
 
+import re
 import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 pytest.importorskip("mmengine")
@@ -165,6 +167,22 @@ def test_the_test_uses_the_names_of_the_checkpoint(trained, tmp_path):
     assert not list(tmp_path.glob("three/*.pth"))
     (data / "val/Red").rename(data / "val/red")
     assert measure(config, folder / "run/epoch_1.pth", tmp_path / "four", cfg_options=options) == expected
+
+
+def test_a_head_to_start_from_keeps_its_classes(trained, tmp_path):
+    """model.checkpoint names the weights of a head, whose outputs are classes of these names."""
+    folder, config, _ = trained
+    checkpoint = torch.load(folder / "run/epoch_1.pth", weights_only=False)
+    for names, said in (
+        (("red", "green", "blue"), "its labels follow the names of the checkpoint"),
+        (("red", "green", "sky"), "'sky' only there.*The training takes the classes of its data"),
+    ):
+        checkpoint["meta"]["dataset_meta"]["classes"] = names
+        torch.save(checkpoint, tmp_path / "start.pth")
+        work = tmp_path / names[-1]
+        runner = train(config, work, cfg_options={"model.checkpoint": str(tmp_path / "start.pth")})
+        assert runner.train_dataloader.dataset.metainfo["classes"] == (NAMES if "sky" in names else names)
+        assert re.search(said, next(work.glob("*/*.log")).read_text())
 
 
 def test_a_list_without_names_is_compared_by_numbers(tmp_path):

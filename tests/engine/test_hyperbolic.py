@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import pytest
 import timm
 import torch
-from mmengine.registry import PARAM_SCHEDULERS
+from mmengine.registry import HOOKS, PARAM_SCHEDULERS
 
 from hypvision.engine.config import load_config
 from hypvision.engine.hooks import CurvatureHook
 from hypvision.engine.param_groups import GroupMultiStepLR, RiemannianParamGroups, TimmParamGroups
 from hypvision.errors import HypvisionError
+from hypvision.geometry import Euclidean, Lorentz, ManifoldParameter, PoincareBall, Product
 from hypvision.optim import RiemannianSGD
 from hypvision.tasks import CalibrationError, ImageClassifier
 from hypvision.tasks.metric_learning import MetricLearningParamGroups
@@ -155,3 +156,41 @@ def test_curvatures_are_logged(caplog):
         CurvatureHook().after_train_epoch(runner)
     assert seen == {"train/curvature/manifolds.0": 1.0, "train/curvature/head_manifold": 1.0}
     assert "manifolds.0 1" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["ExponentialMovingAverage", "MomentumAnnealingEMA", "StochasticWeightAverage"])
+@pytest.mark.parametrize(
+    "manifold",
+    [
+        Lorentz(1.0),
+        Lorentz(0.5, learnable=True),
+        PoincareBall(1.0),
+        Product((Lorentz(1.0), 4), (Euclidean(), 4)),
+        Euclidean(),
+    ],
+    ids=lambda manifold: type(manifold).__name__,
+)
+def test_an_average_of_points_lies_on_their_manifold(kind, manifold):
+    """Far from the origin, in float32, on the geodesic to the new points."""
+    model = torch.nn.Module()
+    model.manifold = manifold
+    generator = torch.Generator().manual_seed(0)
+    model.points = ManifoldParameter(manifold.random(6, 8, std=2.0, generator=generator), manifold)
+    model.weight = torch.nn.Parameter(torch.zeros(1))
+    hook = HOOKS.build(dict(type="EMAHook", ema_type=kind))
+    runner = SimpleNamespace(model=model, iter=0, epoch=0)
+    hook.before_run(runner)
+    hook.after_train_iter(runner, 0)
+    average = hook.ema_model.module
+    first = average.points.detach().clone()
+    assert torch.equal(first, model.points)
+    model.points.data = manifold.random(6, 8, std=2.0, generator=generator).detach()
+    model.weight.data += 1
+    if manifold.learnable:
+        manifold.log_c.data += 0.1
+        model.points.data = manifold.projx(model.points).detach()
+    hook.after_train_iter(runner, 1)
+    average.manifold.check_point(average.points, "the average")
+    if not manifold.learnable:
+        moved = manifold.dist(first, average.points) / manifold.dist(first, model.points)
+        torch.testing.assert_close(moved, average.weight.detach().expand(6), rtol=2e-2, atol=1e-5)

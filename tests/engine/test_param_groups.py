@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pytest
+import timm
 import torch
 from torch import nn
 
 pytest.importorskip("mmengine")
 from mmengine.optim import PolyParamScheduler, build_optim_wrapper
 
-from hypvision.engine.param_groups import TimmParamGroups
+from hypvision.engine.param_groups import RiemannianParamGroups, TimmParamGroups
 from hypvision.geometry import Lorentz, ManifoldParameter
 from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, get_total_norm
+from hypvision.tasks.metric_learning import MetricLearner, MetricLearningParamGroups
 
 
 class Model(nn.Module):
@@ -81,6 +83,29 @@ def test_muon_leaves_tables_to_adamw():
     assert all(change > 0 for change in moved.values())
     # the first step of AdamW moves each number with a gradient by the learning rate
     assert moved["words.weight"] == pytest.approx(0.1, rel=0.2)
+
+
+@pytest.mark.parametrize("constructor", [TimmParamGroups, RiemannianParamGroups, MetricLearningParamGroups])
+def test_muon_leaves_proxies_prompts_and_points_to_adamw(constructor):
+    """By every constructor; rows of these are vectors of their own, not a matrix."""
+    backbone = dict(model_name="test_vit", img_size=32)
+    learner = MetricLearner(backbone, dict(dim=8, geometry="poincare"), 5, hier_loss=dict(num_proxies=16))
+    mapper = nn.ModuleDict({"backbone": timm.create_model("himapper", backbone="test_vit", img_size=32, num_classes=5)})
+    prompts = nn.Module()
+    prompts.learner = nn.Module()
+    for name in ("ctx", "visual", "keys", "other"):
+        setattr(prompts.learner, name, nn.Parameter(torch.randn(4, 8)))
+    prompts.learner.deep_text = nn.ParameterList([torch.randn(4, 8)])
+    for model, expected in (
+        (learner, {"hier_loss.proxies", "metric_loss.loss.proxies"}),
+        (mapper, {"backbone.mapper.tree.mean", "backbone.mapper.tree.log_variance"}),
+        (prompts, {"learner.ctx", "learner.visual", "learner.keys", "learner.deep_text.0"}),
+        (Model(), {"points"}),
+    ):
+        optimizer = constructor(dict(optimizer=dict(type="TimmMuon", lr=0.1)))(model).optimizer
+        apart = {id(p) for group in optimizer.param_groups if group.get("use_fallback") for p in group["params"]}
+        found = {name for name, p in model.named_parameters() if id(p) in apart}
+        assert {name for name in found if not name.endswith("pos_embed")} == expected
 
 
 def test_a_factor_of_zero_keeps_parameters_as_they_are_under_muon_and_decay():

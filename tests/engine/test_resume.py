@@ -142,6 +142,39 @@ class Killed(BaseException):
 
 
 @HOOKS.register_module()
+class KillValidationHook(Hook):
+    """Ends the process in the validation after step ``at``."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def before_val_epoch(self, runner):
+        if self.at in (runner.epoch, runner.iter):
+            raise Killed
+
+
+@pytest.mark.parametrize("by_epoch", [True, False], ids=["epochs", "iterations"])
+@pytest.mark.parametrize("at", [2, 3])  # of 3 steps, which validate after 2 and at the end
+def test_a_validation_that_was_cut_short_is_repeated(tmp_path, by_epoch, at):
+    data = make_images(tmp_path / "data", per_class=2)
+    config, killed = (
+        write_config(tmp_path / f"{name}.py", data, epochs=3, hooks=hooks)
+        for name, hooks in dict(config=[], killed=[dict(type="KillValidationHook", at=at)]).items()
+    )
+    steps = "" if by_epoch else ITERATIONS.replace("max_iters=9", "max_iters=3")
+    for path in (config, killed):
+        text = path.read_text() + steps.replace("by_epoch=False, interval=3", "by_epoch=False, interval=1")
+        path.write_text(text + "train_cfg['val_interval'] = 2\n")
+    work = tmp_path / "work"
+    with pytest.raises(Killed):
+        train(killed, work)
+    assert len(scalars(work, "top1")) == at - 2
+    for _ in range(2):  # the second time there is nothing to repeat
+        train(config, work, resume="auto")
+        assert len(scalars(work, "top1")) == 2 and list(work.glob("best_top1_*.pth"))
+
+
+@HOOKS.register_module()
 class KillHook(Hook):
     def before_train_iter(self, runner, batch_idx, data_batch=None):
         if runner.iter == 2:

@@ -301,7 +301,7 @@ def test_boxes_are_files_that_coco_reads(tmp_path, folder, capsys):
 def test_the_best_boxes_of_a_changed_config(tmp_path, folder):
     """More than the config lets through, too; the best ones either way."""
     config, counts = "configs/demo/detection.py", {}
-    options = {"model.test_cfg.rcnn.score_thr": 0.0, "model.test_cfg.rcnn.max_per_img": 20}
+    options = {"model.test_cfg.rcnn.score_thr": 0.9, "model.test_cfg.rcnn.max_per_img": 20}
     given = dict(score=0, cfg_options=options)
     every = hypvision.predict(folder / "s0.png", config, f"zoo:{DETECTOR}", max_boxes=30, **given)[0].result
     assert len(every.boxes) == 30, "the config gives 20"

@@ -226,6 +226,16 @@ def test_proper_lift_keeps_the_radius():
     assert vit().mapper.lift.scale.item() == pytest.approx(128**-0.5)
 
 
+@pytest.mark.parametrize("presets", [("proper", "official"), ("official", "proper")])
+def test_weights_of_another_lift_are_refused(presets):
+    """The scale, which one of them lacks, would keep its start value or be lost."""
+    saved, other = (vit(preset=preset) for preset in presets)
+    weights, lift = saved.state_dict(), saved.mapper.lift.lift
+    with pytest.raises(HypvisionError, match=f"lift='{lift}', the model.*preset='{presets[0]}'"):
+        other.load_state_dict(weights)
+    vit(preset=presets[1], lift=lift).load_state_dict(weights)
+
+
 def test_curvature_stays_in_its_bounds():
     model, x = vit(), torch.randn(1, 3, 32, 32)
     for value, bound in ((9.0, 10.0), (-9.0, 0.1)):
@@ -605,7 +615,7 @@ def test_weights_from_elsewhere(tmp_path):
     torch.save(trunk.state_dict(), tmp_path / "trunk.pth")
     build = dict(backbone="vit_tiny_patch16_224", pretrained=True, **VIT)
     overlay = dict(file=str(tmp_path / "official.pth"), num_classes=5)
-    model = timm.create_model("himapper", pretrained_cfg_overlay=overlay, **build)
+    model = timm.create_model("himapper", pretrained_cfg_overlay=overlay, preset="official", **build)
     assert torch.equal(model.mapper.tree.mean, reference.last_l.node_mean)
     assert torch.equal(model.trunk.pos_embed, reference.trunk.pos_embed)
     overlay = dict(file=str(tmp_path / "trunk.pth"), num_classes=5)

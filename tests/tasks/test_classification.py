@@ -168,7 +168,12 @@ def test_weights_of_a_mapper_that_do_not_fit_are_told(tmp_path, caplog):
     mapper = dict(model_name="himapper", backbone="resnet10t", num_classes=5)
     torch.save(HierarchyClassifier({**mapper, "leaves": 16}).backbone.state_dict(), tmp_path / "mapper.pth")
     HierarchyClassifier({**mapper, "leaves": 8}, checkpoint=str(tmp_path / "mapper.pth")).init_weights()
-    assert "have another shape than in this model, such as mapper.tree" in caplog.text
+    assert "or have another shape there, such as mapper.tree" in caplog.text
+    caplog.clear()
+    official = HierarchyClassifier({**mapper, "preset": "official"}).backbone.state_dict()
+    torch.save(official, tmp_path / "mapper.pth")
+    HierarchyClassifier(mapper, checkpoint=str(tmp_path / "mapper.pth")).init_weights()
+    assert "1 weights of this model are missing" in caplog.text and "mapper.lift.scale" in caplog.text
 
 
 def test_accuracy_of_groups_and_the_distance_of_mistakes(tmp_path):

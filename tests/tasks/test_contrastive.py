@@ -150,6 +150,8 @@ def test_words_that_were_learned_are_not_erased(tmp_path):
     name = f"local-dir:{clip_repository.folder(tmp_path / 'clip')}"  # has weights of its own
     with pytest.raises(HypvisionError, match=f"erase the words of the weights '{name}'"):
         CLIPContrast(dict(name=name), blank_words=True)
+    with pytest.raises(HypvisionError, match="erase the words of the weights 'text.pt'"):
+        CLIPContrast(dict(name=name, load_weights=False, pretrained_text_path="text.pt"), blank_words=True)
     assert not CLIPContrast(dict(name=name, load_weights=False), blank_words=True).clip.token_embedding.weight.any()
     for options in (dict(tune="image"), dict(adapter=dict(type="hyperclip", block=32))):
         with pytest.raises(HypvisionError, match="would leave all texts without words"):

@@ -21,11 +21,11 @@ from hypvision.clip.prompting.promptsrc import gaussian_weights
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.config import load_config
 from hypvision.engine.extensions import PREDICTORS
-from hypvision.engine.hooks import last_checkpoint
+from hypvision.engine.hooks import CheckClassesHook, last_checkpoint
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
-from hypvision.tasks.few_shot import FewShotCLIP, FixedLengthSampler, GaussianAverageHook, accuracy
+from hypvision.tasks.few_shot import ClassNamesHook, FewShotCLIP, FixedLengthSampler, GaussianAverageHook, accuracy
 from hypvision.tasks.few_shot_recipes import few_shot_config, recipe, with_steps
 
 HOST = {"promptsrc": dict(text=2, vision=2, depth=2, templates=2), "maple": dict(depth=2), "coop": dict(tokens=2)}
@@ -353,6 +353,27 @@ def test_learned_classes_keep_their_names(host):
     assert names(list(own[::-1])) == own
     with pytest.raises(HypvisionError, match="'horse'.* only here.*only the classes of its training"):
         names(["horse", own[1]])
+
+    hook, log = ClassNamesHook(), []
+    runner = SimpleNamespace(model=model, logger=SimpleNamespace(warning=log.append), hooks=[hook], iter=0)
+    trained = dict(state_dict={}, meta=dict(dataset_meta=dict(classes=own)))
+
+    def tested_on(*classes, mode="test"):
+        hook.after_load_checkpoint(runner, trained)
+        setattr(runner, f"{mode}_dataloader", SimpleNamespace(dataset=SimpleNamespace(metainfo=dict(classes=classes))))
+        getattr(hook, f"before_{mode}" + "_epoch" * (mode != "train"))(runner)
+        return model.host.names
+
+    assert tested_on(*(name.replace(" ", "_") for name in own)) and tested_on("a", "b", "c")  # refuses their number
+    for mode, resume in (("test", False), ("val", False), ("train", True)):
+        runner._resume = resume
+        for wrong, said in ((("horse", own[1]), "'horse' only here"), (own[::-1], "in another order")):
+            with pytest.raises(HypvisionError, match=f"{said}.*only the classes of its training.*by_name=False"):
+                tested_on(*wrong, mode=mode)
+    runner._resume = False
+    assert tested_on("horse", "sheep", mode="train") == ("horse", "sheep") and "'horse', 'sheep' only here" in log[0]
+    runner.hooks.append(CheckClassesHook(by_name=False))
+    assert tested_on("horse", "sheep") == ("horse", "sheep")
 
 
 @pytest.mark.parametrize("method", ["zeroshot", "tip-adapter", "tip-adapter+lath", "zeroshot+lath"])

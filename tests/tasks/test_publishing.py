@@ -1,8 +1,10 @@
 """Publishing: what is stripped, what is measured, what is refused. Trains a tiny classifier once."""
 
 import hashlib
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +14,15 @@ import torch
 import yaml
 from helpers.commands import write_learner
 from helpers.engine import ROOT, make_images, write_config
+from mmengine.config import Config
 from mmengine.registry import MODELS
 from PIL import Image
+from timm.data import create_transform
 
 import hypvision.tasks.publishing
 from hypvision.checkpoints.index import builtin_index, read_index
 from hypvision.checkpoints.read import read_weights
+from hypvision.checkpoints.records import Input
 from hypvision.checkpoints.storage import read_header, write_weights
 from hypvision.cli import main
 from hypvision.clip.models import ARCHITECTURES
@@ -26,9 +31,10 @@ from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.tasks.embedding import load_learner, named_embedder
 from hypvision.tasks.metric_learning import build_model
-from hypvision.tasks.publishing import describe_config, publish, read_about, stripped
+from hypvision.tasks.publishing import describe_config, image_input, publish, read_about, stripped, unrecorded
 from hypvision.zoo.cards import readme
 from hypvision.zoo.export import part_of
+from hypvision.zoo.loading import training_cfg
 
 ABOUT = dict(
     description="Tiny.", intended_use="Tests.", data="Noise.", training="hypvision train x", limits=["Knows nothing."],
@@ -257,3 +263,27 @@ def test_what_a_config_says(config, task, size):
     assert len(found["input"]["mean"]) == 3 and max(found["input"]["mean"]) < 1
     if task != "classification":
         assert "init_cfg" not in json.dumps(found["model_config"]["backbone"])
+
+
+def test_every_field_of_a_test_transform_is_recorded_or_said():
+    """``meta.input``, read as timm's config of a model, gives the transform that the training tested with."""
+    other = dict(input_size=64, interpolation="bicubic", mean=(0.1,) * 3, std=(0.2,) * 3, crop_pct=0.5,
+                 crop_mode="squash", crop_border_pixels=2, is_training=True, use_prefetcher=True, normalize=False,
+                 naflex=True, patchify=True)  # fmt: skip
+    untouched = {"separate", "patch_size", "max_seq_len", "patchify_channels_last", "patchify_flatten"}  # beside others
+    said = {}
+    for key in set(inspect.signature(create_transform).parameters) - untouched:
+        transform = {"input_size": 32, key: other.get(key, 0.3)}
+        config = Config(dict(
+            model=dict(type="ImageClassifier", backbone=dict(model_name="test_vit")),
+            test_dataloader=dict(dataset=dict(type="ImageFolderDataset", transform=transform)),
+        ))  # fmt: skip
+        cfg = training_cfg({"meta": {"input": image_input(config)}}, 3)
+        given = {k: cfg[k] for k in ("input_size", "mean", "std", "crop_pct", "interpolation", "crop_mode") if k in cfg}
+        if str(create_transform(**given)) != str(create_transform(**transform)):
+            said[key] = unrecorded(config)
+            with pytest.raises(HypvisionError, match=re.escape(f"has {said[key]}, which a record")):
+                describe_config(config)
+        else:
+            Input(**image_input(config))
+    assert said == {k: f"{k} = {v}" for k, v in other.items() if k in said} and len(said) == 6

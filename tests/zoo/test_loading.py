@@ -1,6 +1,7 @@
 """Models with weights of the zoo: through timm, hypvision.load, releases and the hub."""
 
 import os
+from types import SimpleNamespace
 
 import huggingface_hub.constants
 import pytest
@@ -15,6 +16,8 @@ import hypvision
 from hypvision.checkpoints.index import builtin_index, read_index
 from hypvision.checkpoints.sources import resolve
 from hypvision.errors import HypvisionError
+from hypvision.zoo.backbones import build_model
+from hypvision.zoo.loading import load_trained, trained_arguments
 from hypvision.zoo.release import hub_folder, push_to_folder, push_to_hub
 
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -225,3 +228,40 @@ def test_pushing_to_the_hub_uploads_one_complete_commit(zoo, monkeypatch):
     Api.create_repo = refuse
     with pytest.raises(HypvisionError, match="401.*hf auth login"):
         push_to_hub(index, index.get(NAME), "me/model")
+
+
+HCFORMER = dict(layers=(1, 1, 1, 1), dims=(8, 8, 8, 8), heads=(2, 2, 2, 2), head_dim=4, img_size=32, patch_size=2)
+TRAINED = {
+    "hcformer_nano": (
+        dict(HCFORMER, curvature=0.5, drop_path_rate=0.1),
+        lambda model: model.stages[0].blocks[0].mixer.curvature,
+    ),
+    "himapper": (dict(backbone="test_vit", img_size=32, kv="all"), lambda model: model.mapper.layout.kv),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_options_without_weights_are_taken_from_the_training(name, tmp_path):
+    """Those that leave no trace in the names and shapes of weights, by every way to load a checkpoint."""
+    config_of = pytest.importorskip("mmengine.config").Config
+    from hypvision.tasks.classification import ImageInputHook
+    from hypvision.tasks.embedding import load_embedder
+
+    arguments, option = TRAINED[name]
+    network = timm.create_model(name, num_classes=3, **arguments)
+    checkpoint = dict(meta={}, state_dict={f"backbone.{key}": value for key, value in network.state_dict().items()})
+    config = config_of(dict(model=dict(backbone=dict(model_name=f"{name}.tag", num_classes=3, **arguments))))
+    ImageInputHook().before_save_checkpoint(SimpleNamespace(cfg=config), checkpoint)
+    torch.save(checkpoint, tmp_path / "trained.pth")
+    ways = (
+        lambda **given: load_trained(tmp_path / "trained.pth", name, given),
+        lambda **given: build_model(name, tmp_path / "trained.pth", given),
+    )
+    for way in ways:
+        assert option(way()) == option(network)
+    assert option(load_embedder(model=name, weights=tmp_path / "trained.pth").embed) == option(network)
+    if name == "himapper":
+        assert option(ways[0](kv="patch")) == "patch"
+    for wrong in (dict(checkpoint["meta"]["network"], model="other"), "text", dict(model=name, arguments=[1]),
+                  dict(model=name, arguments=dict(pretrained_cfg=dict(file="secret.pth")))):  # fmt: skip
+        assert trained_arguments({"meta": {"network": wrong}}, name) == {}

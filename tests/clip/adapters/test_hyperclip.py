@@ -144,14 +144,13 @@ def test_report_of_the_clip_on_known_rows(geometry):
         for kind, tower in blocks.items()
     }  # of q and v
     middle = {kind: 2 * float(lengths.median()) for kind, lengths in rows.items()}
-    curvature = {kind: (3.80020 / middle[kind]) ** 2 for kind in rows}  # half of the doubled rows are beyond the radius
+    # half of the doubled rows are beyond the radius
+    curvature = {f"c_{kind}": (3.80020 / middle[kind]) ** 2 for kind in rows} if geometry == "hyperbolic" else {}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         adapters.inject(clip_models.openai_clip(), block=16)  # rows far inside of the radius are nothing to warn of
         warnings.simplefilter("ignore")
-        adapters.inject(
-            model, block=16, projections="qv", geometry=geometry, c_text=curvature["text"], c_vision=curvature["vision"]
-        )
+        adapters.inject(model, block=16, projections="qv", geometry=geometry, **curvature)
     with torch.no_grad():
         for parameter in adapters.trainable_parameters(model):
             parameter.mul_(2)
@@ -195,7 +194,9 @@ def test_gradients_are_those_of_the_reference(kind, checkpointing, path, monkeyp
     [
         dict(official_text_curvature=True, c_text=0.05), dict(text=False, c_text=0.05),
         dict(text=False, text_layers=(0,)), dict(vision=False, vision_layers=(0,)), dict(vision=False, c_vision=0.05),
-        dict(official_twelve_layers=True, vision_layers=(0,)),
+        dict(official_twelve_layers=True, vision_layers=(0,)), dict(geometry="euclidean", c_text=0.05),
+        dict(geometry="euclidean", c_vision=0.05), dict(geometry="euclidean", mobius=False),
+        dict(geometry="euclidean", official_text_curvature=True), dict(text=False, official_text_curvature=True),
     ],
     ids=str,
 )  # fmt: skip

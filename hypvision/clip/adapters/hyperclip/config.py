@@ -65,13 +65,16 @@ class HyperCLIPConfig(AdapterConfig):
             raise HypvisionError(f"projections must be some of the letters q, k, v, got {letters!r}.")
         if not (self.text or self.vision):
             raise HypvisionError("HyperCLIP: with text=False and vision=False nothing would be adapted.")
+        flat = "geometry='euclidean'" if self.geometry == "euclidean" else None
         for option, without in {
             "text_layers": "text=False" if not self.text else None,
             "vision_layers": "vision=False" if not self.vision else
                              "official_twelve_layers=True" if self.official_twelve_layers else None,
             "c_text": "text=False" if not self.text else
-                      "official_text_curvature=True" if self.official_text_curvature else None,
-            "c_vision": "vision=False" if not self.vision else None,
+                      "official_text_curvature=True" if self.official_text_curvature else flat,
+            "c_vision": "vision=False" if not self.vision else flat,
+            "mobius": flat,
+            "official_text_curvature": "text=False" if not self.text else flat,
         }.items():  # fmt: skip
             if without and (value := getattr(self, option)) != type(self).__dataclass_fields__[option].default:
                 raise HypvisionError(
