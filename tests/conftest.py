@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,9 +45,27 @@ def lay_out(text, **_):
     return re.sub(r"^(\w+)=", r"\1 = ", text, flags=re.M), True
 
 
+def read_once(kind):
+    """Tokenizers of open_clip share their tables, which no one changes: to read them takes longer than a small CLIP."""
+    read, kept = kind.__init__, {}
+
+    @wraps(read)
+    def __init__(self, *arguments, **options):
+        key = repr((arguments, options))
+        if key not in kept:
+            read(first := kind.__new__(kind), *arguments, **options)
+            kept[key] = vars(first)
+        vars(self).update(kept[key])
+
+    kind.__init__ = __init__
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """mmengine without what each of its runs does, and no test is about: a third of a short training."""
+    tokenizer = sys.modules.get("open_clip.tokenizer")
+    if tokenizer and not hasattr(tokenizer.SimpleTokenizer.__init__, "__wrapped__"):
+        read_once(tokenizer.SimpleTokenizer)
     if "hypvision.engine.checkpoint" in sys.modules:
         modules = SimpleNamespace(**{name.rpartition(".")[2]: sys.modules[f"mmengine.{name}"] for name in PARTS})
         modules.config.FormatCode = lay_out
