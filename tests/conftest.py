@@ -15,7 +15,6 @@ from types import SimpleNamespace
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
-import torch
 from PIL import Image
 
 os.fsync = lambda file: None  # a disk takes longer to write a small file than the rest of its test
@@ -107,6 +106,8 @@ def _blank_figures(request, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _seed():
+    import torch  # not above, or the process that only hands out tests would import it before the others begin
+
     torch.manual_seed(0)
 
 
