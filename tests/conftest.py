@@ -86,10 +86,14 @@ def _temporary_files_in_memory(tmp_path_factory):
     tempfile.tempdir = None
 
 
-def fast_png(image, *arguments, _save=(Image.preinit(), Image.SAVE["PNG"])[1]):
+Image.preinit()
+save_png = Image.SAVE["PNG"]
+
+
+def fast_png(image, *arguments):
     """PNG files are compressed fast, and not well, unless a level is asked for: four times as fast."""
     image.encoderinfo.setdefault("compress_level", 1)
-    _save(image, *arguments)
+    save_png(image, *arguments)
 
 
 Image.register_save("PNG", fast_png)
