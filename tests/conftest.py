@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,6 @@ from types import SimpleNamespace
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
-import torch
 from PIL import Image
 
 os.fsync = lambda file: None  # a disk takes longer to write a small file than the rest of its test
@@ -44,9 +44,27 @@ def lay_out(text, **_):
     return re.sub(r"^(\w+)=", r"\1 = ", text, flags=re.M), True
 
 
+def read_once(kind):
+    """Tokenizers of open_clip share their tables, which no one changes: to read them takes longer than a small CLIP."""
+    read, kept = kind.__init__, {}
+
+    @wraps(read)
+    def __init__(self, *arguments, **options):
+        key = repr((arguments, options))
+        if key not in kept:
+            read(first := kind.__new__(kind), *arguments, **options)
+            kept[key] = vars(first)
+        vars(self).update(kept[key])
+
+    kind.__init__ = __init__
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """mmengine without what each of its runs does, and no test is about: a third of a short training."""
+    tokenizer = sys.modules.get("open_clip.tokenizer")
+    if tokenizer and not hasattr(tokenizer.SimpleTokenizer.__init__, "__wrapped__"):
+        read_once(tokenizer.SimpleTokenizer)
     if "hypvision.engine.checkpoint" in sys.modules:
         modules = SimpleNamespace(**{name.rpartition(".")[2]: sys.modules[f"mmengine.{name}"] for name in PARTS})
         modules.config.FormatCode = lay_out
@@ -66,6 +84,19 @@ def _temporary_files_in_memory(tmp_path_factory):
         tempfile.tempdir = "/dev/shm"
     yield
     tempfile.tempdir = None
+
+
+Image.preinit()
+save_png = Image.SAVE["PNG"]
+
+
+def fast_png(image, *arguments):
+    """PNG files are compressed fast, and not well, unless a level is asked for: four times as fast."""
+    image.encoderinfo.setdefault("compress_level", 1)
+    save_png(image, *arguments)
+
+
+Image.register_save("PNG", fast_png)
 
 
 def blank(figure, target, *, format=None, dpi=100, **_):
@@ -88,6 +119,8 @@ def _blank_figures(request, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _seed():
+    import torch  # not above, or the process that only hands out tests would import it before the others begin
+
     torch.manual_seed(0)
 
 

@@ -29,11 +29,14 @@ def rows(path):
 
 @pytest.fixture
 def drawn_once(monkeypatch):
-    """Figures are drawn as PNG without a layout, a quarter of the work; test_quick draws one as it is."""
+    """Figures are drawn as small PNG without a layout, a quarter of the work; test_quick draws one as it is."""
     draw = Figure.savefig
     monkeypatch.setattr(Figure, "tight_layout", lambda self: None)
-    png_alone = lambda self, path, **how: draw(self, path, **how) if path.suffix == ".png" else path.touch()  # noqa: E731
-    monkeypatch.setattr(Figure, "savefig", png_alone)
+
+    def small(self, path, **how):
+        draw(self, path, **{**how, "dpi": 20}) if path.suffix == ".png" else path.touch()
+
+    monkeypatch.setattr(Figure, "savefig", small)
 
 
 SHORT = ("--steps", 8, "--batch", 32, "--device", "cpu")

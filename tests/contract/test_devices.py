@@ -194,7 +194,7 @@ KINDS = {
     "Lorentz": lambda: Lorentz(1.0, learnable=True),
     "PoincareBall": lambda: PoincareBall(1.0, learnable=True),
     "Euclidean": Euclidean,
-    "Product": lambda: Product((Lorentz(1.0, learnable=True), 2), (PoincareBall(1.0), 2)),
+    "Product": lambda: Product((Lorentz(1.0, learnable=True), 2), (Euclidean(), 2)),  # of balls there is a row
 }
 # Functions that give numbers, or change the manifold; checks wait for the device on purpose.
 NO_TENSORS = {

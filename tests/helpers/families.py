@@ -35,6 +35,7 @@ _HCFORMER = dict(
     fold=(4, 2, 1, 1), prop=(2, 2, 4, 2), pad="minimal",
 )  # fmt: skip
 _RESNET = dict(layers=(1, 1, 1, 1), widths=(8, 16, 24, 32))
+_HIMAPPER = dict(leaves=8, levels=3, eval_noise="mean")
 FAMILIES = {
     "hcformer": Family("hcformer_nano", _HCFORMER, 32),
     "hcformer-tag": Family("hcformer_nano.cifar10", {}, 32),
@@ -42,8 +43,8 @@ FAMILIES = {
     "hcnn-plus": Family("hcnn_resnet18", dict(_RESNET, plus=True), 32),
     "hecnn": Family("hecnn_resnet18", _RESNET, 32),
     "hecnn-core": Family("hecnn_resnet50", dict(_RESNET, stem="imagenet"), 64),
-    "himapper-cnn": Family("himapper", dict(backbone="resnet10t", leaves=8, levels=3, eval_noise="mean"), 64),
-    "himapper-vit": Family("himapper", dict(backbone="test_vit", leaves=8, levels=3, eval_noise="mean"), 160),
+    "himapper-cnn": Family("himapper", dict(backbone="resnet10t", channels=(8, 16, 16, 32), **_HIMAPPER), 64),
+    "himapper-vit": Family("himapper", dict(backbone="test_vit", **_HIMAPPER), 160),
     "himapper-official": Family(
         "himapper_deit_tiny_patch16_224", dict(depth=2, preset="official", eval_noise="mean"), 224
     ),

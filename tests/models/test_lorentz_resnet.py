@@ -35,13 +35,14 @@ from hypvision.zoo.convert import convert_file
 TOOL = Path(__file__).parents[2] / "tools" / "convert_checkpoint.py"
 WIDTHS = (6, 8, 12, 16)
 MICRO = dict(widths=WIDTHS, num_classes=5)
+SHORT = dict(layers=(1, 2, 1, 1))  # a block with a shortcut and one without
 # name: (our model, its arguments, arguments of the reference)
 PUBLISHED = {
-    "L-ResNet-18": ("hcnn_resnet18", {}, {}),
-    "L-ResNet-50": ("hcnn_resnet50", dict(layers=(1, 2, 1, 1)), dict(depth=50, layers=(1, 2, 1, 1))),
-    "EL-ResNet-18": ("hecnn_resnet18", {}, dict(hybrid=True)),
-    "L-ResNet-18, k": ("hcnn_resnet18", {}, dict(k=1.7, head_k=0.6)),
-    "EL-ResNet-18, k": ("hecnn_resnet18", {}, dict(hybrid=True, head_k=0.6)),
+    "L-ResNet-18": ("hcnn_resnet18", SHORT, SHORT),
+    "L-ResNet-50": ("hcnn_resnet50", SHORT, dict(depth=50, **SHORT)),
+    "EL-ResNet-18": ("hecnn_resnet18", SHORT, dict(hybrid=True, **SHORT)),
+    "L-ResNet-18, k": ("hcnn_resnet18", SHORT, dict(k=1.7, head_k=0.6, **SHORT)),
+    "EL-ResNet-18, k": ("hecnn_resnet18", SHORT, dict(hybrid=True, head_k=0.6, **SHORT)),
 }
 # every switch of the constructor at least once
 VARIANTS = {
@@ -162,7 +163,7 @@ def test_bare_official_networks_and_timm_load_them(tmp_path):
     assert one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
     torch.save(weights, tmp_path / "official.pth")
     overlay = dict(file=str(tmp_path / "official.pth"), num_classes=5)
-    model = timm.create_model("hcnn_resnet18", pretrained=True, pretrained_cfg_overlay=overlay, **MICRO)
+    model = timm.create_model("hcnn_resnet18", pretrained=True, pretrained_cfg_overlay=overlay, **MICRO, **SHORT)
     x = torch.randn(2, 3, 16, 16)
     torch.testing.assert_close(model.eval()(x), reference.eval()(x), rtol=1e-3, atol=1e-4)
 
@@ -233,7 +234,7 @@ def test_parameter_counts_are_the_published_ones():
 
 def build(name, **options):
     model, arguments = VARIANTS[name]
-    model = timm.create_model(model, **{**MICRO, **arguments, **options})
+    model = timm.create_model(model, **{**MICRO, **SHORT, **arguments, **options})
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             if parameter.dim() == 1 and key.endswith(("gamma", "boost_weight")):
@@ -379,7 +380,7 @@ def test_shared_curvatures_are_saved_once():
 
 
 def test_parameter_groups():
-    model = build("hecnn18")
+    model = build("hecnn18", layers=(2, 2, 2, 2))
     groups = {group["name"]: group for group in param_groups(model, 0.1, 5e-4, 0.2, curvature_lr=0.01)}
     assert len(groups["curvatures"]["params"]) == 2 and groups["curvatures"]["weight_decay"] == 0
     assert len(groups["points"]["params"]) == 9 and groups["points"]["lr"] == pytest.approx(0.02)

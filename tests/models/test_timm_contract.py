@@ -17,7 +17,7 @@ FAMILIES = {
     "hcnn_resnet50": BOTTLENECKS,
     "hecnn_resnet18": dict(widths=(4, 5, 6, 7)),
     "hecnn_resnet50": BOTTLENECKS,
-    "himapper resnet": dict(backbone="resnet10t", **TREE),
+    "himapper resnet": dict(backbone="resnet10t", channels=(8, 8, 16, 16), **TREE),
     "himapper deit": dict(backbone="deit_tiny_patch16_224", img_size=32, patch_size=8, depth=4, **TREE),
     "himapper swin": dict(
         backbone="swin_tiny_patch4_window7_224", img_size=32, window_size=1, depths=(1, 1, 1, 1), embed_dim=24, **TREE

@@ -152,7 +152,7 @@ FREEZING = {
     "swin_tiny_patch4_window7_224": (
         TINY_SWIN, (0, 1, 2, 3), ["patch_embed", "layers.0", "layers.1", "layers.2", "layers.3"]
     ),
-    "resnet10t": ({}, (1, 2, 3, 4), ["conv1 bn1", "layer1", "layer2", "layer3", "layer4"]),
+    "resnet10t": (dict(channels=(8, 8, 16, 16)), (1, 2, 3, 4), ["conv1 bn1", "layer1", "layer2", "layer3", "layer4"]),
     "efficientnet_b0": (
         {}, (1, 2, 3, 4),
         ["conv_stem bn1", "blocks.0", "blocks.1", "blocks.2", "blocks.3 blocks.4", "blocks.5 blocks.6"],
