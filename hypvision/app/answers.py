@@ -164,7 +164,7 @@ class Answers:
         [steps] = walk_images(self._clip(name), [image], words, walk=walk)
         return draw_walks(image, {name: [step[:3] for step in steps]})
 
-    def disk(self, chains: str, file: str | None, steps: int = 500) -> Plot:
+    def disk(self, chains: str, file: str | None, steps: int = 1000) -> Plot:
         """A hierarchy in the Poincare disk, trained on the spot: of ``chains``, one a line, ``animal > mammal > dog``,
         or of the ``file`` of a closure, see :func:`~hypvision.data.closures.read_closure`."""
         if file:

@@ -199,7 +199,7 @@ def _disk(gr: Any, answers: Answers) -> None:
             chains = gr.Textbox(HIERARCHY, label="Hierarchy", info=info, lines=10, max_lines=10)
             kinds = [".csv", ".tsv", ".txt", ".gz"]
             file = gr.File(label="Or a file of names and their ancestors (id1,id2)", file_types=kinds, height=160)
-            steps = gr.Slider(100, 4000, value=500, step=100, label="Steps of training")
+            steps = gr.Slider(100, 10000, value=1000, step=100, label="Steps of training")
             button = gr.Button("Embed", variant="primary")
         with gr.Column(scale=3):
             found = gr.Plot(elem_id="disk", show_label=False)

@@ -107,6 +107,7 @@ def fit_closure(
         optimizer.zero_grad()
         loss.backward()
         with torch.no_grad():
+            assert points.grad is not None
             vectors = space.egrad2rgrad(points, points.grad.clone())  # a copy, because geoopt changes its argument
             way = space.norm(points, vectors).unsqueeze(-1) * schedule.get_last_lr()[0]
             points.grad *= REACH / way.clamp(min=REACH)
