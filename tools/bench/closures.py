@@ -92,7 +92,7 @@ def compare(closure: Closure, name: str, dim: int, args: argparse.Namespace) -> 
             return train_gensim(closure, dim, rate, seed, args)
         return train(name, closure, dim, rate, seed, args)
 
-    tried = {rate: embed(rate, 0) for rate in RATES.get(name, DEFAULT_RATES)}
+    tried = {rate: embed(rate, 0) for rate in args.rates or RATES.get(name, DEFAULT_RATES)}
     # a run that ended in nan is worse than any other
     best = min(tried, key=lambda rate: np.nan_to_num(tried[rate].rank, nan=np.inf))
     return best, [tried[best], *(embed(best, seed) for seed in range(1, args.seeds))]
@@ -118,6 +118,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=int, default=100, help="times that each pair is seen (default: 100)")
     parser.add_argument("--batch", type=int, default=256, help="pairs in a step, not of gensim (default: 256)")
     parser.add_argument("--negatives", type=int, default=50, help="drawn for each pair (default: 50)")
+    text = "learning rates to choose from (default: 0.1 and 0.3 for gensim, 0.3 and 0.5 for others)"
+    parser.add_argument("--rates", metavar="RATE", type=float, nargs="+", help=text)
     parser.add_argument("--seeds", type=int, default=3, help="runs with the best learning rate (default: 3)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
     parser.add_argument("--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too")
@@ -137,6 +139,7 @@ def run(args: argparse.Namespace) -> None:
     command = f"tools/benchmark.py closures --closure {Path(args.closure).name} --dims {' '.join(map(str, args.dims))}"
     command += f" --methods {' '.join(args.methods)} --epochs {args.epochs} --batch {args.batch}"
     command += f" --negatives {args.negatives}"
+    command += f" --rates {' '.join(f'{rate:g}' for rate in args.rates)}" if args.rates else ""
     command += f" --seeds {args.seeds} --threads {args.threads}"
     text = (
         f"`{command}`\n\n{machine('cpu')}; hypvision {hypvision.__version__}. {len(closure.names)} names, "
