@@ -194,7 +194,7 @@ def add_metric_closure_arguments(parser: Parser) -> None:
     parser.add("closure FILE", text)
     parser.add("--transitive", "the file has parents alone: take the ancestors of ancestors, too")
     parser.add("--dim N", "dimensions", whole(1), 2)
-    parser.add("--steps N", "steps of training; for more than some thousand names more of them", whole(1), 2500)
+    parser.add("--steps N", "steps of training; give more for many thousands of names", whole(1), 2500)
     parser.add("--rate X", "learning rate (default: 0.5 in two dimensions, 0.3 in more)", number)
     parser.add("--negatives N", "names drawn for each pair, to be further away than its ancestor", whole(1), 50)
     parser.add("--batch N", "pairs in a step", whole(1), 256)
