@@ -41,9 +41,9 @@ def embed_closure(
 ) -> Tensor:
     """Train points such that the ancestors of a name are the nearest to it.
 
-    Nickel and Kiela's loss and burn-in with Riemannian SGD. Other than in the paper, frequent names are drawn more often
-    as negatives and ancestors are pulled to the origin (both as gensim does), no step is longer than a limit, and the
-    rate falls linearly to 0.
+    Nickel and Kiela's loss and burn-in with Riemannian SGD. Other than in the paper, frequent names are drawn more
+    often as negatives and ancestors are pulled to the origin (both as gensim does), no step is longer than a limit,
+    and the rate falls linearly to 0.
 
     Args:
         closure: names and their ancestors.
@@ -67,7 +67,7 @@ def embed_closure(
 
 
 def default_rate(dim: int) -> float:
-    """A rate that did well in trials on the mammals of WordNet; in the plane a larger one than in 5 and 10 dimensions."""
+    """A rate that did well in trials on the mammals of WordNet, larger in the plane than in 5 and 10 dimensions."""
     return 0.5 if dim <= 2 else 0.3
 
 
