@@ -44,6 +44,29 @@ def test_gradients_of_points_that_broadcast(name, shapes):
         torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("curvature", [0.7, (), (6, 1, 1)], ids=["number", "learned", "one a row"])
+@pytest.mark.parametrize("name", ["dist", "sqdist"])
+def test_far_points_near_one_ray_among_others(name, curvature):
+    """The pairs that lose digits in the form of the others have their own, whatever the shapes: all are as in float64."""
+    rays, radii = torch.randn(6, 8), torch.tensor([0.3, 4.0, 9.0, 14.0, 20.0, 30.0])[:, None]
+    rays = rays / rays.norm(dim=1, keepdim=True)
+    c = curvature if isinstance(curvature, float) else torch.full(curvature, 0.7, dtype=torch.float64)
+    x = lorentz.expmap0(radii * rays / 0.7**0.5, 0.7)[:, None]
+    y = lorentz.expmap0((radii + 1) * (rays + 1e-6 * torch.randn(6, 8)) / 0.7**0.5, 0.7)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        leaves = [part.to(dtype).requires_grad_() for part in (x, y)]
+        if isinstance(c, torch.Tensor):
+            leaves.append(c.to(dtype).requires_grad_())
+        out = getattr(lorentz, name)(*leaves[:2], leaves[2] if len(leaves) > 2 else c)
+        found.append([out, *torch.autograd.grad(out.log().sum(), leaves)])
+    values, truth = found[0].pop(0), found[1].pop(0)
+    torch.testing.assert_close(values.double(), truth, rtol=5e-7, atol=0)
+    for single, double in zip(*found, strict=True):
+        largest = double.abs().amax(-1, keepdim=True)
+        assert ((single - double).abs() <= 1e-5 * largest).all()
+
+
 def test_distances_do_not_depend_on_the_choice_of_unit():
     """Scaling space by s divides the curvature by s^2 and multiplies distances by s."""
     u = torch.randn(5, 4, dtype=torch.float64)

@@ -28,10 +28,13 @@ from ..numerics import (
     widen,
 )
 from ..rows import blocked, in_blocks
-from .frame import _FAR, _capped, _root, _times
+from .frame import _FAR, _LIMIT, _capped, _root, _times
 
 # Largest c (|x_s|^2 + |y_s|^2) for which float64 keeps all digits of float32 points, reached by two points of radius 8
 _REACH = 2 * math.sinh(8.0) ** 2
+# A squared chord in float64 is good for float32 as long as it is not a smaller part of c |x_s - y_s|^2, from which the
+# square of the difference of times is taken away. Within that radius it never is.
+_KEPT = 2.0**22
 
 
 class NearPair:
@@ -42,16 +45,14 @@ class NearPair:
     """
 
     def __init__(self, x: Tensor, y: Tensor, c: Curvature):
-        self.x = space_of(x)
-        self.delta = space_of(y)
-        self.delta = self.delta.sub_(self.x) if x.shape == y.shape else self.delta - self.x
-        self.qx, across = _times(square_norm(self.x), c), _times(square_norm(self.delta), c)
-        self.along = _times(dot(self.x, self.delta), c)
-        gap = across + 2 * self.along  # |y|^2 - |x|^2
-        self.qy = self.qx + gap
+        self.x, y = space_of(x), space_of(y)
+        self.qx, self.qy = _times(square_norm(self.x), c), _times(square_norm(y), c)
+        self.delta = y - self.x if x.shape != y.shape or needs_grad(x, y) else y.sub_(self.x)
+        self.across, self.along = _times(square_norm(self.delta), c), _times(dot(self.x, self.delta), c)
+        gap = self.across + 2 * self.along  # |y|^2 - |x|^2
         self.tx, self.ty = torch.sqrt(1 + self.qx), torch.sqrt(1 + self.qy)
         self.ahead = gap / (self.tx + self.ty)  # the difference of times
-        self.q = across - self.ahead * self.ahead
+        self.q = self.across - self.ahead * self.ahead
 
 
 def space_of(x: Tensor) -> Tensor:
@@ -80,13 +81,24 @@ def near_pair(x: Tensor, y: Tensor, c: Curvature) -> NearPair | None:
 
 def squared_chord(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """The squared chord ``(..., 1)`` of points ``(..., n + 1)``, in units of the radius of curvature."""
-    if _float32_on_cpu(x, y):
-        c = widen(c)
-        q: Tensor
-        q, size = _SquaredChord.apply(x, y, c) if needs_grad(x, y, c) else in_blocks(_near_chord, (x, y), c)[:2]
-        if _within_reach(size):
-            return q
-    return _far_chord(x, y, c)
+    if not _float32_on_cpu(x, y):
+        return _far_chord(x, y, c)
+    c = widen(c)
+    q: Tensor
+    q, doubt = _SquaredChord.apply(x, y, c) if needs_grad(x, y, c) else in_blocks(_near_chord, (x, y), c)[:2]
+    if not doubt.numel() or (most := doubt.amax().item()) <= 0:
+        return q
+    places = (doubt.squeeze(-1) > 0).nonzero(as_tuple=True)
+    if not most < math.inf or 2 * len(places[0]) > q.numel():
+        return _far_chord(x, y, c)
+    own = _at(c, places) if isinstance(c, Tensor) else c
+    return q.index_put(places, _far_chord(_at(x, places), _at(y, places), own))
+
+
+def _at(rows: Tensor, places: tuple[Tensor, ...]) -> Tensor:
+    """The rows ``(K, k)`` at these places of the shape that they broadcast to."""
+    lead = rows.shape[:-1]
+    return rows[tuple(p if n > 1 else 0 * p for n, p in zip(lead, places[len(places) - len(lead) :]))]
 
 
 @blocked
@@ -95,9 +107,15 @@ def _far_chord(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 
 def _near_chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The squared chord, the squared norms of both points, and two numbers that its gradient needs."""
+    """The squared chord, a number above 0 where it has lost digits, and two numbers that its gradient needs.
+
+    That number is infinite beyond the cap of the radius. Points of one radius and different directions lose nothing,
+    however far they are; those near one ray do.
+    """
     pair = NearPair(x, y, c)
-    return pair.q, pair.qx + pair.qy, pair.ahead / pair.tx, pair.ahead / pair.ty
+    doubt = pair.across - _KEPT * pair.q
+    doubt = doubt.masked_fill_(pair.qx + pair.qy > _LIMIT[torch.float32], math.inf)
+    return pair.q, doubt, pair.ahead / pair.tx, pair.ahead / pair.ty
 
 
 def _near_chord_back(x: Tensor, y: Tensor, ax: Tensor, ay: Tensor, grad: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
@@ -115,10 +133,10 @@ class _SquaredChord(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
         ctx.c = None if isinstance(c, Tensor) else c
-        q, size, ax, ay = in_blocks(_near_chord, (x, y), c)
-        ctx.mark_non_differentiable(size)
+        q, doubt, ax, ay = in_blocks(_near_chord, (x, y), c)
+        ctx.mark_non_differentiable(doubt)
         ctx.save_for_backward(x, y, q, ax, ay, *([c] if isinstance(c, Tensor) else []))
-        return q, size
+        return q, doubt
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
