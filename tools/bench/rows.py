@@ -32,7 +32,7 @@ class Op(NamedTuple):
     """Ours, which takes the arguments and ``c``; the others', which take the arguments alone.
 
     ``arguments`` are ``x``, ``y`` (points), ``u`` (a tangent vector at the origin) and ``v`` (one at ``x``). ``large``
-    and ``small`` are the targets at the largest and the smallest size.
+    and ``small`` are the targets at the largest and the smallest size; ``radius`` is about that of the points.
     """
 
     model: str
@@ -42,6 +42,7 @@ class Op(NamedTuple):
     hypll: Callable[..., Tensor] | None = None
     large: tuple[float, float] | None = None
     small: float = 2.0
+    radius: float = 1.0
 
 
 def _hypll(name: str, **options) -> Callable[..., Tensor] | None:
@@ -50,6 +51,7 @@ def _hypll(name: str, **options) -> Callable[..., Tensor] | None:
 
 OPS = {
     "dist": Op("lorentz", lorentz.dist, "xy", "dist", large=(3.5, 4.0), small=3.0),
+    "dist, far": Op("lorentz", lorentz.dist, "xy", "dist", small=3.0, radius=14.0),
     "logmap": Op("lorentz", lorentz.logmap, "xy", "logmap", large=(2.0, 2.0)),
     "transp": Op("lorentz", lorentz.transp, "xyv", "transp", large=(2.0, 2.0)),
     "expmap": Op("lorentz", lorentz.expmap, "xv", "expmap", large=(1.5, 1.5)),
@@ -79,7 +81,7 @@ OPS = {
 def _draw(op: Op, library: str, size: tuple[int, int], device: str) -> list[Tensor]:
     """Arguments as the library wants them: geoopt's tangent vectors at the origin have a time, which is 0."""
     generator = torch.Generator().manual_seed(0)
-    scale = size[1] ** -0.5  # radii of about 1
+    scale = op.radius * size[1] ** -0.5
     u, w, s = (torch.randn(size, generator=generator).mul_(scale).to(device) for _ in range(3))
     if op.model == "ball":
         points = {"x": poincare.expmap0(u / 2, 1.0), "y": poincare.expmap0(w / 2, 1.0), "u": s / 2}

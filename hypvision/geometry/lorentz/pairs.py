@@ -8,6 +8,7 @@ forms with sums of positive terms.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -32,9 +33,9 @@ from .frame import _FAR, _LIMIT, _capped, _root, _times
 
 # Largest c (|x_s|^2 + |y_s|^2) for which float64 keeps all digits of float32 points, reached by two points of radius 8
 _REACH = 2 * math.sinh(8.0) ** 2
-# A squared chord in float64 is good for float32 as long as it is not a smaller part of c |x_s - y_s|^2, from which the
-# square of the difference of times is taken away. Within that radius it never is.
-_KEPT = 2.0**22
+# With a = c |x_s - y_s|^2, the squared chord q has lost digits of float32 where _KEPT q < a (t_x + t_y) / t_y: its
+# rounding error is that of a, and grows with t_x / t_y by that of t_y. No two points within that radius fall below.
+_KEPT = 2.0**23
 
 
 class NearPair:
@@ -45,11 +46,13 @@ class NearPair:
     """
 
     def __init__(self, x: Tensor, y: Tensor, c: Curvature):
-        self.x, y = space_of(x), space_of(y)
-        self.qx, self.qy = _times(square_norm(self.x), c), _times(square_norm(y), c)
-        self.delta = y - self.x if x.shape != y.shape or needs_grad(x, y) else y.sub_(self.x)
-        self.across, self.along = _times(square_norm(self.delta), c), _times(dot(self.x, self.delta), c)
+        self.x = space_of(x)
+        self.delta = space_of(y)
+        self.delta = self.delta.sub_(self.x) if x.shape == y.shape else self.delta - self.x
+        self.qx, self.across = _times(square_norm(self.x), c), _times(square_norm(self.delta), c)
+        self.along = _times(dot(self.x, self.delta), c)
         gap = self.across + 2 * self.along  # |y|^2 - |x|^2
+        self.qy = (self.qx + gap).clamp_(min=0)  # rounding may make it negative for an x far out and a y near
         self.tx, self.ty = torch.sqrt(1 + self.qx), torch.sqrt(1 + self.qy)
         self.ahead = gap / (self.tx + self.ty)  # the difference of times
         self.q = self.across - self.ahead * self.ahead
@@ -81,18 +84,23 @@ def near_pair(x: Tensor, y: Tensor, c: Curvature) -> NearPair | None:
 
 def squared_chord(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """The squared chord ``(..., 1)`` of points ``(..., n + 1)``, in units of the radius of curvature."""
-    if not _float32_on_cpu(x, y):
-        return _far_chord(x, y, c)
-    c = widen(c)
+    return _wide_chord(x, y, widen(c)) if _float32_on_cpu(x, y) else _far_chord(x, y, c)
+
+
+def _wide_chord(x: Tensor, y: Tensor, c: Curvature, again: bool = True) -> Tensor:
+    """That of float32 points: in the plain form, in the plain form of exchanged points, or in the accurate one."""
     q: Tensor
     q, doubt = _SquaredChord.apply(x, y, c) if needs_grad(x, y, c) else in_blocks(_near_chord, (x, y), c)[:2]
     if not doubt.numel() or (most := doubt.amax().item()) <= 0:
         return q
-    places = (doubt.squeeze(-1) > 0).nonzero(as_tuple=True)
-    if not most < math.inf or 2 * len(places[0]) > q.numel():
+    if not most < math.inf:
         return _far_chord(x, y, c)
+    rest = functools.partial(_wide_chord, again=False) if again else _far_chord
+    places = (doubt.squeeze(-1) > 0).nonzero(as_tuple=True)
+    if 2 * len(places[0]) > q.numel():
+        return rest(y, x, c)
     own = _at(c, places) if isinstance(c, Tensor) else c
-    return q.index_put(places, _far_chord(_at(x, places), _at(y, places), own))
+    return q.index_put(places, rest(_at(y, places), _at(x, places), own))
 
 
 def _at(rows: Tensor, places: tuple[Tensor, ...]) -> Tensor:
@@ -110,10 +118,10 @@ def _near_chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Ten
     """The squared chord, a number above 0 where it has lost digits, and two numbers that its gradient needs.
 
     That number is infinite beyond the cap of the radius. Points of one radius and different directions lose nothing,
-    however far they are; those near one ray do.
+    however far they are; those near one ray do, and a ``y`` much nearer to the origin than ``x``.
     """
     pair = NearPair(x, y, c)
-    doubt = pair.across - _KEPT * pair.q
+    doubt = pair.across * (pair.tx + pair.ty) - _KEPT * pair.ty * pair.q
     doubt = doubt.masked_fill_(pair.qx + pair.qy > _LIMIT[torch.float32], math.inf)
     return pair.q, doubt, pair.ahead / pair.tx, pair.ahead / pair.ty
 
