@@ -36,8 +36,8 @@ from hypvision.clip.models import CLIPBundle
 from hypvision.clip.radial.measure import measure_clip
 from hypvision.clip.spaces import Sphere
 from hypvision.data.chains import emoji_chains
+from hypvision.engine import run as engine
 from hypvision.engine.config import load_config, parse_options
-from hypvision.engine.run import train
 from hypvision.errors import guard
 from hypvision.files import read_json, write_json, write_text
 from hypvision.tasks.class_hierarchy import embed_classes, places, recovered_groups, recovered_hierarchy
@@ -84,6 +84,11 @@ def rates(*values: float) -> dict[str, dict[str, Any]]:
     return {f"rate {value:.0e}".replace("e-0", "e-"): {"optim_wrapper.optimizer.lr": value} for value in values}
 
 
+def factors(*values: float) -> dict[str, dict[str, Any]]:
+    """Learning rates of CLIP, as parts of that of the head."""
+    return {f"factor {value}": {FACTOR: value} for value in values}
+
+
 def metric_learning(config: str, choices: bool) -> dict[str, Run]:
     """Proxy-Anchor alone, HIER and LHIER, in two dimensions."""
     return {
@@ -120,6 +125,23 @@ METHODS = {"Proxy-Anchor": "euclid", "HIER": "hier", "LHIER": "lhier"}
 SCENES = "hyperbolic-clip/{}_500i_scenes.py"
 CLIPS = {"CLIP": "clip-emoji", "MERU": "meru-emoji", "HyCoCLIP": "hycoclip-emoji"}
 MODULES = {"a third of the rate": 0.3, "the rate": 1.0, "three times the rate": 3.0}
+
+MASKS, BOXES = "hyperclip/emoji_hyperclip_600i.py", "hyperclip/emoji_hyperclip-det_600i.py"
+FACTOR = "optim_wrapper.paramwise_cfg.custom_keys.clip.lr_mult"
+FROZEN, FULL = ({"model.adapter": None, "model.tune": what} for what in ("frozen", "full"))
+ADAPTED = {
+    "HyperCLIP, text tower": {"model.adapter.vision": False},
+    "HyperCLIP, image tower": {"model.adapter.text": False},
+    "HyperCLIP, both towers": {},
+    "its Euclidean form": {"model.adapter.geometry": "euclidean"},
+}
+HALF = {
+    "train_cfg.max_iters": 300,
+    "train_cfg.val_interval": 300,
+    "param_scheduler.1.T_max": 280,
+    "param_scheduler.1.end": 300,
+}
+FEWER = {"val_dataloader.dataset.indices": 300, "test_dataloader.dataset.indices": 300}
 
 LORENTZ = "hecnn/{}-small_3e_cifar10.py"
 FAST = {"model.channels_last": True}  # for the convolutions of PyTorch; those of a Lorentz network gain nothing by it
@@ -170,6 +192,15 @@ STUDIES: dict[str, dict[str, Run]] = {
         "HyCoCLIP, no entailment": Run(SCENES.format("hycoclip-emoji-contrast"), "HyCoCLIP"),
         "HyCoCLIP, fixed curvature": Run(SCENES.format("hycoclip-emoji-fixed"), "HyCoCLIP"),
     },
+    "hyperclip": {
+        "CLIP frozen": Run(MASKS, "", FROZEN | FEWER),
+        **{name: Run(MASKS, "HyperCLIP", change | FEWER) for name, change in ADAPTED.items()},
+        "all of CLIP": Run(MASKS, "all of CLIP", FULL | FEWER),
+    },
+    "hyperclip-boxes": {
+        "CLIP frozen": Run(BOXES, "", FROZEN | FEWER),
+        **{name: Run(BOXES, "", change | FEWER) for name, change in ADAPTED.items()},
+    },
 }
 # Those that no run refers to come last.
 CHOICES: dict[str, dict[str, Choice]] = {
@@ -204,6 +235,11 @@ CHOICES: dict[str, dict[str, Choice]] = {
         )
         for name, key in CLIPS.items()
     },
+    "hyperclip": {
+        "HyperCLIP": Choice(MASKS, factors(0.01, 0.03, 0.1), HALF | FEWER),
+        "all of CLIP": Choice(MASKS, factors(0.001, 0.003, 0.01), HALF | FULL | FEWER),
+    },
+    "hyperclip-boxes": {},
 }
 RETRIEVED = {
     "recall@1": "Recall@1",
@@ -211,6 +247,7 @@ RETRIEVED = {
     "mistake_height": "height of mistakes",
     "cophenetic_tree": "cophenetic correlation",
 }
+VALIDATED = ("top1", "recall@1", "mIoU", "ov/AP50")
 COLUMNS: dict[str, dict[str, str]] = {
     "himapper": {
         "top1": "fine (81)",
@@ -242,6 +279,22 @@ COLUMNS: dict[str, dict[str, str]] = {
         "image_to_text_r1": "image to text R@1",
         "d_corr": "order of chains",
     },
+    "hyperclip": {
+        "mIoU": "mIoU",
+        "mIoU_base": "known (60)",
+        "mIoU_novel": "held out (26)",
+        "aAcc": "pixel accuracy",
+        "mIoU_style": "a style never seen",
+        "mIoU_new": "emoji never seen",
+    },
+    "hyperclip-boxes": {
+        "AP50": "AP50",
+        "AP50_base": "known (60)",
+        "AP50_novel": "held out (26)",
+        "AP50_style": "a style never seen",
+        "AP50_base_style": "known",
+        "AP50_novel_style": "held out",
+    },
 }
 
 
@@ -263,7 +316,7 @@ def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[
     """
     loaded = load_config(CONFIGS / config, changes)
     loaded.custom_hooks = [*loaded.get("custom_hooks", []), dict(type="CoreTimeHook")]
-    runner = train(loaded, folder, resume="auto")
+    runner = engine.train(loaded, folder, resume="auto")
     row: dict[str, Any] = dict(
         config=config,
         changes=changes,
@@ -272,7 +325,10 @@ def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[
         parameters=sum(p.numel() for p in runner.model.parameters() if p.requires_grad),
     )
     if test:
-        row["metrics"] = dict(runner.test())
+        row["metrics"] = numbers(runner.test())
+        if "elsewhere" in loaded:
+            row["metrics"] |= measure_elsewhere(loaded, folder)
+            return row
         network = getattr(runner.model, "backbone", None)
         if hasattr(network, "mapper"):
             dataset = runner.test_dataloader.dataset
@@ -297,6 +353,21 @@ def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[
         if hasattr(runner.model, "encode_classes"):
             row["metrics"] |= measure_scenes(runner.model.eval(), runner.cfg, row)
     return row
+
+
+def numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    """Metrics without what stands before their names, and as JSON takes them."""
+    return {key.rpartition("/")[2]: float(value) for key, value in metrics.items()}
+
+
+def measure_elsewhere(config: Any, folder: Path) -> dict[str, float]:
+    """The last checkpoint on the other test data of the config."""
+    metrics, weights = {}, (folder / "last_checkpoint").read_text().strip()
+    for place, data in config.elsewhere.items():
+        moved = {f"test_dataloader.dataset.{key}": value for key, value in data.items()}
+        found = engine.test(config, weights, folder / place, cfg_options=moved)
+        metrics |= {f"{key}_{place}": value for key, value in numbers(found).items()}
+    return metrics
 
 
 @torch.no_grad()
@@ -335,7 +406,7 @@ def read_curve(folder: Path) -> dict[str, float]:
     """Validations by their epoch, from the logs of a training and its restarts."""
     lines = [line for path in sorted(folder.glob("*/vis_data/scalars.json")) for line in path.read_text().splitlines()]
     rows = [json.loads(line) for line in lines]
-    return {str(row["step"]): row[key] for row in rows for key in ("top1", "recall@1") if key in row}
+    return {str(row["step"]): row[key] for row in rows for key in VALIDATED if key in row}
 
 
 def table(results: dict[str, dict[str, Any]], study: str) -> str:
