@@ -36,6 +36,7 @@ def pytest_collection_finish():
     gc.enable()
 
 
+DRAWN = []  # a test of drawings, while it runs
 PARTS = ("config.config", "dataset.base_dataset", "runner.runner", "utils.version_utils", "visualization.visualizer")
 
 
@@ -62,6 +63,7 @@ def read_once(kind):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """mmengine without what each of its runs does, and no test is about: a third of a short training."""
+    DRAWN[:] = [item] if "viz" in item.path.parts or item.get_closest_marker("drawn") else []
     tokenizer = sys.modules.get("open_clip.tokenizer")
     if tokenizer and not hasattr(tokenizer.SimpleTokenizer.__init__, "__wrapped__"):
         read_once(tokenizer.SimpleTokenizer)
@@ -108,26 +110,36 @@ def blank(figure, target, *, format=None, dpi=100, **_):
         Path(target).write_bytes(b"%PDF")
 
 
-@pytest.fixture(autouse=True)
-def _blank_figures(request, monkeypatch):
+def unless_drawn(function, instead):
+    """In tests of drawings the function, in all others ``instead``."""
+    return wraps(function)(lambda *arguments, **options: (function if DRAWN else instead)(*arguments, **options))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _blank_figures():
     """Figures are blank but for the tests of drawings: to lay out their text takes a third of a short training."""
-    if find_spec("matplotlib") and "viz" not in request.path.parts and not request.node.get_closest_marker("drawn"):
-        monkeypatch.setattr("matplotlib.figure.Figure.savefig", blank)
-        monkeypatch.setattr("matplotlib.figure.Figure.tight_layout", lambda figure, **_: None)
-        monkeypatch.setattr("hypvision.viz.sheet.show_names", lambda figure: None)
+    if find_spec("matplotlib"):
+        from matplotlib.figure import Figure
+
+        from hypvision.viz import sheet
+
+        Figure.savefig = unless_drawn(Figure.savefig, blank)
+        Figure.tight_layout = unless_drawn(Figure.tight_layout, lambda figure, **_: None)
+        sheet.show_names = unless_drawn(sheet.show_names, lambda figure: None)
 
 
 @pytest.fixture(autouse=True)
 def _seed():
     import torch  # not above, or the process that only hands out tests would import it before the others begin
 
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed takes half a millisecond where there is no GPU
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)
 
 
-@pytest.fixture(autouse=True)
-def _scope():
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown():
     """mmengine's scope and logger are global: what one test leaves there must not decide what the next finds."""
-    yield
     if "mmengine.registry" in sys.modules:
         sys.modules["mmengine.registry"].DefaultScope._instance_dict.clear()
     if "mmengine.logging" in sys.modules:  # its log file may be closed by then, which mmengine does not expect

@@ -117,8 +117,8 @@ def test_command_writes_images(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "prefix", "size"),
     [
-        ("hcformer_nano.cifar10", "", 32),
-        ("semantic-fpn_hcformer_nano.camvid", "backbone.timm_model.model.", 192),
+        pytest.param("hcformer_nano.cifar10", "", 32, marks=pytest.mark.slow),
+        pytest.param("semantic-fpn_hcformer_nano.camvid", "backbone.timm_model.model.", 192, marks=pytest.mark.slow),
         ("mask-rcnn_hcformer_nano.shapes", "backbone.timm_model.model.", 96),
     ],
 )

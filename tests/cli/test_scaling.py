@@ -76,6 +76,7 @@ def test_processes_and_submitit_give_the_same(tmp_path, capsys, way):
     assert (tmp_path / "many" / "jobs").exists() == ("--submit" in way)
 
 
+@pytest.mark.slow
 @pytest.mark.drawn
 def test_every_figure_is_drawn_of_a_few_points(tmp_path, capsys, drawn_once):
     few = ("--decays", -1, -0.7778, -0.556, 0.556, "--widths", 8, 18, 27, *SHORT, "--tiny", "--out", tmp_path)

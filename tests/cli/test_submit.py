@@ -124,6 +124,7 @@ def test_nothing_to_do():
 
 
 @pytest.mark.parametrize("way", [PROCESSES, SUBMITIT])
+@pytest.mark.slow
 def test_an_interruption_ends_what_runs(work, tmp_path, way):
     if "submit" in way:
         pytest.importorskip("submitit")

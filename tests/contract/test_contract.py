@@ -154,6 +154,7 @@ WAITS = {
     "clip/towers.py: encode_packed": "the lengths of the texts, once a step",
     "geometry/lorentz/distances.py: _close": "on a CPU; a GPU waits once a matrix for the pairs that round-off spoils",
     "geometry/lorentz/frame.py: _bound": "on a CPU",
+    "geometry/lorentz/pairs.py: _wide_chord": "on a CPU",
     "geometry/lorentz/pairs.py: _within_reach": "on a CPU",
     "geometry/lorentz/points.py: dist0": "on a CPU",
     "geometry/lorentz/points.py: _Dist0.backward": "on a CPU",

@@ -250,7 +250,9 @@ def call(manifold, name):
     raise AssertionError(f"{name}({', '.join(names)}): {' | '.join(wrong)}")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["Lorentz", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "Lorentz")]
+)
 def test_methods_of_manifolds(kind):
     manifold, wrong = KINDS[kind](), {}
     public = [

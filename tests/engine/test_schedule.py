@@ -50,6 +50,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "how"), CASES)
 def test_rates_after_a_change(begun, tmp_path, change, how):
     folder, config = begun

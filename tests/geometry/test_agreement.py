@@ -186,6 +186,7 @@ def test_compiled_calls_of_far_points_are_finite(name, c, compiling):
     assert getattr(lorentz, name)(*far, c).isfinite().all()
 
 
+@pytest.mark.slow
 @each("name", DETERMINISTIC)
 def test_forward_derivatives_equal_backward_ones(name):
     """``torch.func.jacfwd`` and its composition with ``jacrev``, which is the Hessian."""

@@ -177,6 +177,7 @@ def test_the_accuracy_table_is_reached_everywhere(model, name, kind, last, allow
     assert max(worst_value(model, name, kind, last, places, seed) for seed in (1, 2)) <= allowed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
 @each("model, name", EVERY)
 def test_wrong_results_are_found(model, name, dtype, monkeypatch):

@@ -484,6 +484,7 @@ def check_exported(name: str) -> None:
 EXPORTED = ["lorentz.expmap", "lorentz.cdist", "lorentz.hyperplane_logits", "poincare.mobius_add", "poincare.midpoint"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPORTED)
 def test_exports(name):
     check_exported(name)
@@ -516,6 +517,7 @@ def test_vmap_is_a_loop(name):
         same(torch.func.vmap(op.call, in_dims)(*arguments), expected_k, 1e-12, 1e-12)
 
 
+@pytest.mark.slow
 @each("name", DETERMINISTIC)
 def test_gradients_per_row_and_jacobians(name):
     """``vmap(grad)`` and ``jacrev``, as per-sample gradients and influence functions use them."""
@@ -563,6 +565,7 @@ def test_gradients_at_special_places_are_those_of_plain_operations(name, place):
         same(found, expected, 1e-9, 1e-9)
 
 
+@pytest.mark.slow
 @each("name", DETERMINISTIC)
 def test_first_and_second_derivatives(name):
     op = DETERMINISTIC[name]

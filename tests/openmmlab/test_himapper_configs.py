@@ -76,6 +76,7 @@ NETWORKS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "prefix"), [("vit", ""), ("vit", "backbone."), ("swin", "module.backbone."), ("resnet", "backbone.")]
 )

@@ -8,6 +8,7 @@ from bench import geometry as bench
 from tqdm import tqdm
 
 
+@pytest.mark.slow
 def test_table(tmp_path):
     text = bench.case_table(["norm"], repeats=1, limit=0.5, device="cpu")
     lines = text.splitlines()

@@ -18,6 +18,7 @@ def arguments(*words):
     return parser.parse_args(words)
 
 
+@pytest.mark.slow
 def test_what_is_compared_is_equal(tmp_path, capsys):
     page = tmp_path / "benchmarks.md"
     page.write_text("# Benchmarks\n\nkept\n")

@@ -27,6 +27,7 @@ def test_a_rotation_and_a_boost_keep_distances():
     torch.testing.assert_close(before, points)
 
 
+@pytest.mark.slow
 @pytest.mark.drawn
 def test_every_drawing_is_written(tmp_path):
     draw(tmp_path)

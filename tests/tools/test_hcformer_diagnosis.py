@@ -92,6 +92,7 @@ def test_a_segmenter(monkeypatch, data, tmp_path, capsys):
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_what_is_taken_away_is_away():
     """Labels are what the network says without its mixers, without content, ...: there it is always right."""
     import hypvision.models

@@ -62,6 +62,7 @@ def test_other_options_go_into_another_folder():
     assert folder("x", {"a": 1, "b": 2}, True) == folder("x", {"b": 2, "a": 1}, True)
 
 
+@pytest.mark.slow
 def test_runs_are_kept_and_not_repeated(monkeypatch, data, tmp_path, capsys):
     few = ["train_dataloader.dataset.indices=None", "val_dataloader.dataset.indices=None", f"data_root={data}"]
     few += ["train_dataloader.batch_size=2", "train_cfg.max_epochs=1", "train_cfg.val_interval=1"]

@@ -62,6 +62,7 @@ def test_a_grid_has_about_the_cells_asked_for(tool, count, height, width, cells)
     assert sizes.max() <= 2.5 * sizes[sizes > 0].min()
 
 
+@pytest.mark.slow
 def test_scenes_of_emoji_without_a_label(tool, monkeypatch, tmp_path):
     monkeypatch.setattr(tool, "slic", lambda pixels, count: tool.grid(count, *pixels.shape[:2]))  # not installed here
     monkeypatch.setattr(tool, "EmojiScenes", lambda *a, **k: tool_scenes(*a[:2], "val", **k))

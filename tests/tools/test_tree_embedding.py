@@ -45,6 +45,7 @@ def test_the_command_writes_a_table_and_an_image(page, tmp_path, capsys):
     assert Image.open(image).width > 1000
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_from_one_start_for_all():
     pytest.importorskip("geoopt")
     hops = tree_distances(complete_tree(2, 3))

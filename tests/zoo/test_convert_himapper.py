@@ -45,12 +45,13 @@ def test_there_and_back(tmp_path, reference):
     assert set(torch.load(tmp_path / "again.pth", weights_only=True)) == set(official)
 
 
-@pytest.mark.parametrize("backbone", ["resnet50", "swin_tiny_patch4_window7_224"])
+@pytest.mark.parametrize("backbone", [pytest.param("resnet50", marks=pytest.mark.slow), "swin_tiny_patch4_window7_224"])
 def test_variants_are_recognised(backbone):
     model = timm.create_model(f"himapper_{backbone}", device="meta", leaves=16, levels=3)
     assert himapper_variant(model.state_dict()) == (f"himapper_{backbone}", {"leaves": 16, "levels": 3})
 
 
+@pytest.mark.slow
 def test_a_backbone_with_a_twin_is_asked_for():
     model = timm.create_model("himapper", backbone="tf_efficientnet_b4", device="meta", num_classes=5).state_dict()
     with pytest.raises(HypvisionError, match="--backbone efficientnet_b4 or --backbone tf_efficientnet_b4"):
@@ -65,12 +66,14 @@ def test_a_backbone_with_a_twin_is_asked_for():
         himapper_variant(model, "efficientnet_b44")
 
 
+@pytest.mark.slow
 def test_distilled_backbones_are_recognised():
     name = "deit_tiny_distilled_patch16_224"
     model = timm.create_model("himapper", backbone=name, preset="official", device="meta")
     assert himapper_variant(model.state_dict()) == ("himapper", {"backbone": name, "preset": "official"})
 
 
+@pytest.mark.slow
 def test_swin_of_old_timm():
     model = timm.create_model("himapper_swin_tiny_patch4_window7_224", preset="official", device="meta")
     official = himapper_to_official(model.state_dict())
