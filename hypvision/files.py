@@ -120,6 +120,12 @@ def below(folder: str | Path, name: str) -> Path:
     return path
 
 
+def with_ending(path: str | Path, ending: str) -> Path:
+    """The path with that ending, added where it lacks; what stands behind other dots stays."""
+    path = Path(path)
+    return path if path.suffix == ending else path.with_name(path.name + ending)
+
+
 @contextmanager
 def replacing(path: str | Path, durable: bool = False, suffix: str | None = None) -> Iterator[Path]:
     """Write a file under the temporary name that this gives, and move it to ``path`` at the end of the block.

@@ -278,15 +278,22 @@ def label_palette(path: str | Path) -> dict[int, tuple[int, int, int]]:
 
 def image_size(path: str | Path) -> tuple[int, int]:
     """Height and width as stored, from the header alone."""
-    return _read(path, "image", lambda image: (image.height, image.width), pixels=False)
+    return _read(path, "image", _stored_size, pixels=False)
+
+
+def _stored_size(image: Image.Image) -> tuple[int, int]:
+    """Pillow gives the sides of a TIFF, and only of that, as they are shown."""
+    if image.format == "TIFF":
+        return image.tag_v2[257], image.tag_v2[256]  # type: ignore[attr-defined]
+    return image.height, image.width
 
 
 def shown_size(path: str | Path) -> tuple[int, int]:
     """Height and width as :func:`open_image` shows it, turned as the camera says, from the header alone."""
 
     def size(image: Image.Image) -> tuple[int, int]:
-        turned = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
-        return (image.width, image.height) if turned else (image.height, image.width)
+        height, width = _stored_size(image)
+        return (width, height) if image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8) else (height, width)
 
     return _read(path, "image", size, pixels=False)
 
@@ -294,6 +301,11 @@ def shown_size(path: str | Path) -> tuple[int, int]:
 def image_kind(path: str | Path) -> tuple[str, str]:
     """The format and the mode, as Pillow calls them, from the header alone."""
     return _read(path, "image", lambda image: (image.format or "", image.mode), pixels=False)
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """What :func:`open_channels` gave, to be looked at: of four channels, which it holds as CMYK, the first three."""
+    return Image.merge("RGB", image.split()[:3]) if image.mode == "CMYK" else image
 
 
 class _Quiet:

@@ -16,7 +16,16 @@ from PIL import Image
 
 from hypvision import images
 from hypvision.errors import HypvisionError
-from hypvision.images import find_images, image_size, images_in, open_image, output_names, read_labels, to_rgb
+from hypvision.images import (
+    find_images,
+    image_size,
+    images_in,
+    open_image,
+    output_names,
+    read_labels,
+    shown_size,
+    to_rgb,
+)
 
 RAMP = np.linspace(0, 65535, 48 * 64).reshape(48, 64)
 
@@ -96,9 +105,10 @@ def test_images_are_turned_as_the_camera_says(tmp_path, turn):
     }[turn]  # fmt: skip
     exif = Image.Exif()
     exif[0x0112] = turn
-    Image.fromarray(np.ascontiguousarray(stored)).save(tmp_path / "photo.png", exif=exif)
-    assert (np.asarray(open_image(tmp_path / "photo.png")) == pixels).all()
-    assert image_size(tmp_path / "photo.png") == stored.shape[:2]
+    for name in ("photo.png", "photo.tif"):
+        Image.fromarray(np.ascontiguousarray(stored)).save(tmp_path / name, exif=exif)
+        assert (np.asarray(open_image(tmp_path / name)) == pixels).all()
+        assert image_size(tmp_path / name) == stored.shape[:2] and shown_size(tmp_path / name) == pixels.shape[:2]
 
 
 def test_colours_are_those_that_are_shown(tmp_path):

@@ -141,6 +141,7 @@ HALF = {
     "param_scheduler.1.T_max": 280,
     "param_scheduler.1.end": 300,
 }
+TENTH = {"clip.": {"lr_mult": 0.1}}  # of the rate of the adapter
 FEWER = {"val_dataloader.dataset.indices": 300, "test_dataloader.dataset.indices": 300}
 
 LORENTZ = "hecnn/{}-small_3e_cifar10.py"
@@ -200,6 +201,7 @@ STUDIES: dict[str, dict[str, Run]] = {
     "hyperclip-boxes": {
         "CLIP frozen": Run(BOXES, "", FROZEN | FEWER),
         **{name: Run(BOXES, "", change | FEWER) for name, change in ADAPTED.items()},
+        "all of CLIP": Run(BOXES, "", FULL | FEWER | {"optim_wrapper.paramwise_cfg.custom_keys": TENTH}),
     },
 }
 # Those that no run refers to come last.

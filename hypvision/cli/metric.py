@@ -24,7 +24,7 @@ from hypvision.cli.arguments import (
 )
 from hypvision.cli.predict import add_sources_arguments
 from hypvision.errors import HypvisionError, require
-from hypvision.files import check_output, protecting, replacing, write_json, write_table
+from hypvision.files import check_output, protecting, replacing, with_ending, write_json, write_table
 
 if TYPE_CHECKING:
     from hypvision.inference.sources import Frame
@@ -83,8 +83,7 @@ def run_metric_embed(args: Namespace) -> None:
     from hypvision.tasks.embedding import embed_sources
 
     device = device_of(args)
-    out = Path(args.save)
-    out = check_output(out.with_name(out.name if out.suffix == ".npz" else out.name + ".npz"))
+    out = check_output(with_ending(args.save, ".npz"))
     texts, embedder = _texts_of(args), _embedder(args, device)
     about: dict[str, Any] = dict(space=embedder.space, c=embedder.c, weights=embedder.weights)
     files: list[Path] = []

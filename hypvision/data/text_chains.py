@@ -53,7 +53,11 @@ class TextChains(Dataset):
             chains = emoji_chains(root, split, seed=seed)
         else:
             chains = read_chains(source)
-        chains = with_negatives(chains, seed)
+        first, last = (round(part * len(chains)) for part in share)
+        count, chains = len(chains), chains[first:last]
+        if not chains:
+            raise HypvisionError(f"share={tuple(share)} leaves none of the {count} chains of '{source}'.")
+        chains = with_negatives(chains, seed)  # of this share alone: the others may be for validation
         if levels is not None:
             depth = len(chains[0].texts)
             if len(levels) < 2 or list(levels) != sorted({*levels} & {*range(depth)}):
@@ -64,14 +68,11 @@ class TextChains(Dataset):
                 replace(c, texts=tuple(c.texts[i] for i in levels), negatives=tuple(c.negatives[i] for i in levels))
                 for c in chains
             ]
-        first, last = (round(part * len(chains)) for part in share)
-        self.chains: list[Chain] = chains[first:last]
-        if not self.chains:
-            raise HypvisionError(f"share={tuple(share)} leaves none of the {len(chains)} chains of '{source}'.")
+        self.chains: list[Chain] = list(chains)
         self.usage = Usage(source)
         self.usage.use("chains", len(self.chains))
-        if others := len(chains) - len(self.chains):
-            self.usage.leave_out("chains", f"share={tuple(share)}", f"of {len(chains)}", others)
+        if others := count - len(chains):
+            self.usage.leave_out("chains", f"share={tuple(share)}", f"of {count}", others)
         self.metainfo = dict(classes=())
         self.size, self.view, self.files = size, first_view(size), []
         if images is not None:

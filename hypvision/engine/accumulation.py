@@ -35,10 +35,9 @@ class AccumulationHook(Hook):
 
         def save_all(*args: Any, **options: Any) -> None:
             """Called on all processes; one of them writes."""
-            wrapper = runner.optim_wrapper
-            optims = wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]
-            stepped = all(one.should_update() for one in optims)
-            self._kept = [] if stepped else gather_object(_summed(network_of(runner))) or []
+            stepped = all(one.should_update() for one in _optims(runner))
+            summed = _summed(network_of(runner)) | dict(counts=_counts(runner))
+            self._kept = [] if stepped else gather_object(summed) or []
             save(*args, **options)
 
         runner.save_checkpoint = save_all
@@ -50,6 +49,12 @@ class AccumulationHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         kept = checkpoint.get("accumulated")
         if not kept or not runner._resume:
+            return
+        if kept[0].get("counts", _counts(runner)) != _counts(runner):
+            runner.logger.warning(
+                f"The checkpoint lies between two steps with accumulative_counts={kept[0]['counts']}, and the config "
+                f"has {_counts(runner)}: the gradients of the batches before it are left out."
+            )
             return
         model: Any = network_of(runner)
         own = kept[get_rank()] if len(kept) == get_world_size() else None
@@ -66,6 +71,16 @@ class AccumulationHook(Hook):
             sums = sums if own is not None or get_rank() == 0 else [torch.zeros_like(value) for value in sums]
             device = next(model.parameters()).device
             model.accumulated = [value.to(device) for value in sums]
+
+
+def _optims(runner: Runner) -> list[Any]:
+    wrapper = runner.optim_wrapper
+    return list(wrapper.values()) if isinstance(wrapper, OptimWrapperDict) else [wrapper]
+
+
+def _counts(runner: Runner) -> list[int]:
+    """The iterations of a step of each optimiser; gradients are divided by them as they are summed."""
+    return [one._accumulative_counts for one in _optims(runner)]
 
 
 def _summed(model: nn.Module) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from hypvision.engine.extensions import import_extensions
 from hypvision.engine.hooks import DatasetHook
 from hypvision.engine.run import check_result
 from hypvision.errors import one_line
-from hypvision.images import open_image
+from hypvision.images import as_rgb, open_image
 from hypvision.inference.progress import progress
 from hypvision.viz.overlay import add_legend, draw_boxes, draw_segmentation, paint
 from hypvision.viz.palette import label_colours
@@ -216,7 +216,9 @@ def picture_of(dataset: Any, index: int) -> Image.Image | None:
         return _annotated(info, classes_of(dataset))
     if not hasattr(dataset, "read"):
         return _sample_picture(dataset, lambda: dataset[index])
-    return _titled(dataset, dataset.read(index), {"label": dataset.labels[index]} if hasattr(dataset, "labels") else {})
+    return _titled(
+        dataset, as_rgb(dataset.read(index)), {"label": dataset.labels[index]} if hasattr(dataset, "labels") else {}
+    )
 
 
 def _sample_picture(dataset: Any, read: Callable[[], dict[str, Any]]) -> Image.Image | None:

@@ -262,29 +262,39 @@ def readable_resume(runner: Any) -> Iterator[None]:
 
 
 # of optimisers; some keep numbers of their own beside these in their groups
-_SETTINGS = ("lr", "weight_decay", "momentum", "betas", "eps", "dampening", "nesterov")
+_SETTINGS = {
+    *("lr", "weight_decay", "momentum", "betas", "eps", "dampening", "nesterov", "amsgrad", "maximize", "alpha"),
+    *("decoupled_weight_decay", "ns_steps", "move", "geoopt_first_step"),
+}
 
 
-def _settings(runner: Any, schedule: _Schedule) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The groups of the runner's optimisers, each with those of its settings that no scheduler changes."""
+def _settings(runner: Any, schedule: _Schedule) -> list[tuple[Any, dict[str, Any], dict[str, Any]]]:
+    """The runner's optimisers and their groups, each with those of its settings that no scheduler changes."""
     moved = {scheduler.param_name for scheduler in schedule.schedulers}
     wrapper = getattr(runner, "optim_wrapper", None)
-    groups = [
-        group
+    optimizers = [
+        getattr(one, "optimizer", None)
         for one in (wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper])
-        for group in getattr(getattr(one, "optimizer", None), "param_groups", ())
     ]
-    return [(group, {key: group[key] for key in _SETTINGS if key in group and key not in moved}) for group in groups]
+    return [
+        (optimizer, group, {key: value for key, value in group.items() if key in _SETTINGS - moved})
+        for optimizer in optimizers
+        for group in getattr(optimizer, "param_groups", ())
+    ]
 
 
-def _follow(runner: Any, schedule: _Schedule, settings: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+def _follow(runner: Any, schedule: _Schedule, settings: list[tuple[Any, dict[str, Any], dict[str, Any]]]) -> None:
     """Give the groups the settings of the config again; those of the checkpoint are in their place."""
     changes = {}
-    for (_, wanted), (group, _) in zip(settings, _settings(runner, schedule)):
+    for (_, _, wanted), (optimizer, group, _) in zip(settings, _settings(runner, schedule)):
         for key, value in wanted.items():
             if group.get(key) != value:
                 changes[key] = f"{key} was {group.get(key)}, is {value}"
                 group[key] = value
+        if group.get("amsgrad"):  # the largest average so far, if there was none to keep
+            for state in (optimizer.state[p] for p in group["params"] if p in optimizer.state):
+                if "exp_avg_sq" in state:
+                    state.setdefault("max_exp_avg_sq", state["exp_avg_sq"].clone())
     if changes:
         runner.logger.warning(
             f"The optimizer of the config is not that of '{runner._load_from}' ({'; '.join(changes.values())}): from "

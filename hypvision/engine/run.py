@@ -372,7 +372,7 @@ def _write_predictions(config: Config, path: Path) -> None:
         if argument in (None, "output_dir"):
             continue
         if argument == "outfile_prefix":
-            path = path.with_suffix("")
+            path = path.with_suffix("") if path.suffix == ".json" else path
             for kind in ("bbox", "segm", "proposal", "keypoints"):  # mmdet writes these files itself
                 check_output(f"{path}.{kind}.json")
         else:

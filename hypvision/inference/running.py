@@ -103,7 +103,8 @@ def predict(
         **arguments: of the timm model, as ``model.backbone`` of a config has them.
 
     Returns:
-        One :class:`~hypvision.inference.Prediction` an image, in their order. Each result also has the classes of the
+        One :class:`~hypvision.inference.Prediction` an image, in their order, frames of videos last; a file that is
+        named twice has one. Each result also has the classes of the
         model and the reasons why it is doubtful; a warning gives them in a sentence
         (:mod:`hypvision.inference.knowledge`).
 

@@ -112,7 +112,7 @@ def tell_left_out(folder: Path, used: int, videos: Collection[str] = (), below: 
 
 
 def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
-    """The images and videos that names mean.
+    """The images and videos that names mean, each file once and in their order.
 
     Args:
         given: the path of an image, folder, video or list, or a glob pattern; an image itself (PIL, or RGB uint8
@@ -123,19 +123,21 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
     """
     if isinstance(given, (str, Path, Image.Image, np.ndarray)):
         given = [given]
-    files: dict[Path, None] = {}  # a dict as an ordered set: each file once
-    in_memory: list[Image.Image | np.ndarray] = []
+    images: list[Path | Image.Image | np.ndarray] = []
+    videos: list[Path] = []
+    seen: set[Path] = set()
     for item in given:
         if not isinstance(item, (str, Path)):
-            in_memory.append(item)
-        else:
-            listed = Path(item).suffix.lower() == ".txt"
-            files |= dict.fromkeys(_listed(item) if listed else find_files([item], VIDEO_SUFFIXES))
-    images = [file for file in files if file.suffix.lower() not in VIDEO_SUFFIXES]
-    videos = [file for file in files if file.suffix.lower() in VIDEO_SUFFIXES]
-    if not (images or videos or in_memory):
+            images.append(item)
+            continue
+        listed = Path(item).suffix.lower() == ".txt"
+        for file in _listed(item) if listed else find_files([item], VIDEO_SUFFIXES):
+            if file not in seen:
+                (videos if file.suffix.lower() in VIDEO_SUFFIXES else images).append(file)
+                seen.add(file)
+    if not (images or videos):
         raise HypvisionError("No image is given. Give a path of an image, folder, list or video, or a pattern.")
-    return Sources((*images, *in_memory), tuple(videos), every)
+    return Sources(tuple(images), tuple(videos), every)
 
 
 def _listed(name: str | Path) -> list[Path]:

@@ -28,11 +28,12 @@ def read_bgr(path: str | Path) -> np.ndarray:
     """:func:`hypvision.images.open_image` as uint8 (H, W, 3) in the order of OpenCV, BGR.
 
     OpenCV decodes JPEG files to the same pixels in half the time, so it is used for them, except for CMYK and truncated
-    files.
+    files, and for those that XMP turns, which it does not read.
     """
     if image_kind(path) in (("JPEG", "RGB"), ("JPEG", "L")):
         content = Path(path).read_bytes()
-        if content.endswith(b"\xff\xd9"):  # otherwise the file may be truncated: OpenCV would fill the rest with grey
+        whole = content.endswith(b"\xff\xd9")  # otherwise it may be truncated: OpenCV would fill the rest with grey
+        if whole and b"tiff:Orientation" not in content:
             image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
             if image is not None:
                 return image

@@ -36,6 +36,7 @@ from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, Tes
 from hypvision.engine.hooks import classes_in
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import below, replacing
+from hypvision.images import as_rgb
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier, label_score
 from hypvision.models.base import head_names
@@ -379,7 +380,9 @@ class PredictionPainterHook(Hook):
             shown = ", ".join(f"{names[c]}  {100 * float(scores[c]):.0f}%" for c in found)
             true = ", ".join(str(names[c]) for c in wanted)
             verdict = "right" if found == wanted else "wrong"
-            painted = self._paint(dataset.read(output["index"]), [shown, f"true: {true}"], right=found == wanted)
+            painted = self._paint(
+                as_rgb(dataset.read(output["index"])), [shown, f"true: {true}"], right=found == wanted
+            )
             name = re.sub(r"[/\\]", "-", true)[:80]  # a class may have a name such as "yes/no"
             with replacing(below(self.out_dir, f"{verdict}_{output['index']:06d}_{name}.png")) as temporary:
                 painted.save(temporary)

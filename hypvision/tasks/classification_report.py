@@ -11,6 +11,7 @@ from mmengine.registry import METRICS
 
 from hypvision.engine.extensions import REPORTS
 from hypvision.engine.reports import ReportMetric
+from hypvision.images import as_rgb
 from hypvision.tasks.classification_metrics import average_precision, found_at_thresholds, read_ancestors
 from hypvision.tasks.metric_learning_metrics import lca_heights
 from hypvision.viz.evaluation import Mistake, bars_figure, confusion_figure, curve_part, mistake_sheet
@@ -71,7 +72,7 @@ class ClassificationReport(ReportMetric):
         for index, true, best, score, right in wrong[:_WORST]:
             lines = [f"{names[best]}  {100 * score:.0f} %", f"true: {names[true]}  {100 * right:.0f} %"]
             lines += [] if distances is None else [f"distance {distances[true, best]}"]
-            tiles.append(Mistake([self.dataset.read(index)], lines))
+            tiles.append(Mistake([as_rgb(self.dataset.read(index))], lines))
         head = ("image", "true", "predicted", "score", "score of the true class")
         table = [(self.dataset.name(i), names[y], names[p], s, r) for i, y, p, s, r in wrong]
         text += " The most confident ones come first: what was predicted, and what is true."

@@ -39,8 +39,8 @@ def _reads_nothing(texts: Sequence[str]) -> Tensor:
 
 
 class Embedder(NamedTuple):
-    """A model that embeds images: tensors ``(B, 3, H, W)`` to vectors, the transform before, how vectors compare, and
-    the name or file of its weights; the curvature of a hyperboloid, and what embeds texts."""
+    """A model that embeds images: tensors ``(B, channels, H, W)`` to vectors, the transform before, how vectors
+    compare, and the name or file of its weights; the curvature of a hyperboloid, and what embeds texts."""
 
     embed: Callable[[Tensor], Tensor]
     transform: Callable[[Image.Image], Tensor]
@@ -48,6 +48,7 @@ class Embedder(NamedTuple):
     weights: str
     c: float = 1.0
     embed_texts: Callable[[Sequence[str]], Tensor] = _reads_nothing
+    channels: int = 3
 
 
 def load_learner(config: str | Path, weights: str | Path) -> tuple[MetricLearner, Config]:
@@ -84,7 +85,9 @@ def load_embedder(
         if weights is None:
             raise HypvisionError("--config needs --weights, the checkpoint of its training.")
         learner, settings = load_learner(config, weights)
-        return _learned(learner, settings.test_dataloader.dataset.transform.to_dict(), str(weights), device)
+        data = settings.test_dataloader.dataset
+        found = _learned(learner, data.transform.to_dict(), str(weights), device)
+        return found._replace(channels=data.get("channels", 3))
     from timm.data import create_transform, resolve_data_config
 
     name = str(weights or model)
@@ -170,7 +173,7 @@ def embed_sources(
         return [Embedding(vector) for vector in embedder.embed(torch.stack(images).to(device)).float().cpu().numpy()]
 
     frames, vectors = [], []
-    predictor = Predictor(embedder.transform, find)
+    predictor = Predictor(embedder.transform, find, channels=embedder.channels)
     for frame, _, found in progress(results(predictor, sources, batch_size, failed), len(sources), "image"):
         assert isinstance(found, Embedding)
         vector = torch.as_tensor(found.vector)

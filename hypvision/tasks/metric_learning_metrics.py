@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from hypvision.checks import one_of
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS
 from hypvision.engine.metrics import Metric, tell_missing
 from hypvision.errors import HypvisionError, require, require_finite
-from hypvision.files import replacing
+from hypvision.files import check_output, replacing, with_ending
 
 SPACES = ("lorentz", "cosine", "euclidean")
 
@@ -218,7 +217,7 @@ class RetrievalMetric(Metric):
     Args:
         recall, backend: values of K; ``"torch"`` or ``"faiss"``.
         device: where to compare; the GPU by default, if there is one.
-        out_file: write the embeddings, labels and metrics there (``.npz``).
+        out_file: write the embeddings, labels and metrics there; ``.npz`` is added to a name without it.
     """
 
     def __init__(
@@ -230,7 +229,8 @@ class RetrievalMetric(Metric):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.recall, self.backend, self.out_file = tuple(recall), backend, out_file
+        self.recall, self.backend = tuple(recall), backend
+        self.out_file = check_output(with_ending(out_file, ".npz")) if out_file else None
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
@@ -253,8 +253,7 @@ class RetrievalMetric(Metric):
         options = (self.recall, space, meta.get("ancestors"), {"backend": self.backend})
         metrics, self.without_truth = _measure((points[:queries], labels[:queries]), gallery, *options)
         if self.out_file is not None:
-            path = Path(self.out_file).with_suffix(".npz")
-            with replacing(path) as temporary:
+            with replacing(self.out_file) as temporary:
                 np.savez(
                     temporary, embeddings=points.cpu().numpy(), labels=labels.cpu().numpy(), space=space,
                     classes=np.array(meta.get("classes") or ()), metrics=json.dumps(metrics),

@@ -17,8 +17,9 @@ from helpers.retrieval_layouts import SIZE, write_folder, write_image
 from hypvision.cli import main
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, lorentz
+from hypvision.inference.sources import find_sources
 from hypvision.tasks.class_hierarchy import embed_classes, recovered_groups, recovered_hierarchy
-from hypvision.tasks.embedding import load_embedder, load_learner
+from hypvision.tasks.embedding import embed_sources, load_embedder, load_learner
 from hypvision.viz.sheet import search_sheet
 from hypvision.zoo.backbones import build_model
 
@@ -310,3 +311,19 @@ def test_mistakes_are_explained(command, said, learner, tmp_path, capsys, monkey
     )  # fmt: skip
     assert main(command.format(**names).split()) == 2
     assert said in capsys.readouterr().err
+
+
+def test_grey_images(learner, tmp_path):
+    """Of a network that takes one channel, as its config says."""
+    from mmengine.config import Config
+    from mmengine.registry import MODELS
+
+    config = Config.fromfile(learner / "learner.py")
+    config.model.backbone.update(in_chans=1, pretrained=False)
+    config.test_dataloader.dataset.update(channels=1)
+    config.test_dataloader.dataset.transform.update(mean=(0.5,), std=(0.25,))
+    config.dump(tmp_path / "grey.py")
+    torch.save(dict(state_dict=MODELS.build(config.model).state_dict()), tmp_path / "grey.pth")
+    embedder = load_embedder(tmp_path / "grey.py", tmp_path / "grey.pth")
+    _, points = embed_sources(embedder, find_sources(learner / "data" / "cat"))
+    assert points.shape[0] == 5 and points.isfinite().all()

@@ -164,3 +164,12 @@ def test_terms_in_a_circle(tmp_path):
     terms = read_terms(write(tmp_path / "terms.csv", "word,broader\nhen,egg\negg,hen\n"))
     with pytest.raises(HypvisionError, match="circle"):
         build_chains([("a hen", None)], terms, 3)
+
+
+def test_negatives_are_of_the_same_share(tmp_path):
+    """What is held out for validation is no negative in training."""
+    lines = [f"{i},kind {i % 4} => thing {i} => picture {i}" for i in range(20)]
+    path = write(tmp_path / "c.csv", "\n".join(["id,captions", *lines]))
+    for share in ((0.0, 0.5), (0.5, 1.0)):
+        rows = [TextChains(path, share=share)[i] for i in range(10)]
+        assert {text for row in rows for text in row["negative"]} <= {text for row in rows for text in row["positive"]}

@@ -79,5 +79,8 @@ def test_what_is_kept(text, tmp_path):
     content = load_checkpoint_file(tmp_path / "run/iter_3.pth")
     next(iter(content["accumulated"][0]["gradients"].values())).fill_(float("nan"))
     torch.save(content, tmp_path / "wrong.pth")
+    train(language(text, tmp_path, 3, 1), tmp_path / "other", resume=tmp_path / "run/iter_3.pth")
+    written = next((tmp_path / "other").glob("*/*.log")).read_text()
+    assert "between two steps with accumulative_counts=[2], and the config has [3]" in written
     with pytest.raises(HypvisionError, match="accumulated is not finite"):
         train(language(text, tmp_path, 2, 1), tmp_path / "again", resume=tmp_path / "wrong.pth")

@@ -75,13 +75,15 @@ def test_settings_of_the_optimizer_are_those_of_the_config(begun, tmp_path, sche
     """A rate that a schedule moves is that of the schedule."""
     folder, config = begun
     shutil.copytree(folder / "run", tmp_path / "run", ignore=shutil.ignore_patterns("2*"))
-    options = {f"optim_wrapper.optimizer.{key}": value for key, value in (("weight_decay", 0.3), ("betas", (0.8, 0.9)))}
+    changes = dict(weight_decay=0.3, betas=(0.8, 0.9), amsgrad=True)
+    options = {f"optim_wrapper.optimizer.{key}": value for key, value in changes.items()}
     if not scheduled:
         options |= {"param_scheduler": [], "optim_wrapper.optimizer.lr": 3e-5}
     runner = train(config, tmp_path / "run", "auto", cfg_options=options)
     groups = runner.optim_wrapper.optimizer.param_groups
     assert {group["weight_decay"] for group in groups} == {0.3, 0.0} and all(g["betas"] == (0.8, 0.9) for g in groups)
     assert scheduled or all(group["lr"] == 3e-5 for group in groups)
+    assert all("max_exp_avg_sq" in state for state in runner.optim_wrapper.optimizer.state.values())
     log = next((tmp_path / "run").glob("*/*.log")).read_text()
     assert "The optimizer of the config is not that of" in log and "weight_decay was 0.05, is 0.3" in log
 

@@ -365,6 +365,9 @@ def test_lists_folders_patterns_and_images_in_memory(tmp_path, folder):
     held = Image.new("RGB", (4, 4))
     frames = list(find_sources([str(folder / "s[12].png"), held]))
     assert [frame.name for frame in frames] == ["s1", "s2", "image"] and frames[-1].open().size == (4, 4)
+    frames = find_sources([held, str(folder / "s2.png"), np.zeros((4, 4, 3), np.uint8), folder])
+    assert [frame.name.partition("-")[0] for frame in frames][:2] == ["image", "s2"]
+    assert [frame.name for frame in frames][3:] == ["s0", "s1"]
     (tmp_path / "empty.txt").write_text("\n")
     for wrong, match in (
         (tmp_path / "empty.txt", "names no images"),

@@ -11,7 +11,7 @@ from helpers.engine import write_config
 from hypvision.cli import main
 from hypvision.data.image_folder import ImageFolderDataset
 from hypvision.errors import HypvisionError
-from hypvision.images import open_channels
+from hypvision.images import as_rgb, open_channels
 from hypvision.tasks import ImageClassifier
 
 CHANGES = """
@@ -65,6 +65,13 @@ def test_no_channel_is_changed_on_the_way(tmp_path):
         data = ImageFolderDataset(str(tmp_path), transform, channels=4, cache=cache)
         torch.testing.assert_close(data[0]["inputs"], torch.from_numpy(pixels).permute(2, 0, 1) / 255)
     assert np.array_equal(open_channels(pixels, 4), pixels)
+
+
+def test_four_channels_are_looked_at_by_their_first_three(tmp_path):
+    pixels = np.full((8, 8, 4), (250, 20, 20, 255), np.uint8)
+    assert (np.asarray(as_rgb(open_channels(pixels, 4))) == (250, 20, 20)).all()
+    grey = open_channels(np.full((8, 8, 3), 7, np.uint8), 1)
+    assert as_rgb(grey) is grey
 
 
 def test_what_does_not_fit_is_told(tmp_path):
