@@ -389,7 +389,8 @@ def encode_image(model: Any, images: Tensor, normalize: bool = False, prompts: P
     :func:`hypvision.clip.spaces.space_of`. Learned tokens leave before the pooling.
     """
     if prompts is None:
-        return model.encode_image(images, normalize=normalize)
+        dtype = next((p.dtype for p in model.visual.parameters() if p.is_floating_point()), images.dtype)
+        return model.encode_image(images.to(dtype), normalize=normalize)
     tower, visual = vision_tower(model), model.visual
     trunk, last, sequence = tower.trunk, len(tower.blocks) - 1, _Sequence(tower, prompts)
     if tower.family == "timm":

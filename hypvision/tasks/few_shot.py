@@ -274,11 +274,13 @@ class GaussianAverageHook(Hook):
     def __init__(self, mean: float, std: float):
         self.mean, self.std = mean, std
         self.seen, self.total = 0, dict[str, Tensor]()
+        self.begun: tuple[int, float, float] | None = None  # of the training that a resumed one goes on from
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         device, state = next(_model(runner).parameters()).device, checkpoint.get(self.key, {})
         self.seen = state.get("seen", 0)
         self.total = {name: value.to(device) for name, value in state.get("total", {}).items()}
+        self.begun = state.get("weights")
 
     def before_train(self, runner: Runner) -> None:
         if not runner.epoch:
@@ -288,6 +290,16 @@ class GaussianAverageHook(Hook):
                 f"The checkpoint is of epoch {runner.epoch}, but its average has {self.seen} epochs, so the "
                 "training cannot go on from it. Start it again without --resume."
             )
+        elif self.begun and self.total:
+            epochs, *shape = self.begun
+            if shape != [self.mean, self.std]:
+                raise HypvisionError(
+                    f"The average of the checkpoint has mean and std {shape}, that of the config "
+                    f"{[self.mean, self.std]}, so the training cannot go on from it. Set them to those, or start again."
+                )
+            # The weights of the epochs so far add up to less of 1 in a longer training.
+            old, new = (gaussian_weights(e, *shape)[: self.seen] for e in (epochs, runner.max_epochs))
+            self.total = {name: value * (sum(new) / sum(old)) for name, value in self.total.items()}
 
     @torch.no_grad()
     def after_train_epoch(self, runner: Runner) -> None:
@@ -304,7 +316,8 @@ class GaussianAverageHook(Hook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         if 0 < self.seen < runner.max_epochs:
-            checkpoint[self.key] = dict(seen=self.seen, total=dict(self.total))
+            weights = (runner.max_epochs, self.mean, self.std)
+            checkpoint[self.key] = dict(seen=self.seen, total=dict(self.total), weights=weights)
 
 
 @HOOKS.register_module()
@@ -347,9 +360,11 @@ class TipAdapterHook(_StartHook):
         self.folder, self.views, self.ends = folder, views, (ends[0], ends[1])
 
     def before_train(self, runner: Runner) -> None:
-        if runner.iter or "host.learner.keys" in self._loaded:  # a resumed training loads its keys, too
-            return
         host, dataset = cast(TipAdapter, _model(runner).host), runner.train_dataloader.dataset
+        if runner.iter or "host.learner.keys" in self._loaded:  # a resumed training loads its keys, too
+            if runner.iter and runner.epoch < runner.max_epochs:
+                host.restart()
+            return
         features = image_features(host, dataset, self.views, self.folder).mean(0)
         broadcast(features)  # use the same views in every process
         device = next(host.parameters()).device

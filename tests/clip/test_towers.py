@@ -12,6 +12,7 @@ from hypvision.clip.towers import (
     _batches,
     encode_by_length,
     encode_dense,
+    encode_image,
     encode_text,
     find_towers,
     patch_size,
@@ -118,6 +119,12 @@ def test_positions_are_left_alone_on_their_own_grid():
     table = torch.randn(1 + 16, 8)
     assert resize_positions(table, (4, 4), (4, 4)) is table
     assert resize_positions(table, (6, 3), (4, 4)).shape == (19, 8)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_images_take_the_dtype_of_the_tower(dtype):
+    model = clip_models.openai_clip().to(dtype)
+    assert encode_image(model, clip_models.random_images(model).float()).dtype == dtype
 
 
 def test_mistakes_are_explained():

@@ -92,13 +92,18 @@ def test_the_best_trial_gives_the_settings(tool):
 
 
 @pytest.mark.parametrize(
-    ("study", "folder", "results"),
-    [("himapper", "himapper", "grocery"), ("lorentz", "hecnn", "cifar10"), ("omniglot", "lhier", "omniglot")],
+    ("study", "page", "results"),
+    [
+        ("himapper", "configs/himapper/README.md", "himapper/curves/grocery"),
+        ("lorentz", "configs/hecnn/README.md", "hecnn/curves/cifar10"),
+        ("omniglot", "configs/lhier/README.md", "lhier/curves/omniglot"),
+        ("hyperclip", "docs/studies/hyperclip.md", "hyperclip/curves/emoji"),
+        ("hyperclip-boxes", "docs/studies/hyperclip.md", "hyperclip/curves/emoji-boxes"),
+    ],
 )
-def test_the_numbers_in_the_readme_are_those_of_the_results(tool, study, folder, results):
-    folder = tool["CONFIGS"] / folder
-    rows = tool["table"](json.loads((folder / f"curves/{results}.json").read_text()), study).splitlines()
-    said = {line.strip() for line in (folder / "README.md").read_text().splitlines()}
+def test_the_numbers_in_the_readme_are_those_of_the_results(tool, study, page, results):
+    rows = tool["table"](json.loads((tool["CONFIGS"] / f"{results}.json").read_text()), study).splitlines()
+    said = {line.strip() for line in (TOOLS.parent / page).read_text().splitlines()}
     rows = [
         row for row in rows if row.startswith("| ") and row.count("|") > 2 and not row.startswith(("| |", "| trial"))
     ]

@@ -111,6 +111,7 @@ class TipAdapter(Host, name="tip-adapter"):
         super().__init__(clip)
         self.ensemble = ensemble
         self.learner = _Cache(torch.zeros(keys, embedding_size(clip.model)), torch.zeros(keys, classes), alpha, beta)
+        self._start = alpha, beta
         self.learner.keys.requires_grad_(tune)
 
     @property
@@ -144,6 +145,11 @@ class TipAdapter(Host, name="tip-adapter"):
             return self.learner.alpha * torch.exp(-self.learner.beta * (1 - affinity)) @ self.learner.values
 
     @torch.no_grad()
+    def restart(self) -> None:
+        """alpha and beta as they were before :meth:`search`, for more training of the keys."""
+        self.learner.alpha.fill_(self._start[0])
+        self.learner.beta.fill_(self._start[1])
+
     def search(
         self,
         features: Tensor,

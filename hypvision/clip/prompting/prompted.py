@@ -235,14 +235,15 @@ class CoOp(PromptedHost, name="coop"):
         embedded, count = text_part(self.clip).token_embedding(tokens), ctx.shape[-2]
         context = ctx.to(embedded).expand(len(tokens), -1, -1)
         embedded = torch.cat([embedded[:, :1], context, embedded[:, 1 + count :]], 1)
-        places = self._places(tokens.shape[1], count).to(tokens.device)
+        places = self._places(tokens.shape[1]).to(tokens.device)
         embedded = embedded.gather(1, places[..., None].expand_as(embedded))
         return encode_sentences(self.clip, tokens, None, self.text_chunk, embedded)
 
-    def _places(self, length: int, count: int) -> Tensor:
+    def _places(self, length: int) -> Tensor:
         """(C, L): for each position the index into ``start, context, name, rest``."""
         # argmax finds the end token; lengths include start and end token
         ends = self.tokenizer(list(self.names)).argmax(-1).tolist()
+        count = int(self.tokenizer([self.learner.prefix]).argmax(-1)) - 1  # with words behind the learned tokens
         before = count // 2 if self.position == "middle" else 0
         rows = []
         for end in ends:

@@ -49,7 +49,8 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
     found, missing = {}, []
     for image in dict.fromkeys(images):
         name = image.rpartition("/")[2]
-        if (path := files.get(name) or stems.get(name) or stems.get(Path(name).stem)) is None:
+        bare = Path(name).stem if Path(name).suffix.lower() in SUFFIXES else name  # an id may have a dot of its own
+        if (path := files.get(name) or stems.get(name) or stems.get(bare)) is None:
             missing.append(image)
         else:
             found[image] = path

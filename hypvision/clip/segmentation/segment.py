@@ -108,8 +108,16 @@ def _options_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _default(weights: str | None, clip: str | None, stamp: tuple[int, int] | None) -> OpenVocabSegmenter:
+def _default(weights: str | None, clip: str | None, *stamps: tuple[int, int] | None) -> OpenVocabSegmenter:
     return load_segmenter(weights, clip=clip)
+
+
+def _stamp(name: str | Path | None) -> tuple[int, int] | None:
+    """Of a file, which may be trained anew at its place; ``name`` is its path, or ``ARCHITECTURE:PATH``."""
+    for path in () if name is None else (Path(name), Path(str(name).partition(":")[2] or name)):
+        if path.is_file():
+            return path.stat().st_size, path.stat().st_mtime_ns
+    return None
 
 
 def segment(
@@ -134,9 +142,8 @@ def segment(
     image = open_image(image)
     names = load_classes(classes)
     if model is None:
-        status = Path(weights).stat() if weights is not None and Path(weights).is_file() else None
-        stamp = status and (status.st_size, status.st_mtime_ns)  # of a file that was trained anew at its place
-        model = _default(*(None if value is None else str(value) for value in (weights, clip)), stamp)
+        names_of = (None if value is None else str(value) for value in (weights, clip))
+        model = _default(*names_of, _stamp(weights), _stamp(clip))
     model.check_size(image.size[::-1], name)
     if names != model.classes:
         check_words(model, names)

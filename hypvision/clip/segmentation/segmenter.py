@@ -35,6 +35,11 @@ def segmentation_loss(logits: Tensor, labels: Tensor, ignore: int = 255, mask_ig
     code, or with ``mask_ignored`` left out."""
     valid = labels != ignore
     count = logits.shape[1]
+    if 0 <= ignore < count:
+        raise HypvisionError(
+            f"The label {ignore} stands for ignored pixels and for one of the {count} classes. Give another number, "
+            f"such as ignore={max(count, 65535)}, and label maps with it."
+        )
     if valid.any():
         low, high = labels[valid].aminmax()
         if low < 0 or high >= count:
@@ -266,9 +271,9 @@ class OpenVocabSegmenter(SegmenterBase):
         super().__init__()
         self.build(clip, **options)
 
-    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Logits (B, T, h, w), or the loss where labels are given."""
-        return self.logits(images) if labels is None else self.segmentation_loss(images, labels)
+    def forward(self, images: Tensor, labels: Tensor | None = None, ignore: int = 255) -> Tensor:
+        """Logits (B, T, h, w), or the loss where labels are given; ``ignore`` is that of :func:`segmentation_loss`."""
+        return self.logits(images) if labels is None else self.segmentation_loss(images, labels, ignore)
 
     def predict(self, images: Sequence[Tensor], **options: Any) -> list:
         """:meth:`predict_labels` in evaluation mode."""

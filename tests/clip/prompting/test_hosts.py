@@ -17,6 +17,7 @@ from hypvision.clip.classes import SELECTED, imagenet_templates
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting import HOSTS, build_host, load_learned
 from hypvision.clip.prompting import hosts as module
+from hypvision.clip.towers import encode_text
 from hypvision.data.fewshot import LAYOUTS
 from hypvision.errors import HypvisionError
 
@@ -103,6 +104,16 @@ def test_coop(position, per_class):
     a, b = (gradients(F.cross_entropy(x, LABELS), host)[0] for x in (found, expected))
     assert a.shape == ((4, 4, 32) if per_class else (4, 32))
     close(a, b, 1e-4)
+
+
+@pytest.mark.parametrize("position", ["middle", "front"])
+def test_words_behind_the_learned_tokens_stay_in_the_context(position):
+    """Untrained, the prompt is the sentence itself."""
+    host = build_host(bundle(), "coop", tokens=2, words="a photo of a", position=position)
+    host.set_classes(NAMES)
+    told = "{} a photo of a." if position == "front" else "a photo {} of a."
+    expected = encode_text(host.clip, tokenize([told.format(name) for name in NAMES]), normalize=True)
+    close(host.texts(), expected)
 
 
 def test_cocoop():

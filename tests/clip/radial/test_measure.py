@@ -174,6 +174,8 @@ def test_pictures_are_found_and_embedded(folder, clip):
     assert len(measured.metrics.predicted) == 2
     with pytest.raises(HypvisionError, match="1 of 3 images .* the first is 'http://y/3.jpg' of row 4"):
         find_image_files([*IMAGES, "http://y/3.jpg"], folder)
+    with pytest.raises(HypvisionError, match="the first is '1.5' of row 1"):  # not the image of 1
+        find_image_files(["1.5"], folder)
     with pytest.raises(HypvisionError, match="no folder of images"):
         find_image_files(IMAGES, folder / "none")
 

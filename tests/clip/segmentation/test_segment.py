@@ -342,9 +342,11 @@ def test_damaged_tables_of_words_are_refused():
 def test_weights_that_were_trained_anew_are_read_again(tmp_path, monkeypatch):
     model, module, read = build(), sys.modules["hypvision.clip.segmentation.segment"], []
     monkeypatch.setattr(module, "load_segmenter", lambda weights, clip: read.append(weights) or model)
-    for content, count in (("a", 1), ("a", 1), ("bc", 2)):
-        if count > len(read):
-            (tmp_path / "w.pth").write_text(content)
-        segment(Image.new("RGB", (96, 96)), ["cat"], weights=tmp_path / "w.pth")
-        assert len(read) == count
-    module._default.cache_clear()
+    for given in (dict(weights=tmp_path / "w.pth"), dict(clip=f"ViT-B-32:{tmp_path}/w.pth")):
+        read.clear()
+        for content, count in (("a", 1), ("a", 1), ("bc", 2)):
+            if count > len(read):
+                (tmp_path / "w.pth").write_text(content)
+            segment(Image.new("RGB", (96, 96)), ["cat"], **given)
+            assert len(read) == count
+        module._default.cache_clear()

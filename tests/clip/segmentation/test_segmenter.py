@@ -127,6 +127,13 @@ def test_loss_is_the_one_hot_one():
         labels[0, 9, 9] = wrong
         with pytest.raises(HypvisionError, match=f"has the label {wrong}, but there are 5 classes"):
             segmentation_loss(logits, labels)
+    many = torch.randn(1, 300, 4, 4)
+    with pytest.raises(HypvisionError, match="255 stands for ignored pixels and for one of the 300 classes"):
+        segmentation_loss(many, torch.full((1, 8, 8), 255))
+    numbers = torch.randint(0, 300, (1, 8, 8))
+    assert torch.allclose(
+        segmentation_loss(many, numbers, ignore=65535), reference_loss(many, numbers, 65535), rtol=1e-6
+    )
 
 
 def test_text_is_encoded_again_when_something_changed():
