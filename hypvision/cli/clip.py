@@ -184,7 +184,13 @@ def _walks_of_embeddings(args: Namespace, measured, texts, images) -> list:
         return []
     if measured.images is None:
         raise HypvisionError(f"'{args.embeddings}' has no images, so --show has none to draw.")
-    rows = {Path(str(image)).stem: row for row, image in enumerate(dict.fromkeys(images))}
+    every = list(dict.fromkeys(images))
+    rows = {Path(str(image)).stem: row for row, image in enumerate(every)}
+    for path in args.show:
+        if len(same := [str(image) for image in every if Path(str(image)).stem == Path(path).stem]) > 1:
+            raise HypvisionError(
+                f"--show {path} may be {' or '.join(same[:2])} of '{args.chains}'. Rename one of them."
+            )
     if missing := [path for path in args.show if Path(path).stem not in rows]:
         raise HypvisionError(f"The image '{missing[0]}' has no chain in '{args.chains}'. Name another, or add one.")
     shown = measured.images[[rows[Path(path).stem] for path in args.show]]

@@ -53,7 +53,7 @@ class View:
         else:
             choose = min if self.resize_mode == "shortest" else max
             ratio = choose(image.height / height, image.width / width)
-            image = F.resize(image, [round(image.height / ratio), round(image.width / ratio)], mode)
+            image = F.resize(image, [max(1, round(side / ratio)) for side in (image.height, image.width)], mode)
             across, down = max(0, width - image.width), max(0, height - image.height)
             image = F.pad(image, [across // 2, down // 2, (across + 1) // 2, (down + 1) // 2], fill=self.fill_color)
         return F.pil_to_tensor(F.center_crop(image, [height, width]))

@@ -116,6 +116,11 @@ def test_views_are_the_transforms_of_open_clip(mode, interpolation, shape):
     assert torch.equal(found, (255 * expected(Image.fromarray(pixels))).round().byte())
 
 
+def test_a_line_of_pixels_is_not_lost():
+    """Its smaller side would become 0."""
+    assert View(48, resize_mode="longest")(Image.new("RGB", (900, 3), "white")).shape == (3, 48, 48)
+
+
 def test_views_that_there_are_not():
     for wrong in (dict(interpolation="lanczos"), dict(resize_mode="crop")):
         with pytest.raises(HypvisionError, match=f"{next(iter(wrong))} must be one of"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -218,8 +219,9 @@ def measure_tree(
     clip: CLIPBundle, folder: str | Path, tree: LabelTree, template: str = "{}", failed: list[str] | None = None
 ) -> tuple[dict[str, float], int]:
     """:func:`~hypvision.clip.radial.retrieval.tree_recall` of the images in one folder a class, which are classes of
-    the ``tree``, whose nodes of equal names are one, and how many images these are; names are put into the
-    ``template``. The messages of images that cannot be read are added to ``failed``; None: the first one raises."""
+    the ``tree``, among all of its nodes, of which those of equal names are one, and how many images these are; names
+    are put into the ``template``. The messages of images that cannot be read are added to ``failed``; None: the first
+    one raises."""
     folder = Path(folder).expanduser()
     classes = sorted(name_of(entry.name) for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
     paths = [(path, label) for label, name in enumerate(classes) for path in sorted((folder / on_disk(name)).rglob("*"))
@@ -230,9 +232,9 @@ def measure_tree(
         )
     if missing := [name for name in classes if name not in tree.ancestors]:
         raise HypvisionError(f"The tree lacks the class '{missing[0]}'. Add its ancestors, or leave out its folder.")
-    lineages = [[tree.names.get(node, node) for node in (label, *tree.ancestors[label])] for label in classes]
-    number = {name: i for i, name in enumerate(dict.fromkeys(name for line in lineages for name in line))}
-    lineage = [sorted({number[name] for name in line}) for line in lineages]
+    lines = {label: [tree.names.get(n, n) for n in (label, *above)] for label, above in tree.ancestors.items()}
+    number = {name: i for i, name in enumerate(dict.fromkeys(name for line in lines.values() for name in line))}
+    lineage = [sorted({number[name] for name in lines[label]}) for label in classes]
     names = [template.format(name.replace("_", " ").replace("-", " ")) for name in number]
     texts = embed_texts(clip.model, clip.tokenizer, names)
     kept, images = embed_readable(clip, [path for path, _ in paths], failed)
@@ -253,7 +255,8 @@ def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
         raise HypvisionError(
             f"'{path}' has {shapes}. Expected: texts (n, L, d), images (m, d), root (d,) of the same d, or c."
         )
-    parts = {name: x.to(torch.promote_types(x.dtype, torch.float32)) for name, x in parts.items()}
+    dtype = functools.reduce(torch.promote_types, (x.dtype for x in parts.values()), torch.float32)
+    parts = {name: x.to(dtype) for name, x in parts.items()}
     if "root" in parts:
         return parts["texts"], parts.get("images"), Sphere(parts["root"])
     c = torch.as_tensor(found["c"]).flatten().tolist() if isinstance(found["c"], (Tensor, int, float)) else []

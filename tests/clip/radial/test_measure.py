@@ -1,5 +1,7 @@
 """HyperLex, retrieval and measurements of files, against hand-made cases; mistakes with the names of what is wrong."""
 
+from unittest import mock
+
 import pytest
 import torch
 from PIL import Image
@@ -103,6 +105,10 @@ def test_embeddings_of_any_model(tmp_path):
     assert measure_chains(CHAINS, IMAGES, found, None, space).values == {"d_corr": measured.values["d_corr"]}
     save_file(dict(texts=texts.half(), root=torch.zeros(5)), tmp_path / "b.safetensors")
     assert read_embeddings(tmp_path / "b.safetensors")[0].dtype == torch.float32
+    save_file(
+        dict(texts=texts.half(), images=torch.ones(2, 5).double(), root=torch.zeros(5)), tmp_path / "d.safetensors"
+    )
+    assert {x.dtype for x in read_embeddings(tmp_path / "d.safetensors")[:2]} == {torch.float64}
     save_file(dict(texts=texts), tmp_path / "c.safetensors")
     with pytest.raises(HypvisionError, match=r"has texts \(3, 3, 5\). Expected: texts"):
         read_embeddings(tmp_path / "c.safetensors")
@@ -185,6 +191,9 @@ def test_tree_of_class_folders(folder, clip):
     (folder / "1.jpg").rename(folder / "tree/cat/1.jpg")
     found, count = measure_tree(clip, folder / "tree", LabelTree({"cat": ["animal"]}, {}))
     assert found["tree_R@5"] == 1.0 and count == 1
+    wide = LabelTree({"cat": ["animal"], **{f"thing {i}": ["object"] for i in range(40)}}, {})
+    with mock.patch("hypvision.clip.radial.measure.tree_recall", lambda similarity, labels, lineage: similarity.shape):
+        assert measure_tree(clip, folder / "tree", wide)[0] == (1, 43)  # classes without a folder are candidates, too
     with pytest.raises(HypvisionError, match="lacks the class 'cat'"):
         measure_tree(clip, folder / "tree", LabelTree({"dog": ["animal"]}, {}))
     with pytest.raises(HypvisionError, match="no images in class folders"):
