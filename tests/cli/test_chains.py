@@ -84,6 +84,12 @@ def test_embeddings_of_a_file(folder, tmp_path, capsys):
     assert "  radius 0." in capsys.readouterr().out and (tmp_path / "shown/00_test-1-2.png").is_file()
     assert main([*words, "--out", out, "--show", str(noto / "train-1-2.png")]) == 2
     assert f"train-1-2.png' has no chain in '{folder / 'chains.csv'}'" in capsys.readouterr().err
+    (tmp_path / "twice.csv").write_text("captions,image_url\na => b,http://x/val/1.jpg\nc => d,http://x/train/1.jpg\n")
+    save_file(dict(texts=torch.ones(2, 2, 6), images=torch.ones(2, 6), root=root), tmp_path / "twice.safetensors")
+    (tmp_path / "1.jpg").write_bytes((noto / "test-1-2.png").read_bytes())
+    named = ["clip", "chains", str(tmp_path / "twice.csv"), "--embeddings", str(tmp_path / "twice.safetensors")]
+    assert main([*named, "--out", out, "--show", str(tmp_path / "1.jpg")]) == 2
+    assert "may be http://x/val/1.jpg or http://x/train/1.jpg" in capsys.readouterr().err
     assert main([*words, "--out", str(tmp_path / "out"), "--images", str(folder)]) == 2
     assert "--images needs a CLIP" in capsys.readouterr().err
     for name, key, message in (

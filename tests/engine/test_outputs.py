@@ -22,8 +22,8 @@ from hypvision.checkpoints.read import read
 from hypvision.cli import main
 from hypvision.data.export import export
 from hypvision.engine.config import load_config
+from hypvision.engine.run import _write_predictions, train
 from hypvision.engine.run import test as measure
-from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.inference.results import Boxes, Labels
 from hypvision.openmmlab.testing import mirror_pipeline
@@ -288,3 +288,11 @@ def test_classification(tmp_path):
         )
         for file in shown.iterdir():
             file.unlink()
+
+
+def test_dots_stay_in_the_names_of_predictions(tmp_path):
+    """Boxes that are saved as two names must not be written to one."""
+    for name, prefix in (("boxes.test", "boxes.test"), ("boxes.json", "boxes")):
+        config = Config(dict(test_evaluator=dict(type="CocoMetric")))
+        _write_predictions(config, tmp_path / name)
+        assert config.test_evaluator.outfile_prefix == str(tmp_path / prefix)

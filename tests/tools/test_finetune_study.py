@@ -141,3 +141,23 @@ def test_runs_are_kept_and_not_repeated(tool, monkeypatch, tmp_path, capsys):
     assert "| fine-tuned | 51.5 ± 2.1 |  |  |  |  |  | 2 | 36 |" in lines
     assert any(line.startswith("| Hi-Mapper | 52.0 ± 1.4 |") for line in lines)
     assert "| fine-tuned, rate 1e-3 | 1.0 | 6 |" in lines
+
+
+def test_a_study_measures_elsewhere_too(tool, monkeypatch, tmp_path):
+    """On the data that the config names, with the last checkpoint."""
+    from hypvision.engine.config import load_config
+
+    seen = []
+
+    def measured(config, weights, folder, cfg_options):
+        seen.append((weights, load_config(config, cfg_options).test_dataloader.dataset))
+        return {"ov/AP50": torch.tensor(3.0)}
+
+    monkeypatch.setattr("hypvision.engine.run.test", measured)
+    (tmp_path / "last_checkpoint").write_text("iter_600.pth\n")
+    for name, places in ((tool["MASKS"], ["style", "new"]), (tool["BOXES"], ["style"])):
+        config = load_config(tool["CONFIGS"] / name, {"data_root": "elsewhere"})
+        assert tool["measure_elsewhere"](config, tmp_path) == {f"AP50_{place}": 3.0 for place in places}
+    assert [weights for weights, _ in seen] == ["iter_600.pth"] * 3
+    assert [data.data_prefix.img_path for _, data in seen[:2]] == ["style/val/images", "new/val/images"]
+    assert seen[2][1].ann_file.startswith("boxes-style/") and seen[2][1].data_root == "elsewhere"

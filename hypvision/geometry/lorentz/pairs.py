@@ -39,7 +39,7 @@ _KEPT = 2.0**23
 
 
 class NearPair:
-    """Two broadcasting float32 points within that radius, and their differences in float64.
+    """Two broadcasting float32 points and their differences in float64, good within that radius and as `_KEPT` says.
 
     Vectors have all ``n + 1`` coordinates, the first of which is 0: rows without gaps are read faster. They keep the
     unit of the arguments; numbers ``(..., 1)`` are in units of the radius of curvature.
