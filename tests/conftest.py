@@ -134,7 +134,7 @@ def _cheap_seeds():
     import torch
 
     if not torch.cuda.is_available():
-        torch.cuda.manual_seed_all = torch.xpu.manual_seed_all = lambda seed: None
+        torch.cuda.manual_seed_all = torch.xpu.manual_seed_all = torch.mtia.manual_seed_all = lambda seed: None
 
 
 @pytest.fixture(autouse=True)

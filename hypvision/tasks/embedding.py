@@ -18,7 +18,7 @@ from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Record
 from hypvision.errors import HypvisionError, require, require_finite
-from hypvision.images import leaving_out, require_all
+from hypvision.images import check_normalisation, leaving_out, require_all
 from hypvision.inference.predictors import Predictor
 from hypvision.inference.progress import progress
 from hypvision.inference.results import Embedding
@@ -108,8 +108,9 @@ def load_embedder(
         else:
             published = network.pretrained_cfg
             name = ".".join(filter(None, (published.get("architecture") or name, published.get("tag"))))
-    transform = create_transform(**resolve_data_config({}, model=network))
-    return Embedder(network.to(device).eval(), transform, "cosine", name)
+    data = resolve_data_config({}, model=network)
+    check_normalisation(data, channels := getattr(network, "in_chans", 3))
+    return Embedder(network.to(device).eval(), create_transform(**data), "cosine", name, channels=channels)
 
 
 def _learned(learner: MetricLearner, images: Mapping[str, Any], name: str, device: str) -> Embedder:

@@ -12,11 +12,11 @@ OTHERS = ["house", "sea or lake"]
 
 
 def tokenize(texts, length=20):
-    """One token a word, ``.`` and ``,`` words of their own; the largest number ends each text."""
+    """One token a word, ``.`` and ``,`` words of their own; the largest number ends each text; long ones are cut."""
     found = torch.zeros(len(texts), length, dtype=torch.long)
     for row, text in zip(found, texts):
         words = text.replace(".", " .").replace(",", " ,").split()
-        ids = [98, *[1 + zlib.crc32(word.encode()) % 97 for word in words], 99]
+        ids = [98, *[1 + zlib.crc32(word.encode()) % 97 for word in words][: length - 2], 99]
         row[: len(ids)] = torch.tensor(ids)
     return found
 

@@ -47,6 +47,9 @@ def test_every_command_takes_them(tmp_path, capsys, channels, exported):
     model = ["--model", str(config)]
     picture = str(images / "val" / "red" / "0.tif")
     assert main(["predict", picture, *model, "--weights", str(weights), "--out", str(tmp_path / "out")]) == 0
+    embedded = tmp_path / "embeddings"
+    command = ["metric", "embed", "--model", "test_vit", "--weights", str(weights), "--save", str(embedded)]
+    assert main([*command, picture]) == 0, capsys.readouterr().err
     if not exported:
         return
     out = tmp_path / "model.pt2"

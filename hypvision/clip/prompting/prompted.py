@@ -247,8 +247,9 @@ class CoOp(PromptedHost, name="coop"):
         before = count // 2 if self.position == "middle" else 0
         rows = []
         for end in ends:
-            name, context = range(1 + count, count + end), range(1, 1 + count)
-            rows.append([0, *context[:before], *name, *context[before:], *range(count + end, length)])
+            rest = min(count + end, length - 1)  # of a sentence that was cut off at the end token alone
+            name, context = range(1 + count, rest), range(1, 1 + count)
+            rows.append([0, *context[:before], *name, *context[before:], *range(rest, length)])
         return torch.tensor(rows)
 
 

@@ -197,6 +197,7 @@ def test_gradients_are_those_of_the_reference(kind, checkpointing, path, monkeyp
         dict(official_twelve_layers=True, vision_layers=(0,)), dict(geometry="euclidean", c_text=0.05),
         dict(geometry="euclidean", c_vision=0.05), dict(geometry="euclidean", mobius=False),
         dict(geometry="euclidean", official_text_curvature=True), dict(text=False, official_text_curvature=True),
+        dict(vision=False, official_dense_only=True), dict(vision=False, official_twelve_layers=True),
     ],
     ids=str,
 )  # fmt: skip
@@ -215,6 +216,11 @@ def test_official_options():
         text_layers=[2]
     ).text_layers == (2,)
     assert HyperCLIPConfig(official_text_curvature=True).curvature("text") == 1.0
+    assert HyperCLIPConfig(official_dense_only=True, vision_layers=[3]).layers("vision", 4) == (3,)
+    with pytest.raises(
+        HypvisionError, match="official_dense_only has no effect with vision_layers=.0,., without block 3"
+    ):
+        HyperCLIPConfig(official_dense_only=True, vision_layers=[0]).layers("vision", 4)
 
     from hypvision.clip.towers import encode_dense
 

@@ -17,7 +17,7 @@ from hypvision.clip.classes import SELECTED, imagenet_templates
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting import HOSTS, build_host, load_learned
 from hypvision.clip.prompting import hosts as module
-from hypvision.clip.towers import encode_text
+from hypvision.clip.towers import encode_text, text_part
 from hypvision.data.fewshot import LAYOUTS
 from hypvision.errors import HypvisionError
 
@@ -114,6 +114,16 @@ def test_words_behind_the_learned_tokens_stay_in_the_context(position):
     told = "{} a photo of a." if position == "front" else "a photo {} of a."
     expected = encode_text(host.clip, tokenize([told.format(name) for name in NAMES]), normalize=True)
     close(host.texts(), expected)
+
+
+@pytest.mark.parametrize("position", ["middle", "front"])
+def test_a_name_that_fills_the_text_is_cut_off(position):
+    host = build_host(bundle(), "coop", tokens=2, words="a photo", position=position)
+    host.set_classes(["cat", "cat " * 100])
+    length = len(text_part(host.clip).positional_embedding)
+    names = "cat " * (length - 4)  # what the start token, the context and the end token leave
+    told = f"{names} a photo" if position == "front" else f"a {names} photo"
+    close(host.texts()[1:], encode_text(host.clip, tokenize([told]), normalize=True))
 
 
 def test_cocoop():

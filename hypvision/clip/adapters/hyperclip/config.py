@@ -75,6 +75,8 @@ class HyperCLIPConfig(AdapterConfig):
             "c_vision": "vision=False" if not self.vision else flat,
             "mobius": flat,
             "official_text_curvature": "text=False" if not self.text else flat,
+            "official_dense_only": "vision=False" if not self.vision else None,
+            "official_twelve_layers": "vision=False" if not self.vision else None,
         }.items():  # fmt: skip
             if without and (value := getattr(self, option)) != type(self).__dataclass_fields__[option].default:
                 raise HypvisionError(
@@ -97,5 +99,10 @@ class HyperCLIPConfig(AdapterConfig):
         if wrong or len(set(given)) < len(given):
             raise HypvisionError(
                 f"HyperCLIP: {modality}_layers is {given}, but the {modality} tower has blocks 0 to {depth - 1}."
+            )
+        if modality == "vision" and self.official_dense_only and depth - 1 not in given:
+            raise HypvisionError(
+                f"HyperCLIP: official_dense_only has no effect with vision_layers={given}, without block {depth - 1}, "
+                "the last one. Add it, or leave out the option."
             )
         return tuple(sorted(given))
