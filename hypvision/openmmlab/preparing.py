@@ -37,7 +37,7 @@ def leave_out_unseen_levels(config: Config) -> None:
     necks = neck if isinstance(neck, (list, tuple)) else [neck or {}]
     start = necks[0].get("start_level") or 0
     if start > 0 and _is_ours(backbone):
-        backbone.setdefault("unused", tuple(backbone.get("out_indices", (0, 1, 2, 3)))[:start])
+        backbone.setdefault("unused", tuple(sorted(backbone.get("out_indices", (0, 1, 2, 3))))[:start])
 
 
 def refuse_missing_operators(config: Config) -> None:

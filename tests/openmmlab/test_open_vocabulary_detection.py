@@ -356,6 +356,8 @@ def test_every_parameter_that_trains_has_a_gradient(tune, boxes):
 def test_mistakes_in_the_config(tmp_path):
     with pytest.raises(HypvisionError, match=r"data have 12 classes, but model\.train_classes has 2 names"):
         train(small(SCENES, {"model.train_classes": ["disk", "car"]}), tmp_path)
+    with pytest.raises(HypvisionError, match="train_classes has the names of the train data in another order"):
+        train(small(SCENES, {"model.train_classes": scene_classes(which="base")[::-1]}), tmp_path / "order")
     with pytest.raises(HypvisionError, match="not a multiple of CLIP's patch of 8 pixels"):
         detector(data_preprocessor=dict(pad_size_divisor=12))
     with pytest.raises(HypvisionError, match="Leave out one of the two"):

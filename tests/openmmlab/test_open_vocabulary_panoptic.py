@@ -101,6 +101,8 @@ def test_merging_by_hand():
     assert merge_segments(scores, masks, [True, False], 0.5, 0.8)[0, :4].tolist() == [1, 1, 1000, 2000]
     assert merge_segments(scores, masks, [True, False], 0.5, 0.8)[0, 4] == 2
     assert merge_segments(scores[:0], masks[:0], [True, False], 0.5, 0.8).tolist() == [[2] * 5]
+    with pytest.raises(HypvisionError, match="room for 999 classes; the list has 1000"):
+        merge_segments(torch.rand(1, 1001), masks[:1], [True] * 1000, 0.5, 0.8)
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,9 @@ def detector(kind):
 def test_every_trainable_parameter_gets_a_gradient(tmp_path, kind):
     from mmdet.testing import demo_mm_inputs
 
-    config = prepare(Config(dict(model=detector(kind), default_scope="mmdet")), tmp_path)
+    config = Config(dict(model=detector(kind), default_scope="mmdet"))
+    config.model.backbone.out_indices = (3, 2, 1, 0)  # maps come in the network's order
+    config = prepare(config, tmp_path)
     assert config.model.backbone.unused == (0,)
     with DefaultScope.overwrite_default_scope("mmdet"):
         model = MODELS.build(config.model)

@@ -82,8 +82,15 @@ def merge_segments(
 
     Returns:
         int64 (H, W): class + 1000 * number of the object (0 for stuff); T where there is nothing.
+
+    Raises:
+        HypvisionError: there are 1000 classes or more, which this code of class and object cannot tell apart.
     """
     count = scores.shape[1] - 1
+    if count >= INSTANCE_OFFSET:
+        raise HypvisionError(
+            f"Panoptic maps of mmdet have room for {INSTANCE_OFFSET - 1} classes; the list has {count}. Shorten it."
+        )
     best, labels = scores.max(-1)
     keep = (labels < count) & (best > score_thr)
     best, labels, masks = best[keep], labels[keep], masks[keep]

@@ -201,10 +201,16 @@ class DatasetClassesHook(Hook):
         model = network_of(runner)
         if not isinstance(model, Vocabulary):
             return
-        names = list(loader.dataset.metainfo["classes"])
+        names = tuple(loader.dataset.metainfo["classes"])
         if not model.fixed[phase]:
             setattr(model, f"{phase}_classes", load_classes(names))
         own = getattr(model, f"{phase}_classes")
+        if own != names and set(own) == set(names):
+            raise HypvisionError(
+                f"model.{phase}_classes has the names of the {phase} data in another order, {', '.join(own[:3])}, ... "
+                f"for {', '.join(names[:3])}, ..., so that labels would get wrong names. Give them in the order of the "
+                "data, or leave the setting out."
+            )
         if phase == "test":
             model.data_things = loader.dataset.metainfo.get("thing_classes")
         # The names may differ from the data's, but each label needs one; a segmentor may map several to the background.
