@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, ClassVar
@@ -194,8 +195,18 @@ class Manifold(nn.Module):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        if self.learnable:
-            self._restore(self.log_c.detach())
+        if not self.learnable:
+            return
+        self._restore(self.log_c.detach())
+        log_c, rounding = self.log_c.detach(), 1e-2  # of half precision
+        low, high = self.log_bounds
+        if not log_c.is_meta and not low - rounding <= float(log_c) <= high + rounding:
+            warnings.warn(
+                f"The curvature {math.exp(log_c):.4g} of these weights is out of the bounds of this {self}: until a "
+                f"training brings it back, {self._value():.4g} counts. Make the manifold, or its model, with the "
+                "curvature and bounds of the training.",
+                stacklevel=2,
+            )
 
     def _restore(self, log_c: Tensor) -> None:
         """Restore the parameter if PyTorch has replaced its class or rounded it to half precision."""
@@ -263,6 +274,12 @@ class Common(GeooptNames, Manifold):
         for name, value in points.items() if self.check else ():
             if isinstance(value, Tensor) and value.is_floating_point():
                 self.check_point(value, name)
+
+    def _check_arguments(self, arguments: dict[str, Any]) -> None:
+        """With ``check=True``: the points, weights and standard deviations among the arguments of a method."""
+        if self.check:
+            self._check(**{point: arguments.get(point) for point in ("x", "y", "mean")})
+            check_numbers(arguments.get("weights"), arguments.get("std"))
 
     def _call(self, name: str, **arguments: Any) -> Tensor:
         """The function of this name for this curvature."""
@@ -398,9 +415,7 @@ class Hyperbolic(Common):
     _names: ClassVar[dict[str, str]] = {}
 
     def _call(self, name: str, **arguments: Any) -> Tensor:
-        if self.check:
-            self._check(**{point: arguments.get(point) for point in ("x", "y", "mean")})
-            check_numbers(arguments.get("weights"), arguments.get("std"))
+        self._check_arguments(arguments)
         out: Tensor = getattr(self._functions, self._names.get(name, name))(**arguments, c=self.c)
         return out
 

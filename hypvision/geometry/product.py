@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ._typing import Curvature
+from .lorentz.frame import _check_factor
 from .manifolds import Common, Manifold, kept, whose
 from .numerics import one_each, safe_sqrt
 
@@ -65,8 +66,7 @@ class Product(Common):
 
     def _each(self, name: str, **arguments: Any) -> list[Tensor]:
         """The results of every factor's method for its parts of the points, vectors and standard deviations."""
-        if self.check and isinstance(arguments.get("x"), Tensor):
-            self.check_point(arguments["x"])
+        self._check_arguments(arguments)
         parts = [dict(arguments) for _ in self.dims]
         for argument, value in arguments.items():
             if argument == "std":
@@ -145,6 +145,7 @@ class Product(Common):
 
     def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:
         """The point at the distance ``t`` from ``x`` in the direction of ``u``."""
+        _check_factor(t, "geodesic_unit: t")
         length = self.norm(x, u).unsqueeze(-1)
         return self.expmap(x, u * (t / torch.where(length > 0, length, torch.ones_like(length))))
 

@@ -222,7 +222,7 @@ class RiemannianOptimizer(Optimizer):
             if flat:
                 self._flat(group, [p for p, _ in flat], [g for _, g in flat], [self.state[p] for p, _ in flat])
         for group, curvature, grad in curvatures:
-            self._flat(group, [curvature], [grad], [self.state[curvature]])
+            self._flat({**group, "weight_decay": 0.0}, [curvature], [grad], [self.state[curvature]])
             curvature.clamp_(*curvature.log_bounds)
         for manifold, log_c in before.items():
             self._follow(manifold, torch.exp(log_c), places[manifold])

@@ -22,12 +22,13 @@ def param_groups(
     manifold_weight_decay: float | None = None,
     curvature_lr: float | None = None,
     curvature_lr_scale: float = 1.0,
-    no_weight_decay: Collection[str] = (),
+    no_weight_decay: str | Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """Groups for the optimisers: weights, those without weight decay, points, curvatures.
 
-    Biases, norms and other parameters with one dimension, and those that ``no_weight_decay`` or the model (also by a
-    module inside it) names, get no weight decay; curvatures never do.
+    Biases, norms and other weights with one dimension, and the weights and points that ``no_weight_decay`` or the model
+    (also by a module inside it) names, get no weight decay; curvatures never do. Frozen parameters are left out, but
+    for points whose curvature is learned: they must follow it.
 
         >>> groups = param_groups(model, lr=1e-3, weight_decay=0.05, curvature_lr=1e-4)
         >>> optimizer = RiemannianAdamW(groups, lr=1e-3)
@@ -43,16 +44,20 @@ def param_groups(
         no_weight_decay: names, or patterns with ``*``, beyond those of :func:`exempt_names`.
 
     Returns:
-        Groups, each with a ``name``; empty ones are left out.
+        Groups, each with a ``name``: ``weights``, ``no_weight_decay``, ``points``, ``points_no_weight_decay`` (where
+        the other points have some), ``curvatures``; empty ones are left out.
     """
     if lr is None and (manifold_lr_scale != 1 or curvature_lr_scale != 1):
         raise ValueError("manifold_lr_scale and curvature_lr_scale are multiples of lr: give lr as well.")
-    exempt = {*no_weight_decay, *exempt_names(model)}
-    points = set()
+    named = (no_weight_decay,) if isinstance(no_weight_decay, str) else no_weight_decay
+    exempt = {*named, *exempt_names(model)}
+    points, moving = set(), set()
     known = {id(parameter) for parameter in model.parameters()}
     for name, parameter, manifold in named_manifold_parameters(model):
         mark(parameter, manifold)
         points.add(id(parameter))
+        if any(c.requires_grad for c in manifold.parameters()):
+            moving.add(id(parameter))
         if not known.issuperset(map(id, manifold.parameters())):
             raise ValueError(loose(name, manifold))
     if curvature_lr is None and lr is not None:
@@ -62,17 +67,19 @@ def param_groups(
         "weights": (lr, weight_decay),
         "no_weight_decay": (lr, 0.0),
         "points": (None if lr is None else lr * manifold_lr_scale, points_decay),
+        "points_no_weight_decay": (None if lr is None else lr * manifold_lr_scale, 0.0),
         "curvatures": (curvature_lr, 0.0),
     }
     members: dict[str, list[nn.Parameter]] = {name: [] for name in options}
     for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
+        if not parameter.requires_grad and id(parameter) not in moving:
             continue
+        spared = any(name == p or fnmatch(name, p) for p in exempt)
         if id(parameter) in points or foreign_manifold_of(parameter) is not None:
-            kind = "points"
+            kind = "points_no_weight_decay" if spared and points_decay else "points"
         elif isinstance(parameter, CurvatureParameter):
             kind = "curvatures"
-        elif parameter.dim() <= 1 or any(name == p or fnmatch(name, p) for p in exempt):
+        elif parameter.dim() <= 1 or spared:
             kind = "no_weight_decay"
         else:
             kind = "weights"

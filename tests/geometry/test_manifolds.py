@@ -103,8 +103,47 @@ def test_every_point_is_checked():
     product = Product((Lorentz(1.0), 2), (Euclidean(), 1), check=True)
     with pytest.raises(ValueError, match="hyperboloid"):
         product.dist(torch.tensor([[5.0, 1.0, 1.0, 0.0]]), torch.tensor([[5.0, 1.0, 1.0, 0.0]]))
+    inside = product.random(2, 3)
+    with pytest.raises(ValueError, match="^y is not on the hyperboloid"):
+        product.dist(inside, 3 * inside)
+    with pytest.raises(ValueError, match="weights must be numbers of at least 0"):
+        product.centroid(inside, torch.tensor([1.0, -1.0]))
     with pytest.raises(TypeError, match="floating point"):
         ball.dist0(torch.tensor([[0, 0]]))
+
+
+def test_a_factor_for_each_coordinate_is_refused_by_every_manifold():
+    for manifold in (Lorentz(1.0), PoincareBall(1.0), Euclidean(), Product((Lorentz(1.0), 1), (Euclidean(), 1))):
+        x = manifold.random(3, 2)
+        with pytest.raises(ValueError, match="geodesic_unit: t must be a number"):
+            manifold.geodesic_unit(torch.ones(x.shape[-1]), x, torch.zeros_like(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_flat_distances_do_not_depend_on_the_number_of_points(dtype):
+    x = 100 + torch.randn(64, 8, dtype=dtype)
+    y = x + 1e-3 * torch.randn(64, 8, dtype=dtype)
+    truth = (x.double()[:, None] - y.double()).norm(dim=-1)
+    for space, points, others in (
+        (Euclidean(), x, y),
+        (Product((Euclidean(), 3), (Euclidean(), 5)), x, y),
+    ):
+        for count in (3, 64):  # torch.cdist takes another way from 25 points on
+            found = space.cdist(points[:count], others[:count])
+            torch.testing.assert_close(found.double(), truth[:count, :count], rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(found.diagonal(), space.dist(x, y)[:count], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("space", [Lorentz, PoincareBall])
+def test_a_loaded_curvature_out_of_bounds_is_told(space, recwarn):
+    weights = space(20.0, learnable=True).state_dict()
+    with pytest.warns(UserWarning, match="curvature 20 of these weights is out of the bounds.*10 counts"):
+        manifold = space(1.0, learnable=True)
+        manifold.load_state_dict(weights)
+    assert manifold.c.item() == pytest.approx(10)
+    space(2.0, learnable=True).load_state_dict(weights)  # on the bound
+    space(2.0, learnable=True).load_state_dict({"log_c": weights["log_c"].bfloat16()})
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize("manifold", [Lorentz(1.0, check=True), PoincareBall(1.0, check=True)])

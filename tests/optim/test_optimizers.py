@@ -615,6 +615,36 @@ def test_param_groups():
     assert sum(len(g["params"]) for g in groups.values()) == len(list(model.parameters()))
     with pytest.raises(ValueError, match="give lr"):
         param_groups(model, manifold_lr_scale=0.2)
+    for names in ("norm.beta", ["norm.*", "conv.weight"]):  # of points, too
+        spared = {g["name"]: g for g in param_groups(model, weight_decay=0.05, no_weight_decay=names)}
+        assert "points" not in spared and spared["points_no_weight_decay"]["params"] == [model.norm.beta]
+        assert spared["points_no_weight_decay"]["weight_decay"] == 0 and ("weights" in spared) == (names == "norm.beta")
+    assert "points" in {g["name"] for g in param_groups(model, no_weight_decay="norm.beta")}
+
+
+def test_frozen_points_follow_a_learned_curvature():
+    model, still = Model(), ManifoldParameter(Lorentz(1.0).random(2, 2), Lorentz(1.0), requires_grad=False)
+    model.norm.beta.requires_grad_(False)
+    model.still = still
+    grouped = {id(p) for group in param_groups(model) for p in group["params"]}
+    assert id(model.norm.beta) in grouped and id(still) not in grouped
+    model.norm.beta.data.copy_(model.manifold.random(4))
+    optimizer = RiemannianAdamW(param_groups(model), lr=0.1)
+    model.manifold.log_c.grad = torch.tensor(1.0)
+    optimizer.step()
+    assert model.manifold.c.item() < 0.95
+    model.manifold.check_point(model.norm.beta)
+
+
+@pytest.mark.parametrize("kind", [RiemannianSGD, RiemannianAdam, RiemannianAdamW])
+def test_curvatures_get_no_weight_decay(kind):
+    manifold = Lorentz(0.1, learnable=True)
+    optimizer = kind(manifold.parameters(), lr=0.1, weight_decay=0.5)
+    for _ in range(5):
+        manifold.log_c.grad = torch.tensor(0.0)
+        optimizer.step()
+    assert manifold.c.item() == pytest.approx(0.1)
+    assert optimizer.param_groups[0]["weight_decay"] == 0.5
 
 
 @pytest.mark.parametrize("name", ["riemanniansgd", "riemannianadam", "riemannianadamw"])
