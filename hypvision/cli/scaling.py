@@ -222,7 +222,7 @@ def _run_tokens(args: Namespace, source: str) -> None:
         def as_int64(part: Any) -> Any:
             return part.astype(np.int64)
 
-        counts = token_counts([ids], as_int64, len(ids))
+        counts = token_counts([ids], as_int64)
     else:
         if args.tokenizer is None:
             raise HypvisionError(f"'{path}' is a text, so its tokens need a tokenizer. Add --tokenizer tokenizer.json.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -94,13 +95,17 @@ def add_plot_arguments(parser: Parser) -> None:
 
 def run_plot(args: Namespace) -> None:
     """``plot`` from parsed arguments; prints the names of the files written."""
-    from hypvision.viz.curves import choose, draw_curves, read_runs, write_curves
+    from hypvision.viz.curves import MOST, choose, draw_curves, read_runs, write_curves
 
     figure, table = Path(args.save), Path(args.save).with_suffix(".csv")
     if figure.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise HypvisionError(f"--save takes a file that ends in .png, .svg or .pdf, got '{args.save}'.")
     check_output(table)
     curves = read_runs(args.runs)
-    draw_curves(choose(curves, args.keys), figure)
+    panels = choose(curves, args.keys)
+    names = list(panels) if args.keys else list(panels)[:MOST]
+    draw_curves({name: panels[name] for name in names}, figure)
     write_curves(curves, table)
+    if left := list(panels)[len(names) :]:
+        print(f"Not drawn, but in the table: {', '.join(left)}. Choose quantities with --keys.", file=sys.stderr)
     print(figure, table, sep="\n")

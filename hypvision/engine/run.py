@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import nullcontext
 from importlib.util import find_spec
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ from hypvision.errors import HypvisionError, require
 from hypvision.files import check_output, check_output_folder, protecting, why_no_file
 from hypvision.images import is_image
 from hypvision.inference.progress import say
-from hypvision.viz.curves import choose, draw_curves, read_runs
+from hypvision.viz.curves import MOST, choose, draw_curves, read_runs
 
 _logger = logging.getLogger(__name__)
 _RUNS = count()
@@ -242,7 +242,7 @@ def _train(config: Config, console: ConsoleHook | None) -> Runner:
 def _draw_results(runner: Runner) -> None:
     """``results.png``: the curves of a training, if it has logged enough for some."""
     try:
-        panels = choose(read_runs([runner.work_dir]))
+        panels = dict(islice(choose(read_runs([runner.work_dir])).items(), MOST))
         if any(len(curve.steps) > 1 for panel in panels.values() for curve in panel):
             draw_curves(panels, Path(runner.work_dir, "results.png"))
             say(f"curves  {Path(runner.work_dir, 'results.png')}")

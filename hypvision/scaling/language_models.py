@@ -127,19 +127,22 @@ def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:
     )  # fmt: skip
 
 
-def token_counts(texts: Iterable[str], encode: Callable[[str], Sequence[int]], most: int = 1_000_000) -> Tensor:
-    """How often each token comes in texts, by its id, until ``most`` tokens have been counted; ``encode`` gives the ids
-    of a text without special tokens."""
-    counts = torch.zeros(0, dtype=torch.int64)
-    left = most
-    for text in texts:
-        ids = torch.as_tensor(encode(text)[:left], dtype=torch.int64)
-        found = torch.bincount(ids, minlength=len(counts))
+def token_counts(texts: Iterable[str], encode: Callable[[str], Sequence[int]], block: int = 1_000_000) -> Tensor:
+    """How often each token comes in texts, by its id; ``encode`` gives the ids of a text without special tokens. They
+    are counted as soon as there is a ``block`` of them."""
+    counts, parts, size = torch.zeros(0, dtype=torch.int64), [], 0
+
+    def count() -> Tensor:
+        found = torch.bincount(torch.cat([torch.zeros(0, dtype=torch.int64), *parts]), minlength=len(counts))
         found[: len(counts)] += counts
-        counts = found
-        left -= len(ids)
-        if left <= 0:
-            break
+        return found
+
+    for text in texts:
+        parts.append(torch.as_tensor(encode(text), dtype=torch.int64))
+        size += len(parts[-1])
+        if size >= block:
+            counts, parts, size = count(), [], 0
+    counts = count()
     if not int(counts.sum()):
         raise HypvisionError("The text has no tokens. Give a longer one.")
     return counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
@@ -17,7 +18,7 @@ from hypvision.viz.sheet import save_figure
 
 LOG = "vis_data/scalars.json"
 _PLACES = ("step", "iter", "epoch")  # keys of a line of the log that say how far the training was
-_MOST = 12  # largest number of panels if no quantities are chosen
+MOST = 15  # panels of a figure for which no quantities were chosen
 
 
 class Curve(NamedTuple):
@@ -99,6 +100,8 @@ def _curves(run: str, records: list[dict[str, Any]]) -> list[Curve]:
         for name, value in record.items():
             if name not in _PLACES and _is_value(value):
                 curve = found.setdefault((split, name), Curve(run, split, name, unit, [], []))
+                kept = bisect_left(curve.steps, step)  # a resumed training validates steps again
+                del curve.steps[kept:], curve.values[kept:]
                 curve.steps.append(step)
                 curve.values.append(float(value))
     return list(found.values())
@@ -131,7 +134,7 @@ def choose(curves: Sequence[Curve], patterns: Sequence[str] = ()) -> dict[str, l
     if not panels:
         others = f" Choose some of: {', '.join(known)}." if known else " Give runs that have logged something."
         raise HypvisionError(f"The runs have logged neither loss, rate nor metrics of a validation.{others}")
-    return panels if patterns else dict(list(panels.items())[:_MOST])
+    return panels
 
 
 def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path) -> None:

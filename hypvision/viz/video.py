@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,7 +80,8 @@ def frame_rate(path: Path) -> float:
 
 
 def read_frames(path: Path, every: int = 1) -> Iterator[tuple[int, np.ndarray]]:
-    """Number, from 0, and pixels, RGB uint8 (H, W, 3), of every so-many-th frame of a video."""
+    """Number, from 0, and pixels, RGB uint8 (H, W, 3), of every so-many-th frame of a video. Warns of one that ends
+    before the frames that its header promises."""
     with _reading(path) as reader:
         number = 0
         while reader.grab():
@@ -91,6 +93,13 @@ def read_frames(path: Path, every: int = 1) -> Iterator[tuple[int, np.ndarray]]:
             number += 1
         if number == 0:
             raise HypvisionError(f"The video '{path}' has no frames that can be read.")
+        count = reader.get(require("cv2", "mm").CAP_PROP_FRAME_COUNT)
+        if number < 0.95 * count:  # some headers hold an estimate
+            warnings.warn(
+                f"The video '{path}' ends after {number} of {count:.0f} frames: it is cut off or damaged. What follows "
+                "is missing. Get the file again.",
+                stacklevel=2,
+            )
 
 
 @contextmanager

@@ -94,10 +94,11 @@ def test_a_head_is_read_block_by_block(dtype):
     assert found["norm_std"] == pytest.approx(wide.norm(dim=1).std().item(), rel=1e-5)
 
 
-def test_counting_stops_and_exponents_are_found():
-    texts = iter([[0, 1, 1], [5, 1], [2, 2, 2], [3]])
-    counts = token_counts(texts, list, most=7)
-    assert counts.tolist() == [1, 3, 2, 0, 0, 1] and next(texts) == [3]
+def test_all_tokens_are_counted_and_exponents_are_found():
+    texts = [[0, 1, 1], [], [5, 1], [2, 2, 2], [3]]
+    for block in (1, 4, 100):
+        assert token_counts(texts, list, block).tolist() == [1, 3, 3, 1, 0, 1]
+    assert int(token_counts(["a"] * 1200, lambda text: [7] * 1000).sum()) == 1_200_000
     zipf = torch.tensor([round(1e6 / k**1.1) for k in range(1, 500)])
     assert frequency_exponent(zipf[torch.randperm(499)]) == pytest.approx(1.1, abs=1e-3)
     with pytest.raises(HypvisionError, match="3 different tokens"):

@@ -54,6 +54,14 @@ def test_steps_of_a_validation_are_what_they_were_counted_in(tmp_path):
     assert units == {"a/t": "iteration", "b/t": "epoch"}
 
 
+def test_a_validation_that_a_resumed_training_repeats_replaces_the_first(tmp_path):
+    first = [train(50, 3.0), *(dict(top1=float(step), step=step) for step in (60, 80)), train(100, 2.0)]
+    log(tmp_path, "1", [*first, *(dict(top1=0.0, step=step) for step in (120, 140))])
+    log(tmp_path, "2", [dict(top1=120.0, step=120), dict(top1=140.0, step=140), train(150, 1.0)])
+    (curve,) = (curve for curve in read_runs([tmp_path]) if curve.quantity == "top1")
+    assert (curve.steps, curve.values) == ([60, 80, 120, 140], [60.0, 80.0, 120.0, 140.0])
+
+
 def test_runs_of_one_name_are_told_apart(run, tmp_path):
     log(tmp_path / "other/run", "t", [train(1, 1.0)])
     names = {curve.run for curve in read_runs([run, tmp_path / "other/run"])}

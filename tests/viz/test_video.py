@@ -15,7 +15,7 @@ from hypvision.viz.video import frame_count, frame_rate, read_frames, writing_vi
 def write_video(path, codec="mp4v", frames=3):
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*codec), 10, (64, 48))
     for number in range(frames):
-        writer.write(np.full((48, 64, 3), 40 * number, np.uint8))
+        writer.write(np.full((48, 64, 3), 40 * number % 256, np.uint8))
     writer.release()
     return path
 
@@ -29,6 +29,14 @@ def test_videos_are_read(tmp_path, name, codec):
     assert frame_count(path) == 3 and [frame.shape for _, frame in read_frames(path)] == [(48, 64, 3)] * 3
     path.rename(tmp_path / "b.webm")  # the name does not matter
     assert len(list(read_frames(tmp_path / "b.webm"))) == 3
+
+
+def test_a_video_that_is_cut_off_is_told(tmp_path, recwarn):
+    path = write_video(tmp_path / "a.avi", "MJPG", 40)
+    assert len(list(read_frames(path))) == 40 and not recwarn.list
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 5])
+    with pytest.warns(UserWarning, match=r"ends after \d+ of 40 frames: it is cut off or damaged"):
+        assert 0 < len(list(read_frames(path, every=3))) < 10
 
 
 def test_what_is_no_video_is_not_decoded(tmp_path):
