@@ -2,7 +2,7 @@ r"""Differences of two points of the hyperboloid: a plain form in float64, and a
 origin.
 
 Both give the squared chord :math:`q = \langle x - y, x - y\rangle_L`, in units of the radius of curvature, without the
-difference of time coordinates that cancels. :class:`NearPair` takes plain formulas in float64, :class:`Pair` half-angle
+difference of time coordinates that cancels. :class:`PlainPair` takes plain formulas in float64, :class:`Pair` half-angle
 forms with sums of positive terms.
 """
 
@@ -38,7 +38,7 @@ _REACH = 2 * math.sinh(8.0) ** 2
 _KEPT = 2.0**23
 
 
-class NearPair:
+class PlainPair:
     """Two broadcasting float32 points and their differences in float64, good within that radius and as `_KEPT` says.
 
     Vectors have all ``n + 1`` coordinates, the first of which is 0: rows without gaps are read faster. They keep the
@@ -74,11 +74,11 @@ def _within_reach(size: Tensor) -> bool:
     return not size.numel() or size.amax().item() <= _REACH
 
 
-def near_pair(x: Tensor, y: Tensor, c: Curvature) -> NearPair | None:
+def near_pair(x: Tensor, y: Tensor, c: Curvature) -> PlainPair | None:
     """The pair of points ``(..., n + 1)``; None where :func:`far_pair` must be taken."""
     if not _float32_on_cpu(x, y):
         return None
-    pair = NearPair(x, y, widen(c))
+    pair = PlainPair(x, y, widen(c))
     return pair if _within_reach(pair.qx + pair.qy) else None
 
 
@@ -90,7 +90,7 @@ def squared_chord(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 def _wide_chord(x: Tensor, y: Tensor, c: Curvature, again: bool = True) -> Tensor:
     """That of float32 points: in the plain form, in the plain form of exchanged points, or in the accurate one."""
     q: Tensor
-    q, doubt = _SquaredChord.apply(x, y, c) if needs_grad(x, y, c) else in_blocks(_near_chord, (x, y), c)[:2]
+    q, doubt = _SquaredChord.apply(x, y, c) if needs_grad(x, y, c) else in_blocks(_plain_chord, (x, y), c)[:2]
     if not doubt.numel() or (most := doubt.amax().item()) <= 0:
         return q
     if not most < math.inf:
@@ -114,19 +114,19 @@ def _far_chord(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return far_pair(x, y, c).q
 
 
-def _near_chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _plain_chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The squared chord, a number above 0 where it has lost digits, and two numbers that its gradient needs.
 
     That number is infinite beyond the cap of the radius. Points of one radius and different directions lose nothing,
     however far they are; those near one ray do, and a ``y`` much nearer to the origin than ``x``.
     """
-    pair = NearPair(x, y, c)
+    pair = PlainPair(x, y, c)
     doubt = pair.across * (pair.tx + pair.ty) - _KEPT * pair.ty * pair.q
     doubt = doubt.masked_fill_(pair.qx + pair.qy > _LIMIT[torch.float32], math.inf)
     return pair.q, doubt, pair.ahead / pair.tx, pair.ahead / pair.ty
 
 
-def _near_chord_back(x: Tensor, y: Tensor, ax: Tensor, ay: Tensor, grad: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
+def _plain_chord_back(x: Tensor, y: Tensor, ax: Tensor, ay: Tensor, grad: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
     """Gradients of ``q = c |d|^2 - (t_y - t_x)^2`` with respect to ``x`` and ``y``."""
     x, y = space_of(x), space_of(y)
     twice = 2 * c * grad
@@ -136,12 +136,12 @@ def _near_chord_back(x: Tensor, y: Tensor, ax: Tensor, ay: Tensor, grad: Tensor,
 
 
 class _SquaredChord(Function):
-    """:func:`_near_chord` with its own gradient: autograd stores several times as much."""
+    """:func:`_plain_chord` with its own gradient: autograd stores several times as much."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
         ctx.c = None if isinstance(c, Tensor) else c
-        q, doubt, ax, ay = in_blocks(_near_chord, (x, y), c)
+        q, doubt, ax, ay = in_blocks(_plain_chord, (x, y), c)
         ctx.mark_non_differentiable(doubt)
         ctx.save_for_backward(x, y, q, ax, ay, *([c] if isinstance(c, Tensor) else []))
         return q, doubt
@@ -151,8 +151,8 @@ class _SquaredChord(Function):
         x, y, q, ax, ay, *learned = ctx.saved_tensors
         c = learned[0] if learned else ctx.c
         if torch.is_grad_enabled():
-            return tuple(backward_of(lambda *args: NearPair(*args).q, [x, y, c], ctx.needs_input_grad, grad))
-        gx, gy = in_blocks(_near_chord_back, (x, y, ax, ay, grad), c)
+            return tuple(backward_of(lambda *args: PlainPair(*args).q, [x, y, c], ctx.needs_input_grad, grad))
+        gx, gy = in_blocks(_plain_chord_back, (x, y, ax, ay, grad), c)
         by_c = (grad * (q - ax * ay) / c).sum_to_size(c.shape) if ctx.needs_input_grad[2] else None
         return gx.sum_to_size(x.shape), gy.sum_to_size(y.shape), by_c
 
