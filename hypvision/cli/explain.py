@@ -117,7 +117,7 @@ def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """Timm's name of the backbone of a training, its arguments, and the part of timm's config about its images."""
     from hypvision.engine.config import load_config
     from hypvision.engine.extensions import import_extensions
-    from hypvision.tasks.publishing import image_input
+    from hypvision.tasks.publishing import image_input, unrecorded
     from hypvision.zoo.backbones import network_arguments
     from hypvision.zoo.loading import as_tuples
 
@@ -128,6 +128,12 @@ def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
         raise HypvisionError(f"The config '{config}' has no timm backbone (model.backbone.model_name) to look at.")
     seen = {}
     if loaded.get("default_scope") in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None:
+        if lost := unrecorded(loaded):
+            raise HypvisionError(
+                f"The transform of the test data of '{config}' has {lost}, but explain would show what the network "
+                "makes of images without it. Test without it, or give timm's name of the backbone as --model, with "
+                "--size, --mean and --std."
+            )
         seen = image_input(loaded)
         seen["input_size"] = seen.pop("size")
     return backbone["model_name"], network_arguments(backbone), as_tuples(seen)

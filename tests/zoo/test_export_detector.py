@@ -88,8 +88,11 @@ def test_other_ways_to_find_boxes_are_refused():
     with pytest.raises(HypvisionError, match=r"'soft_nms', which no format.*--part features"):
         DetectorNetwork(soft, SIZE)
     nms = dict(type="nms", iou_threshold=0.5, class_agnostic=True, split_thr=100)
-    for option in (dict(iou_thr=0.1), dict(score_threshold=0.2), dict(max_num=5)):
-        for name, part in (("retinanet", "test_cfg"), ("mask_rcnn", "test_cfg.rpn"), ("mask_rcnn", "test_cfg.rcnn")):
-            with pytest.raises(HypvisionError, match=f"nms of test_cfg has {next(iter(option))}, which"):
-                DetectorNetwork(detector(name, **{f"model.{part}.nms": nms | option}), SIZE)
+    for name, part, option, value in (
+        ("retinanet", "test_cfg", "iou_thr", 0.1),
+        ("mask_rcnn", "test_cfg.rpn", "score_threshold", 0.2),
+        ("mask_rcnn", "test_cfg.rcnn", "max_num", 5),
+    ):
+        with pytest.raises(HypvisionError, match=f"nms of test_cfg has {option}, which"):
+            DetectorNetwork(detector(name, **{f"model.{part}.nms": nms | {option: value}}), SIZE)
     DetectorNetwork(detector("retinanet", **{"model.test_cfg.nms": nms}), SIZE)
