@@ -284,11 +284,10 @@ def fetch_first(address: str) -> Path:
     """The file of an address without a published sum. The first download logs and stores its sum, and later downloads
     must have the same one.
     """
-    kept = home() / "sums" / hashlib.sha256(address.encode()).hexdigest()[:16]
+    kept, path = _kept_sum(address), first_path(address)
     if kept.is_file():
-        return _fetch_address(f"{address}#sha256={kept.read_text().strip()}")
-    path = _download_verified(address, "")
-    digest = file_sha256(path)
+        return _download_verified(*_address_and_sum(f"{address}#sha256={kept.read_text().strip()}"), path)
+    digest = file_sha256(_download_verified(address, "", path))
     write_text(kept, digest)
     _logger.warning(
         "No sum of '%s' is published. The sha256 of this first download is kept and every later one must have it. To "
@@ -298,18 +297,35 @@ def fetch_first(address: str) -> Path:
 
 
 def _fetch_address(text: str) -> Path:
-    return _download_verified(*_address_and_sum(text))
+    url, digits = _address_and_sum(text)
+    return _download_verified(url, digits, _torch_path(url))
 
 
-def kept_path(url: str) -> Path:
-    """Where the file of an address is kept, in PyTorch's cache; it need not exist."""
+def _torch_path(url: str) -> Path:
+    """Where PyTorch keeps the file of an address: by its name alone, which that of another address may have."""
     return Path(torch.hub.get_dir(), "checkpoints", Path(urlsplit(url).path).name)
 
 
-def _download_verified(url: str, sha256: str) -> Path:
-    """Downloads once into PyTorch's cache, verified by the first digits of the sum."""
-    place, path = _web_place(url), kept_path(url)
+def _kept_sum(address: str) -> Path:
+    return home() / "sums" / _key(address)
 
+
+def _key(address: str) -> str:
+    return hashlib.sha256(address.encode()).hexdigest()[:16]
+
+
+def first_path(address: str) -> Path:
+    """Where :func:`fetch_first` keeps the file of an address, in PyTorch's cache; it need not exist."""
+    plain, kept = _torch_path(address), _kept_sum(address)
+    own = plain.with_name(f"{_key(address)}-{plain.name}")
+    # The files of two addresses may have one name, and without a sum nothing tells them apart.
+    known = not own.exists() and plain.is_file() and kept.is_file()
+    return plain if known and _verified(plain, partial(verify_sum, sha256=kept.read_text().strip())) else own
+
+
+def _download_verified(url: str, sha256: str, path: Path) -> Path:
+    """Downloads once to a path, verified by the first digits of the sum."""
+    place = _web_place(url)
     verify = partial(verify_sum, sha256=sha256)
     if _verified(path, verify):
         return path
@@ -433,7 +449,7 @@ def open_release(address: str) -> Index:
     if isinstance(place, Path):
         return read_index(place)
     shown = without_password(address)
-    kept = index_folder() / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}.yml"
+    kept = index_folder() / f"{_key(address)}.yml"
     reason = "the network is switched off by HYPVISION_OFFLINE or HF_HUB_OFFLINE"
     if not offline():
         try:

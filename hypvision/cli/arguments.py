@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -151,6 +151,15 @@ def number(text: str) -> float:
     return value
 
 
+def refuse(args: Namespace, names: Iterable[str], because: str) -> None:
+    """Raise an error that begins with the first of these options that was given, though nothing would read it. Their
+    defaults are None, False or an empty list."""
+    for name in names:
+        value = getattr(args, name)
+        if value is not None and value is not False and value != []:
+            raise HypvisionError(f"--{name.replace('_', '-')} {because}")
+
+
 def add_model_args(parser: Parser) -> None:
     """Add ``--model-args`` to a parser."""
     text = "arguments of a timm model, as in model.backbone of its config, e.g. patch_size=2 img_size=32"
@@ -192,8 +201,9 @@ def add_texts_argument(parser: Parser, what: str) -> None:
     parser.add("--texts TEXT|FILE...", f"{what}: texts in quotes, or a .txt file with one a line")
 
 
-def texts_of(args: Namespace) -> list[str]:
-    """The texts that ``--texts`` means, each once."""
+def texts_of(args: Namespace, once: bool = True) -> list[str]:
+    """The texts that ``--texts`` means, each once; or every line of the files, empty ones too, as often as it is
+    there."""
     from hypvision.files import names_file, read_lines
 
     every: list[str] = []
@@ -201,11 +211,11 @@ def texts_of(args: Namespace) -> list[str]:
         if not names_file(given, [".txt"]):
             every.append(given.strip())
         elif given.lower().endswith(".txt") or not os.path.isfile(given):
-            every += read_lines(given, "the list of texts")
+            every += read_lines(given, "the list of texts", blank=not once)
         else:
             raise HypvisionError(f"--texts: '{given}' is a file, but a list of texts ends in .txt. Rename it.")
-    found = list(dict.fromkeys(text for text in every if text))
-    if args.texts and not found:
+    found = list(dict.fromkeys(text for text in every if text)) if once else every
+    if args.texts and not any(found):
         raise HypvisionError("--texts has no text. Give texts in quotes, or a .txt file with one a line.")
     return found
 

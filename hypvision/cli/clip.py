@@ -6,7 +6,16 @@ import math
 from argparse import Namespace
 from pathlib import Path
 
-from hypvision.cli.arguments import Parser, add_clip_argument, add_device_argument, clip_of, device_of, number, whole
+from hypvision.cli.arguments import (
+    Parser,
+    add_clip_argument,
+    add_device_argument,
+    clip_of,
+    device_of,
+    number,
+    refuse,
+    whole,
+)
 from hypvision.cli.predict import add_sources_arguments
 from hypvision.errors import HypvisionError
 from hypvision.files import below, protecting, write_json
@@ -74,12 +83,12 @@ def add_clip_chains_arguments(parser: Parser) -> None:
     parser.add("--steps N", "radii of the walk", whole(1, 100_000), 50)
     parser.add("--show IMAGE...", "draw the walk of these images")
     parser.add("--candidates CHAINS", "chains whose texts --show chooses from")
-    parser.add("--traversal", "the walk of --show", default="hierarcaps", choices=["hierarcaps", "meru"])
+    parser.add("--traversal", "the walk of --show (default: hierarcaps)", choices=["hierarcaps", "meru"])
     parser.add("--hyperlex FILE", "HyperLex's hyperlex-all.txt: rank correlations, too")
     parser.add("--tree FILE", "json of ancestors, or BREEDS' folder: retrieval, too")
     parser.add("--tree-images DIR", "class folders for --tree")
     text = "sentence around the names of --hyperlex and --tree, such as 'a photo of a {}.' (default: the bare name)"
-    parser.add("--template TEXT", text, default="{}")
+    parser.add("--template TEXT", text)
     parser.add("--out DIR", "folder of chains.json and images", default="chains", output="folder")
     add_device_argument(parser)
 
@@ -93,10 +102,17 @@ def run_clip_chains(args: Namespace) -> None:
 
     if bool(args.tree) != bool(args.tree_images):
         raise HypvisionError("--tree and --tree-images need each other. Give both or none.")
-    if args.template.count("{}") != 1 or set(args.template.replace("{}", "")) & set("{}"):
-        raise HypvisionError(f"--template '{args.template}' must have one {{}}, where the name goes.")
-    if args.candidates and not args.show:
-        raise HypvisionError("--candidates has an effect only with --show. Add it, or leave --candidates out.")
+    template = "{}" if args.template is None else args.template
+    if template.count("{}") != 1 or set(template.replace("{}", "")) & set("{}"):
+        raise HypvisionError(f"--template '{template}' must have one {{}}, where the name goes.")
+    if not (args.hyperlex or args.tree):
+        refuse(args, ["template"], "has an effect only with --hyperlex or --tree. Add one of them, or leave it out.")
+    if not args.show:
+        refuse(args, ["candidates", "traversal"], "has an effect only with --show. Add that, or leave it out.")
+    if args.embeddings:
+        because = "needs a CLIP, which --embeddings replaces. Leave out one of the two."
+        refuse(args, ["tuned", "images", "candidates", "hyperlex", "tree"], because)
+    args.template, args.traversal = template, args.traversal or "hierarcaps"
     chains = read_chains(args.chains)
     texts, images = [chain.texts for chain in chains], [chain.image for chain in chains]
     out, found, in_tree = Path(args.out), {}, 0
@@ -107,8 +123,6 @@ def run_clip_chains(args: Namespace) -> None:
             open_image(path)
             args.show.append(path)
     if args.embeddings:
-        if given := [name for name in ("tuned", "images", "candidates", "hyperlex", "tree") if getattr(args, name)]:
-            raise HypvisionError(f"--{given[0]} needs a CLIP, which --embeddings replaces. Leave out one of the two.")
         embedded, embedded_images, space = read_embeddings(args.embeddings)
         try:
             found["embeddings"] = measure_chains(texts, images, embedded, embedded_images, space, args.steps)
@@ -223,12 +237,12 @@ def add_clip_make_chains_arguments(parser: Parser) -> None:
     text = "shapes (drawn scenes), emoji (a folder of them) or captions (your own)"
     parser.add("source SOURCE", text, choices=["shapes", "emoji", "captions"])
     parser.add("out OUT", "csv or csv.gz", output="file")
-    parser.add("--length", "chains of shapes", whole(1, 10_000_000), 1000)
-    parser.add("--root DIR", "folder of emoji", default="data/emoji")
-    parser.add("--split", "of shapes or emoji", default="train", choices=["train", "val", "test"])
-    parser.add("--captions FILE", "a caption a line, or csv with the columns image,caption")
-    parser.add("--terms FILE", "csv word,broader, or the folder of a WordNet export")
-    parser.add("--levels", "texts of a chain of captions", whole(3, 50), 4)
+    parser.add("--length", "chains of shapes (default: 1000)", whole(1, 10_000_000))
+    parser.add("--root DIR", "folder of emoji (default: data/emoji)")
+    parser.add("--split", "of shapes or emoji (default: train)", choices=["train", "val", "test"])
+    parser.add("--captions FILE", "of captions: a caption a line, or csv with the columns image,caption")
+    parser.add("--terms FILE", "of captions: csv word,broader, or the folder of a WordNet export")
+    parser.add("--levels", "texts of a chain of captions (default: 4)", whole(3, 50))
     parser.add("--seed", "of the choice of negatives", whole(0), 0)
 
 
@@ -236,16 +250,20 @@ def run_clip_make_chains(args: Namespace) -> None:
     from hypvision.data.broader import build_chains, read_captions, read_terms
     from hypvision.data.chains import emoji_chains, shape_chains, write_chains
 
+    read = dict(shapes=("length", "split"), emoji=("root", "split"), captions=("captions", "terms", "levels"))
+    others = {name for names in read.values() for name in names} - {*read[args.source]}
+    refuse(args, sorted(others), f"has no effect on chains of {args.source}. Leave it out.")
+    split = args.split or "train"
     if args.source == "captions":
         if not (args.captions and args.terms):
             raise HypvisionError("make-chains captions needs --captions FILE and --terms FILE.")
         captions = read_captions(args.captions)
-        chains = build_chains(captions, read_terms(args.terms), args.levels, args.seed)
+        chains = build_chains(captions, read_terms(args.terms), args.levels or 4, args.seed)
         print(f"{len(chains)} of {len(captions)} captions have a chain.")
     elif args.source == "emoji":
-        chains = emoji_chains(args.root, args.split, seed=args.seed)
+        chains = emoji_chains(args.root or "data/emoji", split, seed=args.seed)
     else:
-        chains = shape_chains(args.length, args.split, seed=args.seed)
+        chains = shape_chains(args.length or 1000, split, seed=args.seed)
     write_chains(args.out, chains)
     print(f"{args.out}: {len(chains)} chains of {len(chains[0].texts)} texts")
 

@@ -19,6 +19,7 @@ from hypvision.cli.arguments import (
     add_texts_argument,
     clip_of,
     number,
+    refuse,
     texts_of,
     whole,
 )
@@ -26,6 +27,8 @@ from hypvision.cli.predict import add_sources_arguments
 from hypvision.errors import HypvisionError
 from hypvision.files import below, protecting
 from hypvision.shipped import is_config
+
+_CLUSTERS = ("stage", "block", "head", "level", "regions")
 
 
 def add_explain_arguments(parser: Parser) -> None:
@@ -44,7 +47,7 @@ def add_explain_arguments(parser: Parser) -> None:
     )
     parser.add("--gallery IMAGE...", text)
     parser.add("--to IMAGE", "with --clip: where the way ends (default: the root)")
-    parser.add("--steps N", "with --clip: points of the way", whole(2, 100_000), 50)
+    parser.add("--steps N", "with --clip: points of the way (default: 50)", whole(2, 100_000))
     text = "with --clip: folder of images with captions (and boxes) for the histogram (docs/data.md)"
     parser.add("--captions DIR", text)
     parser.add("--weights FILE", "checkpoint, or zoo:NAME; random weights without, unless --model has its own")
@@ -53,25 +56,25 @@ def add_explain_arguments(parser: Parser) -> None:
     parser.add("--size N", text, whole(32, 8192))
     parser.add("--mean X...", "normalisation; default: the model's own", number)
     parser.add("--std X...", text, number)
-    parser.add("--stage N", "only this stage, counted from 0 (default: all)", int)
-    parser.add("--block N", "block of each stage (default: the last)", int)
-    parser.add("--head N", "only this head (default: all; regions follow head 0)", int)
-    parser.add(
-        "--level",
-        "Euclidean clusters of pixels, hyperbolic ones of windows, or both",
-        default="both",
-        choices=["patch", "window", "both"],
-    )
-    parser.add("--regions K", "regions to merge into; 0 for none", whole(0), 8)
+    parser.add("--stage N", "of an HCFormer: only this stage, counted from 0 (default: all)", int)
+    parser.add("--block N", "of an HCFormer: block of each stage (default: the last)", int)
+    parser.add("--head N", "of an HCFormer: only this head (default: all; regions follow head 0)", int)
+    text = "of an HCFormer: Euclidean clusters of pixels, hyperbolic ones of windows, or both (default)"
+    parser.add("--level", text, choices=["patch", "window", "both"])
+    parser.add("--regions K", "of an HCFormer: regions to merge into; 0 for none (default: 8)", whole(0))
     parser.add("--out DIR", "folder of the results", default="explain", output="folder")
 
 
 def run_explain(args: Namespace) -> None:
     """``explain`` from parsed arguments; prints the names of the files written."""
     if args.clip is not None:
+        refuse(
+            args, ["weights", "model_args", "size", "mean", "std", *_CLUSTERS],
+            "is for a --model, and --clip NAME[:WEIGHTS] says all of a CLIP. Leave it out.",
+        )  # fmt: skip
         return _explain_clip(args)
-    if given := [name for name in ("texts", "gallery", "to", "captions") if getattr(args, name)]:
-        raise HypvisionError(f"--{given[0]} is for a CLIP: name it with --clip NAME[:WEIGHTS].")
+    because = "is for a CLIP: name it with --clip NAME[:WEIGHTS]."
+    refuse(args, ["texts", "gallery", "to", "captions", "steps"], because)
     import timm
 
     from hypvision.images import leaving_out, require_all
@@ -97,9 +100,11 @@ def run_explain(args: Namespace) -> None:
     model = build_model(name, weights, arguments)
     model.pretrained_cfg = {**model.pretrained_cfg, **seen}
     size = args.size or (min(seen["input_size"][1:]) if seen else side_seen(model, weights))
+    if hasattr(model, "forward_with_hierarchy"):
+        refuse(args, _CLUSTERS, f"is for the clusters of an HCFormer, and '{args.model}' has none. Leave it out.")
     if weights is None:
         print("No --weights given: the weights are random, and so is what they cluster.")
-    clusters = {name: getattr(args, name) for name in ("regions", "stage", "block", "head", "level")}
+    clusters = {name: value for name in _CLUSTERS if (value := getattr(args, name)) is not None}
     done = 0
     failed: list[str] = []
     with protecting(*sources.files):
@@ -117,7 +122,7 @@ def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """Timm's name of the backbone of a training, its arguments, and the part of timm's config about its images."""
     from hypvision.engine.config import load_config
     from hypvision.engine.extensions import import_extensions
-    from hypvision.tasks.publishing import image_input
+    from hypvision.tasks.publishing import image_input, unrecorded
     from hypvision.zoo.backbones import network_arguments
     from hypvision.zoo.loading import as_tuples
 
@@ -128,6 +133,12 @@ def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
         raise HypvisionError(f"The config '{config}' has no timm backbone (model.backbone.model_name) to look at.")
     seen = {}
     if loaded.get("default_scope") in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None:
+        if lost := unrecorded(loaded):
+            raise HypvisionError(
+                f"The transform of the test data of '{config}' has {lost}, but explain would show what the network "
+                "makes of images without it. Test without it, or give timm's name of the backbone as --model, with "
+                "--size, --mean and --std."
+            )
         seen = image_input(loaded)
         seen["input_size"] = seen.pop("size")
     return backbone["model_name"], network_arguments(backbone), as_tuples(seen)
@@ -150,7 +161,7 @@ def _explain_clip(args: Namespace) -> None:
             "or --gallery, a folder of images."
         )
     files, pictures = find_files(args.images), find_pictures(args.gallery)
-    clip = clip_of(args, "cpu")
+    clip, args.steps = clip_of(args, "cpu"), args.steps or 50
     space = rooted(clip)
     failed: list[str] = []
     files, images = embed_readable(clip, files, failed)

@@ -8,7 +8,7 @@ import warnings
 from argparse import Namespace
 from typing import Any
 
-from hypvision.cli.arguments import Parser, add_clip_argument, whole
+from hypvision.cli.arguments import Parser, add_clip_argument, refuse, whole
 from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
 from hypvision.errors import HypvisionError
 
@@ -39,7 +39,7 @@ def add_fewshot_arguments(parser: Parser) -> None:
     parser.add("--host KEY=VALUE...", text)
     parser.add("--teacher FILE", "checkpoint of PromptKD's teacher; {dataset}, {shots} and {seed} are filled in")
     parser.add("--teacher-clip NAME[:WEIGHTS]", "of the teacher, if another CLIP")
-    parser.add("--teacher-method NAME", "of the teacher", default="promptsrc")
+    parser.add("--teacher-method NAME", "of the teacher (default: promptsrc)")
     parser.add("--teacher-host KEY=VALUE...", "options of the teacher")
     text = "train heads on so many kept views of each image, 0 for the centre crop (default: new views in each epoch)"
     parser.add("--views N", text, whole(0))
@@ -119,9 +119,12 @@ def settings_of(args: Namespace):
 
     clip = clip_options(args.clip)
     teacher = None
-    if args.teacher is not None:
+    if args.teacher is None:
+        because = "describes the teacher of --teacher FILE. Add that, or leave it out."
+        refuse(args, ["teacher_clip", "teacher_method", "teacher_host"], because)
+    else:
         own = clip if args.teacher_clip is None else clip_options(args.teacher_clip)
-        host = dict(name=args.teacher_method, **parse_options(args.teacher_host))
+        host = dict(name=args.teacher_method or "promptsrc", **parse_options(args.teacher_host))
         teacher = dict(clip=own, host=host, checkpoint=args.teacher)
     size: Any = image_size(clip["name"]) if args.size is None else args.size
     return Settings(

@@ -45,13 +45,13 @@ def _add_model_arguments(parser: Parser, timm: bool = True) -> None:
     add_device_argument(parser)
 
 
-def _texts_of(args: Namespace) -> list[str]:
-    """The texts in the place of images, if they are given."""
+def _texts_of(args: Namespace, once: bool = True) -> list[str]:
+    """The texts in the place of images, if they are given; see :func:`texts_of`."""
     if bool(args.images) == bool(args.texts):
         raise HypvisionError("Give either images or --texts, not both.")
     if args.texts and args.clip is None:
         raise HypvisionError("--texts needs a model with a text encoder. Give --clip NAME.")
-    return texts_of(args)
+    return texts_of(args, once)
 
 
 def _embedder(args: Namespace, device: str):
@@ -68,7 +68,7 @@ def _embedder(args: Namespace, device: str):
 
 def add_metric_embed_arguments(parser: Parser) -> None:
     add_sources_arguments(parser, "IMAGE", needed=False)
-    add_texts_argument(parser, "instead of images")
+    add_texts_argument(parser, "instead of images, a row for each")
     _add_model_arguments(parser)
     parser.add("--save FILE", "NumPy archive to write", default="embeddings.npz", output="file")
 
@@ -84,7 +84,7 @@ def run_metric_embed(args: Namespace) -> None:
 
     device = device_of(args)
     out = check_output(with_ending(args.save, ".npz"))
-    texts, embedder = _texts_of(args), _embedder(args, device)
+    texts, embedder = _texts_of(args, once=False), _embedder(args, device)
     about: dict[str, Any] = dict(space=embedder.space, c=embedder.c, weights=embedder.weights)
     files: list[Path] = []
     failed: list[str] = []

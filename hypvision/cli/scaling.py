@@ -15,6 +15,7 @@ from hypvision.errors import HypvisionError, require
 from hypvision.files import check_regular, why_no_file, write_table
 
 ACTIONS = ("run", "heads", "tokens", "fit")
+_USUAL = "a usual name"  # what was asked for, in heads.csv, if it was no tensor
 
 
 def add_scaling_arguments(parser: Parser) -> None:
@@ -154,43 +155,46 @@ def _names(folder: Path, name: str, figures: list[Path]) -> str:
 
 
 def _run_heads(args: Namespace) -> None:
-    from hypvision.scaling.language_models import is_head, paper_models, read_models
+    from hypvision.scaling.language_models import paper_models, read_models
 
-    tensors: dict[str, str | None] = {}
+    asked: list[tuple[str, str | None]] = []
     for subject in args.subjects:
         if subject == "paper" or subject.endswith(".csv"):
             table = paper_models() if subject == "paper" else read_models(subject)
-            tensors |= {row.model: row.head for row in table}
+            asked += [(row.model, row.head) for row in table]
         else:
-            tensors[subject] = {row.model: row.head for row in paper_models()}.get(subject)
-    tensors = {name: args.tensor or tensor for name, tensor in tensors.items()}
+            asked.append((subject, {row.model: row.head for row in paper_models()}.get(subject)))
+    asked = [(name, args.tensor or tensor) for name, tensor in asked]
+    wanted = {f"{name} ({tensor})" if tensor else name: (name, tensor) for name, tensor in asked}
     path = Path(args.out, "heads.csv")
     rows = {(row["model"], row["tensor"]): row for row in _read_heads(path)}
 
-    def measured(name: str) -> dict[str, Any] | None:
-        found = (row for (model, tensor), row in rows.items() if model == name and is_head(tensor, tensors[name]))
-        return next(found, None)
+    def measured(key: str) -> dict[str, Any] | None:
+        name, tensor = wanted[key]
+        found = (row for row in rows.values() if row["model"] == name and row["asked"] == (tensor or _USUAL))
+        # The tensor of this name is the one, whatever was asked for; earlier versions did not write that.
+        return rows.get((name, tensor or ""), next(found, None))
 
-    def keep(name: str, row: dict[str, Any]) -> None:
-        rows[name, row["tensor"]] = row
+    def keep(key: str, row: dict[str, Any]) -> None:
+        rows[row["model"], row["tensor"]] = row
         write_table(path, list(rows.values()))
 
-    before = {name for name in tensors if measured(name) is not None}
+    before = {key for key in wanted if measured(key) is not None}
     outcome = run_cells(
-        [Cell(name, measure_head, (name, tensor)) for name, tensor in tensors.items()],
-        finished=lambda name: measured(name) is not None,
+        [Cell(key, measure_head, subject) for key, subject in wanted.items()],
+        finished=lambda key: key in before,
         folder=Path(args.out, "jobs"),
         unit="model",
         arrived=keep,
         **submit_options(args),
     )
-    for name in tensors:
-        if found := measured(name):
-            row = {key: float(value) for key, value in found.items() if key not in ("model", "tensor")}
+    for key in wanted:
+        if row := outcome.results.get(key) or measured(key):
             print(
-                f"{name}: {row['tokens']:.0f} tokens in {row['m']:.0f} dimensions, mean squared overlap "
-                f"{row['overlap_mean']:.3g} = {row['overlap_times_m']:.2f}/m, norms {row['norm_min']:.3g} to "
-                f"{row['norm_max']:.3g}{f' (of an earlier call, in {path})' if name in before else ''}"
+                f"{row['model']}, {row['tensor']}: {row['tokens']:.0f} tokens in {row['m']:.0f} dimensions, mean "
+                f"squared overlap {row['overlap_mean']:.3g} = {row['overlap_times_m']:.2f}/m, norms "
+                f"{row['norm_min']:.3g} to {row['norm_max']:.3g}"
+                f"{f' (of an earlier call, in {path})' if key in before else ''}"
             )
     outcome.check()
 
@@ -202,7 +206,7 @@ def measure_head(source: str, tensor: str | None) -> dict[str, Any]:
     from hypvision.scaling.one_tensor import read_tensor
 
     name, head = read_tensor(source, partial(head_name, wanted=tensor))
-    return {"model": source, "tensor": name} | head_statistics(head)
+    return {"model": source, "tensor": name} | head_statistics(head) | {"asked": tensor or _USUAL}
 
 
 def _run_tokens(args: Namespace, source: str) -> None:

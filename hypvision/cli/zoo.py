@@ -30,6 +30,8 @@ def run_zoo_list(args: Namespace) -> None:
 
     index = builtin_index()
     if args.write_readme:
+        if args.pattern or args.task or args.json:
+            raise HypvisionError("--write-readme writes the table of all weights: leave out PATTERN, --task, --json.")
         write_text(args.write_readme, readme(index))
         print(f"Wrote {args.write_readme}.")
         return

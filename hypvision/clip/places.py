@@ -14,9 +14,9 @@ from hypvision.checkpoints.sources import (
     fetch_first,
     fetch_from_hub,
     find,
+    first_path,
     is_address,
     kept_from_hub,
-    kept_path,
     local_files,
     offline,
     repositories_with,
@@ -164,7 +164,7 @@ def clips_here() -> list[str]:
 
 def _is_kept(place: str) -> bool:
     if place.startswith("https://"):
-        return kept_path(place).is_file()
+        return first_path(place).is_file()
     repository, files = _files(place)
     return any(kept_from_hub(repository, file) is not None for file in files)
 

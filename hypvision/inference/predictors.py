@@ -69,6 +69,9 @@ class Request:
         device: where to compute.
         max_boxes: of an image, the best ones; None: as many as the model gives.
         options: changes of the config, see :func:`hypvision.engine.config.load_config`.
+
+    Raises:
+        HypvisionError: there are things without classes.
     """
 
     model: str | Path | Mapping[str, Any]
@@ -80,6 +83,12 @@ class Request:
     device: str = "cpu"
     max_boxes: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.things is not None and self.classes is None:
+            raise HypvisionError(
+                "--things are those of --classes that a panoptic model counts: give both, or leave out --things."
+            )
 
 
 def load_predictor(request: Request) -> Predictor:

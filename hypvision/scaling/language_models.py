@@ -40,7 +40,7 @@ class _Loss(NamedTuple):
 
 
 class Head(NamedTuple):
-    """A row of ``heads.csv``: the statistics of one head, see :func:`head_statistics`."""
+    """A row of ``heads.csv``: the statistics of one head, see :func:`head_statistics`, and the tensor asked for."""
 
     model: str
     tensor: str
@@ -58,6 +58,7 @@ class Head(NamedTuple):
     norm_std: float
     norm_min: float
     norm_max: float
+    asked: str = ""
 
 
 def read_models(path: str | Path) -> list[LanguageModel]:
@@ -90,21 +91,12 @@ HEADS = (
 def head_name(names: Iterable[str], wanted: str | None = None) -> str:
     """The name of the head among those of a checkpoint's tensors: the ``wanted`` one, or one of :data:`HEADS`."""
     names = list(names)
-    for name in _choice(wanted):
+    for name in HEADS if wanted is None else (wanted, wanted.removeprefix("model.")):  # some files lack the prefix
         if name in names:
             return name
     likely = [name for name in names if "emb" in name or "head" in name or "wte" in name][:6] or names[:6]
     what = f"'{wanted}'" if wanted else f"none of {', '.join(HEADS)}"
     raise HypvisionError(f"The checkpoint has {what}. It has: {', '.join(likely)}. Name the tensor with --tensor.")
-
-
-def is_head(name: str, wanted: str | None = None) -> bool:
-    """Whether :func:`head_name` could have chosen this tensor."""
-    return name in _choice(wanted)
-
-
-def _choice(wanted: str | None) -> tuple[str, ...]:
-    return HEADS if wanted is None else (wanted, wanted.removeprefix("model."))  # some files lack the prefix "model."
 
 
 def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from hypvision.engine.config import load_config
 from hypvision.engine.extensions import import_extensions
 from hypvision.engine.predicting import trained_model
 from hypvision.errors import HypvisionError
-from hypvision.tasks.publishing import image_input, input_size
+from hypvision.tasks.publishing import image_input, input_size, unrecorded
 from hypvision.zoo.export import ExportReport, export_network, part_of
+
+_logger = logging.getLogger(__name__)
 
 
 def export_trained(
@@ -48,6 +51,12 @@ def export_trained(
     shape = input_size(loaded, size)
     known = scope in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None
     about: dict[str, Any] = image_input(loaded, size) if known else {}
+    if lost := unrecorded(loaded):
+        about = {}
+        _logger.warning(
+            "The transform of the test data has %s, which the file cannot say: it describes no images. Prepare them as "
+            "the config does.", lost,
+        )  # fmt: skip
     about |= getattr(model, "dataset_meta", None) or {}
     network, output = part_of(model.backbone if kind == "ImageClassifier" else model, task, part, shape[1:])
     return export_network(network, shape, format, path, dynamic_size, output, tell, about, half)

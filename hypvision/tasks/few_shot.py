@@ -459,6 +459,8 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
     """Make the predictor with the image size of the test data, the classes of the request or of the training, and the
     template of the training."""
     trained = model.dataset_meta or {}
+    if request.things is not None:
+        raise HypvisionError(f"'{request.model}' is a classifier, which counts nothing: leave out --things.")
     if request.classes is None and not trained:
         raise HypvisionError(
             f"The checkpoint '{request.weights}' does not say what its classes are: give --classes \"cat, dog, ...\"."

@@ -124,7 +124,7 @@ def image_input(config: Any, side: int | None = None) -> dict[str, Any]:
 def unrecorded(config: Any) -> str:
     """What the transform of the test data does to images beside what :func:`image_input` says, e.g. ``"normalize =
     False"``; empty if nothing."""
-    transform = config.test_dataloader["dataset"].get("transform") or {}
+    transform = ((config.get("test_dataloader") or {}).get("dataset") or {}).get("transform") or {}
     plain = dict(
         crop_border_pixels=0, normalize=True, is_training=False, naflex=False, patchify=False, use_prefetcher=False
     )

@@ -324,7 +324,10 @@ def explain(
     **clusters: Any,
 ) -> dict[str, Image.Image]:
     """The tree of parts of a Hi-Mapper (:func:`~hypvision.viz.explain_hierarchy`), or the clusters of an HCFormer
-    (:func:`~hypvision.viz.explain_image`), with their arguments and errors; ``clusters``: of the latter alone."""
+    (:func:`~hypvision.viz.explain_image`), with their arguments and errors; ``clusters``: of the latter alone, an
+    error for the former."""
     if hasattr(model, "forward_with_hierarchy"):
+        if clusters:
+            raise HypvisionError(f"A Hi-Mapper has a tree of parts, but no clusters: leave out {', '.join(clusters)}.")
         return explain_hierarchy(model, image, size, mean, std)
     return explain_image(model, image, size, mean=mean, std=std, **clusters)

@@ -31,7 +31,8 @@ class DetectorNetwork(nn.Module):
         size: height and width of the images.
 
     Raises:
-        HypvisionError: its head finds boxes in another way, or suppresses them in one that no format has.
+        HypvisionError: its head finds boxes in another way, or suppresses them in one, or with options, that no
+            format has.
     """
 
     def __init__(self, model: Any, size: Sequence[int]):
@@ -182,11 +183,17 @@ def _check(part: nn.Module, methods: Sequence[str], owner: str, config: Any = No
     for method in methods:
         if getattr(type(part), method, None) is None or getattr(type(part), method).__qualname__ != f"{owner}.{method}":
             raise _refusal(part)
-    kind = "nms" if config is None else (config.get("nms") or {}).get("type", "nms")
-    if kind != "nms":
+    nms = {} if config is None else config.get("nms") or {}
+    if (kind := nms.get("type", "nms")) != "nms":
         raise HypvisionError(
             f"The detector suppresses boxes by '{kind}', which no format has an operator for. Export it with "
             "nms=dict(type='nms', iou_threshold=...) in test_cfg, or --part features."
+        )
+    if other := [name for name in nms if name not in ("type", "iou_threshold", "class_agnostic", "split_thr")]:
+        raise HypvisionError(
+            f"The nms of test_cfg has {', '.join(other)}, which an exported detector does not do. Its options are "
+            "iou_threshold (mmdet's older name: iou_thr) and class_agnostic. Remove the others; score_thr and "
+            "max_per_img of test_cfg drop boxes by score and number."
         )
 
 

@@ -5,6 +5,7 @@ import hashlib
 import multiprocessing
 import os
 import pickle
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ import hypvision.checkpoints.sources
 from hypvision.checkpoints.download import locked
 from hypvision.checkpoints.index import parse_record
 from hypvision.checkpoints.read import read_weights
-from hypvision.checkpoints.sources import cache_folder, fetch_first, resolve
+from hypvision.checkpoints.sources import cache_folder, fetch_first, first_path, resolve
 from hypvision.checkpoints.sources import fetch as fetch_source
 from hypvision.errors import HypvisionError
 
@@ -329,3 +330,25 @@ def test_a_file_without_a_published_sum_keeps_that_of_its_first_download(server,
     assert fetch_first(address).read_bytes() == data
     with pytest.raises(HypvisionError, match="sha256 begins with"):  # where a sum is given it counts, from the start
         fetch_source(f"{address}#sha256={'0' * 64}")
+
+
+def test_files_of_one_name_from_two_addresses_are_not_taken_for_each_other(server, record, monkeypatch, tmp_path):
+    """HyCoCLIP's and Meta's files have the same names, and no sums are published."""
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    other, address = f"{server.url}/good/{record.filename}", f"{server.url}/second/{record.filename}"
+    others, data = server.files[record.filename], b"of the second address"
+    plain = fetch_source(f"{other}#sha256={hashlib.sha256(others).hexdigest()}")
+    server.files[record.filename] = data
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+    with pytest.raises(HypvisionError, match="copy the file to '(.+)'") as raised:
+        fetch_first(address)
+    hinted = Path(re.search("copy the file to '(.+)'", str(raised.value))[1])
+    hinted.write_bytes(data)
+    assert fetch_first(address).read_bytes() == data  # by hand, at the place that the message names
+    hinted.unlink()
+    monkeypatch.delenv("HYPVISION_OFFLINE")
+    assert fetch_first(address) == first_path(address) == hinted
+    assert hinted.read_bytes() == data and plain.read_bytes() == others
+    hinted.replace(plain)  # where earlier versions kept it; the sum says that it is the right one
+    assert first_path(address) == plain == fetch_first(address)
+    assert first_path(other) != plain

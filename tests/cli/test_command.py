@@ -139,6 +139,51 @@ def test_mistakes_say_what_was_meant(capsys, words, said):
     assert said in error and "Traceback" not in error and error.count("hypvision: error:") == 1
 
 
+HIMAPPER = (
+    "--model himapper --size 32 --model-args backbone=vit_tiny_patch16_224 patch_size=8 embed_dim=48 depth=1 "
+    "num_heads=2 img_size=32"
+)
+#: Lines with an option that nothing would read, and what their error has to say.
+WITHOUT_EFFECT = [
+    *((f"zoo list {given} --write-readme out.md", "leave out PATTERN, --task, --json")
+      for given in ("hcformer", "--task detection", "--json")),
+    ("clip chains a.csv --template {}.", "--template has an effect only with --hyperlex or --tree"),
+    *((f"clip chains a.csv {given}", "has an effect only with --show")
+      for given in ("--traversal hierarcaps", "--candidates b.csv")),
+    *((f"clip chains a.csv --embeddings e.safetensors {given}", "needs a CLIP, which --embeddings replaces")
+      for given in ("--tuned t.pth", "--images .", "--hyperlex h.txt")),
+    *((f"clip make-chains {source} out.csv {given}", f"has no effect on chains of {source}")
+      for source, options in dict(
+          shapes=("--captions a.txt", "--terms b.csv", "--levels 4", "--root ."),
+          emoji=("--captions a.txt", "--terms b.csv", "--levels 4", "--length 3"),
+          captions=("--length 3", "--root .", "--split train"),
+      ).items() for given in options),
+    *((f"predict in.png --model {model} --things a", "--things are those of --classes")
+      for model in ("hcformer_nano.cifar10", "test_vit", "mine.py --weights mine.pth")),
+    ("predict in.png --clip shapes-s8 --classes a,b --things a", "leave out the things"),
+    *((f"fewshot base2new {given}", "describes the teacher of --teacher FILE")
+      for given in ("--teacher-clip ViT-L-14", "--teacher-method promptsrc", "--teacher-host depth=4")),
+    *((f"explain in.png --clip shapes-s8 --texts a {given}", "is for a --model, and --clip")
+      for given in ("--weights w.pth", "--model-args a=1", "--size 64", "--mean 0", "--std 1", "--stage 0", "--block 0",
+                    "--head 0", "--level both", "--regions 0")),
+    *((f"explain in.png --model hcformer_nano {given}", "is for a CLIP")
+      for given in ("--texts a", "--gallery .", "--to in.png", "--captions .", "--steps 50")),
+    *((f"explain in.png {given} {HIMAPPER}", "is for the clusters of an HCFormer, and 'himapper' has none")
+      for given in ("--stage 0", "--block 0", "--head 0", "--level both", "--regions 0")),
+]  # fmt: skip
+
+
+def test_options_without_effect_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (32, 32), "red").save("in.png")
+    before = identities(tmp_path)
+    for line, said in WITHOUT_EFFECT:
+        assert main(line.split()) == 2, line
+        error = capsys.readouterr().err
+        assert said in error and error.count("hypvision: error:") == 1 and "Traceback" not in error, (line, error)
+    assert identities(tmp_path) == before
+
+
 # Every argument that is an output, of every command, with what else the command needs. The inputs exist.
 NEEDED = {
     "train": ["in.py"],

@@ -91,6 +91,12 @@ def test_embed(place, clip, tmp_path):
         assert np.allclose(texts["embeddings"], clip.embed_texts(CLASSES).detach(), atol=1e-5)
         assert str(images["space"]) == "lorentz" and float(images["c"]) == pytest.approx(float(clip.space.c))
         assert [*texts["texts"]] == CLASSES
+    lines = [CLASSES[0], CLASSES[1], "", CLASSES[0]]
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
+    run(place, "metric", "embed", "--texts", tmp_path / "lines.txt", "--save", tmp_path / "lines.npz")
+    with np.load(tmp_path / "lines.npz") as found:  # row i is line i
+        assert [*found["texts"]] == lines
+        assert np.allclose(found["embeddings"], clip.embed_texts(lines).detach(), atol=1e-5)
 
 
 def test_search_by_text(place, clip, tmp_path):

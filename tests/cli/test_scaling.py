@@ -257,6 +257,31 @@ def test_every_tensor_of_a_model_counts_towards_the_peak(tmp_path, capsys, monke
     assert [row["m"] for row in rows(out / "heads.csv")] == ["8", "6", "4"]
 
 
+def test_every_tensor_has_its_own_row(tmp_path, capsys):
+    """One tensor's numbers are not another's: not of an earlier call, nor of one table."""
+    net, out, embedding = tmp_path / "net.safetensors", tmp_path / "out", "model.embed_tokens.weight"
+    save_file({"lm_head.weight": torch.randn(50, 8), embedding: torch.randn(40, 6)}, net)
+    status, said, err = call(capsys, "heads", net, "--tensor", embedding, "--out", out)
+    assert status == 0 and f"{embedding}: 40 tokens in 6" in said, err
+    status, said, err = call(capsys, "heads", net, "--out", out)
+    assert status == 0 and "lm_head.weight: 50 tokens in 8" in said and "40 tokens" not in said, err
+    assert [row["asked"] for row in rows(out / "heads.csv")] == [embedding, "a usual name"]
+
+    both = [f"A,{net},{tensor},8" for tensor in ("lm_head.weight", embedding)]
+    (tmp_path / "both.csv").write_text("\n".join(["family,model,head,m", *both]))
+    status, said, err = call(capsys, "heads", tmp_path / "both.csv", "--out", tmp_path / "new")
+    assert status == 0 and "50 tokens" in said and "40 tokens" in said and "earlier" not in said, err
+    assert [row["m"] for row in rows(tmp_path / "new" / "heads.csv")] == ["8", "6"]
+
+    # Earlier versions did not write what was asked for: only a tensor that is asked for is known to be the right one.
+    text = (out / "heads.csv").read_text()
+    (out / "heads.csv").write_text("\n".join(line.rpartition(",")[0] for line in text.splitlines()))
+    for more, again in (((), False), ((), True), (("--tensor", embedding), True)):
+        status, said, err = call(capsys, "heads", net, *more, "--out", out)
+        assert status == 0 and ("of an earlier call" in said) == again, err
+    assert len(rows(out / "heads.csv")) == 2
+
+
 @pytest.mark.drawn
 def test_tokens_fit_and_figure_8(tmp_path, capsys, drawn_once):
     ids = np.repeat(np.arange(200), [max(1, 20000 // (k + 1)) for k in range(200)])

@@ -25,6 +25,7 @@ from hypvision.engine.hooks import CheckClassesHook, last_checkpoint
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
+from hypvision.inference.predictors import Request
 from hypvision.tasks.few_shot import (
     ClassNamesHook,
     FewShotCLIP,
@@ -375,12 +376,14 @@ def test_learned_classes_keep_their_names(host):
     model.dataset_meta = dict(classes=NAMES[:2])
     config = Config(dict(test_dataloader=dict(dataset=dict(size=None))))
 
-    def names(given):
-        PREDICTORS["FewShotCLIP"](model, config, SimpleNamespace(classes=given, weights="a.pth", device="cpu", score=0))
+    def names(given, things=None):
+        PREDICTORS["FewShotCLIP"](model, config, Request("a.py", "a.pth", classes=given, things=things))
         return model.host.names
 
     own = names(None)
     assert names(list(own[::-1])) == own
+    with pytest.raises(HypvisionError, match="is a classifier, which counts nothing: leave out --things"):
+        names(own, own[:1])
     with pytest.raises(HypvisionError, match="'horse'.* only here.*only the classes of its training"):
         names(["horse", own[1]])
 

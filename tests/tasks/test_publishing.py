@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,10 +26,12 @@ from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Input
 from hypvision.checkpoints.storage import read_header, write_weights
 from hypvision.cli import main
+from hypvision.cli.explain import _of_config
 from hypvision.clip.models import ARCHITECTURES
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
+from hypvision.tasks import exporting
 from hypvision.tasks.embedding import load_learner, named_embedder
 from hypvision.tasks.metric_learning import build_model
 from hypvision.tasks.publishing import describe_config, image_input, publish, read_about, stripped, unrecorded
@@ -265,8 +268,13 @@ def test_what_a_config_says(config, task, size):
         assert "init_cfg" not in json.dumps(found["model_config"]["backbone"])
 
 
-def test_every_field_of_a_test_transform_is_recorded_or_said():
+def test_every_field_of_a_test_transform_is_recorded_or_said(tmp_path, monkeypatch, caplog):
     """``meta.input``, read as timm's config of a model, gives the transform that the training tested with."""
+    written = {}
+    model = SimpleNamespace(backbone=None, dataset_meta={"classes": ["a"]})
+    monkeypatch.setattr(exporting, "trained_model", lambda *_: model)
+    monkeypatch.setattr(exporting, "part_of", lambda *_: (None, "logits"))
+    monkeypatch.setattr(exporting, "export_network", lambda *given: written.update(given[7]))
     other = dict(input_size=64, interpolation="bicubic", mean=(0.1,) * 3, std=(0.2,) * 3, crop_pct=0.5,
                  crop_mode="squash", crop_border_pixels=2, is_training=True, use_prefetcher=True, normalize=False,
                  naflex=True, patchify=True)  # fmt: skip
@@ -284,6 +292,11 @@ def test_every_field_of_a_test_transform_is_recorded_or_said():
             said[key] = unrecorded(config)
             with pytest.raises(HypvisionError, match=re.escape(f"has {said[key]}, which a record")):
                 describe_config(config)
+            config.dump(tmp_path / "mine.py")
+            with pytest.raises(HypvisionError, match=re.escape(f"has {said[key]}, but explain")):
+                _of_config(tmp_path / "mine.py")
+            exporting.export_trained(tmp_path / "mine.py", "mine.pth", "onnx", "mine.onnx")
+            assert written == {"classes": ["a"]} and f"has {said[key]}, which the file cannot say" in caplog.text
         else:
             Input(**image_input(config))
     assert said == {k: f"{k} = {v}" for k, v in other.items() if k in said} and len(said) == 6

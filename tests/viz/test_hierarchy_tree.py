@@ -15,6 +15,7 @@ from hypvision.viz.hierarchy_tree import (
     containment,
     disk_positions,
     draw_tree,
+    explain,
     explain_hierarchy,
     node_colours,
     part_maps,
@@ -119,6 +120,8 @@ def test_all_views(model):
     scene = make_scene(0, size=(64, 96)).image
     images = explain_hierarchy(model, scene, size=64)
     assert set(images) == {"tree", "levels", "disk"}
+    with pytest.raises(HypvisionError, match="no clusters: leave out stage"):
+        explain(model, scene, size=64, stage=0)
     assert images["tree"].width > 4 * 96 and images["disk"].size == (640, 640)
     flat = timm.create_model("himapper", img_size=64, geometry="euclidean", **SMALL)
     assert set(explain_hierarchy(flat, scene.resize((64, 64)), size=64)) == {"tree", "levels"}

@@ -87,3 +87,12 @@ def test_other_ways_to_find_boxes_are_refused():
     soft = detector("faster_rcnn", **{"model.test_cfg.rcnn.nms": dict(type="soft_nms", iou_threshold=0.5)})
     with pytest.raises(HypvisionError, match=r"'soft_nms', which no format.*--part features"):
         DetectorNetwork(soft, SIZE)
+    nms = dict(type="nms", iou_threshold=0.5, class_agnostic=True, split_thr=100)
+    for name, part, option, value in (
+        ("retinanet", "test_cfg", "iou_thr", 0.1),
+        ("mask_rcnn", "test_cfg.rpn", "score_threshold", 0.2),
+        ("mask_rcnn", "test_cfg.rcnn", "max_num", 5),
+    ):
+        with pytest.raises(HypvisionError, match=f"nms of test_cfg has {option}, which"):
+            DetectorNetwork(detector(name, **{f"model.{part}.nms": nms | {option: value}}), SIZE)
+    DetectorNetwork(detector("retinanet", **{"model.test_cfg.nms": nms}), SIZE)
