@@ -160,6 +160,17 @@ def refuse(args: Namespace, names: Iterable[str], because: str) -> None:
             raise HypvisionError(f"--{name.replace('_', '-')} {because}")
 
 
+def refuse_others(args: Namespace, add: Callable[[Parser], None], read: Callable[[Action], bool], what: str) -> None:
+    """Raise an error for an option, of those that ``add`` gives a parser, that ``what`` does not ``read``, and that was
+    given: its value is not the default."""
+    parser = Parser()
+    add(parser)
+    for action in parser._actions:
+        given = action.option_strings and getattr(args, action.dest, action.default) != action.default
+        if given and not read(action):
+            raise HypvisionError(f"{action.option_strings[0]} has no effect on {what}. Leave it out.")
+
+
 def add_model_args(parser: Parser) -> None:
     """Add ``--model-args`` to a parser."""
     text = "arguments of a timm model, as in model.backbone of its config, e.g. patch_size=2 img_size=32"

@@ -8,7 +8,7 @@ import warnings
 from argparse import Namespace
 from typing import Any
 
-from hypvision.cli.arguments import Parser, add_clip_argument, refuse, whole
+from hypvision.cli.arguments import Parser, add_clip_argument, refuse, refuse_others, whole
 from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
 from hypvision.errors import HypvisionError
 
@@ -62,6 +62,10 @@ def run_fewshot(args: Namespace) -> None:
     if args.what in ("table", "explain"):
         if args.results is None:
             raise HypvisionError(f"hypvision fewshot {args.what} needs a folder of results: RESULTS.")
+        read = ("--out", "--root") if args.what == "explain" else ("--out",)
+        refuse_others(
+            args, add_fewshot_arguments, lambda option: option.option_strings[0] in read, f"fewshot {args.what}"
+        )
         if args.what == "table":
             from hypvision.tasks.few_shot_tables import write_tables
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hypvision.cli.arguments import Parser, add_device_argument, device_of, number, whole
+from hypvision.cli.arguments import Parser, add_device_argument, device_of, number, refuse_others, whole
 from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
 from hypvision.errors import HypvisionError, require
 from hypvision.files import check_regular, why_no_file, write_table
@@ -58,6 +58,13 @@ def add_scaling_arguments(parser: Parser) -> None:
 
 
 def run_scaling(args: Namespace) -> None:
+    others = {action for action in ACTIONS if action != args.action}
+    refuse_others(
+        args,
+        add_scaling_arguments,
+        lambda option: str(option.help).partition(":")[0].partition(" ")[0] not in others,
+        f"scaling {args.action}",
+    )
     if args.action == "heads":
         _run_heads(args)
         return

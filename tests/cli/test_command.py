@@ -170,6 +170,15 @@ WITHOUT_EFFECT = [
       for given in ("--texts a", "--gallery .", "--to in.png", "--captions .", "--steps 50")),
     *((f"explain in.png {given} {HIMAPPER}", "is for the clusters of an HCFormer, and 'himapper' has none")
       for given in ("--stage 0", "--block 0", "--head 0", "--level both", "--regions 0")),
+    *((f"scaling {what} {given}", f"{given.split()[0]} has no effect on scaling {what.split()[0]}")
+      for what, options in {
+          "run quick": ("--tensor a", "--tokenizer b.json"),
+          "heads paper": ("--tiny", "--seed 3", "--widths 8", "--losses a.csv"),
+          "tokens a.npy": ("--tensor a", "--alphas 1"), "fit a.csv": ("--tokenizer b.json", "--replicates 2"),
+      }.items() for given in options),
+    *((f"fewshot {what} folder {given}", f"{given.split()[0]} has no effect on fewshot {what}")
+      for what in ("table", "explain") for given in ("--method coop", "--seeds 4", "--amp bf16", "--skip-broken")),
+    ("fewshot table folder --root a", "--root has no effect on fewshot table"),
 ]  # fmt: skip
 
 

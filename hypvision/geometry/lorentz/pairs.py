@@ -2,8 +2,8 @@ r"""Differences of two points of the hyperboloid: a plain form in float64, and a
 origin.
 
 Both give the squared chord :math:`q = \langle x - y, x - y\rangle_L`, in units of the radius of curvature, without the
-difference of time coordinates that cancels. :class:`PlainPair` takes plain formulas in float64, :class:`Pair` half-angle
-forms with sums of positive terms.
+difference of time coordinates that cancels. :class:`PlainPair` takes plain formulas in float64, :class:`Pair`
+half-angle forms with sums of positive terms.
 """
 
 from __future__ import annotations
@@ -126,7 +126,9 @@ def _plain_chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Te
     return pair.q, doubt, pair.ahead / pair.tx, pair.ahead / pair.ty
 
 
-def _plain_chord_back(x: Tensor, y: Tensor, ax: Tensor, ay: Tensor, grad: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
+def _plain_chord_back(
+    x: Tensor, y: Tensor, ax: Tensor, ay: Tensor, grad: Tensor, c: Curvature
+) -> tuple[Tensor, Tensor]:
     """Gradients of ``q = c |d|^2 - (t_y - t_x)^2`` with respect to ``x`` and ``y``."""
     x, y = space_of(x), space_of(y)
     twice = 2 * c * grad
