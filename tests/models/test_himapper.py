@@ -609,6 +609,14 @@ def test_copies_and_state_dicts():
     assert torch.equal(other.eval()(x), model(x))
 
 
+@pytest.mark.parametrize("change", [dict(levels=3), dict(geometry="euclidean"), dict(tree="deterministic")])
+def test_a_mapper_with_parts_that_the_model_lacks_is_refused(change):
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*mapper\."):
+        vit(**change).load_state_dict(vit().state_dict())
+    backbone = vit(dense="init", features_only=True)  # has no mapper at all
+    backbone.load_state_dict(vit(**change).state_dict())
+
+
 def test_weights_from_elsewhere(tmp_path):
     reference, _ = pair(*CASES[0], dtype=torch.float32)
     torch.save({"model": reference.official_state_dict(), "epoch": 3}, tmp_path / "official.pth")
