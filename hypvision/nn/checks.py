@@ -59,6 +59,17 @@ def check_features(
         )
 
 
+def takes_statistics(layer: nn.Module, points: int) -> bool:
+    """Whether a batch norm in training has points to normalise by; a single one, whose variance is rounding noise, is
+    an error, as in PyTorch."""
+    if points == 1:
+        raise ArgumentError(
+            f"{type(layer).__name__}: expected more than 1 point (value per channel) when training, got a single one. "
+            "Take larger batches (DataLoader: drop_last=True leaves out a last one of one image), or call .eval()."
+        )
+    return points > 0
+
+
 def integers(value: int | tuple[int, ...], rank: int, name: str, least: int) -> tuple[int, ...]:
     """One integer of at least ``least`` for every dimension of a kernel."""
     found = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
