@@ -39,6 +39,16 @@ def check_positive(layer: nn.Module, **values: float | None) -> None:
     more_than(0, **{name: value for name, value in _of(layer, values).items() if value is not None})
 
 
+def check_rescaling(layer: nn.Module, slope: float | None, limit: float | None, **others: float | None) -> None:
+    """As :func:`check_positive`; and there is no limit without a slope, which is what switches the rescaling on."""
+    check_positive(layer, slope=slope, limit=limit, **others)
+    if limit is not None and slope is None:
+        raise ArgumentError(
+            f"{type(layer).__name__}: limit={limit:g} is that of the rescaling, which slope=None leaves out. Give a "
+            "slope too, such as slope=2.0, or no limit."
+        )
+
+
 def check_features(
     layer: nn.Module, x: Tensor, width: int | None = None, dim: int = -1, rank: int | None = None, name: str = "x"
 ) -> None:

@@ -18,7 +18,7 @@ from hypvision.geometry.lorentz.frame import _CAP, _times
 from hypvision.geometry.lorentz.means import centroid_space
 from hypvision.geometry.numerics import Function, backward_of, distance_from_square, exact, plain, squash_factor
 
-from .checks import check_features, check_manifold, check_positive, check_sizes, takes_statistics
+from .checks import check_features, check_manifold, check_rescaling, check_sizes, takes_statistics
 from .functional import rescale_limit
 
 # Least cosh(r) - 1, so that divisions by r and sinh(r) are finite
@@ -372,7 +372,7 @@ class _LorentzBatchNorm(nn.Module):
         super().__init__()
         check_manifold(self, Lorentz, manifold=manifold)
         check_sizes(self, num_features=num_features)
-        check_positive(self, slope=slope, limit=limit, exp_limit=exp_limit)
+        check_rescaling(self, slope, limit, exp_limit=exp_limit)
         at_least(0, eps=eps)
         between(0, 1, momentum=momentum)
         if exp_limit is not None:
@@ -435,7 +435,7 @@ class LorentzBatchNorm2d(_LorentzBatchNorm):
         slope: if given, the radii pass a maximum-distance rescaling before the move to ``beta`` ("+" models, NeurIPS
             2025), see :func:`hypvision.geometry.lorentz.rescale`.
         limit: of the rescaling, the radius that no point exceeds; by default
-            :func:`~hypvision.geometry.lorentz.max_distance`.
+            :func:`~hypvision.geometry.lorentz.max_distance`. Needs ``slope``.
         exp_limit: longest vector that the exponential map at ``beta`` takes, in units of the radius of curvature;
             longer ones are cut. 10 as in the published code by default; that of the "+" models has 100. More than 40 in
             float32 (350 in float64) counts as that much: squares must not overflow.
