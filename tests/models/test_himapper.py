@@ -498,6 +498,9 @@ def test_a_network_without_a_head_gets_one():
     assert model(torch.randn(1, 3, 32, 32)).shape == (1, 7) and model.get_classifier().out_features == 7
     with pytest.raises(HypvisionError, match="takes no further arguments"):
         HiMapper(trunk, depth=3)
+    with pytest.raises(HypvisionError, match="in_chans=1, but the given backbone takes images of 3 channels"):
+        HiMapper(trunk, in_chans=1)
+    assert HiMapper(timm.create_model("resnet10t", in_chans=1)).in_chans == 1
 
 
 def test_distilled_training_gives_both_logits():
