@@ -454,11 +454,18 @@ class Hyperbolic(Common):
         return lorentz.max_distance(self.c, largest)
 
 
+def _chosen(c: float | None, by_k: float | None) -> float:
+    """The curvature ``c``, or that of geoopt's ``k``; 1 by default."""
+    if c is not None and by_k is not None:
+        raise ValueError(f"c and k were both given, c={c} and a k that means c={by_k}: give one of the two.")
+    return by_k if by_k is not None else 1.0 if c is None else c
+
+
 class Lorentz(Hyperbolic):
     """The hyperboloid with points ``(..., n + 1)``, time first; tangent vectors at the origin are ``(..., n)``.
 
     The methods are the functions of :mod:`hypvision.geometry.lorentz` without their curvature. For the arguments see
-    :class:`Manifold`; ``k``, instead of ``c``, is geoopt's: ``1 / c``.
+    :class:`Manifold`; ``c`` is 1 by default, and ``k``, instead of ``c``, is geoopt's: ``1 / c``.
     """
 
     name = "Lorentz"
@@ -467,7 +474,7 @@ class Lorentz(Hyperbolic):
 
     def __init__(
         self,
-        c: float = 1.0,
+        c: float | None = None,
         learnable: bool = False,
         bounds: tuple[float, float] = (0.1, 10.0),
         check: bool = False,
@@ -476,7 +483,7 @@ class Lorentz(Hyperbolic):
     ):
         if k is not None and not k > 0:
             raise ValueError(f"k, the square of the hyperboloid's radius, must be positive, got {k}.")
-        super().__init__(c if k is None else 1 / k, learnable, bounds, check)
+        super().__init__(_chosen(c, None if k is None else 1 / k), learnable, bounds, check)
 
     @property
     def k(self) -> Curvature:
@@ -591,7 +598,7 @@ class PoincareBall(Hyperbolic):
 
     def __init__(
         self,
-        c: float = 1.0,
+        c: float | None = None,
         learnable: bool = False,
         bounds: tuple[float, float] = (0.1, 10.0),
         check: bool = False,
@@ -605,7 +612,7 @@ class PoincareBall(Hyperbolic):
                 f"k, the sectional curvature of the ball, must be negative, got {k}: positive ones are spheres, "
                 "which do not exist here."
             )
-        super().__init__(c if k is None else -k, learnable, bounds, check)
+        super().__init__(_chosen(c, None if k is None else -k), learnable, bounds, check)
         if eps is not None and not 0 < eps < 1:
             raise ValueError(f"eps must lie between 0 and 1, got {eps}.")
         self.eps = eps

@@ -96,7 +96,9 @@ class FeatureMaps(FeatureGetterNet):
     """
 
     def __init__(self, model: Any, out_indices: int | Sequence[int] = 4, **kwargs: Any):
+        whole = frozenset(model.state_dict())
         super().__init__(model, tuple(level_indices(len(model.feature_info), out_indices)), **kwargs)
+        self._pruned = whole - model.state_dict().keys()
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute the network's blocks in backward instead of keeping their activations."""
@@ -107,9 +109,18 @@ class FeatureMaps(FeatureGetterNet):
         expected = self.state_dict()
         if not prefix and not state_dict.keys() <= expected.keys():
             weights = filtered(self.model, network_weights(state_dict))
-            named = {f"model.{name}": value for name, value in weights.items()}
-            _replace(state_dict, {name: value for name, value in named.items() if name in expected}, expected)
+            # Parts that the network was created without, as a head, are left out as the pruned ones are; other unknown
+            # names stay for PyTorch to report.
+            parts = {_part(name) for name in self.model.state_dict()}
+            kept = {n: v for n, v in weights.items() if n not in self._pruned and _part(n) in parts}
+            _replace(state_dict, {f"model.{name}": value for name, value in kept.items()}, expected)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _part(name: str) -> str:
+    """The module of a network, or of the backbone inside of one, that a weight belongs to."""
+    first, _, rest = name.partition(".")
+    return f"{first}.{rest.partition('.')[0]}" if first == "trunk" else first
 
 
 def _replace(state_dict: dict[str, Any], weights: Mapping[str, Tensor], expected: dict[str, Tensor]) -> None:

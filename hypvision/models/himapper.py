@@ -63,7 +63,7 @@ class HiMapper(AnyCheckpoint):
     Args:
         backbone: name in :func:`timm.create_model` (a tag chooses its weights), or a network.
         num_classes: classes of the backbone's head; 0 for none. For a network given as a module None keeps its own.
-        in_chans: input channels.
+        in_chans: input channels: those of a backbone given as a network, else 3.
         preset: ``"proper"`` or ``"official"``, see :data:`PRESETS`; ``eval_noise``, ``kv``, ``lift`` and ``logit``
             change single choices of it.
         leaves, levels: N and L of the tree.
@@ -100,7 +100,7 @@ class HiMapper(AnyCheckpoint):
         self,
         backbone: str | nn.Module,
         num_classes: int | None = None,
-        in_chans: int = 3,
+        in_chans: int | None = None,
         preset: str = "proper",
         leaves: int = 32,
         levels: int = 4,
@@ -137,10 +137,11 @@ class HiMapper(AnyCheckpoint):
         more_than(0, temperature=temperature)
         self.preset, self.logit, self.temperature, self.dense = preset, chosen.pop("logit"), temperature, dense
         self.contrastive_weight, self.kl_weight = contrastive_weight, kl_weight
-        self.in_chans, self._losses = in_chans, None
+        self._losses = None
         with torch.device(device) if device is not None else nullcontext():
             backbone_args |= {} if num_classes is None else dict(num_classes=num_classes)
             trunk = _create_trunk(backbone, pretrained_backbone, in_chans, backbone_args)
+            self.in_chans: int = getattr(trunk, "in_chans", in_chans or 3)
             self._take_trunk(trunk if dtype is None else trunk.to(dtype))
             self.mapper = HierarchyMapper(
                 self.num_features, self.head_hidden_size, leaves, levels, width, heads, mlp_ratio, mapper_drop, tree,
@@ -456,7 +457,7 @@ def _no_backbone(name: str) -> str:
     return f"There is no backbone '{name}'.{hint} timm.list_models() lists all (after import hypvision)."
 
 
-def _create_trunk(backbone: str | nn.Module, pretrained: bool, in_chans: int, arguments: dict[str, Any]) -> Any:
+def _create_trunk(backbone: str | nn.Module, pretrained: bool, in_chans: int | None, arguments: dict[str, Any]) -> Any:
     if isinstance(backbone, nn.Module):
         trunk: Any = backbone
         num_classes = arguments.pop("num_classes", None)
@@ -465,10 +466,16 @@ def _create_trunk(backbone: str | nn.Module, pretrained: bool, in_chans: int, ar
                 "A backbone that is a network already takes no further arguments, but got "
                 f"{', '.join(arguments) or 'pretrained_backbone'}. Give them where it is created."
             )
+        own = getattr(trunk, "in_chans", in_chans)
+        if in_chans not in (None, own):
+            raise HypvisionError(
+                f"in_chans={in_chans}, but the given backbone takes images of {own} channels. Create it with "
+                f"in_chans={in_chans}, or leave the argument out here."
+            )
         if num_classes is not None and num_classes != trunk.num_classes:
             trunk.reset_classifier(num_classes)
     else:
-        trunk = _create_by_name(backbone, pretrained, in_chans=in_chans, **arguments)
+        trunk = _create_by_name(backbone, pretrained, in_chans=in_chans or 3, **arguments)
     if gives := _UNSUPPORTED.get(type(trunk).__name__):
         raise HypvisionError(
             f"The backbone {type(trunk).__name__} gives {gives}, but Hi-Mapper needs one feature map. Take another."

@@ -191,4 +191,6 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
         )
     # weights that models without classifier lack
     weights = {**{name: v for name, v in own.items() if name.startswith("mapper.dense.")}, **weights}
-    return {name: value for name, value in weights.items() if name in own or not name.startswith("mapper.")}
+    parts = ("mapper.", "mapper.dense.", "mapper.encoder.")
+    absent = tuple(part for part in parts if not any(name.startswith(part) for name in own))
+    return {name: value for name, value in weights.items() if not name.startswith(absent)}

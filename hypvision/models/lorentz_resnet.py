@@ -111,7 +111,7 @@ class Layers:
     exact: bool
     slope: float | None
     limit: float | None
-    clip: float
+    clip: float | None
     options: dict[str, Any]
     factory: dict[str, Any]
 
@@ -331,7 +331,7 @@ class LorentzResNet(StagedModel):
         self.head_curvature = curvature if head_curvature is None else head_curvature
         options = dict(norm_match=norm_match, boost=boost)
         self._flat = Layers(
-            None, conv == "exact", slope if rescale else None, limit, 1.0 if clip is None else clip, options,
+            None, conv == "exact", slope if rescale else None, limit, clip, options,
             factory=dict(device=device, dtype=dtype),
         )  # fmt: skip
         self._build_stem(in_chans, widths[0], stem == "imagenet", inner[0])

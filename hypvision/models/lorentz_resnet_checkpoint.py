@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +31,14 @@ def is_official_hyperboliccv(state_dict: Mapping[str, Tensor]) -> bool:
     return any(re.match(r"(encoder\.)?conv2_x\.0\.conv\.0\.", name) for name in state_dict)
 
 
-def _curvature(state_dict: Mapping[str, Tensor], names: str) -> Tensor | None:
-    """The first ``k`` whose name matches; all copies are equal."""
-    found = [value for name, value in state_dict.items() if re.fullmatch(names, name)]
-    return found[0].detach().double().reshape(()) if found else None
+def _curvatures(state_dict: Mapping[str, Tensor]) -> list[Tensor]:
+    """The ``k`` of the encoder, if it has one, and of the head; all copies of each are equal."""
+    encoder = r"(enc_manifold|encoder\.manifold|encoder\..*manifold|conv.*manifold|manifold)\.k"
+    copies = [
+        [value.detach().double().reshape(()) for name, value in state_dict.items() if re.fullmatch(names, name)]
+        for names in (encoder, r"(dec_manifold|(decoder|predictor)\.manifold)\.k")
+    ]
+    return [found[0] for found in copies if found]
 
 
 def _place(name: str) -> tuple[str, str] | None:
@@ -89,9 +93,7 @@ def hyperboliccv_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Te
             out[f"{layer}.{entry}"] = value[1:].clone() if lorentz else value
         else:
             raise HypvisionError(unknown_name(name, "HyperbolicCV ResNet"))
-    inner = _curvature(state_dict, r"(enc_manifold|encoder\.manifold|encoder\..*manifold|conv.*manifold|manifold)\.k")
-    head = _curvature(state_dict, r"(dec_manifold|(decoder|predictor)\.manifold)\.k")
-    given = [k for k in (inner, head) if k is not None]
+    given = _curvatures(state_dict)
     if any(k != 1 for k in given):
         if "stem.conv.time_weight" in out:
             out["manifolds.0.log_c"] = -torch.log(given[0]).float()
@@ -223,6 +225,21 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     """The weights in a checkpoint under the names of a :class:`~hypvision.models.LorentzResNet`.
 
     Accepts official checkpoints, those of ``hypvision train`` and the zoo's small files.
+
+    Raises:
+        HypvisionError: an official checkpoint has other curvatures than a model that does not learn them.
     """
     weights = network_weights(state_dict)
-    return hyperboliccv_from_official(weights) if is_official_hyperboliccv(weights) else weights
+    if not is_official_hyperboliccv(weights):
+        return weights
+    converted, network = hyperboliccv_from_official(weights), cast(Any, model)
+    if network.learn_curvature or not (given := [1 / k.item() for k in _curvatures(weights)]):
+        return converted
+    for name, own in network.curvatures().items():
+        place, found = ("head", given[-1]) if name == "head_manifold" else ("encoder", given[0])
+        if not math.isclose(own, found, rel_tol=1e-5):  # k is rounded to float32
+            raise HypvisionError(
+                f"The official checkpoint has curvature {found:g} (k = {1 / found:g}) in its {place}, but the model "
+                f"has {own:g}. Create it with curvature={given[0]:g}, head_curvature={given[-1]:g}."
+            )
+    return {name: value for name, value in converted.items() if not name.endswith("log_c")}

@@ -39,6 +39,16 @@ def check_positive(layer: nn.Module, **values: float | None) -> None:
     more_than(0, **{name: value for name, value in _of(layer, values).items() if value is not None})
 
 
+def check_rescaling(layer: nn.Module, slope: float | None, limit: float | None, **others: float | None) -> None:
+    """As :func:`check_positive`; and there is no limit without a slope, which is what switches the rescaling on."""
+    check_positive(layer, slope=slope, limit=limit, **others)
+    if limit is not None and slope is None:
+        raise ArgumentError(
+            f"{type(layer).__name__}: limit={limit:g} is that of the rescaling, which slope=None leaves out. Give a "
+            "slope too, such as slope=2.0, or no limit."
+        )
+
+
 def check_features(
     layer: nn.Module, x: Tensor, width: int | None = None, dim: int = -1, rank: int | None = None, name: str = "x"
 ) -> None:
@@ -57,6 +67,17 @@ def check_features(
         raise ArgumentError(
             f"{owner}: {name} must have {width} features in dimension {dim}, got shape {tuple(x.shape)}.{hint}"
         )
+
+
+def takes_statistics(layer: nn.Module, points: int) -> bool:
+    """Whether a batch norm in training has points to normalise by; a single one, whose variance is rounding noise, is
+    an error, as in PyTorch."""
+    if points == 1:
+        raise ArgumentError(
+            f"{type(layer).__name__}: expected more than 1 point (value per channel) when training, got a single one. "
+            "Take larger batches (DataLoader: drop_last=True leaves out a last one of one image), or call .eval()."
+        )
+    return points > 0
 
 
 def integers(value: int | tuple[int, ...], rank: int, name: str, least: int) -> tuple[int, ...]:

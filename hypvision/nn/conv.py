@@ -17,7 +17,7 @@ from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import exact, safe_sqrt
 
-from .checks import check_features, check_manifold, check_positive, check_sizes, integers
+from .checks import check_features, check_manifold, check_rescaling, check_sizes, integers
 from .functional import axial_map, precise, radial_rescale, rescale_factor, space_square
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d}
@@ -189,7 +189,7 @@ class _Efficient(nn.Module):
         check_manifold(self, Lorentz, manifold=manifold)
         one_of(("patch", "sum", "none"), norm_match=norm_match)
         one_of(("axis", "scale", "full", "none"), boost=boost)
-        check_positive(self, slope=slope, limit=limit)
+        check_rescaling(self, slope, limit)
         self.manifold = manifold
         self.norm_match, self.boost, self.slope, self.limit = norm_match, boost, slope, limit
         self.fan_in, self.fan_out = fan_in, fan_out
@@ -352,7 +352,7 @@ class EfficientLorentzConv2d(_EfficientConv):
         boost: ``"axis"`` (one angle, along the last channel), ``"scale"`` (a factor of the radius), ``"full"`` (a
             velocity) or ``"none"``.
         slope: of the maximum-distance rescaling, see :func:`hypvision.geometry.lorentz.rescale`; None for none.
-        limit: of the rescaling, the radius that no point exceeds; by default
+        limit: of the rescaling, the radius that no point exceeds; needs ``slope``; by default
             :func:`~hypvision.geometry.lorentz.max_distance`.
 
     Shapes:

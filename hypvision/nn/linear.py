@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.checks import between, more_than, one_of
+from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz
 
 from .checks import check_features, check_manifold, check_sizes
@@ -61,8 +62,8 @@ class LorentzLinear(nn.Module):
             True, the norm of the space part is ``sigmoid(w_0 . x + b_0) exp(scale)`` (Bdeir et al.); ``"time"``, the
             time is ``sigmoid(w_0 . x + b_0) exp(scale) + 1/sqrt(c) + margin`` (Chen et al., "Fully Hyperbolic Neural
             Networks").
-        scale: initial ``scale``; learned if ``learn_scale``. Published: 2.3, fixed, and ``log(10)``, learned, for
-            ``"time"``.
+        scale: initial ``scale``; learned if ``learn_scale``, which needs ``normalize``. Published: 2.3, fixed, and
+            ``log(10)``, learned, for ``"time"``.
         margin: see ``normalize="time"``; 0.1 as published for c = 1, 0.5 in HyperCore.
         init: ``"isometric"`` keeps the radius, so that stacks of any depth start with radii in range (orthonormal rows
             or columns, scaled where the dimension falls; time column 0). The others are the published ones: of Bdeir et
@@ -100,22 +101,27 @@ class LorentzLinear(nn.Module):
         one_of((False, True, "time"), normalize=normalize)
         between(-80, 80, scale=scale)  # keeps exp(scale) finite
         more_than(0, margin=margin)
+        if learn_scale and not normalize:
+            raise ArgumentError(
+                "LorentzLinear: learn_scale=True is for the scale of normalize=True or 'time', and normalize=False has "
+                "none. Give one of them, or leave learn_scale out."
+            )
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.in_features, self.out_features, self.init = in_features, out_features, init
         self.manifold, self.manifold_out = manifold, manifold_out
         self.weight = nn.Parameter(torch.empty(out_features, in_features, **factory))
         self.time_weight = nn.Parameter(torch.empty(out_features, **factory))
         self.bias = nn.Parameter(torch.empty(out_features, **factory)) if bias else None
-        self.normalize, self.margin = normalize, margin
+        self.normalize, self.margin, self.scale_init = normalize, margin, scale
         if normalize:
             self.norm_weight = nn.Parameter(torch.empty(in_features + 1, **factory))
             self.norm_bias = nn.Parameter(torch.empty(1, **factory)) if bias else None
-            self.scale = nn.Parameter(torch.full((), scale, **factory), requires_grad=learn_scale)
+            self.scale = nn.Parameter(torch.empty((), **factory), requires_grad=learn_scale)
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialise as ``init`` says; biases are 0."""
+        """Initialise as ``init`` says; biases are 0, and ``scale`` is what it was created with."""
         if self.init == "uniform":
             self.weight.uniform_(-0.02, 0.02)
             self.time_weight.uniform_(-0.02, 0.02)
@@ -131,6 +137,7 @@ class LorentzLinear(nn.Module):
             self.time_weight.zero_()
         if self.normalize:
             self.norm_weight.uniform_(-0.02, 0.02)
+            self.scale.fill_(self.scale_init)
             if self.norm_bias is not None:
                 self.norm_bias.zero_()
         if self.bias is not None:

@@ -18,7 +18,7 @@ from hypvision.geometry.lorentz.frame import _CAP, _times
 from hypvision.geometry.lorentz.means import centroid_space
 from hypvision.geometry.numerics import Function, backward_of, distance_from_square, exact, plain, squash_factor
 
-from .checks import check_features, check_manifold, check_positive, check_sizes
+from .checks import check_features, check_manifold, check_rescaling, check_sizes, takes_statistics
 from .functional import rescale_limit
 
 # Least cosh(r) - 1, so that divisions by r and sinh(r) are finite
@@ -372,7 +372,7 @@ class _LorentzBatchNorm(nn.Module):
         super().__init__()
         check_manifold(self, Lorentz, manifold=manifold)
         check_sizes(self, num_features=num_features)
-        check_positive(self, slope=slope, limit=limit, exp_limit=exp_limit)
+        check_rescaling(self, slope, limit, exp_limit=exp_limit)
         at_least(0, eps=eps)
         between(0, 1, momentum=momentum)
         if exp_limit is not None:
@@ -392,12 +392,13 @@ class _LorentzBatchNorm(nn.Module):
         """The layer on space parts ``(B, C, N)``."""
         c, dtype = self.manifold.c, torch.promote_types(x.dtype, torch.float32)
         c = c.to(dtype) if isinstance(c, Tensor) else torch.tensor(c, dtype=dtype, device=x.device)
-        running = None if self.training else (self.running_mean.to(dtype), self.running_var.to(dtype))
+        batch = self.training and takes_statistics(self, x.shape[0] * x.shape[2])  # an empty batch has no statistics
+        running = None if batch else (self.running_mean.to(dtype), self.running_var.to(dtype))
         function = _composite if plain(x) else _BatchNorm.apply
         with exact(x.device):
             beta, gamma = self.beta.to(dtype), self.gamma.to(dtype)
             out, mean, var = function(x.to(dtype), beta, gamma, c, running, self._options())
-            if self.training:
+            if batch:
                 self._update(mean, var, c.detach())
         return out.to(x.dtype)
 
@@ -434,7 +435,7 @@ class LorentzBatchNorm2d(_LorentzBatchNorm):
         slope: if given, the radii pass a maximum-distance rescaling before the move to ``beta`` ("+" models, NeurIPS
             2025), see :func:`hypvision.geometry.lorentz.rescale`.
         limit: of the rescaling, the radius that no point exceeds; by default
-            :func:`~hypvision.geometry.lorentz.max_distance`.
+            :func:`~hypvision.geometry.lorentz.max_distance`. Needs ``slope``.
         exp_limit: longest vector that the exponential map at ``beta`` takes, in units of the radius of curvature;
             longer ones are cut. 10 as in the published code by default; that of the "+" models has 100. More than 40 in
             float32 (350 in float64) counts as that much: squares must not overflow.
@@ -445,7 +446,11 @@ class LorentzBatchNorm2d(_LorentzBatchNorm):
         running_mean: tangent vector at the origin ``(C,)``. running_var: ``(1,)``.
 
     Shapes:
-        space parts ``(B, C, H, W)`` to the same. Computed in float32 also under autocast.
+        space parts ``(B, C, H, W)`` to the same. Computed in float32 also under autocast. In training an empty batch
+        leaves the running statistics as they are.
+
+    Raises:
+        HypvisionError: a batch of a single pixel in training.
     """
 
     def forward(self, x: Tensor) -> Tensor:

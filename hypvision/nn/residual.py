@@ -12,7 +12,7 @@ from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz
 from hypvision.geometry.lorentz.means import lorentz_square
 
-from .checks import check_features, check_manifold, check_positive
+from .checks import check_features, check_manifold, check_rescaling
 from .functional import radial_rescale, space_time
 
 
@@ -32,7 +32,7 @@ class LorentzResidual(nn.Module):
         slope: if given, a maximum-distance rescaling of the sum ("+" models, Bdeir et al., NeurIPS 2025).
         dim: dimension of the channels: 1 for maps, -1 for tokens.
         limit: of the rescaling, the radius that no point exceeds; by default
-            :func:`~hypvision.geometry.lorentz.max_distance`.
+            :func:`~hypvision.geometry.lorentz.max_distance`. Needs ``slope``.
         scale_init: value from which a learned scale starts; by default the published one, with which radii grow by 4 in
         every connection unless a later layer reduces them.
 
@@ -62,7 +62,7 @@ class LorentzResidual(nn.Module):
         if isinstance(scale, str) and scale != "learned":
             raise ArgumentError(f'LorentzResidual: scale must be "learned", a positive number or None, got {scale!r}.')
         start = scale_init if isinstance(scale, str) else scale
-        check_positive(self, slope=slope, limit=limit, scale_init=scale_init, scale=start)
+        check_rescaling(self, slope, limit, scale_init=scale_init, scale=start)
         self.manifold, self.mode, self.slope, self.dim, self.limit = manifold, mode, slope, dim, limit
         if mode == "average":
             self.weight = nn.Parameter(torch.ones(()))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import asinhc_sqrt, sinhc_sqrt, squash_factor
 
-from .checks import check_features, check_manifold, check_positive
+from .checks import check_features, check_manifold, check_rescaling
 from .functional import radial_map, rescale_limit
 
 
@@ -22,16 +23,26 @@ class ToLorentz(nn.Module):
     Args:
         manifold: the hyperboloid.
         slope: of the rescaling, or None.
-        clip: largest length without rescaling.
+        clip: largest length without rescaling; 1 by default.
         limit: of the rescaling, the length that no vector exceeds; by default
             :func:`~hypvision.geometry.lorentz.max_distance`.
+
+    Raises:
+        HypvisionError: ``clip`` beside ``slope``, or ``limit`` without it.
     """
 
-    def __init__(self, manifold: Lorentz, slope: float | None = None, clip: float = 1.0, limit: float | None = None):
+    def __init__(
+        self, manifold: Lorentz, slope: float | None = None, clip: float | None = None, limit: float | None = None
+    ):
         super().__init__()
         check_manifold(self, Lorentz, manifold=manifold)
-        check_positive(self, slope=slope, limit=limit, clip=clip)
-        self.manifold, self.slope, self.clip, self.limit = manifold, slope, clip, limit
+        check_rescaling(self, slope, limit, clip=clip)
+        if clip is not None and slope is not None:
+            raise ArgumentError(
+                f"ToLorentz: clip={clip:g} is for features without rescaling, but slope={slope:g} rescales them. Leave "
+                "out one of the two; limit is the largest length of the rescaling."
+            )
+        self.manifold, self.slope, self.clip, self.limit = manifold, slope, 1.0 if clip is None else clip, limit
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, dim=1)
@@ -65,13 +76,13 @@ class ChangeManifold(nn.Module):
     """Points of one hyperboloid to those of another, with the same tangent vector at the origin.
 
     With ``slope`` the lengths of the tangent vectors are rescaled to the maximum distance of the target, or to
-    ``limit`` where that is given. Channels in dimension 1.
+    ``limit`` where that is given (an error without ``slope``). Channels in dimension 1.
     """
 
     def __init__(self, source: Lorentz, target: Lorentz, slope: float | None = None, limit: float | None = None):
         super().__init__()
         check_manifold(self, Lorentz, source=source, target=target)
-        check_positive(self, slope=slope, limit=limit)
+        check_rescaling(self, slope, limit)
         self.source, self.target, self.slope, self.limit = source, target, slope, limit
 
     def forward(self, x: Tensor) -> Tensor:

@@ -79,6 +79,9 @@ def test_curvatures_as_geoopt_names_them():
     for kind, k, word in ((Lorentz, -1.0, "positive"), (Lorentz, 0.0, "positive"), (PoincareBall, 1.0, "negative")):
         with pytest.raises(ValueError, match=f"^k, the .* must be {word}, got {k}"):
             kind(k=k)
+    for kind in (Lorentz, PoincareBall):
+        with pytest.raises(ValueError, match="both given"):
+            kind(1.0, k=-1.0 if kind is PoincareBall else 1.0)
 
 
 def test_normal_points_have_the_length_std():

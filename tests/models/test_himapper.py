@@ -498,6 +498,9 @@ def test_a_network_without_a_head_gets_one():
     assert model(torch.randn(1, 3, 32, 32)).shape == (1, 7) and model.get_classifier().out_features == 7
     with pytest.raises(HypvisionError, match="takes no further arguments"):
         HiMapper(trunk, depth=3)
+    with pytest.raises(HypvisionError, match="in_chans=1, but the given backbone takes images of 3 channels"):
+        HiMapper(trunk, in_chans=1)
+    assert HiMapper(timm.create_model("resnet10t", in_chans=1)).in_chans == 1
 
 
 def test_distilled_training_gives_both_logits():
@@ -607,6 +610,14 @@ def test_copies_and_state_dicts():
     other = vit()
     other.load_state_dict(model.state_dict())
     assert torch.equal(other.eval()(x), model(x))
+
+
+@pytest.mark.parametrize("change", [dict(levels=3), dict(geometry="euclidean"), dict(tree="deterministic")])
+def test_a_mapper_with_parts_that_the_model_lacks_is_refused(change):
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*mapper\."):
+        vit(**change).load_state_dict(vit().state_dict())
+    backbone = vit(dense="init", features_only=True)  # has no mapper at all
+    backbone.load_state_dict(vit(**change).state_dict())
 
 
 def test_weights_from_elsewhere(tmp_path):

@@ -196,6 +196,25 @@ def test_curvatures_on_the_way_back():
             hyperboliccv_to_official(weights, curvature)
 
 
+@pytest.mark.parametrize("name", ["hcnn_resnet18", "hecnn_resnet18"])
+def test_official_weights_need_a_model_of_their_curvatures(name):
+    def create(**options):
+        flat = dict(hyperbolic_stages=(), plus=False) if name == "hecnn_resnet18" else {}
+        return timm.create_model(name, **flat, **options, **MICRO, **SHORT).eval()
+
+    curvatures = dict(curvature=0.3, head_curvature=0.7)
+    official = hyperboliccv_to_official(create(learn_curvature=True, **curvatures).state_dict())
+    model, learned = create(**curvatures), create(learn_curvature=True)
+    for network in (model, learned):  # a model that learns its curvatures takes those of the file
+        network.load_state_dict(official)
+    x = torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(model(x), learned(x), rtol=1e-3, atol=1e-4)
+    ones = hyperboliccv_to_official(create().state_dict())
+    for weights, other in ((ones, curvatures), (ones, dict(head_curvature=0.3)), (official, {})):
+        with pytest.raises(HypvisionError, match=r"has curvature (1|0\.3|0\.7) .* Create it with curvature="):
+            create(**other).load_state_dict(weights)
+
+
 def test_command_line(tmp_path, monkeypatch, capsys):
     torch.save(published("L-ResNet-18")[1].state_dict(), tmp_path / "in.pth")
     monkeypatch.setattr(

@@ -56,6 +56,28 @@ def test_levels_are_reported_in_the_order_in_which_they_come(family, order):
     assert len(maps) == len(set(order))
 
 
+DEEPER = {
+    "hcformer_nano": dict(layers=(1, 2, 1, 1), feature_norms=True),
+    "hcnn_resnet18": dict(layers=(2, 3, 2, 2)),
+    "hecnn_resnet50": dict(layers=(1, 2, 1, 1)),
+    "himapper deit": dict(depth=6),
+}
+
+
+@pytest.mark.parametrize("classes", [0, 5])
+@pytest.mark.parametrize("family", DEEPER)
+def test_features_load_the_whole_network_and_no_deeper_one(family, classes):
+    maps = make(family, features_only=True, out_indices=(0, 1), num_classes=classes)
+    extra = dict(feature_norms=True) if "hcformer" in family else {}
+    whole = make(family, **extra)
+    maps.load_state_dict(whole.state_dict())
+    x = torch.randn(1, 3, 32, 32)
+    wanted = whole.forward_intermediates(x, indices=[0, 1], intermediates_only=True)
+    assert all(torch.equal(a, b) for a, b in zip(maps(x), wanted, strict=True))
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        maps.load_state_dict(make(family, **DEEPER[family]).state_dict())
+
+
 @families
 def test_checkpointed_features_have_the_same_gradients(family):
     gradients = []

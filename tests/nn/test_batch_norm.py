@@ -8,7 +8,8 @@ from references.lorentz_cnn import BatchNorm, Hyperboloid
 
 import hypvision.models  # noqa: F401 - registers
 from hypvision import nn as hnn
-from hypvision.geometry import Lorentz
+from hypvision.errors import HypvisionError
+from hypvision.geometry import Lorentz, PoincareBall
 from hypvision.nn import norm
 from hypvision.nn import published as pub
 
@@ -123,6 +124,37 @@ def test_derivatives_by_hand_are_those_of_plain_operations(kind, slope, training
 def test_one_far_point_is_its_own_mean():
     far = torch.tensor([[3e7, -4e7]]).view(1, 2, 1, 1)
     torch.testing.assert_close(hnn.LorentzGlobalAvgPool2d(Lorentz())(far), far.flatten(1), rtol=1e-5, atol=0)
+
+
+BALL = PoincareBall(1.0)
+NORMS = {
+    "Lorentz maps": (lambda: hnn.LorentzBatchNorm2d(3, Lorentz(1.0)), (3, 1, 1)),
+    "Lorentz points": (lambda: hnn.LorentzBatchNorm1d(3, Lorentz(2.0), slope=2.0), (3,)),
+    "Lorentz tokens": (lambda: hnn.LorentzBatchNorm1d(3, Lorentz(1.0, learnable=True)), (1, 3)),
+    "gyro maps": (lambda: pub.GyroLorentzBatchNorm2d(3, Lorentz(1.0)), (3, 1, 1)),
+    "gyro points": (lambda: pub.GyroLorentzBatchNorm1d(3, Lorentz(1.0)), (3,)),
+    "ball maps": (lambda: pub.PoincareBatchNorm2d(3, BALL), (3, 1, 1)),
+    "ball points": (lambda: pub.PoincareBatchNorm1d(3, BALL, mean="frechet"), (3,)),
+    "ball, no statistics": (lambda: pub.PoincareBatchNorm1d(3, BALL, track_running_stats=False), (3,)),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_batches_without_statistics(name):
+    """As torch.nn.BatchNorm2d: an empty batch changes nothing, a single point is refused in training only."""
+    make, shape = NORMS[name]
+    layer = make()
+    before = {key: value.clone() for key, value in layer.state_dict().items()}
+    x = torch.zeros(0, *shape, requires_grad=True)
+    y = layer(x)
+    y.sum().backward()
+    assert y.shape == x.shape and x.grad.shape == x.shape
+    assert all(p.grad is None or not p.grad.any() for p in layer.parameters())  # NaN counts as any
+    assert all(torch.equal(value, before[key]) for key, value in layer.state_dict().items())
+    with pytest.raises(HypvisionError, match="more than 1 point"):
+        layer(torch.full((1, *shape), 0.1))
+    layer(torch.full((2, *shape), 0.1))
+    assert layer.eval()(torch.full((1, *shape), 0.1)).isfinite().all()
 
 
 def test_models_cast_to_half_precision_train():

@@ -932,6 +932,8 @@ def test_embedding(manifold):
         (lambda m: pub.PoincareMLR(0, 3, PoincareBall()), "in_features"),
         (lambda m: hnn.ToLorentz(m, clip=0.0), "ToLorentz: clip must be a finite number above 0, got 0.0"),
         (lambda m: hnn.ToLorentz(m, slope=0.0), "slope"),
+        (lambda m: hnn.ToLorentz(m, slope=2.0, clip=0.1), "clip=0.1 is for features without rescaling"),
+        (lambda m: hnn.LorentzLinear(2, 3, m, learn_scale=True), "learn_scale=True is for"),
         (lambda m: hnn.ChangeManifold(m, m, slope=-1.0), "slope"),
         (lambda m: hnn.ChangeManifold(m, m, slope=2.0, limit=0), "limit must"),
         (lambda m: hnn.LorentzResidual(m, "average", scale="learned", scale_init=0), "scale_init must"),

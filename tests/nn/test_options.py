@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import mpmath
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from hypvision import nn as hnn
+from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, PoincareBall
 from hypvision.nn import functional, norm
 from hypvision.nn import published as pub
@@ -32,6 +34,13 @@ def seed():
 def test_standard_deviations(init, std):
     layer = pub.FGGLinear(200, 500, LORENTZ, init=init)
     assert layer.weight.std().item() == pytest.approx(std, rel=0.02)
+
+
+def test_a_reset_restores_the_scale():
+    layer = hnn.LorentzLinear(3, 4, LORENTZ, normalize=True, scale=1.5)
+    layer.scale.data.fill_(7.0)
+    layer.reset_parameters()
+    assert layer.scale == 1.5
 
 
 @pytest.mark.parametrize("sizes", [(3, 5), (4, 4)])
@@ -108,7 +117,8 @@ def test_radial_factor_of_near_points(gain):
 @pytest.mark.parametrize("gain", [0.5, 1.7])
 def test_gradients_of_batch_norm_near_the_mean(gain, slope):
     """Where the hand-written derivative takes a series: against differences of the radii in mpmath."""
-    layer = hnn.LorentzBatchNorm1d(1, Lorentz(1.0), dtype=torch.float64, slope=slope, limit=2.0).eval()
+    limit = None if slope is None else 2.0
+    layer = hnn.LorentzBatchNorm1d(1, Lorentz(1.0), dtype=torch.float64, slope=slope, limit=limit).eval()
     layer.running_var.fill_(1 / gain - layer.eps)
     x = torch.tensor([[1e-4], [0.01], [0.03], [0.055], [0.3]], dtype=torch.float64, requires_grad=True)
     (found,) = torch.autograd.grad(layer(x).sum(), x)
@@ -172,6 +182,24 @@ def test_batch_norm_without_momentum_keeps_its_statistics():
 
 def test_numbers_within_their_range_are_taken():
     assert hnn.LorentzBatchNorm2d(3, LORENTZ, exp_limit=0.5, limit=0.5, slope=0.5).exp_limit == 0.5
+
+
+def _takers():
+    """The layers with a limit of the rescaling, by name."""
+    layers = {name: kind for module in (hnn, pub) for name, kind in vars(module).items() if inspect.isclass(kind)}
+    return {name: kind for name, kind in layers.items() if "limit" in inspect.signature(kind).parameters}
+
+
+@pytest.mark.parametrize("name", _takers())
+def test_a_limit_needs_the_slope_of_its_rescaling(name):
+    kind = _takers()[name]
+    sizes = ("in_features", "out_features", "in_channels", "out_channels", "num_features", "kernel_size")
+    spaces = dict.fromkeys(("manifold", "source", "target"), LORENTZ)
+    known = inspect.signature(kind).parameters
+    arguments = {key: value for key, value in {**dict.fromkeys(sizes, 3), **spaces}.items() if key in known}
+    kind(**arguments, slope=2.0, limit=1.0)
+    with pytest.raises(HypvisionError, match=f"{name}: limit=1 is that of the rescaling.*slope=2.0"):
+        kind(**arguments, slope=None, limit=1.0)
 
 
 def test_wrong_shapes_are_refused_and_one_extra_coordinate_is_reported_as_time():

@@ -13,7 +13,7 @@ from torch.types import Device
 from hypvision.checks import at_least, between, one_of
 from hypvision.geometry import PoincareBall
 from hypvision.geometry.numerics import asinh, exact, log_beta, safe_sqrt, sinhc_sqrt, square_norm
-from hypvision.nn.checks import check_features, check_manifold, check_sizes, integers
+from hypvision.nn.checks import check_features, check_manifold, check_sizes, integers, takes_statistics
 from hypvision.nn.conv import box_sum
 from hypvision.nn.functional import precise, space_square
 from hypvision.nn.published.linear import init_planes_
@@ -141,13 +141,15 @@ class _PoincareBatchNorm(nn.Module):
         """Points ``(N, n)``."""
         ball, dtype, x = self.manifold, x.dtype, precise(x)
         with exact(x.device):
-            if self.training or not self.track_running_stats:
+            if takes_statistics(self, x.shape[0]) if self.training else not self.track_running_stats:
                 mean = ball.midpoint(x) if self.mean == "midpoint" else ball.frechet_mean(x)
                 var = ball.dist(mean.expand_as(x), x).square().mean()
                 if self.training and self.track_running_stats:
                     self._update(mean.detach(), var.detach())
-            else:
+            elif self.track_running_stats:
                 mean, var = ball.expmap0(self.running_mean.to(x.dtype)), self.running_var.to(x.dtype)
+            else:  # an empty batch
+                mean, var = x.new_zeros(self.num_features), x.new_ones(())
             shift = ball.expmap0(self.bias.to(x.dtype)).expand_as(x)
             mean = mean.expand_as(x)
             tangent = ball.transp(mean, shift, ball.logmap(mean, x))
@@ -186,7 +188,11 @@ class PoincareBatchNorm1d(_PoincareBatchNorm):
         running_mean: tangent vector at the origin ``(n,)``. running_var: a number.
 
     Shapes:
-        points ``(N, n)`` or ``(B, N, n)`` to the same.
+        points ``(N, n)`` or ``(B, N, n)`` to the same. In training an empty batch leaves the running statistics as they
+        are.
+
+    Raises:
+        HypvisionError: a single point in training.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ def _with_gate(layer: LorentzLinear, entries: _Entries, library: str, normalize:
         )
     matrix, offset, scale = entries.take("weight.weight"), entries.maybe("weight.bias"), entries.maybe("scale")
     out: _State = {"weight": matrix[1:, 1:], "time_weight": matrix[1:, 0]}
-    if layer.bias is not None and offset is not None:
+    if offset is not None:
         out["bias"] = offset[1:]
     if layer.normalize:
         out["norm_weight"], out["scale"] = matrix[0], None if scale is None else scale.reshape(())

@@ -411,6 +411,10 @@ def test_mistakes_are_named():
         layer_state(layer, {"a": randn(5), "z": randn(5, 4)}, "hyperboliccv")
     with pytest.raises(HypvisionError, match="lacks bias"):
         layer_state(LorentzLinear(3, 4, LORENTZ), {"weight.weight": randn(5, 4)}, "hyperboliccv")
+    biased = {"weight.weight": randn(5, 4), "weight.bias": randn(5)}
+    for normalize in (False, True):
+        with pytest.raises(HypvisionError, match="bias"):
+            layer_state(LorentzLinear(3, 4, LORENTZ, bias=False, normalize=normalize), biased, "hyperboliccv")
     with pytest.raises(HypvisionError, match="9 positions"):
         layer_state(LorentzConv2d(4, 5, 3, LORENTZ), {"linearized_kernel.weight.weight": randn(6, 20)}, "hyperboliccv")
 
