@@ -45,14 +45,15 @@ def run(args: Namespace) -> None:
     import hypvision.tasks  # noqa: F401 - registers the classifier
     from hypvision.data.shapes import ShapesScenes
     from hypvision.engine.config import load_config
+    from hypvision.tasks.publishing import image_input
 
     config = load_config(args.config)
     if config.model.type != "HierarchyClassifier":
         raise HypvisionError(f"'{args.config}' trains a {config.model.type}, not a HierarchyClassifier.")
     if args.weights is None and not args.start:
         raise HypvisionError("Give the WEIGHTS of a training, or --start for the model as the training begins it.")
-    transform = config.test_dataloader.dataset.transform
-    mean, std = (torch.tensor(transform.get(k, d)) for k, d in (("mean", (0.5,) * 3), ("std", (0.5,) * 3)))
+    seen = image_input(config)
+    mean, std = torch.tensor(seen["mean"]), torch.tensor(seen["std"])
     scenes = ShapesScenes("test", length=args.scenes, size=args.size)
     pixels = torch.from_numpy(np.stack([np.asarray(scene.image) for scene in scenes])).float() / 255
     images = ((pixels - mean) / std).permute(0, 3, 1, 2)

@@ -106,6 +106,11 @@ def run(args: Namespace) -> None:
 
     import hypvision.tasks  # noqa: F401 - registers the classifier
     from hypvision.engine.config import load_config, parse_options
+    from hypvision.tasks.publishing import image_input
+
+    names = [named(Path(folder)) for folder in args.outliers]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise HypvisionError(f"--outliers: several folders are called '{twice[0]}'. Give them names of their own.")
 
     config = load_config(args.config, parse_options(args.cfg_options))
     if config.model.type != "ImageClassifier":
@@ -113,7 +118,7 @@ def run(args: Namespace) -> None:
     model = MODELS.build(config.model)
     load_checkpoint(model, args.weights, map_location="cpu", strict=True)
     loader = Runner.build_dataloader(config.test_dataloader)
-    std = config.test_dataloader.dataset.transform.get("std", (1.0,) * 3)
+    std = image_input(config)["std"]
     print(json.dumps(measure(model.backbone.eval(), loader, std, args.outliers, args.images), indent=1))
 
 

@@ -104,6 +104,7 @@ class ConsoleHook(Hook):
     def __init__(self) -> None:
         self.train_bar: Progress | None = None
         self.other_bar: Progress | None = None
+        self.rates: list[float] = []
         self.rows = 0  # printed rows of the validation table
         self.heads: list[str] = []
 
@@ -147,9 +148,12 @@ class ConsoleHook(Hook):
 
     # While it runs
 
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
+        self.rates = [rate for group in runner.optim_wrapper.get_lr().values() for rate in group]
+
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         if self.train_bar is not None:
-            rates = [rate for group in runner.optim_wrapper.get_lr().values() for rate in group]
+            rates = self.rates  # of this step: the schedulers have moved on
             loss = (outputs or {}).get("loss")
             # StopOnNaNHook has already copied the loss to the CPU
             facts = [] if loss is None else [f"loss {float(loss):.4g}"]

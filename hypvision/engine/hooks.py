@@ -635,10 +635,11 @@ class CoreTimeHook(Hook):
     def before_train(self, runner: Runner) -> None:
         self._begin = time.process_time() - runner.message_hub.get_info("core_seconds", 0.0)
 
-    def after_train_epoch(self, runner: Runner) -> None:  # runs before the checkpoint is written
+    def _count(self, runner: Runner, *_: Any, **__: Any) -> None:
         runner.message_hub.update_info("core_seconds", time.process_time() - self._begin)
 
-    after_train = after_train_epoch
+    # Before a checkpoint is written, whatever the training counts.
+    after_train_iter = after_train_epoch = after_train = _count
 
 
 @HOOKS.register_module()

@@ -60,6 +60,7 @@ def embed_classes(
     found = EmbeddedClasses(torch.empty(0), torch.empty(0), [], [], [])
     points: list[Tensor] = []
     labels: list[int] = []
+    numbers: dict[tuple[str, tuple[str, ...]], int] = {}  # of a class by its name and groups
     if data_root:
         if not config.get("data_root"):
             raise HypvisionError("The config has no 'data_root' that --data-root could move. Correct the config.")
@@ -71,15 +72,18 @@ def embed_classes(
         data = DATASETS.build(settings)
         above = data.metainfo.get("ancestors")
         for label in np.unique(data.labels).tolist():
+            place = data.metainfo["classes"][label], above[label] if above else ()
+            known = place in numbers  # of the other split
             members = np.flatnonzero(data.labels == label)
             chosen = members[np.linspace(0, len(members) - 1, min(per_class, len(members))).astype(int)].tolist()
             for start in range(0, len(chosen), batch_size):
                 images = torch.stack([data[i]["inputs"] for i in chosen[start : start + batch_size]])
                 points.append(learner.comparable(learner.embed(images.to(device))).cpu())
-            labels += [len(found.classes)] * len(chosen)
-            found.classes.append(data.metainfo["classes"][label])
-            found.ancestors.append(above[label] if above else ())
-            found.examples.append(data.read(chosen[0]))
+            labels += [numbers.setdefault(place, len(numbers))] * len(chosen)
+            if not known:
+                found.classes.append(place[0])
+                found.ancestors.append(place[1])
+                found.examples.append(data.read(chosen[0]))
     return found._replace(points=torch.cat(points), labels=torch.tensor(labels))
 
 
@@ -132,6 +136,7 @@ def recovered_hierarchy(points: Tensor, labels: Tensor, ancestors: Sequence[Sequ
 def recovered_groups(points: Tensor, labels: Tensor, ancestors: Sequence[Sequence[str]]) -> list[float]:
     """Dendrogram purity of the tree of class centres for each level of a hierarchy, from general to specific; see
     :func:`recovered_hierarchy`."""
+    ancestors = [ancestors[number] for number in labels.unique().tolist()]
     tree, found = average_linkage(_distances(_centres(points, labels))), []
     for level in range(1, len(ancestors[0]) + 1):
         names = [tuple(groups[:level]) for groups in ancestors]

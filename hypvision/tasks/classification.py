@@ -32,6 +32,7 @@ from hypvision.checkpoints.read import network_weights
 from hypvision.checkpoints.storage import foreign_setting
 from hypvision.checks import between, more_than, one_of
 from hypvision.data.image_folder import build_transform
+from hypvision.engine.checks import as_list
 from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
 from hypvision.engine.hooks import classes_in
 from hypvision.errors import HypvisionError, did_you_mean
@@ -352,10 +353,10 @@ class ImageClassifier(BackboneModel):
 class PredictionPainterHook(Hook):
     """Writes test images with the predicted and the true class below into a folder (``hypvision test --show-dir``):
     at most ``limit``, evenly spaced over the data, which is sorted by class; smaller ones than ``min_side`` pixels
-    are enlarged. Names begin with ``wrong`` or ``right``."""
+    are enlarged. Names begin with ``wrong`` or ``right``; of several labels those from ``threshold`` on count."""
 
-    def __init__(self, out_dir: str, limit: int = 200, min_side: int = 160):
-        self.out_dir, self.limit, self.min_side = Path(out_dir), limit, min_side
+    def __init__(self, out_dir: str, limit: int = 200, min_side: int = 160, threshold: float = 0.5):
+        self.out_dir, self.limit, self.min_side, self.threshold = Path(out_dir), limit, min_side, threshold
 
     def before_test(self, runner: Runner) -> None:
         count = len(runner.test_dataloader.dataset)
@@ -373,7 +374,7 @@ class PredictionPainterHook(Hook):
                 continue
             scores, label = output["scores"], output["label"]
             if isinstance(label, list):
-                found = (scores >= 0.5).nonzero().flatten().tolist()
+                found = (scores >= self.threshold).nonzero().flatten().tolist()
                 wanted = [c for c, is_there in enumerate(label) if is_there]
             else:
                 found, wanted = [int(scores.argmax())], [label]
@@ -430,7 +431,10 @@ class ImageInputHook(Hook):
 
 
 def _paint(config: Config, folder: Path) -> None:
-    config.custom_hooks = [*config.custom_hooks, dict(type="PredictionPainterHook", out_dir=str(folder))]
+    metrics = [metric for metric in as_list(config.test_evaluator) if metric.get("type") == "MultiLabelAP"]
+    threshold = metrics[0].get("threshold", 0.5) if metrics else 0.5
+    hook = dict(type="PredictionPainterHook", out_dir=str(folder), threshold=threshold)
+    config.custom_hooks = [*config.custom_hooks, hook]
 
 
 TEST_OPTIONS["ImageClassifier"] = TestOptions(lambda config: setattr(config.model, "test_flip", True), _paint)

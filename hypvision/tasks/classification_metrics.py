@@ -51,6 +51,11 @@ class ScoreMetric(Metric):
                 "which is not what the data has. Set val_evaluator and test_evaluator to dict(type='MultiLabelAP') for "
                 "a MultiLabelDataset, and to dict(type='TopKAccuracy') for other data."
             )
+        if not self.multi_label and (wrong := [label for label in labels if label < 0]):
+            raise HypvisionError(
+                f"{type(self).__name__} needs an image of one class, or none for what has no label; got the label "
+                f"{wrong[0]}. Correct the data; of ShapeCaptions set scenes=False."
+            )
         scores = torch.stack([sample["scores"] for sample in data_samples])
         if self.check(scores, "A score", data_samples):
             self.results += self.of_scores(scores, data_samples)
@@ -129,6 +134,11 @@ class CalibrationError(ScoreMetric):
 
     def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
         """``(confidence, whether the class is right)``."""
+        if not ((scores >= 0) & (scores <= 1)).all() or ((scores.sum(1) - 1).abs() > 1e-2).any():
+            raise HypvisionError(
+                "CalibrationError needs probabilities: numbers from 0 to 1 that sum to 1. Scores of another kind, such "
+                "as the similarities of a CLIP, have no calibration. Leave it out of the evaluators."
+            )
         labels = [sample["label"] for sample in samples]
         for confidence, best, label in zip(*(part.tolist() for part in scores.max(1)), labels):
             yield confidence, None if label is None else best == label

@@ -25,11 +25,6 @@ class ZeroShotAccuracy(TopKAccuracy):
     def __init__(self, topk: Sequence[int] = (1,), **kwargs: Any):
         super().__init__(tuple(topk), **kwargs)
 
-    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
-        if any(sample["label"] < 0 for sample in samples):
-            raise HypvisionError("ZeroShotAccuracy needs images of single objects. Set scenes=False in its data set.")
-        return super().of_scores(scores, samples)
-
 
 @METRICS.register_module()
 class HierarchicalErrors(ScoreMetric):

@@ -169,13 +169,14 @@ def _row(protocol: str, method: str, dataset: str, measured: Sequence[_Measured]
 
 
 def _over(rows: Iterable[Mapping[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
-    """Mean and deviation by column; the harmonic mean of an average is that of the averages."""
+    """Mean by column, and deviation where there are several values; the harmonic mean of an average is that of the
+    averages."""
     values: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         for column, value in row.items():
             values[column].append(value)
     mean = {column: statistics.fmean(own) for column, own in values.items()}
-    std = {column: statistics.stdev(own) if len(own) > 1 else 0.0 for column, own in values.items()}
+    std = {column: statistics.stdev(own) for column, own in values.items() if len(own) > 1}
     if "HM" in mean:
         mean["HM"] = harmonic(mean["base"], mean["new"])
     return mean, std
@@ -238,7 +239,7 @@ def markdown(protocol: str, rows: Sequence[Row]) -> str:
         cells = []
         for column in columns:
             text = f"{row.mean[column]:.2f}" if column in row.mean else ""
-            if column in row.std and row.seeds > 1:
+            if column in row.std:
                 text += f" ± {row.std[column]:.2f}"
             cells.append(f"{text} ({row.known[column]:.2f})" if column in row.known and text else text)
         name, steps = row.method + (f" ({row.note})" if row.note else ""), "/".join(map(str, row.steps))

@@ -243,6 +243,8 @@ class RetrievalMetric(Metric):
         meta = self.dataset_meta or {}
         queries = meta.get("queries")
         results.sort(key=lambda result: result[0])
+        if queries is not None:  # of those that the loader has given
+            queries = sum(index < queries for index, *_ in results)
         points = torch.from_numpy(np.stack([result[2] for result in results])) if results else torch.zeros(0, 1)
         points = points.to(self.device)
         labels = torch.tensor([result[1] for result in results], dtype=torch.int64, device=self.device)

@@ -258,6 +258,24 @@ def test_another_data_root_moves_queries_and_gallery(tmp_path):
         embed_classes(learner, config, "test", data_root=old)
 
 
+def test_a_class_of_both_splits_is_one(tmp_path):
+    from mmengine.config import Config
+
+    def data(names, colour):
+        for name in names:
+            (tmp_path / colour / name).mkdir(parents=True)
+            Image.new("RGB", (32, 32), colour).save(tmp_path / colour / name / "1.png")
+        transform = dict(input_size=32, mean=(0,) * 3, std=(1,) * 3)
+        return dict(dataset=dict(type="RetrievalFolder", root=str(tmp_path / colour), transform=transform))
+
+    loaders = dict(train_dataloader=data("abc", "red"), test_dataloader=data("bd", "blue"))
+    config = Config(dict(model=dict(type="MetricLearner"), **loaders))
+    learner = SimpleNamespace(embed=lambda x: x.mean((2, 3)), comparable=lambda x: x)
+    found = embed_classes(learner, config)
+    assert found.classes == list("abcd") and found.labels.tolist() == [0, 1, 2, 1, 3]
+    assert len(found.examples) == len(found.ancestors) == 4 and found.points[3].tolist() == [0, 0, 1]
+
+
 def test_recovered_hierarchy_of_known_places():
     space = Lorentz(1.0)
     # two pairs of classes: far apart, near within
@@ -269,6 +287,8 @@ def test_recovered_hierarchy_of_known_places():
     assert min(right.values()) > 0.99 and max(wrong.values()) < 0
     assert recovered_groups(points, labels, [("a",), ("a",), ("b",), ("b",)]) == [1.0]
     assert recovered_groups(points, labels, [("a",), ("b",), ("a",), ("b",)]) == [0.5]
+    present = labels != 1  # a class without a sample does not count
+    assert recovered_groups(points[present], labels[present], [("a",), ("c",), ("b",), ("b",)]) == [1.0]
     # one level above the other: of the three of "a" a pair keeps together, two are joined by the root
     above = [("a", "x"), ("a", "x"), ("a", "y"), ("b", "z")]
     assert recovered_groups(points, labels, above) == [pytest.approx((1 + 0.75 + 0.75) / 3), 1.0]

@@ -99,7 +99,11 @@ def test_a_terminal_has_a_live_bar(monkeypatch, capsys):
 def test_the_bar_shows_all_rates_of_the_groups(rates, said):
     hook, shown = ConsoleHook(), []
     hook.train_bar = SimpleNamespace(update=lambda done, facts: shown.append((done, facts)))
-    hook.after_train_iter(SimpleNamespace(iter=4, optim_wrapper=SimpleNamespace(get_lr=lambda: {"lr": rates})), 0)
+    now = {"lr": rates}
+    runner = SimpleNamespace(iter=4, optim_wrapper=SimpleNamespace(get_lr=lambda: now))
+    hook.before_train_iter(runner, 0)
+    now = {"lr": [0.5]}  # of the next step, which a schedule has set by then
+    hook.after_train_iter(runner, 0)
     assert shown == [(5, said)]
 
 

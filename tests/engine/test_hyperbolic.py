@@ -140,6 +140,9 @@ def test_calibration_error_is_that_of_a_count_by_hand():
     expected = 100 * (4 / 5 * abs(2 / 4 - (0.9 + 0.8 + 0.6 + 0.55) / 4) + 1 / 5 * 0.4)
     assert metric.compute_metrics(metric.results)["ece"] == pytest.approx(expected, rel=1e-5)
     assert CalibrationError().compute_metrics([(1.0, True), (1.0, True)])["ece"] == 0
+    for scores in ([0.5, 0.3], [1.2, -0.2], [3.0, 4.0]):  # similarities, logits
+        with pytest.raises(HypvisionError, match="CalibrationError needs probabilities"):
+            metric.process(None, [dict(scores=torch.tensor(scores), label=0)])
     with pytest.raises(ValueError, match="bins"):
         CalibrationError(bins=0)
 

@@ -12,10 +12,12 @@ import torch
 pytest.importorskip("mmengine")
 from helpers.engine import ROOT, make_images, scalars, write_config
 from mmengine.hooks import Hook
+from mmengine.logging import MessageHub
 from mmengine.registry import HOOKS
 
 from hypvision.cli import main
 from hypvision.engine.checkpoint import load_checkpoint_file
+from hypvision.engine.hooks import CoreTimeHook
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 
@@ -94,10 +96,16 @@ def test_core_time_adds_up_over_restarts(tmp_path, monkeypatch):
     data = make_images(tmp_path / "data", per_class=2)
     config = write_config(tmp_path / "config.py", data, epochs=2, hooks=[dict(type="CoreTimeHook")])
     whole = train(config, tmp_path / "whole").message_hub.get_info("core_seconds")
-    assert whole == 30.0  # looked at before, after each epoch and at the end
+    assert whole == 50.0  # looked at before, after each step and epoch, and at the end
     train(config, tmp_path / "run")
     (tmp_path / "run/epoch_2.pth").unlink()
-    assert train(config, tmp_path / "run", resume="auto").message_hub.get_info("core_seconds") == 10.0 + 20.0
+    assert train(config, tmp_path / "run", resume="auto").message_hub.get_info("core_seconds") == 20.0 + 30.0
+    step = torch.load(tmp_path / "run/epoch_2.pth", weights_only=False)["message_hub"]["runtime_info"]
+    assert step["core_seconds"] == 40.0
+    hook, hub = CoreTimeHook(), MessageHub.get_instance("steps")  # a training by steps writes files within its epoch
+    hook.before_train(runner := SimpleNamespace(message_hub=hub))
+    hook.after_train_iter(runner, batch_idx=0, data_batch=None, outputs=None)
+    assert hub.get_info("core_seconds") == 10.0
 
 
 def test_a_training_begins_with_the_weights_that_its_config_loads(tmp_path):

@@ -12,8 +12,11 @@ from PIL import Image
 from torch import nn
 
 pytest.importorskip("mmengine")
+from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
+from mmengine.registry import HOOKS
 
+from hypvision.engine.extensions import TEST_OPTIONS
 from hypvision.engine.optim_wrappers import BFloat16OptimWrapper
 from hypvision.errors import HypvisionError
 from hypvision.tasks import GroupAccuracy, HierarchyClassifier, ImageClassifier, TopKAccuracy
@@ -282,6 +285,19 @@ def test_painted_pictures_come_from_all_classes(tmp_path):
         names = [path.stem.split("_") for path in (tmp_path / str(limit)).glob("*.png")]
         assert len(names) == min(limit, 40) and {name[0] for name in names} == {"right"}
         assert Counter(name[2] for name in names) == dict.fromkeys(Data.metainfo["classes"], expected)
+
+
+def test_pictures_of_several_labels_are_judged_by_the_threshold_of_the_metric(tmp_path):
+    config = Config(dict(test_evaluator=[dict(type="MultiLabelAP", threshold=0.3)], custom_hooks=[]))
+    TEST_OPTIONS["ImageClassifier"].show(config, tmp_path)
+    (about,) = config.custom_hooks
+    hook = HOOKS.build(about)
+    data = SimpleNamespace(metainfo=dict(classes=["cat", "dog"]), read=lambda index: Image.new("RGB", (8, 8)))
+    hook.chosen = {0, 1}
+    outputs = [dict(scores=torch.tensor([0.4, 0.1]), label=[1.0, 0.0], index=0)]
+    outputs += [dict(scores=torch.tensor([0.9, 0.35]), label=[1.0, 0.0], index=1)]
+    hook.after_test_iter(SimpleNamespace(test_dataloader=SimpleNamespace(dataset=data)), 0, None, outputs)
+    assert {path.name for path in tmp_path.glob("*.png")} == {"right_000000_cat.png", "wrong_000001_cat.png"}
 
 
 def test_one_picture_alone_is_not_mixed():

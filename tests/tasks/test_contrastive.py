@@ -22,8 +22,9 @@ from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.config import load_config
 from hypvision.engine.run import test as measure
 from hypvision.errors import HypvisionError
+from hypvision.tasks import CalibrationError, TopKAccuracy
 from hypvision.tasks.contrastive import CLIPContrast
-from hypvision.tasks.contrastive_metrics import ZeroShotAccuracy
+from hypvision.tasks.contrastive_metrics import HierarchicalErrors, ZeroShotAccuracy
 from hypvision.tasks.publishing import describe_config, stripped
 from hypvision.zoo.export import export_model
 
@@ -86,8 +87,9 @@ def test_metric():
     metric = ZeroShotAccuracy()
     metric.process({}, [dict(scores=torch.tensor([0.1, 0.9]), label=1), dict(scores=torch.tensor([0.9, 0.1]), label=1)])
     assert metric.evaluate(2) == dict(top1=50.0)
-    with pytest.raises(HypvisionError, match="needs images of single objects"):
-        metric.process({}, [dict(scores=torch.ones(2), label=-1)])
+    for metric in (ZeroShotAccuracy(), HierarchicalErrors(), TopKAccuracy(), CalibrationError()):
+        with pytest.raises(HypvisionError, match="needs an image of one class, .* got the label -1.*scenes=False"):
+            metric.process({}, [dict(scores=torch.ones(2) / 2, label=-1)])
 
 
 @pytest.mark.slow

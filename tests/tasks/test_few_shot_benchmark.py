@@ -39,7 +39,7 @@ from hypvision.tasks.few_shot_benchmark import (
 )
 from hypvision.tasks.few_shot_figures import load_cell_model, places
 from hypvision.tasks.few_shot_recipes import METHODS, check_options
-from hypvision.tasks.few_shot_tables import draw_shots, harmonic, read_results, tables
+from hypvision.tasks.few_shot_tables import comma_separated, draw_shots, harmonic, markdown, read_results, tables
 
 SMALL = ["--clip", "tiny:none", "--size", "64", "--steps", "2"]
 
@@ -507,6 +507,12 @@ def test_averages_deviate_over_seeds():
     assert average.std["HM"] == pytest.approx(3**0.5 * 2 / 3)  # of 2 b (b / 2) / (b + b / 2)
     other = tables([*cells[:-1], dict(cells[-1], seed=7)])["base2new"][0]
     assert other.std == {} and other.mean == average.mean
+    shots = [dict(protocol="shots", method="coop", dataset="dtd", shots=k, seed=s, accuracy=dict(all=50.0 + s))
+             for k, s in ((1, 1), (1, 2), (16, 1))]  # fmt: skip
+    found = tables(shots)["shots"]
+    assert found[0].std.keys() == {"1 shots"}  # one seed of the other has no deviation
+    assert "51.00 |" in markdown("shots", found) and "± 0.00" not in markdown("shots", found)
+    assert comma_separated(found).count("0.0,") == 0
 
 
 def test_published_averages_stand_beside_the_same_data_alone():

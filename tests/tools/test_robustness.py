@@ -93,5 +93,7 @@ def test_the_tool_measures_a_checkpoint(tool, monkeypatch, tmp_path, capsys):
     for way in ("logit", "norm"):
         assert found[f"auroc_{way}_test"] == pytest.approx(0.5)  # the same images
         assert 0 <= found[f"auroc_{way}_letters"] <= 1
+    code, said = call(tmp_path / "letters/images", tmp_path / "letters")
+    assert code == 2 and "several folders are called 'letters'" in said.err
     code, said = call(tmp_path / "empty")
     assert code == 2 and "no PNG or JPEG images below" in said.err
