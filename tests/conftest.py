@@ -28,6 +28,15 @@ def pytest_configure(config):
         subprocess.run([sys.executable, "-c", "import yapf"], stderr=subprocess.DEVNULL, check=False)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of a test with the marker ``quick`` all cases are slow but those that it names."""
+    for item in items:
+        quick = item.get_closest_marker("quick")
+        if quick is not None and item.callspec.id not in quick.args:
+            item.add_marker("slow")
+
+
 def pytest_collection_finish():
     """What is imported by now stays: the garbage collector need not look at it."""
     gc.collect()

@@ -20,7 +20,6 @@ for _name in ("open_vocabulary", "photos", "emoji_segmentation", "emoji_detectio
     CONFIGS.remove(f"demo/{_name}.py")
 # One of each family, task and optimiser; the others differ from one of these in data, size, length or seed.
 QUICK = {
-    "baselines/resnet10t-muon_25e_cifar10.py",
     "demo/detection.py",
     "demo/segmentation.py",
     "hcformer/hcformer-nano-local_25e_cifar10.py",

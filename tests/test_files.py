@@ -302,6 +302,7 @@ def large_readers(folder):
     yield lambda: load_config(folder / "a.json")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_million_keys_are_refused_at_once(tmp_path):
     """Readers of JSON take them, in seconds; those of YAML and Python would take minutes."""

@@ -123,6 +123,7 @@ def test_the_rates_are_those_of_the_sheet(name, steps):
             scheduler.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

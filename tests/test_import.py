@@ -61,6 +61,7 @@ if importlib.util.find_spec("mmcv"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("libraries", [[], pytest.param(["mmdet and mmseg"], marks=pytest.mark.slow)])
 def test_a_fresh_process_without_a_network(tmp_path, libraries):
     """Imports are light, set no hooks and warn of nothing; what ships is loaded, and nothing is written.

@@ -10,7 +10,7 @@ from hypvision.cli import main
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 RECIPES = re.split(r"^\*\*\d\. ", TEXT.partition("## Six recipes")[2].partition("\n## ")[0], flags=re.M)[1:]
-SLOW = ("hypvision train", "hypvision export")
+SLOW = ("hypvision train", "hypvision export", "metric search")
 
 
 def blocks(text, language):

@@ -122,7 +122,8 @@ def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:
 def token_counts(texts: Iterable[str], encode: Callable[[str], Sequence[int]], block: int = 1_000_000) -> Tensor:
     """How often each token comes in texts, by its id; ``encode`` gives the ids of a text without special tokens. They
     are counted as soon as there is a ``block`` of them."""
-    counts, parts, size = torch.zeros(0, dtype=torch.int64), [], 0
+    counts, size = torch.zeros(0, dtype=torch.int64), 0
+    parts: list[Tensor] = []
 
     def count() -> Tensor:
         found = torch.bincount(torch.cat([torch.zeros(0, dtype=torch.int64), *parts]), minlength=len(counts))

@@ -103,6 +103,7 @@ def test_embeddings_of_a_file(folder, tmp_path, capsys):
         assert message in told and f"{name}.safetensors' and '{folder / 'chains.csv'}'" in told
 
 
+@pytest.mark.slow
 def test_hyperlex_and_a_tree(folder, tmp_path, capsys):
     """A tree of classes alone: its R@1 is zero-shot recognition, and follows the template."""
     lines = ["WORD1 WORD2 POS TYPE AVG_SCORE", "cat animal N h 6", "animal cat N h 1", "dog animal N h 5"]

@@ -64,6 +64,7 @@ def test_the_lines_are_of_every_command():
     assert set(commands.LINES) == set(COMMANDS) - {"app"}  # which serves until Ctrl-C: tests/app
 
 
+@pytest.mark.quick("data-make", "check-good.py")
 @pytest.mark.parametrize("words", LINES)
 def test_a_full_disk(words, place, inputs, call):
     """At the first byte and later, also over earlier results. What is there is whole, and is taken up."""
@@ -93,6 +94,7 @@ def test_a_full_disk(words, place, inputs, call):
     assert {name: content for name, content in results(place, inputs).items() if name in before} == before
 
 
+@pytest.mark.quick("data-make", "zoo-card")
 @pytest.mark.parametrize("words", LINES)
 def test_ctrl_c(words, place, inputs, call):
     """Again and again, in ever later calls; the line then does its work, and Ctrl-C leaves what it has done."""

@@ -118,6 +118,7 @@ def test_several_figures_are_checked_before_the_first_is_trained(tmp_path, capsy
     assert status == 2 and "There are 2 files 'x'" in err
 
 
+@pytest.mark.slow
 def test_widths_features_and_seeds_of_ones_own(tmp_path, capsys):
     words = ("run", "fig6", "--tiny", "--alphas", 1, "--decays", -1, *SHORT, "--features", 90, "--out", tmp_path)
     status, out, err = call(capsys, *words, "--widths", 7, 33, 50, "--seed", 3)
@@ -135,6 +136,7 @@ def test_widths_features_and_seeds_of_ones_own(tmp_path, capsys):
     assert status == 2 and "from 1 to 90, got 91" in err
 
 
+@pytest.mark.slow
 @pytest.mark.drawn
 def test_figure_1(tmp_path, capsys, drawn_once):
     few = ("run", "fig1", "--widths", 8, 16, 32, "--features", 128, *SHORT, "--out", tmp_path)

@@ -123,6 +123,7 @@ def check_embeddings(case):
 
 # Features at the first step, MERU's cones with an aperture of a right angle, and where the lift is cut.
 @pytest.mark.parametrize("lengths", [(1.0, 1.0), (1.0, 0.1), (14.0, 60.0)])
+@pytest.mark.quick("lengths0")
 def test_embeddings_losses_and_gradients(build, lengths):
     case = build(lengths)
     check_embeddings(case)

@@ -233,6 +233,7 @@ def names_of_kept_features(tmp_path, data, options):
     return images, texts
 
 
+@pytest.mark.slow
 def test_kept_features_are_those_of_the_same_model(tmp_path, monkeypatch):
     """Equal weights in a model that computes something else are no reason to take features that were kept."""
     clip_repository.register(monkeypatch)

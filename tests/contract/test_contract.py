@@ -121,6 +121,7 @@ def test_the_model_that_takes_any_backbone_has_one_of_its_own():
 # GPUs, without one
 
 
+@pytest.mark.quick("hcformer")
 @every_family_in_time
 def test_nothing_is_left_on_the_cpu(monkeypatch, name):
     """In evaluation with fake tensors: one that meets another device raises, and so does a number that it waits for."""
@@ -264,6 +265,7 @@ def test_functions_that_read_values_of_tensors_are_listed():
     assert found == set(WAITS)
 
 
+@pytest.mark.quick("hcformer")
 @every_family_in_time
 def test_a_training_step_does_not_wait_for_the_gpu(monkeypatch, name):
     """Forward, losses and the optimiser with fake tensors, which have no numbers to give."""

@@ -172,6 +172,7 @@ HOST_OPTIONS = {
 }
 
 
+@pytest.mark.quick("promptsrc", "maple", "promptkd", "coop")
 @pytest.mark.parametrize("name", sorted(HOSTS))
 def test_hosts_of_prompts(monkeypatch, name):
     # Otherwise it asks for the longest text, once.
@@ -250,6 +251,7 @@ def call(manifold, name):
     raise AssertionError(f"{name}({', '.join(names)}): {' | '.join(wrong)}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["Lorentz", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "Lorentz")]
 )

@@ -150,6 +150,7 @@ def test_captions_that_are_true_of_several_images():
     assert float(found["loss_text"]) == pytest.approx(of_text / 2, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_config_takes_steps_and_words_without_a_caption_stay_blank(root, tmp_path):
     options = {"data_root": str(root), "train_dataloader.batch_size": 6, "train_cfg.max_iters": 2}
     options |= {"train_cfg.val_interval": 2, "model.classes": ["mammal", "open hand"]}

@@ -208,6 +208,7 @@ def scenes(tmp_path_factory):
     return root, (root / "known/classes.txt").read_text().splitlines()[1:]
 
 
+@pytest.mark.quick("emoji_hyperclip_600i.py")
 @pytest.mark.parametrize("config", ["emoji_hyperclip_600i.py", "emoji_hyperclip-det_600i.py"])
 def test_tuning_on_scenes_of_emoji_takes_a_step(scenes, tmp_path, config):
     root, names = scenes

@@ -28,6 +28,7 @@ class ValuesHook(Hook):
         metrics["top1"] = VALUES[runner.epoch]
 
 
+@pytest.mark.slow
 def test_it_says_why_and_stops_in_the_same_epoch_after_a_break(tmp_path, capsys):
     config = write_config(tmp_path / "config.py", make_images(tmp_path / "data", 2), epochs=6)
     config.write_text(config.read_text() + 'custom_hooks = [dict(type="ValuesHook")]\n')

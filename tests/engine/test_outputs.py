@@ -102,6 +102,7 @@ def probabilities(model, image: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.interpolate(logits, image.shape[1:], mode="bilinear")[0].softmax(0)
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("tta", [False, True])
 def test_segmentation(segmenter, tmp_path, capsys, tta):
     names = sorted((segmenter.data / "images/validation").glob("*.jpg"))
@@ -164,6 +165,7 @@ def thinned(boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, limit: fl
     return kept
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("tta", [False, True])
 def test_detection(detector, tmp_path, capsys, tta):
     options = ["--cfg-options", "model.test_cfg.rcnn.score_thr=0.01", "model.test_cfg.rcnn.max_per_img=20"]

@@ -161,6 +161,7 @@ class KillValidationHook(Hook):
             raise Killed
 
 
+@pytest.mark.quick("2-epochs", "2-iterations")
 @pytest.mark.parametrize("by_epoch", [True, False], ids=["epochs", "iterations"])
 @pytest.mark.parametrize("at", [2, 3])  # of 3 steps, which validate after 2 and at the end
 def test_a_validation_that_was_cut_short_is_repeated(tmp_path, by_epoch, at):

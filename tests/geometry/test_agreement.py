@@ -37,6 +37,7 @@ def called(op, tensors, c):
     return outs, torch.autograd.grad(outs, [*tensors, c], weights, allow_unused=True)
 
 
+@pytest.mark.quick("1.0")
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 4.0])
 @each("name", DETERMINISTIC)
 def test_eager_and_compiled_forms_agree(name, scale, compiling):
@@ -108,6 +109,7 @@ def first_row(name: str, i: int, what: float, call: Callable, arguments: Callabl
     return rows
 
 
+@pytest.mark.slow
 @each("name", [name for name, op in TABLE.items() if op.kinds])
 def test_what_is_not_a_number_stays_so(name, compiling):
     """In every argument, for one tensor in all places and for copies of it, eager and compiled: all the same."""
@@ -207,6 +209,7 @@ def test_forward_derivatives_equal_backward_ones(name):
     torch.testing.assert_close(hessian, hessian.t(), rtol=1e-5, atol=1e-6 * hessian.abs().max().item() + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lorentz.frechet_mean", "poincare.frechet_mean"])
 def test_second_derivatives_of_the_frechet_mean(name):
     op = TABLE[name]

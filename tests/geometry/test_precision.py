@@ -112,6 +112,7 @@ EVERY = [(model, name) for model, names in OPERATIONS.items() for name in names]
 DTYPES = [torch.float32, torch.float64]
 
 
+@pytest.mark.quick("float32")
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
 @each("model, name", EVERY)
 def test_values_and_gradients(model, name, dtype):

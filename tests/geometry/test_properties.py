@@ -139,6 +139,7 @@ def test_transport_from_the_origin(case):
     case.same_number(m.transp0back(origin, m.transp(x, origin, u)), at_origin)
 
 
+@pytest.mark.quick("single-lorentz", "single-poincare", "double-poincare", "single-product")
 @every
 @cases
 def test_geodesics(case):
@@ -166,6 +167,7 @@ def pushed(move, x: Tensor, u: Tensor) -> Tensor:
     return torch.autograd.functional.jvp(move, x, u)[1]
 
 
+@pytest.mark.quick("single-lorentz", "double-poincare", "single-product")
 @every
 @cases
 def test_everything_commutes_with_translations(case):
@@ -272,6 +274,7 @@ def test_retractions(case):
 # The models are isometric
 
 
+@pytest.mark.quick("single")
 @dtypes
 @few_examples
 @given(values=vectors, scale=scales, c=curvatures)

@@ -449,11 +449,9 @@ def check_compiled(name: str, backend: str) -> None:
             torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-5 * max(1, b.abs().max().item()))
 
 
-# Each has other operations than the rest: functions differentiated by hand, branches on numbers, caps, products
-COMPILED = [f"lorentz.{name}" for name in ("cdist", "centroid", "dist", "dist2plane", "entailment_loss", "expmap")]
-COMPILED += [f"lorentz.{name}" for name in ("geodesic_unit", "hyperplane_logits", "proju", "rescale", "transp")]
-COMPILED += [f"poincare.{name}" for name in ("change_curvature", "dist2plane", "expmap", "ganea_logits", "gyration")]
-COMPILED += ["poincare.mobius_matvec", "poincare.wrapped_normal_log_prob", "maps.klein_to_lorentz"]
+# Some of each kind: functions differentiated by hand, branches on numbers, caps, products
+COMPILED = [f"lorentz.{name}" for name in ("centroid", "dist", "hyperplane_logits", "rescale")]
+COMPILED += ["poincare.dist2plane", "poincare.expmap", "maps.klein_to_lorentz"]
 
 
 @pytest.mark.parametrize(
@@ -496,6 +494,7 @@ def test_everything_exports(name):
     check_exported(name)
 
 
+@pytest.mark.slow
 @each("name", DETERMINISTIC)
 def test_vmap_is_a_loop(name):
     op = DETERMINISTIC[name]

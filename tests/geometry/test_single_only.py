@@ -155,6 +155,7 @@ def test_a_plain_sum_would_not_do(monkeypatch):
 CALLS = ["poincare.dist", "poincare.midpoint", "lorentz.centroid"]
 
 
+@pytest.mark.quick("lorentz.centroid")
 @pytest.mark.parametrize("name", CALLS)
 def test_compiles_and_exports(name):
     check_compiled(name, "eager")

@@ -144,6 +144,7 @@ FOLDERS = [("helm_d_tiny", {}, ["qkv", "out", "gate_up", "down", "head"]),
            ("helm_mice_tiny", dict(q_lora_rank=24), ["down", "up", "q_up", "out", "gate_up"])]  # fmt: skip
 
 
+@pytest.mark.quick("D")
 @pytest.mark.parametrize("name, options, targets", FOLDERS, ids=["D", "MiCE"])
 def test_folders_and_merged_adapters_get_official_names(name, options, targets, tmp_path):
     pytest.importorskip("transformers")

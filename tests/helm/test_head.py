@@ -19,6 +19,7 @@ def made(count=ROWS):
     return head, hidden, torch.randint(0, 64, (1, count), generator=generator)
 
 
+@pytest.mark.quick("None-1e-05")
 @pytest.mark.parametrize(
     "dtype, error", [(None, 1e-5), pytest.param(torch.float16, 5e-3, marks=pytest.mark.slow), (torch.bfloat16, 3e-2)]
 )

@@ -226,6 +226,7 @@ COMPILED = {
 }
 
 
+@pytest.mark.quick("D-eager")
 @pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiles_to_one_graph(name, backend):

@@ -298,6 +298,7 @@ def test_boxes_are_files_that_coco_reads(tmp_path, folder, capsys):
     assert sorted(path.name for path in out.glob("*.png")) == ["s0_overlay.png", "s1_overlay.png", "s2_overlay.png"]
 
 
+@pytest.mark.slow
 def test_the_best_boxes_of_a_changed_config(tmp_path, folder):
     """More than the config lets through, too; the best ones either way."""
     config, counts = "configs/demo/detection.py", {}

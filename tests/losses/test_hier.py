@@ -271,6 +271,7 @@ def test_labels_steer_the_neighbourhood():
     assert (labels[first[:, 0]] == labels[first[:, 1]]).all() and len(first) == 18 * 8
 
 
+@pytest.mark.quick("hier")
 @pytest.mark.parametrize("kind", ["hier", "lhier"])
 def test_training_separates_two_groups_of_classes(kind):
     """With free embeddings as parameters the loss falls, and relatives get ancestors in common."""
@@ -298,6 +299,7 @@ def test_training_separates_two_groups_of_classes(kind):
         assert manifold.c.item() != 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(dtype):
     loss = HIERLoss(Lorentz(1.0), 6, 12, neighbours=4, draws=6)

@@ -129,6 +129,7 @@ def test_chains_of_any_length():
         chain_triples(3, 1, "some")
 
 
+@pytest.mark.quick("RadialLoss")
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
 def test_they_order_a_tree(loss):
     """A root word with two children of two each: one call trains it, and afterwards parents are nearer to the root."""

@@ -39,6 +39,7 @@ RESNET = dict(channels=(16, 16, 32, 32), num_classes=5)
 CASES = [("vit_tiny_patch16_224", VIT), ("swin_tiny_patch4_window7_224", SWIN), ("resnet10t", RESNET)]
 
 
+@pytest.mark.quick("vit_tiny_patch16_224-arguments0")
 @pytest.mark.parametrize(("name", "arguments"), CASES)
 def test_outputs_losses_and_gradients_are_the_reference(name, arguments):
     reference, ours = pair(name, arguments)
@@ -96,6 +97,7 @@ def test_moments_are_those_of_the_mixture_of_the_leaves():
         torch.testing.assert_close(log_variance.exp(), variance)
 
 
+@pytest.mark.quick("moment")
 @pytest.mark.parametrize("mixture", ["moment", "components"])
 def test_samples_have_the_moments(mixture):
     tree = GaussianTree(1, leaves=4, levels=3, mixture=mixture)
@@ -350,6 +352,7 @@ def test_half_precision_weights():
 # timm's contract
 
 
+@pytest.mark.quick("resnet50-1454465-1853696-28865193")
 @pytest.mark.parametrize(
     ("backbone", "tree", "encoder", "total"),
     [
@@ -372,6 +375,7 @@ def test_parameters_are_those_of_the_sheet(backbone, tree, encoder, total):
     assert count(timm.create_model(f"{backbone}_himapper", device="meta")) == total + 1  # the scale of the lift
 
 
+@pytest.mark.quick("proper-True")
 @pytest.mark.parametrize(("preset", "training"), [("proper", True), ("official", False)])
 def test_shapes_without_data(preset, training):
     """On the meta device, which has no autocast."""

@@ -453,6 +453,7 @@ def check_points(model):
 TINY = dict(layers=(1, 1, 1, 1), widths=(8, 8, 12, 12), num_classes=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [pytest.param(torch.bfloat16, marks=pytest.mark.slow), torch.float16])
 def test_training_with_learned_curvature_is_stable(dtype):
     model = timm.create_model("hecnn_resnet18", plus=True, **TINY)

@@ -118,6 +118,7 @@ def test_a_pooling_works_or_is_refused_when_it_is_chosen(family):
         reset.reset_classifier(3, "")
 
 
+@pytest.mark.quick("hcnn_resnet18")
 @pytest.mark.parametrize("name", ["hcformer_nano", "hcnn_resnet18"])
 def test_the_map_is_as_large_as_every_tag_says(name):
     for tag in timm.list_pretrained(f"{name}*") or [name]:

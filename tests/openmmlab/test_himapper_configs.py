@@ -104,6 +104,7 @@ def test_every_weight_of_the_backbone_is_loaded(tmp_path, name, prefix):
             assert new <= ({"dense"} if trunk else {"tree", "decomposer", "lift", "dense"})
 
 
+@pytest.mark.quick("resnet10t-init")
 @pytest.mark.parametrize(
     ("source", "dense"),
     [

@@ -49,6 +49,7 @@ def points(manifold, *size, std=0.5, dtype=torch.float64):
     return ManifoldParameter(manifold.from_tangent0(std * torch.randn(*size, dtype=dtype)), manifold)
 
 
+@pytest.mark.quick("sgd-lorentz", "adamw-lorentz", "adam-ball")
 @every_one
 def test_finds_the_frechet_mean(name, kind):
     torch.manual_seed(1)

@@ -40,6 +40,7 @@ def test_error_bars_are_over_replicates_or_over_test_batches():
     assert _means(two, "m", "loss")[2] == [0.0, pytest.approx(2**0.5)]
 
 
+@pytest.mark.slow
 def test_panels_stand_in_rows_of_two(tmp_path):
     """A figure of five beside each other has letters that cannot be read on a page."""
     sizes = {}
@@ -78,6 +79,7 @@ def test_frequencies_and_norms_are_those_of_figure_3(axis):
     assert long == 16 + 8 == sum(100 * represented(weight) for weight in weights.values())
 
 
+@pytest.mark.slow
 def test_language_models_stand_beside_the_strong_models_of_figure_1(axis, tmp_path):
     _language_models(axis, [], None)
     (line,) = axis.lines

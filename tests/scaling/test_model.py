@@ -41,6 +41,7 @@ def batches(p, size, steps, dtype, seed=3):
     return [reference.draw(p, size, generator).to(dtype) for _ in range(steps)]
 
 
+@pytest.mark.quick("1.5-0.5-dtype0", "0.0-0.0-dtype1")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("alpha", "density"), [(0.0, 0.0), (1.0, 0.0), (1.5, 0.5)])
 def test_small_runs_are_those_of_the_reference(alpha, density, dtype):

@@ -192,6 +192,7 @@ def test_frozen_keys_do_not_decay(optimizer):
     assert [torch.equal(*pair) for pair in zip(before, weight.chunk(3))] == [False, True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options,learned",
     [

@@ -146,6 +146,7 @@ def test_a_cell_that_was_cut_goes_on(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_shots_heads_and_the_curve(tmp_path):
     coop(tmp_path)
     out = tmp_path / "results"

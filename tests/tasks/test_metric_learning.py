@@ -133,6 +133,7 @@ def test_parameter_groups():
     wrapper(learner("poincare"), "AdamW")
 
 
+@pytest.mark.quick("lorentz")
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_steps_lower_the_loss(geometry):
     torch.manual_seed(0)

@@ -68,6 +68,7 @@ def tiny(name, data, **options):
     return config
 
 
+@pytest.mark.quick("lhier_dino-small_2xb90-100e_cub200.py")
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CONFIGS])
 def test_config_trains_and_measures(name, data, tmp_path):
     config = tiny(name, data)

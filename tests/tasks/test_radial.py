@@ -224,6 +224,7 @@ def test_the_published_config_takes_steps(tmp_path, monkeypatch):
     assert len(list((tmp_path / "home/text-features").glob("*.safetensors"))) == 1
 
 
+@pytest.mark.slow
 def test_a_resumed_training_keeps_the_reference_of_its_weights(tmp_path, monkeypatch):
     monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
     (path,) = CONFIGS.glob("radial-clip-emoji_*i.py")

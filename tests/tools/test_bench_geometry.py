@@ -17,6 +17,7 @@ def test_table(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("name", bench.CASES)
 def test_every_case(name):
     with tqdm(disable=True) as bar:

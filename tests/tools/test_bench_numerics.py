@@ -22,6 +22,7 @@ def find(rows, model, name, kind="generic"):
     return row
 
 
+@pytest.mark.slow
 def test_all_libraries_compute_the_same_where_it_is_easy(rows):
     for row in rows:
         if row.kind == "near":
@@ -72,6 +73,7 @@ def test_errors_of_libraries_and_values_that_are_not_finite():
     assert "one ray | hypvision | " in bench.table(found, "value") and "HypLL" not in bench.table(found, "value")
 
 
+@pytest.mark.slow
 def test_the_command_writes_tables_and_images(rows, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench, "RADII", {"lorentz": (1.0, 6.0), "ball": (1.0, 6.0)})
     monkeypatch.setattr(bench, "all_rows", lambda: [row for row in rows if row.name in ("dist", "expmap0")])

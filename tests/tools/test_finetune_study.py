@@ -49,6 +49,7 @@ def test_every_run_is_a_config_and_all_of_a_study_train_the_same_parts(tool):
         assert len(resting) == 1
 
 
+@pytest.mark.slow
 def test_trials_change_the_settings_in_their_names(tool):
     from hypvision.engine.config import load_config
 

@@ -36,6 +36,7 @@ def tool(monkeypatch, *arguments):
     return end.value.code
 
 
+@pytest.mark.slow
 def test_a_classifier(monkeypatch, data, tmp_path, capsys):
     config = ROOT / "configs/hcformer/hcformer-nano_cifar10.py"
     options = [f"data_root={data / 'folder'}", *(f"model.backbone.{item}" for item in SMALL)]

@@ -45,6 +45,7 @@ def save(weights, path, wrapper=None):
     return path
 
 
+@pytest.mark.quick("None-new/out.safetensors")
 @pytest.mark.parametrize(
     ("wrapper", "target"), [(None, "new/out.safetensors"), ("state_dict", "out.pth"), ("model", "out.safetensors")]
 )
@@ -159,6 +160,7 @@ def test_mistakes_are_explained(tmp_path, official):
     fails("broken.safetensors' is not a checkpoint: it is a text", tmp_path / "broken.safetensors")
 
 
+@pytest.mark.slow
 def test_curvature(tmp_path):
     """geoopt's k = 1 / curvature reaches the model that the user is told to create, with equal outputs."""
     torch.manual_seed(0)
@@ -233,6 +235,7 @@ def test_command_line(tmp_path, official, monkeypatch, capsys):
     assert code == 2 and "There is no checkpoint" in printed.err and printed.out == ""
 
 
+@pytest.mark.slow
 def test_sources_of_every_kind(tmp_path, server, official, micro, zoo, monkeypatch):
     """An address with its sum, a release and a name of the zoo, as everywhere else."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))

@@ -30,6 +30,7 @@ def operations(program):
     return {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
 
 
+@pytest.mark.slow
 def test_each_operation_is_replaced_and_the_results_stay(monkeypatch):
     model, x = Network(), torch.randn(2, 3, 6, 8)
     program = exported(model, x)
@@ -50,6 +51,7 @@ def test_what_the_table_lacks_stays():
     assert "aten.square.default" in found and "aten.adaptive_avg_pool2d.default" not in found
 
 
+@pytest.mark.quick("inplace0")
 @pytest.mark.parametrize("inplace", [nn.ReLU(inplace=True), nn.Hardtanh(inplace=True)])
 def test_a_program_that_writes_is_traced_as_a_whole(inplace):
     model, x = nn.Sequential(nn.Conv2d(3, 3, 1), inplace), torch.randn(2, 3, 6, 8)

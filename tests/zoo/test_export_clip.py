@@ -151,6 +151,7 @@ def _quantised(model):
     return torch.ao.quantization.quantize_dynamic(copy, {torch.nn.Linear}, dtype=torch.qint8)
 
 
+@pytest.mark.slow
 @MERU
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled(clip, backend):

@@ -137,6 +137,7 @@ def test_official_sizes():
         assert shapes[name] == shape
 
 
+@pytest.mark.slow
 def test_mixed_precision():
     head, (features, text, maps) = build().train(), inputs()
     with torch.autocast("cpu", torch.bfloat16):
