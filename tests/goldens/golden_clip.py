@@ -342,7 +342,6 @@ ADAPTERS = {
     "openai text": ("openai", dict(vision=False, text_layers=(1,))),
     "openai euclidean": ("openai", dict(geometry="euclidean")),
     "openai plain product": ("openai", dict(mobius=False)),
-    "openai literal": ("openai", dict(fused=False)),
     "openai curvature": ("openai", dict(c_text=0.5, c_vision=0.1)),
     "openai clipped": ("openai", dict(c_text=30.0, c_vision=30.0)),
     "openai class token": ("openai", dict(internals.OFFICIAL_CLASS_TOKEN, merges=False)),
