@@ -53,6 +53,7 @@ def is_same(model, weights, without=()):
     assert not wrong, wrong[:3]
 
 
+@pytest.mark.quick("himapper-cnn", "hcformer", "hcnn-plus", "hecnn", "hecnn-core", "hcnn")
 @every_family
 def test_the_hub_gives_back_exact_weights(tmp_path, monkeypatch, name):
     family = FAMILIES[name]

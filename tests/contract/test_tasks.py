@@ -45,6 +45,17 @@ def no_numbers(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("Tensor.cpu"))
 
 
+@pytest.mark.quick(
+    "faster_rcnn",
+    "fcos",
+    "helm_d",
+    "learner-poincare",
+    "learner-lorentz",
+    "learner-euclidean",
+    "hyperclip-image",
+    "hyperclip-text",
+    "lathadapter",
+)
 @every_task
 def test_nothing_is_left_on_the_cpu(no_numbers, name):
     model, inputs = TASKS[name].create(), TASKS[name].inputs()

@@ -193,6 +193,7 @@ def test_damaged_annotation_file(copies):
 # Whole runs ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["segmentation", pytest.param("detection", marks=pytest.mark.slow)])
 def test_corrupt_image_in_a_worker(copies, tmp_path, capsys, task):
     data = copies(task)

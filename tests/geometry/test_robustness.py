@@ -311,6 +311,7 @@ def test_every_finite_input_has_a_finite_result_and_finite_gradients(name):
 LONG = ("tangent", "space", "ball", "normals", "plane points", "weights", "many weights")
 
 
+@pytest.mark.slow
 @each("name", ROWS_ONLY)
 def test_long_arguments_beside_ordinary_ones_have_finite_gradients(name):
     """Each alone and all together, at ordinary points: the branches that extreme points of the same batch never take.

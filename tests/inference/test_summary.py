@@ -109,6 +109,7 @@ def summed(capsys, *words):
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_table_and_its_files(tmp_path, capsys):
     said = summed(capsys, "hcformer_nano.cifar10", "--save", str(tmp_path / "a.csv"))
     assert said.startswith("hcformer_nano.cifar10: 4.13 M parameters; one image of 3 x 32 x 32: ")

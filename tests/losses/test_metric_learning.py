@@ -79,6 +79,7 @@ def _between_and_within(name, manifold, **options):
     return found
 
 
+@pytest.mark.quick("lorentz-ProxyAnchorLoss", "ball-SupConLoss", "lorentz-SoftTripleLoss", "ball-MultiSimilarityLoss")
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("manifold", [PoincareBall(0.1), Lorentz(1.0)], ids=["ball", "lorentz"])
 def test_classes_part_on_hyperbolic_distances_by_default(name, manifold):

@@ -88,6 +88,14 @@ def published(name, **options):
     return ours, reference
 
 
+@pytest.mark.quick(
+    "True-L-ResNet-18",
+    "False-L-ResNet-18",
+    "False-EL-ResNet-18",
+    "False-EL-ResNet-18, k",
+    "True-EL-ResNet-18",
+    "True-EL-ResNet-18, k",
+)
 @pytest.mark.parametrize("name", PUBLISHED)
 @pytest.mark.parametrize("training", [True, False])
 def test_equals_the_published_form(name, training):

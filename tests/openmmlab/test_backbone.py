@@ -160,6 +160,14 @@ FREEZING = {
 }  # fmt: skip
 
 
+@pytest.mark.quick(
+    "resnet10t-plain",
+    "resnet10t-himapper",
+    "vit_tiny_patch16_224-plain",
+    "vit_tiny_patch16_224-himapper",
+    "swin_tiny_patch4_window7_224-plain",
+    "vit_small_patch14_reg4_dinov2-plain",
+)
 @pytest.mark.parametrize("himapper", [False, True], ids=["plain", "himapper"])
 @pytest.mark.parametrize("name", FREEZING)
 def test_each_number_of_frozen_stages(name, himapper):

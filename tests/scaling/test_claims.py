@@ -283,6 +283,7 @@ class World:
                     active=1 + 6.485 * density) for (density, m), loss in lines.items()]  # fmt: skip
 
 
+@pytest.mark.quick("quick", "fig1", "fig3", "fig5", "fig6", "fig7")
 @pytest.mark.parametrize("figure", EXPERIMENTS)
 def test_every_claim_is_held_refuted_or_open(figure):
     """True claims are confirmed, false ones refuted, and noise is confirmed in no more than a tenth of the draws."""
