@@ -343,7 +343,9 @@ def read_lines(path: str | Path, what: str, blank: bool = False) -> list[str]:
     except (OSError, ValueError, RuntimeError) as error:  # the path is a folder, has a NUL or an unknown ~user
         reason = getattr(error, "strerror", None) or error
         raise HypvisionError(f"'{path}', {what}, cannot be read: {reason}.") from error
-    return [line.strip() for line in text.splitlines() if blank or line.strip()]
+    # Python's splitlines() ends lines at other characters, too; a number of a line is that of an editor.
+    lines = re.split(r"\r\n|\r|\n", text)
+    return [line.strip() for line in (lines[:-1] if not lines[-1] else lines) if blank or line.strip()]
 
 
 def write_json(path: str | Path, content: Any, indent: int | None = 1) -> None:

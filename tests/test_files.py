@@ -234,6 +234,8 @@ def test_lines_of_others_are_read_or_told(tmp_path):
     path.write_bytes(b"\xef\xbb\xbfone \r\n\r\n two\n")
     assert read_lines(path, "the list") == ["one", "two"]
     assert read_lines(path, "the list", blank=True) == ["one", "", "two"]
+    path.write_bytes("a\u2028b\r\n\nc\x0cd\re".encode())  # an editor sees four lines with text
+    assert read_lines(path, "the list", blank=True) == ["a\u2028b", "", "c\x0cd", "e"]
     path.write_bytes("gar\xe7on".encode("latin-1"))
     for place, message in (
         (path, "'.*list.txt', the list, is not text in UTF-8"),

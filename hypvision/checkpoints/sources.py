@@ -323,6 +323,12 @@ def first_path(address: str) -> Path:
     return plain if known and _verified(plain, partial(verify_sum, sha256=kept.read_text().strip())) else own
 
 
+def _of_another(url: str, path: Path) -> str:
+    """A hint at a file that may be the one that is missed, under the name that other addresses share."""
+    plain = _torch_path(url)
+    return f" (there is a '{plain}': rename it if it is this one)" if plain != path and plain.is_file() else ""
+
+
 def _download_verified(url: str, sha256: str, path: Path) -> Path:
     """Downloads once to a path, verified by the first digits of the sum."""
     place = _web_place(url)
@@ -332,7 +338,7 @@ def _download_verified(url: str, sha256: str, path: Path) -> Path:
     if offline():
         raise HypvisionError(
             f"The checkpoint '{place.address}' is not on this machine, and HYPVISION_OFFLINE or HF_HUB_OFFLINE is set. "
-            f"Unset it, or copy the file to '{path}'."
+            f"Unset it, or copy the file to '{path}'{_of_another(url, path)}."
         )
     try:
         return _download_once(

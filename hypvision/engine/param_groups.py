@@ -199,6 +199,8 @@ class RiemannianParamGroups(ParamGroups):
         for group in groups:
             if decay_all and group["name"] == "no_weight_decay":
                 group["weight_decay"] = decay
+            if decay_all and group["name"] == "points_no_weight_decay":
+                group["weight_decay"] = options.get("manifold_weight_decay", decay)
         return groups
 
 
@@ -222,4 +224,6 @@ class GroupMultiStepLR(MultiStepLR):
 
     def _get_value(self) -> list[float]:
         pairs = zip(super()._get_value(), self.optimizer.param_groups)
-        return [g[self.param_name] if g.get("name") in self.leave_out else value for value, g in pairs]
+        # "points" are also those without weight decay
+        names = (*self.leave_out, *(f"{name}_no_weight_decay" for name in self.leave_out))
+        return [g[self.param_name] if g.get("name") in names else value for value, g in pairs]

@@ -13,7 +13,7 @@ from .lorentz.frame import _check_factor, _perpendicular
 from .lorentz.means import _normalised
 from .lorentz.normal import _check_std
 from .manifolds import Manifold, check_numbers
-from .numerics import has_float64, one_each, safe_sqrt, square_norm
+from .numerics import one_each, safe_sqrt, square_norm, widen
 
 
 class Euclidean(GeooptNames, Manifold):
@@ -43,10 +43,9 @@ class Euclidean(GeooptNames, Manifold):
         return out
 
     def cdist(self, x: Tensor, y: Tensor) -> Tensor:
-        """Pairwise distances ``(..., N, M)``, as exact as :meth:`dist`."""
-        if x.dtype == y.dtype == torch.float32 and has_float64(x):  # a matrix product, which float64 can afford
-            return torch.cdist(x.double(), y.double()).float()
-        return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
+        """Pairwise distances ``(..., N, M)``, in float64 and then rounded: to 1e-8 of the size of the coordinates."""
+        # torch.cdist takes a matrix product from 25 rows on, which float32 cannot afford for near points
+        return torch.cdist(widen(x), widen(y)).to(torch.promote_types(x.dtype, y.dtype))
 
     def expmap(self, x: Tensor, u: Tensor) -> Tensor:
         """``x + u``."""

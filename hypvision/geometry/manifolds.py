@@ -200,9 +200,9 @@ class Manifold(nn.Module):
         self._restore(self.log_c.detach())
         log_c, rounding = self.log_c.detach(), 1e-2  # of half precision
         low, high = self.log_bounds
-        if not log_c.is_meta and not low - rounding <= float(log_c) <= high + rounding:
+        if type(log_c) is Tensor and not log_c.is_meta and not low - rounding <= float(log_c) <= high + rounding:
             warnings.warn(
-                f"The curvature {math.exp(log_c):.4g} of these weights is out of the bounds of this {self}: until a "
+                f"The curvature {log_c.exp().item():.4g} of these weights is out of the bounds of this {self}: until a "
                 f"training brings it back, {self._value():.4g} counts. Make the manifold, or its model, with the "
                 "curvature and bounds of the training.",
                 stacklevel=2,
@@ -567,7 +567,7 @@ class Lorentz(Hyperbolic):
 
 
 class PoincareBall(Hyperbolic):
-    """The Poincare ball with points ``(..., n)``.
+    """The Poincare ball with points ``(..., n)``; ``c`` is 1 by default.
 
     The methods are the functions of :mod:`hypvision.geometry.poincare` without their curvature; results of maps into
     the ball are projected.

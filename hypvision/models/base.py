@@ -95,6 +95,8 @@ class FeatureMaps(FeatureGetterNet):
     It loads checkpoints of the whole network too, leaving out its other parts.
     """
 
+    _pruned: frozenset[str] = frozenset()  # also of whole pickles from before it was kept
+
     def __init__(self, model: Any, out_indices: int | Sequence[int] = 4, **kwargs: Any):
         whole = frozenset(model.state_dict())
         super().__init__(model, tuple(level_indices(len(model.feature_info), out_indices)), **kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,7 +61,7 @@ def embed_classes(
     found = EmbeddedClasses(torch.empty(0), torch.empty(0), [], [], [])
     points: list[Tensor] = []
     labels: list[int] = []
-    numbers: dict[tuple[str, tuple[str, ...]], int] = {}  # of a class by its name and groups
+    numbers: dict[tuple[str, tuple[str, ...], int], int] = {}  # of a class by its name and groups
     if data_root:
         if not config.get("data_root"):
             raise HypvisionError("The config has no 'data_root' that --data-root could move. Correct the config.")
@@ -71,8 +72,11 @@ def embed_classes(
         settings.pop("cache", None)
         data = DATASETS.build(settings)
         above = data.metainfo.get("ancestors")
+        seen: Counter[Any] = Counter()  # classes of one split that share a name are different ones
         for label in np.unique(data.labels).tolist():
-            place = data.metainfo["classes"][label], above[label] if above else ()
+            named = data.metainfo["classes"][label], above[label] if above else ()
+            place = (*named, seen[named])
+            seen[named] += 1
             known = place in numbers  # of the other split
             members = np.flatnonzero(data.labels == label)
             chosen = members[np.linspace(0, len(members) - 1, min(per_class, len(members))).astype(int)].tolist()

@@ -96,8 +96,8 @@ def read_frames(path: Path, every: int = 1) -> Iterator[tuple[int, np.ndarray]]:
         count = reader.get(require("cv2", "mm").CAP_PROP_FRAME_COUNT)
         if number < 0.95 * count:  # some headers hold an estimate
             warnings.warn(
-                f"The video '{path}' ends after {number} of {count:.0f} frames: it is cut off or damaged. What follows "
-                "is missing. Get the file again.",
+                f"The video '{path}' ends after {number} of the {count:.0f} frames that its header promises: it may be "
+                "cut off or damaged. If so, get the file again.",
                 stacklevel=2,
             )
 

@@ -192,7 +192,7 @@ def _check(part: nn.Module, methods: Sequence[str], owner: str, config: Any = No
     if other := [name for name in nms if name not in ("type", "iou_threshold", "class_agnostic", "split_thr")]:
         raise HypvisionError(
             f"The nms of test_cfg has {', '.join(other)}, which an exported detector does not do. Its options are "
-            "iou_threshold (mmdet's older name: iou_thr) and class_agnostic. Remove the others; score_thr and "
+            "iou_threshold (rename iou_thr, its older name) and class_agnostic. Remove others; score_thr and "
             "max_per_img of test_cfg drop boxes by score and number."
         )
 

@@ -340,9 +340,9 @@ def test_files_of_one_name_from_two_addresses_are_not_taken_for_each_other(serve
     plain = fetch_source(f"{other}#sha256={hashlib.sha256(others).hexdigest()}")
     server.files[record.filename] = data
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
-    with pytest.raises(HypvisionError, match="copy the file to '(.+)'") as raised:
+    with pytest.raises(HypvisionError, match="copy the file to '(.+)' .there is a '.+': rename it") as raised:
         fetch_first(address)
-    hinted = Path(re.search("copy the file to '(.+)'", str(raised.value))[1])
+    hinted = Path(re.search("copy the file to '([^']+)'", str(raised.value))[1])
     hinted.write_bytes(data)
     assert fetch_first(address).read_bytes() == data  # by hand, at the place that the message names
     hinted.unlink()

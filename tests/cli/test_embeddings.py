@@ -258,8 +258,9 @@ def test_another_data_root_moves_queries_and_gallery(tmp_path):
         embed_classes(learner, config, "test", data_root=old)
 
 
-def test_a_class_of_both_splits_is_one(tmp_path):
+def test_a_class_of_both_splits_is_one(tmp_path, monkeypatch):
     from mmengine.config import Config
+    from mmengine.registry import DATASETS
 
     def data(names, colour):
         for name in names:
@@ -274,6 +275,15 @@ def test_a_class_of_both_splits_is_one(tmp_path):
     found = embed_classes(learner, config)
     assert found.classes == list("abcd") and found.labels.tolist() == [0, 1, 2, 1, 3]
     assert len(found.examples) == len(found.ancestors) == 4 and found.points[3].tolist() == [0, 0, 1]
+    build = DATASETS.build
+
+    def with_two_cranes(about):  # as ImageNet has
+        data = build(about)
+        data._metainfo = dict(data.metainfo, classes=("crane", "dog", "crane"))
+        return data
+
+    monkeypatch.setattr(DATASETS, "build", with_two_cranes)
+    assert embed_classes(learner, config, "train").labels.tolist() == [0, 1, 2]
 
 
 def test_recovered_hierarchy_of_known_places():

@@ -87,6 +87,27 @@ def test_the_recipe_of_the_papers_has_their_data():
     assert transform.pad_crop == 4 and transform.auto_augment is None and transform.re_prob == 0
 
 
+def test_spared_points_are_points_for_schedules_and_for_decay_all():
+    class Spared(torch.nn.Linear):
+        def __init__(self):
+            super().__init__(2, 2)
+            self.points = ManifoldParameter(Lorentz(1.0).random(3, 2), Lorentz(1.0))
+
+        def no_weight_decay(self):
+            return {"points"}
+
+    config = dict(optimizer=dict(type="RiemannianSGD", lr=0.1, weight_decay=0.05))
+    for decay_all in (False, True):
+        wrapper = RiemannianParamGroups(config, dict(decay_all=decay_all))(Spared())
+        (points,) = (g for g in wrapper.optimizer.param_groups if g["name"] == "points_no_weight_decay")
+        assert points["weight_decay"] == (0.05 if decay_all else 0.0)
+    schedule = GroupMultiStepLR(wrapper.optimizer, milestones=[1], gamma=0.1, leave_out=("points",))
+    wrapper.optimizer.step()
+    schedule.step()
+    rates = {group["name"]: group["lr"] for group in wrapper.optimizer.param_groups}
+    assert rates["points_no_weight_decay"] == 0.1 and rates["weights"] == pytest.approx(0.01)
+
+
 def test_groups_to_leave_out_need_names():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     with pytest.raises(HypvisionError, match="no names.*RiemannianParamGroups"):

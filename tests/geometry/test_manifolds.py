@@ -132,6 +132,11 @@ def test_flat_distances_do_not_depend_on_the_number_of_points(dtype):
             found = space.cdist(points[:count], others[:count])
             torch.testing.assert_close(found.double(), truth[:count, :count], rtol=1e-5, atol=1e-6)
             torch.testing.assert_close(found.diagonal(), space.dist(x, y)[:count], rtol=1e-4, atol=1e-6)
+    assert Euclidean().cdist(x.bfloat16(), y.bfloat16()).dtype == torch.bfloat16
+    x.requires_grad_()
+    (first,) = torch.autograd.grad(Euclidean().cdist(x, y).square().sum(), x, create_graph=True)
+    first.sum().backward()  # the second derivative of sum |x - y|^2 is 2 for each y
+    torch.testing.assert_close(x.grad, torch.full_like(x, 128.0))
 
 
 @pytest.mark.parametrize("space", [Lorentz, PoincareBall])
