@@ -164,6 +164,7 @@ WAITS = {
     "geometry/lorentz/tangents.py: _expmap_near": "on a CPU",
     "geometry/lorentz/tangents.py: _near_points": "on a CPU",
     "geometry/lorentz/tangents.py: _transp": "on a CPU",
+    "geometry/manifolds.py: Manifold._load_from_state_dict": "of weights that are loaded",
     "geometry/manifolds.py: Manifold._value": "of what is shown and of evaluation",
     "geometry/manifolds.py: Lorentz.check_point": "of the reason that a check gives",
     "geometry/manifolds.py: PoincareBall.check_point": "of the reason that a check gives",
