@@ -27,7 +27,8 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in CONFIGS])
+@pytest.mark.quick(*QUICK)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_config_takes_a_step(name, data, tmp_path):  # noqa: F811
     runner = train(shrink(ROOT / name, name, data), tmp_path)
     assert runner.iter == 1

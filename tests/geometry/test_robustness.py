@@ -455,9 +455,8 @@ COMPILED = [f"lorentz.{name}" for name in ("centroid", "dist", "hyperplane_logit
 COMPILED += ["poincare.dist2plane", "poincare.expmap", "maps.klein_to_lorentz"]
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in COMPILED else pytest.param(name, marks=pytest.mark.slow) for name in TABLE]
-)
+@pytest.mark.quick(*COMPILED)
+@pytest.mark.parametrize("name", TABLE)
 def test_compiles_in_one_graph(name):
     check_compiled(name, "eager")
 

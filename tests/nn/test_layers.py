@@ -510,14 +510,8 @@ def test_autocast_stays_close(name, dtype):
 QUICK = {"conv2d", "embedding", "residual_space", "to_lorentz"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
-        for name, case in LAYERS.items()
-        if case.compiled
-    ],
-)
+@pytest.mark.quick(*QUICK)
+@pytest.mark.parametrize("name", [name for name, case in LAYERS.items() if case.compiled])
 def test_compiles_in_one_graph(name):
     layer, x, _ = build(name)
     expected = layer(x)
