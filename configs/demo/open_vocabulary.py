@@ -1,6 +1,8 @@
-# The fourth part of `make demo`: HyperCLIP on the small CLIP that ships; cross, house, pentagon and ring have no label
-# in training. All rows of the table that this is one of: docs/studies/hyperclip.md.
-_base_ = ["../hyperclip/shapes_hyperclip_450i.py"]
-val_dataloader = dict(dataset=dict(length=100))
+# The fourth part of `make demo`: HyperCLIP on the tiny CLIP that ships; five classes of emoji have no label.
+_base_ = ["../hyperclip/emoji-words_hyperclip_150i.py"]
+data_root = "work_dirs/demo/data/words"
+data = dict(data_root=data_root)
+train_dataloader = dict(dataset=data)
+val_dataloader = dict(dataset=data)
 test_dataloader = val_dataloader
 default_hooks = dict(checkpoint=dict(interval=150))

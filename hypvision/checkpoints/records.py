@@ -158,7 +158,7 @@ class Record:
     Attributes:
         name: ``MODEL.TAG``, as in timm.
         task: one of :data:`TASKS`.
-        model: the timm model, for segmenters, detectors and metric learners that of the backbone.
+        model: the timm model, for segmenters, detectors and metric learners that of the backbone; or the CLIP.
         arguments: of ``timm.create_model`` where they differ from the default; empty for segmenters, detectors and
             metric learners, whose weight file holds the whole model config.
         config: the config in this repository that trained it.

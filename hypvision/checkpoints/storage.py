@@ -3,7 +3,8 @@
 ``float16`` and ``bfloat16`` halve a file. ``int8`` quarters it: each row ``w`` of a matrix or kernel is stored as
 ``q = round(127 w / max|w|)`` with the float32 scale ``max|w| / 127`` beside it under ``NAME.int8_scale``, so that
 ``|w - q scale| <= scale / 2``. It is a storage format, not a quantised network: :func:`unpack` gives float32 back
-before anything is computed. Norms, biases and other vectors stay float32.
+before anything is computed. Norms, biases and other vectors stay float32. Of a CLIP's table of words a file may have
+only some rows: :func:`trim_tokens`.
 
 The header of a file contains the settings that are needed to use it without this repository's configs:
 :func:`read_header`.
@@ -36,6 +37,8 @@ STORAGES = ("float32", "float16", "bfloat16", "int8")
 _SCALE = ".int8_scale"
 _SMALL = 1024  # smaller matrices stay float32: they take few bytes
 _LARGEST_HEADER = 64 * 2**20
+_TOKENS = "token_embedding."
+_MOST_WORDS = 2**20  # 20 times the vocabulary of CLIP
 
 
 def pack(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
@@ -101,7 +104,7 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_unpacked(path: str | Path, device: str = "cpu") -> dict[str, Tensor]:
-    """The unpacked weights of a safetensors file, see :func:`unpack`.
+    """The unpacked weights of a safetensors file, see :func:`unpack`, with whole tables of words.
 
     The pages of a mapped file count as memory until it is closed. A file of 16-bit or 8-bit numbers is therefore read
     in parts, so that memory never contains all of it and all float32 weights at once.
@@ -109,7 +112,7 @@ def load_unpacked(path: str | Path, device: str = "cpu") -> dict[str, Tensor]:
     with safe_open(path, "pt", device) as file:
         kinds = {name: file.get_slice(name).get_dtype() for name in tuple(file.keys())}
         if not {"F16", "BF16", "I8"}.intersection(kinds.values()):
-            return unpack({name: file.get_tensor(name) for name in kinds})
+            return expand_tokens(unpack({name: file.get_tensor(name) for name in kinds}))
     names = [name for name in kinds if not (name.endswith(_SCALE) and name.removesuffix(_SCALE) in kinds)]
     step = len(names) // 32 + 1
     out: dict[str, Tensor] = {}
@@ -120,7 +123,34 @@ def load_unpacked(path: str | Path, device: str = "cpu") -> dict[str, Tensor]:
         for name, value in unpack(part).items():
             # without a copy the tensor would keep the file open
             out[name] = value.clone() if value is part[name] else value
-    return out
+    return expand_tokens(out)
+
+
+def trim_tokens(weights: Mapping[str, Tensor], used: Tensor, prefix: str = "") -> dict[str, Tensor]:
+    """A smaller state dict with only the rows ``used`` (int64) of a CLIP's token table, for a model trained on no
+    others; ``prefix``: of the CLIP's names."""
+    found, name = dict(weights), prefix + _TOKENS
+    table = found.pop(f"{name}weight")
+    found[f"{name}rows"], found[f"{name}index"] = table[used].contiguous(), used
+    found[f"{name}size"] = torch.tensor(len(table))
+    return found
+
+
+def expand_tokens(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of :func:`trim_tokens`, for names of any prefix; rows that were removed become zero."""
+    expanded = dict(weights)
+    for name in [key.removesuffix("rows") for key in weights if key.endswith(f"{_TOKENS}rows")]:
+        rows, index, size = (expanded.pop(f"{name}{part}", torch.empty(0)) for part in ("rows", "index", "size"))
+        whole = not any(x.is_floating_point() or x.is_complex() for x in (index, size)) and size.numel() == 1
+        count = int(size) if whole else 0
+        fits = rows.dim() == 2 and index.shape == rows.shape[:1] and 0 < count <= _MOST_WORDS
+        if not fits or ((index < 0) | (index >= count)).any():
+            raise HypvisionError(
+                "The token embedding in these CLIP weights is damaged: its rows, their ids and its size contradict "
+                "each other. Download or copy the file again."
+            )
+        expanded[f"{name}weight"] = rows.new_zeros(count, rows.shape[1]).index_copy(0, index.long(), rows)
+    return expanded
 
 
 DAMAGED = "damaged"

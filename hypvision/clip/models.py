@@ -81,6 +81,12 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         vision_cfg=dict(image_size=64, layers=6, width=192, patch_size=16, head_width=32),
         text_cfg=dict(context_length=77, vocab_size=49408, width=128, heads=4, layers=4),
     ),
+    # For a few classes of emoji: a quarter of a million parameters without the token embedding.
+    "emoji-t8": dict(
+        embed_dim=64,
+        vision_cfg=dict(image_size=64, layers=4, width=64, patch_size=8, head_width=32),
+        text_cfg=dict(context_length=77, vocab_size=49408, width=32, heads=1, layers=2),
+    ),
 }
 """Architectures that open_clip does not have: arguments of :class:`open_clip.model.CLIP`, or, with a ``geometry``, of
 :class:`hypvision.clip.hyperbolic.HyperbolicCLIP`."""
@@ -384,17 +390,15 @@ def is_clip(name: str) -> bool:
     return known or name in ARCHITECTURES or is_repository(name)
 
 
-_MOST_WORDS = 2**20  # 20 times the vocabulary of CLIP
 _CLIP = re.compile(r"clip\.(.+)")  # how a training of hypvision names the weights of its CLIP
 
 
 def clip_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename weights of Hugging Face's ``CLIPModel`` and of the official MERU and HyCoCLIP to open_clip's names and
-    expand a trimmed token table; other weights are returned unchanged."""
-    weights = expand_tokens(weights)
+    """Rename weights of Hugging Face's ``CLIPModel`` and of the official MERU and HyCoCLIP to open_clip's names; other
+    weights are returned unchanged."""
     if is_official(weights):
         return from_official(weights)
-    return from_hugging_face(weights) if is_hugging_face(weights) else weights
+    return from_hugging_face(weights) if is_hugging_face(weights) else dict(weights)
 
 
 def read_clip(path: Path) -> dict[str, Tensor]:
@@ -436,30 +440,3 @@ def _can_be_resized(old: Tensor | None, new: Tensor | None, grid: bool) -> bool:
     if old is None or new is None or old.dim() != 2 or old.shape[1:] != new.shape[1:] or len(old) == len(new):
         return False
     return len(old) > 1 and (not grid or math.isqrt(len(old) - 1) ** 2 == len(old) - 1)
-
-
-def trim_tokens(weights: Mapping[str, Tensor], used: Tensor) -> dict[str, Tensor]:
-    """A smaller state dict with only the rows ``used`` (int64) of the token table, for a model trained on no others."""
-    found = dict(weights)
-    table = found.pop("token_embedding.weight")
-    found["token_embedding.rows"], found["token_embedding.index"] = table[used].contiguous(), used
-    found["token_embedding.size"] = torch.tensor(len(table))
-    return found
-
-
-def expand_tokens(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`trim_tokens`; rows that were removed become zero."""
-    expanded = dict(weights)
-    if (rows := expanded.pop("token_embedding.rows", None)) is None:
-        return expanded
-    index, size = (expanded.pop(f"token_embedding.{part}", torch.empty(0)) for part in ("index", "size"))
-    whole = not any(x.is_floating_point() or x.is_complex() for x in (index, size)) and size.numel() == 1
-    count = int(size) if whole else 0
-    fits = rows.dim() == 2 and index.shape == rows.shape[:1] and 0 < count <= _MOST_WORDS
-    if not fits or ((index < 0) | (index >= count)).any():
-        raise HypvisionError(
-            "The token embedding in these CLIP weights is damaged: its rows, their ids and its size contradict each "
-            "other. Download or copy the file again."
-        )
-    expanded["token_embedding.weight"] = rows.new_zeros(count, rows.shape[1]).index_copy(0, index.long(), rows)
-    return expanded

@@ -36,7 +36,6 @@ from torch import Tensor
 from hypvision.checkpoints.match import engine_names, nonfinite_names
 from hypvision.checkpoints.read import LogHistory, read_file
 from hypvision.checkpoints.sources import fetch, find, is_address, resolve
-from hypvision.clip.models import expand_tokens
 from hypvision.errors import HypvisionError, one_line
 from hypvision.files import replacing
 
@@ -79,7 +78,7 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
         index, record = find(str(source))
         weights = read_file(resolve(record, index), device)  # a lock lets only one process per machine download
         if record.task == "zero-shot":
-            weights = {f"clip.{name}": value for name, value in expand_tokens(weights).items()}
+            weights = {f"clip.{name}": value for name, value in weights.items()}
         if record.task == "classification":
             weights = {f"backbone.{name}": value for name, value in weights.items()}
         return {"state_dict": weights, "meta": {"dataset_meta": {"classes": record.classes}}}

@@ -18,8 +18,8 @@ from hypvision.checkpoints.storage import read_header
 from hypvision.engine.checks import walk
 from hypvision.errors import HypvisionError
 
-# Types that mmcv finds by name in its own functions rather than in a registry.
-_BY_NAME = ("nms", "soft_nms", "RoIAlign")
+# Types that mmcv, or hypvision's segmenters on CLIP, find by name in their own code rather than in a registry.
+_BY_NAME = ("nms", "soft_nms", "RoIAlign", "similarity", "catseg")
 _SCOPES = ("mmengine", "mmseg", "mmdet")
 
 

@@ -178,15 +178,18 @@ def _of_the_zoo(request: Request) -> Predictor:
         ) from error
     if record.task == "zero-shot":
         return _clip(request, dict(name=record.model, pretrained=name if is_address(name) else f"zoo:{name}"))
-    _refuse_classes(request)
+    if record.task in ("classification", "retrieval"):  # segmenters and detectors may take words
+        _refuse_classes(request)
     if record.task == "classification":
         network = classifier_of(index, record, request.arguments)
         _refuse_new_head(network, request, len(record.classes))
         predictor = _timm_predictor(network, request, record.classes)
     else:
         predictor = _plugin(record.task)(load(name, device=request.device, **request.arguments), request)
-    source = f"of the zoo, trained on: {re.split('[(,:;.]', record.data)[0].strip()}"
-    return replace(predictor, known=replace(predictor.known, source=source, size=record.input.size[1:]))
+    known = replace(predictor.known, size=record.input.size[1:])
+    if request.classes is None:
+        known = replace(known, source=f"of the zoo, trained on: {re.split('[(,:;.]', record.data)[0].strip()}")
+    return replace(predictor, known=known)
 
 
 def _clip(request: Request, options: Mapping[str, Any]) -> Predictor:

@@ -65,7 +65,9 @@ def _knowledge(model: BaseModel, config: Config, request: Request, names: tuple[
     size = None
     with suppress(HypvisionError):  # skipped if the config does not say the size
         size = input_size(config)[1:]
-    resized = any("Resize" in str(step.get("type")) and step.get("scale") for step in _pipeline(config))
+    resized = config.model.get("slide") is not None or any(
+        "Resize" in str(step.get("type")) and step.get("scale") for step in _pipeline(config)
+    )
     return Known(names, source, size, resized)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import timm
 from mmengine.config import Config
 from torch import nn
 
@@ -36,7 +37,11 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
     scope = _SCOPES[record.task]
     importlib.import_module("hypvision.openmmlab")  # registers the operators before mmdet imports them
     require(f"{scope}.models", "mm")
+    if not timm.is_model(record.model):  # on a CLIP
+        importlib.import_module(f"hypvision.openmmlab.open_vocabulary.{record.task}")
     model, config = build_published(record, path, overrides, scope)
+    if getattr(model, "open_vocabulary", False):
+        model.set_test_classes(record.classes)  # some may not be in the training
     pipeline = _PIPELINES[scope]
     model.cfg = Config(
         dict(

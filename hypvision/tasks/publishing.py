@@ -25,8 +25,8 @@ from hypvision.checkpoints.download import copy_verified, file_sha256
 from hypvision.checkpoints.index import parse_record, parse_yaml, read_index, with_record, write_index
 from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Index, Record
-from hypvision.checkpoints.storage import write_weights
-from hypvision.clip.models import ARCHITECTURES, MEAN, RESIZING, STD, architecture, expand_tokens, trim_tokens
+from hypvision.checkpoints.storage import expand_tokens, trim_tokens, write_weights
+from hypvision.clip.models import ARCHITECTURES, MEAN, RESIZING, STD, architecture
 from hypvision.data.image_folder import imagenet_classes
 from hypvision.data.shape_captions import vocabulary
 from hypvision.engine.config import load_config
@@ -53,6 +53,8 @@ def stripped(checkpoint: Mapping[str, Any], task: str, data: str | None = None) 
     weights = {name.removeprefix("module."): value for name, value in weights.items() if isinstance(value, Tensor)}
     if task == "zero-shot":
         return _used_words({name[5:]: value for name, value in weights.items() if name.startswith("clip.")}, data)
+    if "clip.token_embedding.weight" in weights:  # a segmenter or detector on CLIP
+        return _used_words(weights, data, "clip.")
     if task != "classification":
         return weights
     outside = [name for name in weights if not name.startswith("backbone.")]
@@ -75,8 +77,13 @@ def describe_config(config: Any) -> dict[str, Any]:
     if config.model.get("type") == "MetricLearner":
         task = "retrieval"
     backbone = dict(config.model.get("backbone") or {})
-    if "model_name" not in backbone:
-        raise HypvisionError("Only models with a timm backbone (model.backbone.model_name) can be published.")
+    clip = (config.model.get("clip") or {}).get("name")
+    name: str | None = backbone.get("model_name", clip if clip in ARCHITECTURES else None)
+    if name is None:
+        raise HypvisionError(
+            "Only models with a timm backbone (model.backbone.model_name), or on a CLIP of hypvision (model.clip.name: "
+            f"{', '.join(ARCHITECTURES)}), can be published."
+        )
     if config.model.get("multi_label"):
         raise HypvisionError(
             "A record of the zoo means one class an image, and this classifier has model.multi_label=True. Pass on its "
@@ -87,7 +94,7 @@ def describe_config(config: Any) -> dict[str, Any]:
             f"The config '{config.filename}' has no test_dataloader, from which the record takes the description of "
             "the input. Add it."
         )
-    found: dict[str, Any] = {"task": task, "model": backbone["model_name"].partition(".")[0]}
+    found: dict[str, Any] = {"task": task, "model": name.partition(".")[0]}
     if task == "classification" and (arguments := network_arguments(backbone)):
         found["arguments"] = json.loads(json.dumps(arguments))
     found["input"] = image_input(config)
@@ -106,7 +113,8 @@ def image_input(config: Any, side: int | None = None) -> dict[str, Any]:
     data, or the preprocessor of mmseg's and mmdet's models; ``side`` as for :func:`input_size`."""
     size = list(input_size(config, side))
     if config.get("default_scope") in ("mmseg", "mmdet"):
-        given = config.model.data_preprocessor
+        given = config.model.get("data_preprocessor") or {}
+        given = {"mean": MEAN, "std": STD, **given} if config.model.get("clip") else given
         numbers = {key: [round(value / 255, 6) for value in given[key]] for key in ("mean", "std") if given.get(key)}
         return dict(size=size, **numbers, crop_pct=1.0, interpolation="bilinear")
     transform = config.test_dataloader["dataset"].get("transform") or {}
@@ -138,6 +146,7 @@ def input_size(config: Any, side: int | None = None) -> tuple[int, int, int]:
         size = side or (dataset.get("transform") or {}).get("input_size", 224)
         height, width = list(size)[-2:] if isinstance(size, (list, tuple)) else (size, size)
         return int(config.model.backbone.get("in_chans", 3)), height, width
+    side = side or config.model.get("slide")  # an open-vocabulary segmenter resizes images itself
     size = (side, side) if side else (config.model.get("data_preprocessor") or {}).get("size") or _resized(dataset)
     if size is None:
         raise HypvisionError(
@@ -181,13 +190,14 @@ def _describe_clip(config: Any) -> dict[str, Any]:
     return {"task": "zero-shot", "model": name, "input": size}
 
 
-def _used_words(weights: dict[str, Tensor], data: str | None) -> dict[str, Tensor]:
+def _used_words(weights: dict[str, Tensor], data: str | None, prefix: str = "") -> dict[str, Tensor]:
     """The weights, CLIP's table of words reduced to the rows that the captions of the training can have changed."""
     # In weights of the zoo, the embeddings of words that were never seen in training are zero.
-    seen = weights["token_embedding.weight"].abs().sum(1).nonzero().flatten()
-    if len(seen) < len(weights["token_embedding.weight"]):
-        return trim_tokens(weights, seen)
-    return trim_tokens(weights, vocabulary()) if data == "ShapeCaptions" else weights
+    table = weights[f"{prefix}token_embedding.weight"]
+    seen = table.abs().sum(1).nonzero().flatten()
+    if len(seen) < len(table):
+        return trim_tokens(weights, seen, prefix)
+    return trim_tokens(weights, vocabulary(), prefix) if data == "ShapeCaptions" else weights
 
 
 def _resized(dataset: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -257,7 +267,7 @@ def publish(
     task = known["task"]
     meta = _dataset_meta(loaded, settings, checkpoint)
     weights = stripped(loaded, task, settings.get("train_dataloader", {}).get("dataset", {}).get("type"))
-    header = {"name": name, "classes": list(meta["classes"])}
+    header = {"name": name, "classes": _classes(settings, meta)}
     if "model_config" in known:
         kept = {key: meta[key] for key in ("classes", "palette") if key in meta}
         header |= dict(model=known.pop("model_config"), dataset_meta=json.loads(json.dumps(kept)))
@@ -282,7 +292,7 @@ def publish(
             "config": config,
             "file": file,
             "parameters": sum(value.numel() for value in expand_tokens(weights).values()),
-            "classes": list(meta["classes"]),
+            "classes": header["classes"],
             "licence": "Apache-2.0",
             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
             **texts,
@@ -314,6 +324,12 @@ def _dataset_meta(loaded: dict[str, Any], settings: Mapping[str, Any], checkpoin
             f"The checkpoint '{checkpoint}' has no class names (meta.dataset_meta). Save it with `hypvision train`."
         )
     return meta
+
+
+def _classes(settings: Mapping[str, Any], meta: Mapping[str, Any]) -> list[str]:
+    """The classes of the training; of an open-vocabulary model, which finds others, too, those that it is tested on."""
+    tested = settings.get("test_dataloader", {}).get("dataset", {}).get("classes")
+    return list(tested if settings["model"].get("clip") and isinstance(tested, (list, tuple)) else meta["classes"])
 
 
 def _stored(weights: dict[str, Tensor], header: dict[str, Any], stage: Path, name: str, storage: str) -> dict[str, Any]:

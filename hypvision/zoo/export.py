@@ -185,6 +185,11 @@ def part_of(model: Any, task: str, part: str, size: Sequence[int]) -> tuple[nn.M
         part: one of :data:`PARTS`.
         size: height and width of the images, which the whole of a detector is fixed to.
     """
+    if getattr(model, "open_vocabulary", False):
+        raise HypvisionError(
+            "An open-vocabulary model takes other words at any time, so it is not one network. Export the towers of a "
+            "CLIP: hypvision export --clip NAME."
+        )
     if task == "classification":
         if part == "features":
             model.reset_classifier(0)

@@ -14,8 +14,7 @@ from hypvision.checkpoints.index import dump_index, parse_index, parse_record, r
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Index
 from hypvision.checkpoints.sources import local_files
-from hypvision.checkpoints.storage import read_header
-from hypvision.clip.models import expand_tokens
+from hypvision.checkpoints.storage import expand_tokens, read_header
 from hypvision.errors import HypvisionError
 from hypvision.zoo.cards import model_card, readme
 

@@ -11,7 +11,7 @@ from helpers.emoji import STYLES, make_emoji
 
 pytest.importorskip("open_clip")
 
-from hypvision.clip.models import expand_tokens
+from hypvision.checkpoints.storage import expand_tokens
 from hypvision.data.emoji import TEMPLATES, EmojiCaptions, augment, read_emoji
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train

@@ -14,8 +14,9 @@ from mmengine.runner import CheckpointLoader
 
 import hypvision
 from hypvision.checkpoints.match import check_compatible, load_trained
+from hypvision.checkpoints.storage import expand_tokens
 from hypvision.clip import adapters
-from hypvision.clip.models import create_clip, expand_tokens
+from hypvision.clip.models import create_clip
 from hypvision.clip.names import clip_options
 from hypvision.data.shape_captions import ShapeCaptions
 from hypvision.data.shapes import TAXONOMY

@@ -18,6 +18,8 @@ from PIL import Image
 
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
+from hypvision.checkpoints.sources import fetch
+from hypvision.checkpoints.storage import read_header
 from hypvision.clip.classes import CLASS_LISTS, SUFFIXES, load_classes
 from hypvision.clip.models import create_clip
 from hypvision.clip.names import clip_options
@@ -32,6 +34,10 @@ from hypvision.images import open_image
 _OFFICIAL: dict[str, dict[str, Any]] = {
     "vitb16": dict(clip=dict(name="ViT-B-16", force_quick_gelu=True)),
     "vitl14-336": dict(clip=dict(name="ViT-L-14-336", force_quick_gelu=True), resolution=336),
+}
+_SMALL: dict[str, dict[str, Any]] = {  # CLIPs of small images
+    "shapes-s8": dict(resolution=96, crop=96, slide=96),
+    "emoji-t8": dict(resolution=64, crop=64, slide=160, templates="photo"),
 }
 
 
@@ -59,9 +65,11 @@ def load_segmenter(
         weights: a converted or trained checkpoint of the whole segmenter. None: the head of two parameters, which needs
             no training, on a plain CLIP.
         config: ``model`` of the config that it was trained with, ``load_config(FILE).model`` of
-            :mod:`hypvision.engine.config`; not needed for converted official checkpoints, an error without weights.
+            :mod:`hypvision.engine.config`; not needed for weights of the zoo and converted official checkpoints, an
+            error without weights.
         clip: without weights: a CLIP model, see :func:`~hypvision.clip.names.clip_options`; default
-            ``ViT-B-16:openai``. ``shapes-s8`` ships with the project and knows drawn shapes only.
+            ``ViT-B-16:openai``. ``shapes-s8``, which knows drawn shapes only, and ``emoji-t8``, which knows a few emoji
+            on photos, ship with the project.
     """
     if weights is None and config is not None:
         raise HypvisionError(
@@ -73,12 +81,13 @@ def load_segmenter(
         bundle = create_clip(**named)
         patch = math.lcm(*patch_size(bundle.model))
         options: dict[str, Any] = dict(resolution=24 * patch) if 384 % patch else {}  # resolution 336 for patches of 14
-        if named["name"] == "shapes-s8":
-            options.update(resolution=96, crop=96, slide=96)
+        options.update(_SMALL.get(named["name"], {}))
         return OpenVocabSegmenter(bundle, tune="frozen", head=dict(type="similarity"), **options).eval()
     if clip is not None:
         raise HypvisionError("--clip is for segmenting without --weights. Leave out one of the two.")
     found = segmenter_names(network_weights(read(weights), part=None))
+    if config is None and (path := fetch(weights)).suffix == ".safetensors":
+        config = read_header(path).get("model")  # of a file that was published
     if config is not None:
         options = _options_of(config)
     else:

@@ -105,6 +105,7 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
         return samples
 
     def _forward(self, inputs: Tensor | Sequence[Tensor], data_samples: Any = None) -> Tensor:
+        self.classes = (self.train_classes if self.training else self.test_classes) or self.classes
         return self.logits(inputs if isinstance(inputs, Tensor) else torch.stack(list(inputs)))
 
     def extract_feat(self, inputs: Tensor) -> Tensor:

@@ -10,10 +10,10 @@ from helpers import clip_models
 from helpers.segmenter import build, random_image
 from PIL import Image
 
-from hypvision.checkpoints.storage import write_weights
+from hypvision.checkpoints.storage import expand_tokens, trim_tokens, write_weights
 from hypvision.cli import main
 from hypvision.clip import adapters, load_segmenter, segment
-from hypvision.clip.models import create_clip, expand_tokens, trim_tokens
+from hypvision.clip.models import create_clip
 from hypvision.clip.radius import hyperbolic_radius, radius_penalty, radius_statistics, scale_sweep, text_radii
 from hypvision.data.shapes import COLOURS, TAXONOMY, make_object
 from hypvision.errors import HypvisionError
