@@ -325,7 +325,7 @@ def before_and_after(shown: int = 4) -> Picture:
     print(f"Emoji whose names had no label in training: {line}", flush=True)
     text = (
         "Scenes of the validation data with emoji whose names had no label in training: the truth, and what two models "
-        f"find. Only these emoji: {line}"
+        f"find, with the names of what covers a fiftieth of the scene. Only these emoji: {line}"
     )
     titles = ("truth", "CLIP before tuning", "HyperCLIP")
     return Picture(sheet(tiles, "open_vocabulary", titles), "Words without labels", text)
@@ -342,10 +342,13 @@ def larger(image: Image.Image) -> Image.Image:
 
 
 def painted(image: Image.Image, labels: np.ndarray, classes: Sequence[str]) -> Image.Image:
-    """The larger image with all classes but the first, the background, painted in, and their names below it."""
+    """The larger image with all classes but the first, the background, painted in, and below it the names of those that
+    cover a fiftieth of it."""
     factor, colours = CELL // image.width, label_colours(len(classes) - 1)
     shown = paint(larger(image), labels.astype(int).repeat(factor, 0).repeat(factor, 1) - 1, colours, 0.6)
-    return add_legend(shown, [(classes[label], colours[label - 1]) for label in np.unique(labels) if label], width=CELL)
+    found, counts = np.unique(labels, return_counts=True)
+    large = [label for label, count in zip(found, counts) if label and count >= labels.size / 50]
+    return add_legend(shown, [(classes[label], colours[label - 1]) for label in large], width=CELL)
 
 
 def sheet(tiles: Sequence[Image.Image], name: str, titles: Sequence[str] = ("",)) -> Path:

@@ -41,7 +41,9 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
         importlib.import_module(f"hypvision.openmmlab.open_vocabulary.{record.task}")
     model, config = build_published(record, path, overrides, scope)
     if getattr(model, "open_vocabulary", False):
+        model.train_classes = tuple(model.dataset_meta["classes"])
         model.set_test_classes(record.classes)  # some may not be in the training
+        model.dataset_meta = {"classes": record.classes}
     pipeline = _PIPELINES[scope]
     model.cfg = Config(
         dict(

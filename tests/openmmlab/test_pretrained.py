@@ -1,6 +1,7 @@
 """Weights of the zoo in mmengine's configs and commands, and whole segmenters and detectors."""
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from mmengine.config import ConfigDict
 from mmengine.registry import MODELS
 from mmengine.runner import CheckpointLoader
+from PIL import Image
 
 import hypvision
 import hypvision.openmmlab
@@ -17,6 +19,8 @@ from hypvision.checkpoints.sources import resolve
 from hypvision.checkpoints.storage import read_header
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +93,35 @@ def test_a_segmenter_is_whole():
         hypvision.load("semantic-fpn_hcformer_nano.camvid", num_classes=3)
 
 
+def test_a_segmenter_by_words_finds_classes_that_had_no_label(tmp_path):
+    pytest.importorskip("open_clip")
+    from hypvision.clip import load_segmenter, segment
+    from hypvision.data.export import export_emoji
+    from hypvision.zoo.export import export_model
+
+    shipped = REPOSITORY / "tools/demo_data"
+    export_emoji(
+        tmp_path / "scenes", shipped / "emoji", shipped / "photos", train=1, val=6, size=96, level="class",
+        val_emoji="train",
+    )  # fmt: skip
+    name, files = "hyperclip_t8.emoji", sorted((tmp_path / "scenes/val/images").iterdir())
+    truth = np.stack([np.array(Image.open(tmp_path / "scenes/val/masks" / f"{file.stem}.png")) for file in files])
+    words = builtin_index().get(name).classes
+    known = hypvision.load(name).train_classes
+    found = np.stack([one.result.labels for one in hypvision.predict(files, name)])
+    assert len(words) == 22 and len(known) == 17 and (found == truth).mean() > 0.7
+    new = np.isin(truth, [k for k, word in enumerate(words) if word not in known])
+    assert new.sum() > 100 and (found == truth)[new].mean() > 0.3  # 1 in 22 by chance
+
+    # The same file by the functions for words, which take others, too.
+    model = load_segmenter(f"zoo:{name}")
+    assert (np.stack([segment(file, words, model).labels for file in files]) == found).mean() > 0.999
+    (fewer,) = hypvision.predict(files[:1], name, classes=["groceries", "bird"])
+    assert fewer.result.names == ("groceries", "bird") and fewer.result.labels.max() <= 1
+    with pytest.raises(HypvisionError, match="is not one network"):
+        export_model(name, "onnx", tmp_path / "never.onnx")
+
+
 def test_a_detector_finds_a_shape():
     pytest.importorskip("mmdet")
     from mmdet.structures import DetDataSample
@@ -119,6 +152,7 @@ def test_a_detector_finds_a_shape():
     [
         ("hcformer_nano.cifar10", "timm"),
         ("semantic-fpn_hcformer_nano.camvid", "mmseg"),
+        ("hyperclip_t8.emoji", "open_clip"),
         ("mask-rcnn_hcformer_nano.shapes", "mmdet"),
         ("lhier_tf_efficientnet_lite0.grocery", "timm"),
         ("shapes-s8.captions", "open_clip"),
@@ -142,7 +176,9 @@ def test_the_code_on_a_card_runs(name, library, tmp_path, monkeypatch):
         model, infer = space["model"], space["inference_model"]
         same = infer(model, "picture.png").pred_sem_seg.data, infer(model, array).pred_sem_seg.data
         assert torch.equal(*same)
-        assert space["labels"].shape == (96, 96) and 1 < len(space["labels"].unique()) <= len(space["names"]) == 11
+        classes = builtin_index().get(name).classes
+        assert space["labels"].shape == (96, 96) and tuple(space["names"]) == classes
+        assert 1 < len(space["labels"].unique()) <= len(classes)
     elif "point" in space:
         Lorentz(1.0).check_point(torch.as_tensor(space["point"]))
     elif "found" in space:

@@ -237,6 +237,9 @@ def test_models_by_name(tmp_path):
     used = torch.tensor([5, 49406, 49407])
     trimmed = trim_tokens(model.state_dict(), used)
     full = expand_tokens(trimmed)["token_embedding.weight"]
+    within = {f"clip.{key}": value for key, value in model.state_dict().items()} | {"head.bias": torch.ones(())}
+    beside = expand_tokens(trim_tokens(within, used, "clip."))
+    assert beside.keys() == within.keys() and torch.equal(beside["clip.token_embedding.weight"], full)
     assert torch.equal(full[used], model.token_embedding.weight[used]) and full[6].abs().sum() == 0
     path = tmp_path / "clip.safetensors"
     write_weights(trimmed, path, "float32", {})
