@@ -29,12 +29,19 @@ def pytest_configure(config):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Of a test with the marker ``quick`` all cases are slow but those that it names."""
+def pytest_collection_modifyitems(items, config):
+    """Of a test with the marker ``quick`` all cases are slow but those that it names, each of which must be a case."""
+    unknown = {}
     for item in items:
         quick = item.get_closest_marker("quick")
-        if quick is not None and item.callspec.id not in quick.args:
+        if quick is None:
+            continue
+        unknown.setdefault(item.nodeid.partition("[")[0], set(quick.args)).discard(item.callspec.id)
+        if item.callspec.id not in quick.args:
             item.add_marker("slow")
+    wrong = {name: sorted(cases) for name, cases in unknown.items() if cases}
+    if wrong and not any("::" in name for name in config.args):  # else not all cases are collected
+        raise pytest.UsageError(f"The marker quick names what is no case: {wrong}")
 
 
 def pytest_collection_finish():

@@ -45,7 +45,8 @@ def set_tuning(model: nn.Module, mode: str) -> None:
     """Choose which parameters of an open_clip model train: one of :data:`TUNING`.
 
     ``"attention"`` trains the query and value rows of every packed projection; the gradients of the key rows are set to
-    zero, and no optimiser changes these rows, not even by weight decay. No mode trains the constants of a hyperbolic
+    zero, and no optimiser changes these rows, not even by weight decay; a ``copy.deepcopy`` of the model forgets this,
+    as PyTorch's hooks are not copied, and needs another call. No mode trains the constants of a hyperbolic
     CLIP: the positions of its ViT, and a fixed curvature.
     """
     one_of(TUNING, tune=mode)
