@@ -29,7 +29,7 @@ LOCK := pyproject.toml --universal --python-version 3.10 --generate-hashes --no-
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(RUN_STAMP)  ## set up, then train and test four small models on photos, emoji and shapes; a page of pictures at the end
+demo: $(RUN_STAMP)  ## set up, then train and test four small models on photos and emoji; a page of pictures at the end
 	@$(BIN)/python tools/demo.py
 
 test: $(DEV_STAMP)  ## set up, then run the tests (a few minutes)

@@ -139,7 +139,7 @@ def trim_tokens(weights: Mapping[str, Tensor], used: Tensor, prefix: str = "") -
 def expand_tokens(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The inverse of :func:`trim_tokens`, for names of any prefix; rows that were removed become zero."""
     expanded = dict(weights)
-    for name in [key.removesuffix("rows") for key in weights if key.endswith(f"{_TOKENS}rows")]:
+    for name in [key.removesuffix("rows") for key in weights if f".{key}".endswith(f".{_TOKENS}rows")]:
         rows, index, size = (expanded.pop(f"{name}{part}", torch.empty(0)) for part in ("rows", "index", "size"))
         whole = not any(x.is_floating_point() or x.is_complex() for x in (index, size)) and size.numel() == 1
         count = int(size) if whole else 0

@@ -59,7 +59,10 @@ def clip_options(text: str) -> dict[str, Any]:
 def _only_weights(name: str) -> str:
     with offering():
         tags = pretrained_tags(name)
-    known = [*(f"zoo:{record.name}" for record in builtin_index() if record.model == name), *tags]
+    known = [
+        *(f"zoo:{record.name}" for record in builtin_index().select(task="zero-shot") if record.model == name),
+        *tags,
+    ]
     if not known:
         raise HypvisionError(f"'{name}' has no published weights. Give a file: --clip {name}:FILE.")
     if len(known) > 1:

@@ -34,7 +34,8 @@ from hypvision.errors import HypvisionError
 _EQUAL_SHARE = 0.1
 _ADVICE = (
     "Small CLIPs ship: shapes-s8 knows drawn shapes (disk, red star, grey ground), emoji-s16 what emoji show (cat "
-    "face, fruit). For other words take one that was trained on photos, downloaded once: --clip ViT-B-16:openai."
+    "face, fruit), emoji-t8 a few kinds of emoji on photos. For other words take one that was trained on photos, "
+    "downloaded once: --clip ViT-B-16:openai."
 )
 
 TUNING = ("adapter", "attention", "text", "image", "full", "frozen")

@@ -188,7 +188,8 @@ def _of_the_zoo(request: Request) -> Predictor:
         predictor = _plugin(record.task)(load(name, device=request.device, **request.arguments), request)
     known = replace(predictor.known, size=record.input.size[1:])
     if request.classes is None:
-        known = replace(known, source=f"of the zoo, trained on: {re.split('[(,:;.]', record.data)[0].strip()}")
+        data = re.split(r"[(:;.]|,(?!\d)", record.data)[0].strip()
+        known = replace(known, source=f"of the zoo, trained on: {data}")
     return replace(predictor, known=known)
 
 

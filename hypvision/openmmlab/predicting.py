@@ -74,10 +74,12 @@ def _knowledge(model: BaseModel, config: Config, request: Request, names: tuple[
 def _classes(model: BaseModel, config: Config, request: Request) -> tuple[str, ...]:
     """The class names; those that are asked for go to an open-vocabulary model."""
     from hypvision.clip.classes import load_classes
+    from hypvision.clip.open_vocabulary import check_words
 
     if getattr(model, "open_vocabulary", False):
         if request.classes is not None:
             model.set_test_classes(request.classes, request.things)
+            check_words(model, model.test_classes)
         known = _known(model, config)
         if known and not model.train_classes:  # otherwise a training has set them from its data
             model.train_classes = load_classes(known)

@@ -26,6 +26,7 @@ from hypvision.checkpoints.index import parse_record, parse_yaml, read_index, wi
 from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.storage import expand_tokens, trim_tokens, write_weights
+from hypvision.clip.classes import load_classes
 from hypvision.clip.models import ARCHITECTURES, MEAN, RESIZING, STD, architecture
 from hypvision.data.image_folder import imagenet_classes
 from hypvision.data.shape_captions import vocabulary
@@ -146,12 +147,13 @@ def input_size(config: Any, side: int | None = None) -> tuple[int, int, int]:
         size = side or (dataset.get("transform") or {}).get("input_size", 224)
         height, width = list(size)[-2:] if isinstance(size, (list, tuple)) else (size, size)
         return int(config.model.backbone.get("in_chans", 3)), height, width
-    side = side or config.model.get("slide")  # an open-vocabulary segmenter resizes images itself
+    # an open-vocabulary segmenter resizes images itself, or sees them whole
+    side = side or config.model.get("slide" if config.model.get("inference") != "whole" else "resolution")
     size = (side, side) if side else (config.model.get("data_preprocessor") or {}).get("size") or _resized(dataset)
     if size is None:
         raise HypvisionError(
-            "The config does not say the input size. Add size to model.data_preprocessor, or a Resize to the test "
-            "pipeline."
+            "The config does not say the input size. Add size to model.data_preprocessor (of a segmenter on CLIP: "
+            "slide to model), or a Resize to the test pipeline."
         )
     return 3, int(size[0]), int(size[1])
 
@@ -327,9 +329,16 @@ def _dataset_meta(loaded: dict[str, Any], settings: Mapping[str, Any], checkpoin
 
 
 def _classes(settings: Mapping[str, Any], meta: Mapping[str, Any]) -> list[str]:
-    """The classes of the training; of an open-vocabulary model, which finds others, too, those that it is tested on."""
-    tested = settings.get("test_dataloader", {}).get("dataset", {}).get("classes")
-    return list(tested if settings["model"].get("clip") and isinstance(tested, (list, tuple)) else meta["classes"])
+    """The classes of the training; of a segmenter or detector on CLIP, which finds others, too, those of its test."""
+    if not settings["model"].get("clip") or settings.get("default_scope") not in ("mmseg", "mmdet"):
+        return list(meta["classes"])
+    tested = (settings.get("test_dataloader") or {}).get("dataset", {}).get("classes")
+    if tested is None:
+        raise HypvisionError(
+            "The config does not say which words the model is tested with, which its record names. Add classes=[...] "
+            "to the data set of test_dataloader."
+        )
+    return list(load_classes(tested))
 
 
 def _stored(weights: dict[str, Tensor], header: dict[str, Any], stage: Path, name: str, storage: str) -> dict[str, Any]:

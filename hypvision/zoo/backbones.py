@@ -38,7 +38,13 @@ def model_and_weights(name: str, weights: str | Path | None = None) -> tuple[str
         raise HypvisionError(f"'{name}' are trained weights already: leave out --weights.")
     if weights is not None or not (is_address(name) or name in builtin_index().records):
         return name, weights
-    return find(name)[1].model, name if is_address(name) else f"zoo:{name}"
+    model = find(name)[1].model
+    if not timm.is_model(model):
+        raise HypvisionError(
+            f"'{name}' stands on the CLIP '{model}', which does not cluster. Of a CLIP the way from an image to the "
+            "root can be drawn: --clip NAME --texts ..."
+        )
+    return model, name if is_address(name) else f"zoo:{name}"
 
 
 def explained_models() -> list[str]:

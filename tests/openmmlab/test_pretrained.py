@@ -16,7 +16,7 @@ import hypvision.openmmlab
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.sources import resolve
-from hypvision.checkpoints.storage import read_header
+from hypvision.checkpoints.storage import read_header, write_weights
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz
 
@@ -96,7 +96,9 @@ def test_a_segmenter_is_whole():
 def test_a_segmenter_by_words_finds_classes_that_had_no_label(tmp_path):
     pytest.importorskip("open_clip")
     from hypvision.clip import load_segmenter, segment
+    from hypvision.clip.names import clip_options
     from hypvision.data.export import export_emoji
+    from hypvision.zoo.backbones import model_and_weights
     from hypvision.zoo.export import export_model
 
     shipped = REPOSITORY / "tools/demo_data"
@@ -118,8 +120,27 @@ def test_a_segmenter_by_words_finds_classes_that_had_no_label(tmp_path):
     assert (np.stack([segment(file, words, model).labels for file in files]) == found).mean() > 0.999
     (fewer,) = hypvision.predict(files[:1], name, classes=["groceries", "bird"])
     assert fewer.result.names == ("groceries", "bird") and fewer.result.labels.max() <= 1
+    with pytest.raises(HypvisionError, match="never taught any of the words 'zebra', 'dragonfruit'"):
+        hypvision.predict(files[:1], name, classes=["zebra", "dragonfruit"])
+    assert clip_options("emoji-t8")["pretrained"] == "zoo:emoji-t8.scenes"  # the only CLIP of its kind
+    with pytest.raises(HypvisionError, match="stands on the CLIP 'emoji-t8', which does not cluster"):
+        model_and_weights(name)
     with pytest.raises(HypvisionError, match="is not one network"):
         export_model(name, "onnx", tmp_path / "never.onnx")
+
+
+@pytest.mark.parametrize(
+    "model", ["abc", {"type": "MaskRCNN"}, {"clip": "x"}, {"clip": {"name": "emoji-t8"}, "foo": 1}]
+)
+def test_headers_that_describe_no_segmenter_are_refused(model, tmp_path):
+    pytest.importorskip("open_clip")
+    from hypvision.clip import load_segmenter
+
+    path = tmp_path / "a.safetensors"
+    model = {"type": "HyperCLIPSegmentor", **model} if isinstance(model, dict) else model
+    write_weights({"a": torch.ones(1)}, path, header={"model": model})
+    with pytest.raises(HypvisionError, match=r"a\.safetensors' (holds no HyperCLIPSegmentor|has a wrong value)"):
+        load_segmenter(path)
 
 
 def test_a_detector_finds_a_shape():

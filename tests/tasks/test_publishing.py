@@ -24,17 +24,25 @@ import hypvision.tasks.publishing
 from hypvision.checkpoints.index import builtin_index, read_index
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Input
-from hypvision.checkpoints.storage import read_header, write_weights
+from hypvision.checkpoints.storage import expand_tokens, read_header, write_weights
 from hypvision.cli import main
 from hypvision.cli.explain import _of_config
-from hypvision.clip.models import ARCHITECTURES
+from hypvision.clip.models import ARCHITECTURES, MEAN
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.tasks import exporting
 from hypvision.tasks.embedding import load_learner, named_embedder
 from hypvision.tasks.metric_learning import build_model
-from hypvision.tasks.publishing import describe_config, image_input, publish, read_about, stripped, unrecorded
+from hypvision.tasks.publishing import (
+    _classes,
+    describe_config,
+    image_input,
+    publish,
+    read_about,
+    stripped,
+    unrecorded,
+)
 from hypvision.zoo.cards import readme
 from hypvision.zoo.export import part_of
 from hypvision.zoo.loading import training_cfg
@@ -177,8 +185,29 @@ def test_stripping():
     inner = {"backbone.a": torch.ones(1), "backbone.b": torch.ones(1)}
     assert set(stripped({"state_dict": inner, "optimizer": {}}, "classification")) == {"a", "b"}
     assert set(stripped({"state_dict": inner}, "segmentation")) == set(inner)
+    table = torch.zeros(9, 2)
+    table[4] = 1.0  # the only word of the training
+    on_clip = stripped({"state_dict": {**inner, "clip.token_embedding.weight": table}}, "segmentation")
+    assert len(on_clip["clip.token_embedding.rows"]) == 1
+    assert torch.equal(expand_tokens(on_clip)["clip.token_embedding.weight"], table)
     with pytest.raises(HypvisionError, match="outside the timm model: neck"):
         stripped({"state_dict": {**inner, "neck.a": torch.ones(1)}}, "classification")
+
+
+def test_a_segmenter_on_clip_is_described():
+    config = load_config(ROOT / "configs/hyperclip/emoji-words_hyperclip_150i.py")
+    found = describe_config(config)
+    assert (found["task"], found["model"], found["input"]["size"]) == ("segmentation", "emoji-t8", [3, 160, 160])
+    assert found["input"]["mean"] == pytest.approx([value / 255 for value in MEAN], abs=1e-6)
+    assert found["model_config"]["clip"] == {"name": "emoji-t8"}  # not where its weights came from
+    words = dict(classes=["groceries", "mammal"])  # of the training
+    assert _classes(config, words) == config.words and len(config.words) == 22
+    whole = load_config(ROOT / "configs/hyperclip/shapes_hyperclip_450i.py")
+    assert describe_config(whole)["input"]["size"] == [3, 96, 96]
+    with pytest.raises(HypvisionError, match=r"which words .* Add classes="):
+        _classes(whole, words)
+    with pytest.raises(HypvisionError, match="or on a CLIP of hypvision"):
+        describe_config(load_config(ROOT / "configs/hyperclip/hyperclip-vitb16_4xb1-80k_coco-stuff164k.py"))
 
 
 def test_a_classifier_of_several_labels_is_no_record():

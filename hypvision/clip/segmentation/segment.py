@@ -88,6 +88,8 @@ def load_segmenter(
     found = segmenter_names(network_weights(read(weights), part=None))
     if config is None and (path := fetch(weights)).suffix == ".safetensors":
         config = read_header(path).get("model")  # of a file that was published
+        if config is not None and (not isinstance(config, dict) or config.get("type") != "HyperCLIPSegmentor"):
+            raise HypvisionError(f"'{weights}' holds no HyperCLIPSegmentor, which open-vocabulary segmentation needs.")
     if config is not None:
         options = _options_of(config)
     else:
@@ -98,9 +100,12 @@ def load_segmenter(
                 f"'{weights}' belongs to a model of another size ({variant}). Give its config with --config."
             )
         options = dict(_OFFICIAL[size], tune="adapter" if family == "hyperclip" else "frozen")
-    options["clip"] = {**options.get("clip", {}), "load_weights": False}  # the checkpoint has them
-    model = OpenVocabSegmenter(**options)
     advice = "Give the --config that it was trained with."
+    try:
+        options["clip"] = {**options.get("clip", {}), "load_weights": False}  # the checkpoint has them
+        model = OpenVocabSegmenter(**options)
+    except TypeError as error:
+        raise HypvisionError(f"The config of the segmenter '{weights}' has a wrong value: {error}. {advice}") from error
     load_into(model, found, weights, "the segmenter", advice, extra=True)
     return model.eval()
 
