@@ -38,13 +38,7 @@ def model_and_weights(name: str, weights: str | Path | None = None) -> tuple[str
         raise HypvisionError(f"'{name}' are trained weights already: leave out --weights.")
     if weights is not None or not (is_address(name) or name in builtin_index().records):
         return name, weights
-    model = find(name)[1].model
-    if not timm.is_model(model):
-        raise HypvisionError(
-            f"'{name}' stands on the CLIP '{model}', which does not cluster. Of a CLIP the way from an image to the "
-            "root can be drawn: --clip NAME --texts ..."
-        )
-    return model, name if is_address(name) else f"zoo:{name}"
+    return find(name)[1].model, name if is_address(name) else f"zoo:{name}"
 
 
 def explained_models() -> list[str]:
@@ -96,6 +90,11 @@ def build_model(name: str, weights: str | Path | None = None, arguments: Mapping
 def _zoo_weights(address: str, name: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:
     """The verified file of a record, the arguments of its network, and the part of timm's config about its images."""
     index, record = find(address)
+    if not timm.is_model(record.model):
+        raise HypvisionError(
+            f"'{record.name}' stands on the CLIP '{record.model}', which does not cluster. Of a CLIP the way from an "
+            "image to the root can be drawn: --clip NAME --texts ..."
+        )
     if timm.is_model(name) and name.partition(".")[0] != record.model:
         raise HypvisionError(f"The weights '{address}' are of the model {record.model}: use --model {record.model}.")
     path = resolve(record, index)

@@ -98,7 +98,7 @@ def test_a_segmenter_by_words_finds_classes_that_had_no_label(tmp_path):
     from hypvision.clip import load_segmenter, segment
     from hypvision.clip.names import clip_options
     from hypvision.data.export import export_emoji
-    from hypvision.zoo.backbones import model_and_weights
+    from hypvision.zoo.backbones import build_model
     from hypvision.zoo.export import export_model
 
     shipped = REPOSITORY / "tools/demo_data"
@@ -124,7 +124,7 @@ def test_a_segmenter_by_words_finds_classes_that_had_no_label(tmp_path):
         hypvision.predict(files[:1], name, classes=["zebra", "dragonfruit"])
     assert clip_options("emoji-t8")["pretrained"] == "zoo:emoji-t8.scenes"  # the only CLIP of its kind
     with pytest.raises(HypvisionError, match="stands on the CLIP 'emoji-t8', which does not cluster"):
-        model_and_weights(name)
+        build_model(name)
     with pytest.raises(HypvisionError, match="is not one network"):
         export_model(name, "onnx", tmp_path / "never.onnx")
 
