@@ -278,7 +278,10 @@ def segmentations(shown: int = 4) -> Picture:
     ]
     tiles = [painted(image, read_labels(path), found[0].names) for image, path in zip(images, maps)]
     tiles += [painted(image, result.labels, result.names) for image, result in zip(images, found)]
-    text = "Scenes of the validation data: the truth, and what HCFormer with Semantic FPN finds."
+    text = (
+        "Scenes of the validation data: the truth, and what HCFormer with Semantic FPN finds, with the names of what "
+        "covers a fiftieth of the scene."
+    )
     return Picture(
         sheet(tiles, "emoji_segmentation", ("truth", "HCFormer with Semantic FPN")), "Emoji, segmented", text
     )
