@@ -2,9 +2,10 @@
 
 ``float16`` and ``bfloat16`` halve a file. ``int8`` quarters it: each row ``w`` of a matrix or kernel is stored as
 ``q = round(127 w / max|w|)`` with the float32 scale ``max|w| / 127`` beside it under ``NAME.int8_scale``, so that
-``|w - q scale| <= scale / 2``. It is a storage format, not a quantised network: :func:`unpack` gives float32 back
-before anything is computed. Norms, biases and other vectors stay float32. Of a CLIP's table of words a file may have
-only some rows: :func:`trim_tokens`.
+``|w - q scale| <= scale / 2``. Small ``q`` are the most frequent, so a Huffman code (that of deflate) saves a tenth:
+the tensor ``NAME`` is its bytes, and ``NAME.int8_shape`` has the shape of ``q``. It is a storage format, not a
+quantised network: :func:`unpack` gives float32 back before anything is computed. Norms, biases and other vectors stay
+float32. Of a CLIP's table of words a file may have only some rows: :func:`trim_tokens`.
 
 The header of a file contains the settings that are needed to use it without this repository's configs:
 :func:`read_header`.
@@ -14,8 +15,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -34,7 +37,8 @@ from hypvision.files import parse_json, replacing
 _logger = logging.getLogger(__name__)
 
 STORAGES = ("float32", "float16", "bfloat16", "int8")
-_SCALE = ".int8_scale"
+_SCALE, _SHAPE = ".int8_scale", ".int8_shape"
+_MOST_PER_BYTE = 8  # a Huffman code takes a bit or more for each number
 _SMALL = 1024  # smaller matrices stay float32: they take few bytes
 _LARGEST_HEADER = 64 * 2**20
 _TOKENS = "token_embedding."
@@ -65,16 +69,36 @@ def pack(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
             # At least the smallest normal number: rows may be all zero, and division by a subnormal scale gives
             # infinity.
             scale = (rows.abs().amax(1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
-            out[name] = (
-                (rows / scale[:, None]).round().clamp(-127, 127).to(torch.int8).reshape(value.shape).contiguous()
-            )
-            out[name + _SCALE] = scale
+            whole = (rows / scale[:, None]).round().clamp(-127, 127).to(torch.int8).contiguous()
+            out |= {name: _deflated(whole), name + _SCALE: scale, name + _SHAPE: torch.tensor(value.shape)}
         else:
             dtype = torch.float32 if storage == "int8" else getattr(torch, storage)
             out[name] = value.to(dtype).clone(memory_format=torch.contiguous_format)
             if not out[name].isfinite().all():
                 raise HypvisionError(f"The weight '{name}' is too large for {storage}. Store it as bfloat16.")
     return out
+
+
+def _deflated(whole: Tensor) -> Tensor:
+    """An int8 tensor as a stream of bytes of zlib. Only a Huffman code: weights hold no repeated strings."""
+    coder = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
+    return torch.frombuffer(bytearray(coder.compress(whole.numpy().tobytes()) + coder.flush()), dtype=torch.uint8)
+
+
+def _inflated(name: str, stream: Tensor, shape: Any) -> Tensor:
+    """The inverse of :func:`_deflated`, int8 of a shape."""
+    known = isinstance(shape, Tensor) and shape.dim() == 1 and shape.dtype in (torch.int32, torch.int64)
+    sizes = shape.tolist() if known else []
+    count = math.prod(sizes)
+    content, decoder = b"", zlib.decompressobj()
+    if stream.dtype == torch.uint8 and min(sizes, default=0) > 0 and count <= _MOST_PER_BYTE * stream.numel():
+        with suppress(zlib.error):  # it has a sum of the content
+            content = decoder.decompress(stream.cpu().numpy().tobytes(), count + 1)
+    if not content or len(content) != count or not decoder.eof or decoder.unused_data:
+        raise HypvisionError(
+            f"The weight '{name}' is damaged: its bytes do not give its shape. Download the file again."
+        )
+    return torch.frombuffer(bytearray(content), dtype=torch.int8).reshape(sizes)
 
 
 def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -85,18 +109,22 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if not isinstance(value, Tensor):
             out[name] = value
             continue
+        if name.endswith(_SHAPE) and name.removesuffix(_SHAPE) + _SCALE in tensors:
+            continue
         if name.endswith(_SCALE):
             if name.removesuffix(_SCALE) not in tensors:
                 raise HypvisionError(f"The file has scales '{name}' but not their weight. Download or copy it again.")
             continue
         scale = tensors.get(name + _SCALE)
         if scale is not None:
-            if value.dtype != torch.int8 or value.dim() < 2 or scale.shape != value.shape[:1]:
+            if name + _SHAPE in tensors:
+                value = _inflated(name, value, tensors[name + _SHAPE])
+            fits = isinstance(scale, Tensor) and scale.is_floating_point() and scale.shape == value.shape[:1]
+            if not fits or value.dtype != torch.int8 or value.dim() < 2:
                 raise HypvisionError(
-                    f"The scales of '{name}' have the shape {tuple(scale.shape)}, which does not fit its shape "
-                    f"{tuple(value.shape)}. Download or copy the file again."
+                    f"The scales of '{name}' do not fit its shape {tuple(value.shape)}. Download the file again."
                 )
-            value = value.float().mul_(scale.reshape(-1, *[1] * (value.dim() - 1)))
+            value = value.to(scale.device).float().mul_(scale.reshape(-1, *[1] * (value.dim() - 1)))
         elif value.dtype in (torch.float16, torch.bfloat16):
             value = value.float()
         out[name] = value
@@ -111,14 +139,15 @@ def load_unpacked(path: str | Path, device: str = "cpu") -> dict[str, Tensor]:
     """
     with safe_open(path, "pt", device) as file:
         kinds = {name: file.get_slice(name).get_dtype() for name in tuple(file.keys())}
-        if not {"F16", "BF16", "I8"}.intersection(kinds.values()):
+        if not {"F16", "BF16", "I8", "U8"}.intersection(kinds.values()):
             return expand_tokens(unpack({name: file.get_tensor(name) for name in kinds}))
-    names = [name for name in kinds if not (name.endswith(_SCALE) and name.removesuffix(_SCALE) in kinds)]
+    beside = {name + end for name in kinds for end in (_SCALE, _SHAPE)}
+    names = [name for name in kinds if name not in beside]
     step = len(names) // 32 + 1
     out: dict[str, Tensor] = {}
     for start in range(0, len(names), step):
         with safe_open(path, "pt", device) as file:
-            asked = (name + end for name in names[start : start + step] for end in ("", _SCALE))
+            asked = (name + end for name in names[start : start + step] for end in ("", _SCALE, _SHAPE))
             part = {name: file.get_tensor(name) for name in asked if name in kinds}
         for name, value in unpack(part).items():
             # without a copy the tensor would keep the file open

@@ -186,7 +186,7 @@ def add_zoo_publish_arguments(parser: Parser) -> None:
     parser.add("--name MODEL.TAG", "name in the zoo", required=True)
     parser.add("--about FILE", "YAML with the texts of the record (default: the old record's)")
     parser.add("--storage", "how weights are stored", default="int8", choices=STORAGES)
-    parser.add("--tolerance", "allowed change of a metric, in its own unit", number, 0.2)
+    parser.add("--tolerance", "allowed change of a metric, in its own unit; of coco/... in per cent", number, 0.2)
     parser.add("--metrics NAME...", "metrics to record, main one first")
     parser.add("--out DIR", "folder of the zoo", default="model_zoo", output="folder")
     add_cfg_options(parser, "changes of the config for this machine")

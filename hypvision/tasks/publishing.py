@@ -258,7 +258,8 @@ def publish(
             are taken from an existing record of this name.
         folder: the zoo, with ``index.yml``; made if it does not exist.
         storage: see :mod:`hypvision.checkpoints.storage`.
-        tolerance: how far a metric of the file may be from that of the checkpoint, in the metric's unit.
+        tolerance: how far a metric of the file may be from that of the checkpoint: in the metric's unit, or in per cent
+            for those of mmdet (``coco/...``), which are fractions.
         metrics: which to record, the main one first; default that of the task.
         options: ``KEY=VALUE`` changes of the config for the measurement on this machine, e.g. ``data_root=DIR``.
     """
@@ -376,10 +377,11 @@ def _measure_both(
     for metric in draft:
         key = metric["name"]
         print(f"{key}: checkpoint {before[key]}, {storage} file {after[key]}", flush=True)
-        if not abs(before[key] - after[key]) <= tolerance:
+        allowed = tolerance / 100 if key.startswith("coco/") else tolerance
+        if not abs(before[key] - after[key]) <= allowed + 1e-9:
             raise HypvisionError(
                 f"{key} is {after[key]} with the {storage} file but {before[key]} with the checkpoint, which is "
-                f"more than the tolerance of {tolerance} away. Store it with more bits (--storage)."
+                f"more than the tolerance of {allowed:g} away. Store it with more bits (--storage)."
             )
         metric["value"] = after[key]
         if storage != "float32":

@@ -22,7 +22,7 @@ from hypvision.zoo.loading import TimmModel, as_tuples, known_model, timm_model,
 # Arguments of a config's backbone that are not the network's, or that only its training needs.
 _NOT_THE_NETWORK = {
     "type", "model_name", "out_indices", "pretrained", "checkpoint_path", "frozen_stages", "norm_eval", "with_cp",
-    "pad_multiple", "init_cfg", "drop_rate", "drop_path_rate", "proj_drop_rate", "num_classes",
+    "pad_multiple", "unused", "feature_cls", "init_cfg", "drop_rate", "drop_path_rate", "proj_drop_rate", "num_classes",
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Storage of weights: error bounds, what is refused, what a header holds."""
 
 import json
+import zlib
 from pathlib import Path
 
 import pytest
@@ -92,10 +93,37 @@ def test_what_cannot_be_stored_is_refused(tmp_path, value, storage, message):
 
 def test_scales_that_do_not_fit_are_refused():
     packed = pack({"w": torch.randn(32, 64)}, "int8")
-    with pytest.raises(HypvisionError, match="does not fit"):
+    with pytest.raises(HypvisionError, match="do not fit"):
         unpack({**packed, "w.int8_scale": torch.ones(3)})
     with pytest.raises(HypvisionError, match="but not their weight"):
         unpack({"w.int8_scale": torch.ones(3)})
+
+
+def test_bytes_that_do_not_give_the_weight_are_refused():
+    packed = pack({"w": torch.randn(32, 64)}, "int8")
+    stream, shape = packed["w"], packed["w.int8_shape"]
+    assert stream.dtype == torch.uint8 and shape.tolist() == [32, 64]
+    damaged = [{"w": stream[:-1]}, {"w": stream.flip(0)}, {"w": stream.to(torch.int16)}, {"w": stream[:0]}]
+    damaged.append({"w": torch.cat([stream, stream[:5]])})
+    for place in range(0, stream.numel(), 97):
+        damaged.append({"w": stream.clone()})
+        damaged[-1]["w"][place] ^= 4
+    for wrong in ([64, 64], [16, 64], [2**40, 2**20], [-32, -64], [0, 64], [], 2048, [[32, 64]], [32.0, 64.0]):
+        damaged.append({"w.int8_shape": torch.tensor(wrong)})
+    repeats = torch.frombuffer(bytearray(zlib.compress(bytes(2**24))), dtype=torch.uint8)  # a thousandth of its content
+    damaged.append({"w": repeats, "w.int8_shape": torch.tensor([32, 2**19])})
+    damaged += [{"w.int8_shape": shape.cfloat()}, {"w.int8_scale": packed["w.int8_scale"].cfloat()}]
+    for change in (*damaged, {"w.int8_shape": "32 x 64"}, {"w.int8_scale": 1.0}):
+        with pytest.raises(HypvisionError, match="The weight 'w' is damaged|do not fit its shape"):
+            unpack({**packed, **change})
+
+
+def test_trained_weights_take_less_than_a_byte_each():
+    weights = {"w": torch.randn(256, 512), "same": torch.ones(64, 64)}
+    packed = pack(weights, "int8")
+    # a normal row of 512 whose largest number is 127 has about 6.7 bits of entropy; equal numbers take one bit
+    assert packed["w"].numel() < 0.93 * weights["w"].numel() and packed["same"].numel() < 64 * 64 / 7
+    assert torch.equal(unpack(packed)["same"], weights["same"])
 
 
 def test_a_file_cut_off_anywhere_is_refused(tmp_path):

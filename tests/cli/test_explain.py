@@ -163,6 +163,7 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
         (["scene.png", "--model", "hcformer_nan"], "hcformer_nano"),
         (["scene.png", "--model", "hcformer_nano.nope"], "no weights 'nope'. Did you mean hcformer_nano."),
         (["scene.png", "--model", "resnet18"], "does not cluster"),
+        (["scene.png", "--model", "semantic-fpn_tf_efficientnet_lite0.camvid"], "does not cluster"),
         (["scene.png", "--model", "hcformer_nano", "--weights", "none.pth"], "none.pth"),
     ],
 )

@@ -40,7 +40,7 @@ def test_models_lists_what_ships(call):
     lines = out.splitlines()
     assert status == 0 and lines[0].split()[:4] == ["name", "task", "parameters", "input"]
     assert [line.split()[0] for line in lines[1:]] == list(builtin_index().records)
-    assert "top1 84.88" in out and "packaged" in out and "4.3 MB" in out
+    assert "top1 84.88" in out and "packaged" in out and "4.0 MB" in out
     assert len(call("zoo", "list", "*.grocery")[1].splitlines()) == 3
     assert len(call("zoo", "list", "--task", "retrieval")[1].splitlines()) == 2
     assert len(call("zoo", "list", "cifar", "--task", "classification")[1].splitlines()) == 3

@@ -128,6 +128,7 @@ def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, 
     [
         (dict(after=41.0), "more than the tolerance"),
         (dict(after=float("nan")), "more than the tolerance"),
+        (dict(after=40.0, metrics=["coco/AP"]), "more than the tolerance of 0.002"),
         (dict(metrics=["mIoU"]), "measures no 'mIoU'"),
         (dict(about={"description": "x"}), "intended_use"),
         (dict(about={**ABOUT, "colour": "red"}), "unknown key 'colour'"),
@@ -138,7 +139,7 @@ def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, 
 )
 def test_nothing_is_published_when_something_is_wrong(trained, where, tmp_path, monkeypatch, change, message):
     after = change.get("after", 40.0)
-    left = [{"top1": after}, {"top1": 40.0}]
+    left = [{"top1": after, "coco/AP": 0.4}, {"top1": 40.0, "coco/AP": 0.403}]
     processes_give(monkeypatch, lambda *_: left.pop())
     if "limit" in change:
         monkeypatch.setattr(hypvision.tasks.publishing, "PACKAGED_LIMIT", change["limit"])
@@ -329,3 +330,12 @@ def test_every_field_of_a_test_transform_is_recorded_or_said(tmp_path, monkeypat
         else:
             Input(**image_input(config))
     assert said == {k: f"{k} = {v}" for k, v in other.items() if k in said} and len(said) == 6
+
+
+def test_a_metric_may_move_by_just_the_tolerance(monkeypatch, tmp_path):
+    left = [{"coco/AP": 0.6}, {"coco/AP": 0.602}]
+    monkeypatch.setattr(hypvision.tasks.publishing, "_measure", lambda *_: left.pop())
+    monkeypatch.setattr(hypvision.tasks.publishing, "load", lambda name: None)
+    draft = [dict(name="coco/AP", value=0.0)]
+    hypvision.tasks.publishing._measure_both(draft, "config.py", "a.pth", "a.b", tmp_path, "int8", 0.2, ())
+    assert draft == [dict(name="coco/AP", value=0.6, full_precision=0.602)]
