@@ -3,7 +3,7 @@
 A release holds ``index.yml``, the weight files under the names that caches and mirrors use, a card for each record, and
 ``SHA256SUMS``. Copy it to a server and others load from it: ``hypvision.load("https://HOST/FOLDER#NAME")``, or for all
 names at once ``HYPVISION_WEIGHTS=https://HOST/FOLDER``. By its ``config.json`` timm, too, reads the release of a single
-classifier: ``timm.create_model("local-dir:FOLDER", pretrained=True)``.
+classifier of ours: ``timm.create_model("local-dir:FOLDER", pretrained=True)``.
 
 A hub repository holds one record as timm writes it (``config.json``, ``model.safetensors``), so that, after ``import
 hypvision``, ``timm.create_model("hf-hub:USER/REPO", pretrained=True)`` works as well.
@@ -23,15 +23,17 @@ from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import offline, resolve
 from hypvision.errors import HypvisionError, one_line
 from hypvision.files import check_new_folder, replacing_folder, write_json, write_text
+from hypvision.models.base import AnyCheckpoint
 from hypvision.zoo.cards import model_card
 from hypvision.zoo.loading import classifier
 
 
 def _write_config(index: Index, record: Record, folder: Path) -> None:
-    """The ``config.json`` by which timm reads the folder of a classifier; nothing for other tasks."""
-    if record.task != "classification":
+    """The ``config.json`` by which timm reads the folder of a classifier of ours, whose class unpacks stored weights;
+    nothing for other tasks and timm's own networks."""
+    network = classifier(index, record, {}) if record.task == "classification" else None
+    if not isinstance(network, AnyCheckpoint):
         return
-    network = classifier(index, record, {})
     # names of the layers that a new head replaces
     names = {key: network.pretrained_cfg.get(key) for key in ("classifier", "first_conv")}
     config = {

@@ -204,6 +204,10 @@ def test_shipped_int8_files_load_through_timms_own_hub_reader(tmp_path):
     model = timm.create_model(f"local-dir:{tmp_path / 'repo'}", pretrained=True).eval()
     x = torch.randn(1, 3, 32, 32)
     assert torch.equal(model(x), hypvision.load("hcformer_nano.cifar10")(x))
+    # timm's own classes do not unpack them, so nothing sends timm there
+    (tmp_path / "theirs").mkdir()
+    hub_folder(index, index.get("tf_efficientnet_lite0.imagenet"), tmp_path / "theirs")
+    assert not (tmp_path / "theirs/config.json").exists()
 
 
 def test_pushing_to_the_hub_uploads_one_complete_commit(zoo, monkeypatch):
