@@ -46,12 +46,13 @@ def run_clip_segment(args: Namespace) -> None:
     from hypvision.images import leaving_out, require_all
     from hypvision.inference.progress import progress
     from hypvision.inference.results import Labels
-    from hypvision.inference.sources import find_sources
+    from hypvision.inference.sources import check_every, find_sources
     from hypvision.inference.writers import Writer
 
     device = device_of(args)
     classes = load_classes(parse_classes(args.classes))
     sources = find_sources(args.images, args.every)
+    check_every(args.every, sources)
     config = None
     if args.config is not None:
         from hypvision.engine.config import load_config
@@ -111,7 +112,7 @@ def run_clip_chains(args: Namespace) -> None:
         refuse(args, ["candidates", "traversal"], "has an effect only with --show. Add that, or leave it out.")
     if args.embeddings:
         because = "needs a CLIP, which --embeddings replaces. Leave out one of the two."
-        refuse(args, ["tuned", "images", "candidates", "hyperlex", "tree"], because)
+        refuse(args, ["tuned", "images", "candidates", "hyperlex", "tree", "device"], because)
     args.template, args.traversal = template, args.traversal or "hierarcaps"
     chains = read_chains(args.chains)
     texts, images = [chain.texts for chain in chains], [chain.image for chain in chains]

@@ -79,7 +79,7 @@ def run_explain(args: Namespace) -> None:
 
     from hypvision.images import leaving_out, require_all
     from hypvision.inference.progress import progress
-    from hypvision.inference.sources import find_sources
+    from hypvision.inference.sources import check_every, find_sources
     from hypvision.viz import explain
     from hypvision.viz.sheet import save_image
     from hypvision.zoo.backbones import build_model, model_and_weights, side_seen
@@ -90,6 +90,7 @@ def run_explain(args: Namespace) -> None:
         if value and (len(value) not in (1, 3) or (name == "std" and min(value) <= 0)):
             raise HypvisionError(f"--{name} takes three values, one a channel{', all > 0' if name == 'std' else ''}.")
     sources = find_sources(args.images, args.every)
+    check_every(args.every, sources)
     name, arguments = args.model, parse_arguments(args.model_args)
     seen: dict[str, Any] = {}
     if not timm.is_model(args.model) and is_config(args.model):

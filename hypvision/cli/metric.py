@@ -79,19 +79,21 @@ def run_metric_embed(args: Namespace) -> None:
     import numpy as np
 
     from hypvision.images import require_all
-    from hypvision.inference.sources import find_sources
+    from hypvision.inference.sources import check_every, find_sources
     from hypvision.tasks.embedding import embed_sources
 
     device = device_of(args)
     out = check_output(with_ending(args.save, ".npz"))
-    texts, embedder = _texts_of(args, once=False), _embedder(args, device)
+    texts = _texts_of(args, once=False)
+    sources = None if texts else find_sources(args.images, args.every)
+    check_every(args.every, *([] if sources is None else [sources]))
+    embedder = _embedder(args, device)
     about: dict[str, Any] = dict(space=embedder.space, c=embedder.c, weights=embedder.weights)
     files: list[Path] = []
     failed: list[str] = []
-    if texts:
+    if sources is None:
         vectors, about["texts"] = embedder.embed_texts(texts).float().cpu(), np.array(texts)
     else:
-        sources = find_sources(args.images, args.every)
         files = sources.files
         frames, vectors = embed_sources(embedder, sources, args.batch, device, failed)
         about["paths"] = np.array([frame.file for frame in frames])
@@ -121,7 +123,7 @@ def add_metric_search_arguments(parser: Parser) -> None:
 def run_metric_search(args: Namespace) -> None:
     """``metric search`` from parsed arguments: prints the nearest images, draws and lists them."""
     from hypvision.images import require_all
-    from hypvision.inference.sources import find_sources
+    from hypvision.inference.sources import check_every, find_sources
     from hypvision.tasks.search import find_gallery, search
     from hypvision.viz.sheet import image_format, save_image, search_sheet
 
@@ -130,6 +132,7 @@ def run_metric_search(args: Namespace) -> None:
     texts = _texts_of(args)
     sources = None if texts else find_sources(args.images, args.every)
     gallery = find_gallery(args.gallery, args.every)
+    check_every(args.every, gallery, *([] if sources is None else [sources]))
     with protecting(*(sources.files if sources else []), *gallery.files):
         for ending in (out.suffix, ".json", ".csv"):
             check_output(out.with_suffix(ending))

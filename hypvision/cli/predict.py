@@ -72,7 +72,7 @@ def run_predict(args: Namespace) -> None:
     from hypvision.inference.progress import progress
     from hypvision.inference.results import Boxes
     from hypvision.inference.running import results
-    from hypvision.inference.sources import find_sources
+    from hypvision.inference.sources import check_every, find_sources
     from hypvision.inference.writers import Writer
     from hypvision.zoo.loading import parse_arguments
 
@@ -80,6 +80,7 @@ def run_predict(args: Namespace) -> None:
         raise HypvisionError(f"--score must be a probability from 0 to 1, got {args.score:g}.")
     classes, things = (None if text is None else parse_classes(text) for text in (args.classes, args.things))
     sources = find_sources(args.images, args.every)
+    check_every(args.every, sources)
     arguments = parse_arguments(args.model_args)
     options: dict[str, Any] = {}
     if args.cfg_options:  # parse_options imports mmengine

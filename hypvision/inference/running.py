@@ -16,7 +16,7 @@ from hypvision.images import leaving_out
 from hypvision.inference.knowledge import doubts, warnings_of
 from hypvision.inference.predictors import Predictor, Request, load_predictor
 from hypvision.inference.results import Result
-from hypvision.inference.sources import Frame, Source, Sources, find_sources, in_advance
+from hypvision.inference.sources import Frame, Source, Sources, check_every, find_sources, in_advance
 from hypvision.inference.writers import Prediction
 
 _R = TypeVar("_R", bound=Result, default=Result)
@@ -112,6 +112,7 @@ def predict(
     >>> found.result.draw(Image.open("shapes.jpg")).show()
     """
     sources = find_sources(source, every)
+    check_every(every, sources)
     kind = cast(type[_R], expect or Result)
     if not isinstance(model, Predictor):
         options = cfg_options or {}

@@ -140,6 +140,14 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
     return Sources(tuple(images), tuple(videos), every)
 
 
+def check_every(every: int, *found: Sources) -> None:
+    """Refuse to take every so-many-th frame where there is no video, and numbers below 1."""
+    if not isinstance(every, int) or every < 1:
+        raise HypvisionError(f"every must be a whole number, at least 1, got {every!r}.")
+    if every > 1 and not any(sources.videos for sources in found):
+        raise HypvisionError("every (--every) is for the frames of videos, and no video is given. Leave it out.")
+
+
 def _listed(name: str | Path) -> list[Path]:
     """The files of the paths in a list. Paths without a file stay in the result, unless no path has one."""
     lines = [line for line in read_lines(name, "the list of images") if not line.startswith("#")]

@@ -151,7 +151,12 @@ WITHOUT_EFFECT = [
     *((f"clip chains a.csv {given}", "has an effect only with --show")
       for given in ("--traversal hierarcaps", "--candidates b.csv")),
     *((f"clip chains a.csv --embeddings e.safetensors {given}", "needs a CLIP, which --embeddings replaces")
-      for given in ("--tuned t.pth", "--images .", "--hyperlex h.txt")),
+      for given in ("--tuned t.pth", "--images .", "--hyperlex h.txt", "--device cpu")),
+    *((f"{command} --every 2", "is for the frames of videos, and no video is given")
+      for command in ("predict in.png --model hcformer_nano", "explain in.png --model hcformer_nano",
+                      "clip segment in.png --classes a", "metric embed in.png --model hcformer_nano",
+                      "metric embed --texts a --clip shapes-s8.captions",
+                      "metric search in.png --gallery . --model hcformer_nano")),
     *((f"clip make-chains {source} out.csv {given}", f"has no effect on chains of {source}")
       for source, options in dict(
           shapes=("--captions a.txt", "--terms b.csv", "--levels 4", "--root ."),

@@ -88,10 +88,8 @@ def load_segmenter(
     found = segmenter_names(network_weights(read(weights), part=None))
     if config is None and (path := fetch(weights)).suffix == ".safetensors":
         config = read_header(path).get("model")  # of a file that was published
-        if config is not None and (not isinstance(config, dict) or config.get("type") != "HyperCLIPSegmentor"):
-            raise HypvisionError(f"'{weights}' holds no HyperCLIPSegmentor, which open-vocabulary segmentation needs.")
     if config is not None:
-        options = _options_of(config)
+        options = _options_of(config, weights)
     else:
         variant = segmenter_variant(found)[0]
         family, _, size = variant.partition("-")
@@ -110,11 +108,11 @@ def load_segmenter(
     return model.eval()
 
 
-def _options_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    model = dict(config)
+def _options_of(config: Any, weights: str | Path) -> dict[str, Any]:
+    model = dict(config) if isinstance(config, Mapping) else {}
     if model.pop("type", None) != "HyperCLIPSegmentor":
         raise HypvisionError(
-            "The model of the config is not a HyperCLIPSegmentor, which open-vocabulary segmentation needs."
+            f"'{weights}' or its config holds no HyperCLIPSegmentor, which open-vocabulary segmentation needs."
         )
     for name in ("train_classes", "test_classes", "background_from", "ignore_index", "data_preprocessor", "init_cfg"):
         model.pop(name, None)

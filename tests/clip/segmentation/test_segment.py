@@ -171,7 +171,7 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
     from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
     from hypvision.engine.config import load_config
 
-    model = OpenVocabSegmenter(**_options_of(load_config(config).model)).eval()
+    model = OpenVocabSegmenter(**_options_of(load_config(config).model, config)).eval()
     write_weights(model.state_dict(), tmp_path / "weights.safetensors", "float32", {})
     again = load_segmenter(tmp_path / "weights.safetensors", load_config(config).model)
     names = ["disk", "ring", "house"]
