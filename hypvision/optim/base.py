@@ -318,17 +318,14 @@ class RiemannianOptimizer(Optimizer):
         """Update the rows of a Euclidean table that have a gradient, and their states alone."""
         rows, values = sparse_rows(group, parameter, grad)
         table, state = parameter[rows], self.state[parameter]
-        if not state:
-            self._flat(group, [parameter.new_zeros(parameter.shape)], [torch.zeros_like(parameter)], [state])
-            if "step" in state:
-                state["step"].zero_()
-            self._first(group, parameter, grad, state)
         part = {name: tensor if name == "step" else tensor[rows] for name, tensor in state.items()}
         self._flat(group, [table], [values], [part])
         parameter[rows] = table
         for name, tensor in part.items():
-            if name != "step":
-                state[name][rows] = tensor
+            if name == "step":
+                state[name] = tensor
+            else:
+                state.setdefault(name, torch.zeros_like(parameter))[rows] = tensor
 
     # Curvature
 

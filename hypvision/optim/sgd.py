@@ -96,7 +96,7 @@ class RiemannianSGD(RiemannianOptimizer):
     def _first(self, group: Group, x: Tensor, grad: Tensor, state: State, parts: Sequence[Factor] = ()) -> None:
         if not (group["geoopt_first_step"] and group["momentum"]):
             return
-        grad = grad.to_dense() if grad.is_sparse else grad
+        grad = grad.to_dense() if grad.is_sparse else grad  # of points
         grad = -grad if group["maximize"] else grad.clone()
         if not parts:
             state["momentum_buffer"] = grad

@@ -154,12 +154,23 @@ def test_sparse_tables_step_by_step(kind, ours, theirs, options):
         assert moved.nonzero().flatten().tolist() == sorted(set(rows.tolist()))
 
 
-def test_first_step_of_a_sparse_table():
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (RiemannianSGD, {"momentum": 0.9, "geoopt_first_step": True}),
+        (RiemannianSGD, {"momentum": 0.9, "dampening": 0.3}),
+        (RiemannianSGD, {"momentum": 0.9, "nesterov": True, "maximize": True}),
+        (RiemannianSGD, {}),
+        (RiemannianAdam, {"amsgrad": True}),
+        (RiemannianAdam, {"maximize": True}),
+    ],
+)
+def test_first_step_of_a_sparse_table(kind, options):
     """Rows without a manifold start as they do in a dense table."""
     found = []
     for sparse in (True, False):
         table = torch.nn.Parameter(torch.arange(8.0, dtype=torch.float64).reshape(4, 2))
-        optimizer = RiemannianSGD([table], lr=0.1, momentum=0.9, geoopt_first_step=True)
+        optimizer = kind([table], lr=0.1, **options)
         for _ in range(3):
             optimizer.zero_grad()
             torch.nn.functional.embedding(torch.arange(4), table, sparse=sparse).square().sum().backward()
