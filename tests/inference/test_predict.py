@@ -451,3 +451,11 @@ def test_an_image_that_the_model_refuses_costs_the_others_nothing(tmp_path):
     assert found == ["3", "4"] and ["1.png': one pixel" in failed[0], "2.png': two pixels" in failed[1]] == [True] * 2
     with pytest.raises(HypvisionError, match="two pixels"):
         list(results(picky, find_sources(paths[1:])))
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5, "2", 2])
+def test_frames_to_take_are_checked(every):
+    with pytest.raises(
+        HypvisionError, match=r"every must be a whole number|every \(--every\) is for the frames of videos"
+    ):
+        hypvision.predict(Image.new("RGB", (32, 32)), CLASSIFIER, every=every)
