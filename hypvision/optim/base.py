@@ -324,8 +324,10 @@ class RiemannianOptimizer(Optimizer):
         for name, tensor in part.items():
             if name == "step":
                 state[name] = tensor
-            else:
-                state.setdefault(name, torch.zeros_like(parameter))[rows] = tensor
+                continue
+            if name not in state:
+                state[name] = torch.zeros_like(parameter)
+            state[name][rows] = tensor
 
     # Curvature
 
