@@ -64,7 +64,8 @@ def test_rates_after_a_change(begun, tmp_path, change, how):
     runner = train(config, tmp_path / "run", resume, cfg_options=options)
     rates = scalars(tmp_path / "whole", "lr")
     found = scalars(tmp_path / "run", "lr")
-    assert runner.iter == expected.iter == len(rates)
+    assert expected.iter == len(rates)
+    assert runner.iter == runner.max_iters == 2 * 3 + len(found)  # those that were done, not those of longer epochs
     assert found == pytest.approx(rates[len(rates) // expected.max_epochs * 2 :], rel=1e-9)
     log = next((tmp_path / "run").glob("*/*.log")).read_text()
     assert ("The schedule of the config is not that of" in log) == (change != "nothing")
