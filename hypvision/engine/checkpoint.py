@@ -407,8 +407,8 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
     named = pointer.read_text(errors="replace").strip("\0 \n") if pointer.is_file() else ""
     gone = False
     if named:
-        pointed = [Path(named), folder / Path(named).name]
-        later = _written_after(pointer, pointed[1].name, numbered)
+        pointed = [folder / Path(named).name, Path(named)]
+        later = _written_after(pointer, pointed[0].name, numbered)
         gone = not later and not any(path.exists() for path in pointed)
         candidates = [*later, *pointed, *candidates]
     wrong: dict[Path, str] = {}
