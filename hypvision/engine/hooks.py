@@ -192,8 +192,8 @@ class CheckpointHook(_CheckpointHook):
 
     It takes the place of mmengine's, which deletes an old file before it writes the new one. Here the new file is
     written, then ``last_checkpoint``, and then the old file is deleted. The new checkpoint names the files that are
-    still to be deleted (``outdated_ckpts`` of the message hub), so a resumed training deletes what a killed one has
-    left. Only files in the folder of the checkpoints are deleted.
+    still to be deleted (``outdated_ckpts`` of the message hub), so a training that goes on from it deletes what a
+    killed one has left. Only files in the folder of the checkpoints are deleted.
     """
 
     outdated: list[str]  # names of files that the next checkpoint replaces
@@ -213,6 +213,11 @@ class CheckpointHook(_CheckpointHook):
             self.best_ckpt_path = self._here(self.best_ckpt_path)
         elif self.save_best:
             self.best_ckpt_path_dict = {key: self._here(path) for key, path in self.best_ckpt_path_dict.items()}
+        if self.outdated and Path(runner._load_from or "").absolute().parent == Path(self.out_dir).absolute():
+            if is_main_process():  # a training that was killed before it changed last_checkpoint
+                point_to(runner.work_dir, runner._load_from)
+            self._delete_outdated(runner)
+        self.outdated.clear()
 
     def _here(self, path: str | None) -> str | None:
         """The place of a file of a folder that may have been moved since."""

@@ -355,7 +355,11 @@ def test_resume_takes_the_newest_that_loads(tmp_path):
     "named,there,told",
     [
         ("epoch_9.pth", ["epoch_8.pth", "epoch_2.pth", "best_top1_epoch_9.pth"], "--resume .*epoch_8.pth"),
-        ("epoch_9.pth", ["best_top1_epoch_9.pth"], "epoch_9.pth.*best_top1_epoch_9.pth.*--resume CHECKPOINT.*--work-dir"),
+        (
+            "epoch_9.pth",
+            ["best_top1_epoch_9.pth"],
+            "epoch_9.pth.*best_top1_epoch_9.pth.*--resume CHECKPOINT.*--work-dir",
+        ),
         ("epoch_9.pth", [], "epoch_9.pth', which its last_checkpoint names, is not there.*--work-dir"),
         ("", [], "no checkpoint of it can be resumed.*--work-dir"),
         (None, ["best_top1_epoch_9.pth"], "best_top1_epoch_9.pth.*weights only.*--work-dir"),

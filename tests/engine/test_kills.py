@@ -10,6 +10,8 @@ pytest.importorskip("mmengine")
 from helpers import kills
 from helpers.processes import Forks
 
+from hypvision.engine.run import train
+
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="names of open files are read from /proc")
 
 
@@ -24,6 +26,24 @@ def test_at_each_call_the_newest_and_the_best_weights_stand(tmp_path, monkeypatc
     assert removed == ["epoch_1.pth", "best_rising_epoch_1.pth"]
     (tmp_path / "run").rename(tmp_path / "gone")  # last_checkpoint has the whole path
     assert not kills.lost_at_any("best", tmp_path / "states", calls)
+
+
+def test_the_best_weights_of_another_folder_stay(tmp_path, monkeypatch):
+    """A training that goes on in a new folder has its own; one whose folder was moved still replaces them."""
+    monkeypatch.setattr("hypvision.engine.run._draw_results", lambda runner: None)
+    (tmp_path / "data").mkdir()
+    kills.KINDS["best"]("best", tmp_path / "data")
+    begun, new, moved = tmp_path / "begun", tmp_path / "new", tmp_path / "moved"
+    options = {"train_cfg.max_epochs": 1, "param_scheduler": []}
+    train(tmp_path / "data/best.py", begun, cfg_options=options)
+    train(tmp_path / "data/best.py", new, begun / "epoch_1.pth", cfg_options={"param_scheduler": []})
+    assert (begun / "best_rising_epoch_1.pth").exists() and kills.files(new) == [
+        "best_rising_epoch_2.pth",
+        "epoch_2.pth",
+    ]
+    begun.rename(moved)
+    train(tmp_path / "data/best.py", moved, "auto", cfg_options={"param_scheduler": []})
+    assert kills.files(moved) == ["best_rising_epoch_2.pth", "epoch_2.pth"]
 
 
 @pytest.fixture(scope="module")

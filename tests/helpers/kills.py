@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import mmengine.runner.runner
-from mmengine.logging import MessageHub
-from mmengine.registry import METRICS
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS, METRICS
 
 import hypvision.engine.run
 from helpers.engine import make_images, write_config
@@ -150,13 +150,21 @@ class Rising(Metric):
         self.results.append(0)
 
     def compute_metrics(self, results):
-        hub = MessageHub.get_current_instance()
-        return {"rising": float(hub.get_info("epoch") + hub.get_info("iter") + 1)}
+        return {"rising": float(self.step)}
+
+
+@HOOKS.register_module()
+class TellStepHook(Hook):
+    def before_val(self, runner):
+        Rising.step = runner.iter
 
 
 _NO_VALIDATION = "\nval_dataloader = val_cfg = val_evaluator = test_dataloader = test_cfg = test_evaluator = None\n"
 _KEEP = "default_hooks['checkpoint'] = dict(interval=1, max_keep_ckpts=1, by_epoch={}, save_best={})\n"
-_BEST = "\nval_evaluator = test_evaluator = dict(type='Rising')\n" + _KEEP.format(True, "'rising'")
+_BEST = (
+    "\nval_evaluator = test_evaluator = dict(type='Rising')\ncustom_hooks = [dict(type='TellStepHook')]\n"
+    + _KEEP.format(True, "'rising'")
+)
 _STEPS = """
 train_cfg = dict(_delete_=True, type="IterBasedTrainLoop", max_iters=2, val_interval=1)
 train_dataloader["sampler"] = dict(type="InfiniteSampler", shuffle=True)
@@ -164,7 +172,7 @@ log_processor["by_epoch"] = False
 param_scheduler = []
 """
 _AVERAGED = """
-custom_hooks = [dict(type="EMAHook", ema_type="ExponentialMovingAverage", momentum=0.1)]
+custom_hooks += [dict(type="EMAHook", ema_type="ExponentialMovingAverage", momentum=0.1)]
 default_hooks["checkpoint"]["published_keys"] = ["meta", "state_dict"]
 """
 IMAGES = {
