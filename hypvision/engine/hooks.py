@@ -197,6 +197,8 @@ class CheckpointHook(_CheckpointHook):
     """
 
     outdated: list[str]  # names of files that the next checkpoint replaces
+    best_ckpt_path: str | None
+    best_ckpt_path_dict: dict[str, str | None]
 
     @property
     def file_backend(self) -> Any:
@@ -213,9 +215,11 @@ class CheckpointHook(_CheckpointHook):
             self.best_ckpt_path = self._here(self.best_ckpt_path)
         elif self.save_best:
             self.best_ckpt_path_dict = {key: self._here(path) for key, path in self.best_ckpt_path_dict.items()}
-        if self.outdated and Path(runner._load_from or "").absolute().parent == Path(self.out_dir).absolute():
-            if is_main_process():  # a training that was killed before it changed last_checkpoint
-                point_to(runner.work_dir, runner._load_from)
+        own = Path(runner._load_from or "").absolute().parent == Path(self.out_dir).absolute()
+        if runner._resume and own:
+            self.last_ckpt = str(runner._load_from)
+            if self.outdated and is_main_process():  # the training was killed before it changed last_checkpoint
+                point_to(runner.work_dir, self.last_ckpt)
             self._delete_outdated(runner)
         self.outdated.clear()
 

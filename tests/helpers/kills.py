@@ -305,9 +305,9 @@ def lost(kind, work, calls):
 
 
 def files(work):
-    """The names of the files that a training leaves, without its logs and times."""
+    """The names of the files that a training leaves, without its logs, and without the sums of published ones."""
     kept = [path for path in Path(work).rglob("*") if path.suffix in (".pth", ".pt")]
-    return sorted(re.sub(r"-[0-9a-f]{8}\.pth", ".pth", path.name) for path in kept)
+    return sorted({re.sub(r"-[0-9a-f]{8}\.pth", "-SUM.pth", path.name) for path in kept})
 
 
 def whole(kind, forks, folder, states=None):
