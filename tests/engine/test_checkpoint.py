@@ -519,9 +519,13 @@ def test_what_is_not_finite_does_not_take_the_place_of_the_last_good_checkpoint(
 
 
 def test_a_resumed_training_deletes_what_a_killed_one_left(tmp_path, monkeypatch):
+    def killed(self, runner):
+        if self.outdated:
+            raise KeyboardInterrupt
+
     toy_runner(tmp_path, 1, keep=1).train()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(CheckpointHook, "_delete_outdated", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(CheckpointHook, "_delete_outdated", killed)
         toy_runner(tmp_path, 2, keep=1, load_from=find_resume_checkpoint(tmp_path), resume=True).train()
     assert sorted(path.name for path in tmp_path.glob("*.pth")) == ["epoch_1.pth", "epoch_2.pth"]
     toy_runner(tmp_path, 3, keep=1, load_from=find_resume_checkpoint(tmp_path), resume=True).train()
@@ -548,3 +552,17 @@ def test_a_config_is_formatted_once_for_all_checkpoints():
     text, style = "model=dict(a = 1)\n", dict(based_on_style="pep8", blank_line_before_nested_class_or_def=True)
     assert format_once(text, style_config=style) == FormatCode(text, style_config=style)
     assert format_once(text, style_config=style) is format_once(text, style_config=dict(style))
+
+
+def test_a_sharded_model_is_compared_by_its_whole_shapes():
+    """Its own weights are not plain tensors, which those of a file must be."""
+
+    class Shard(torch.Tensor):
+        pass
+
+    model = nn.Linear(3, 2)
+    sharded = {name: value.as_subclass(Shard) for name, value in model.state_dict().items()}
+    own = SimpleNamespace(state_dict=lambda: sharded)
+    check_compatible(own, model.state_dict(), "x.pth")
+    with pytest.raises(HypvisionError, match="dense weights"):
+        check_compatible(model, sharded, "x.pth")

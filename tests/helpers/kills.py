@@ -28,7 +28,7 @@ from helpers.processes import Forks
 from hypvision.engine.checkpoint import newest_checkpoint
 from hypvision.engine.metrics import Metric
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, explain_machine
 
 # Calls ----------------------------------------------------------------------------------------------------------------
 
@@ -258,7 +258,10 @@ def training(kind, folder, work, log, at=None, error=None, states=None):
         try:
             run(Path(work))
         except HypvisionError as told:
-            print(f"told: {told}")
+            print(told)
+            return 3
+        except OSError as error:  # as the command says it
+            print(explain_machine(error))
             return 3
 
 
