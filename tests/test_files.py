@@ -4,6 +4,7 @@ import errno
 import gzip
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,18 @@ def test_folders_are_replaced_whole(tmp_path):
         with pytest.raises(HypvisionError), replacing_folder(path):
             pytest.fail("was begun")
     assert (tmp_path / "link").is_symlink() and (folder / "second.txt").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot swap folders in one step")
+def test_a_folder_is_replaced_in_one_step(tmp_path, monkeypatch):
+    """A kill between two steps would leave none, and the next command would sweep away both."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "old.txt").write_text("x")
+    monkeypatch.setattr(os, "replace", lambda *_: pytest.fail("two steps"))
+    with replacing_folder(folder) as temporary:
+        (temporary / "new.txt").write_text("x")
+    assert [path.name for path in folder.iterdir()] == ["new.txt"] and list(tmp_path.iterdir()) == [folder]
 
 
 @given(name=st.text(min_size=1, max_size=400))

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from hypvision.checkpoints.read import network_weights, stored_weights, tensor_problem
@@ -205,7 +206,10 @@ def check_compatible(
         HypvisionError: it is of another architecture (shows the first differences), has an adapter that the model
             lacks, or is not finite.
     """
-    expected, given = stored_weights(model.state_dict()), stored_weights(state_dict)
+    own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    # only the shapes count: the weights of a sharded model are not plain tensors
+    shapes = {name: torch.empty((), dtype=value.dtype).expand(value.shape) for name, value in own.items()}
+    expected, given = stored_weights(shapes), stored_weights(state_dict)
     found = compare(expected, given)
     if (found.missing or found.mismatched or found.share < 0.8) if exact else found.share < 0.5:
         raise _misfit(

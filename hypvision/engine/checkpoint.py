@@ -15,7 +15,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any
@@ -153,7 +153,9 @@ def _write(path: Path, data: bytes) -> None:
     except HypvisionError as error:
         if path.suffix != ".pth" or getattr(error.__cause__, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        newest = find_resume_checkpoint(path.parent)
+        newest = None
+        with suppress(HypvisionError):
+            newest = find_resume_checkpoint(path.parent)
         last = f"The last complete checkpoint is '{newest}'." if newest else "There is no complete checkpoint yet."
         raise HypvisionError(f"{error} {last} When there is space, go on with --resume.") from error
 
@@ -173,6 +175,11 @@ class AtomicLocalBackend(LocalBackend):
     def put_text(self, obj: str, filepath: str | Path, encoding: str = "utf-8") -> None:
         """Write the text ``obj``, making the folder if needed."""
         _write(Path(filepath), obj.encode(encoding))
+
+
+def point_to(work_dir: str | Path, checkpoint: str | Path) -> None:
+    """Let ``last_checkpoint`` in a work folder name a checkpoint, which is there already."""
+    _write(Path(work_dir, "last_checkpoint"), str(checkpoint).encode())
 
 
 # Resuming
@@ -325,21 +332,24 @@ class _Schedule:
 
     def follow(self) -> None:
         """Recompute the learning rates at the position of the resumed runner if they differ from those of its
-        checkpoint."""
+        checkpoint.
+
+        The runner goes on counting the iterations that were done, also where those of an epoch are now more or fewer;
+        its schedule stands where its epochs do.
+        """
         loop, length = self.runner.train_loop, None
+        position = loop._iter
         if isinstance(loop, EpochBasedTrainLoop):
             length = len(self.runner.train_dataloader)
-            epochs, steps = (self.runner.message_hub.get_info(name) for name in ("max_epochs", "max_iters"))
-            before = steps / epochs if epochs and steps else loop._iter / max(loop._epoch, 1)
-            if before and before != length:
-                loop._iter = round(loop._iter * length / before)
+            position = loop._epoch * length
+            loop._max_iters = loop._iter + max(loop._max_epochs - loop._epoch, 0) * length
         changes = [
             f"{type(scheduler).__name__}.{key} was {scheduler.__dict__[key]}, is {value}"
             for scheduler, state in zip(self.schedulers, self.states)
             for key, value in state.items()
             if key not in ("last_step", "_global_step", "_last_value") and scheduler.__dict__[key] != value
         ]
-        steps = {False: loop._iter, True: loop._epoch if length else 0}
+        steps = {False: position, True: loop._epoch if length else 0}
         moved = any(scheduler._global_step != steps[scheduler.by_epoch] for scheduler in self.schedulers)
         if not (changes or moved) or any(getattr(scheduler, "need_val_args", False) for scheduler in self.schedulers):
             return
@@ -349,7 +359,7 @@ class _Schedule:
                 group.update(values)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns about schedulers that step before the optimiser
-            for step in range(1, loop._iter + 1):
+            for step in range(1, position + 1):
                 for scheduler in self.schedulers:
                     if not scheduler.by_epoch or (length and step % length == 0):
                         scheduler.step()
@@ -374,29 +384,33 @@ def find_resume_checkpoint(work_dir: str | Path) -> str | None:
 def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None:
     """The newest checkpoint in a work folder that a training can resume from.
 
-    First the one that ``last_checkpoint`` names, then ``epoch_N.pth`` and ``iter_N.pth`` by falling number (the kind
-    that was written last comes first). Damaged files are skipped with a warning. The folder may have been moved since.
+    First those that were written after ``last_checkpoint``, by a training that was killed before it changed that; then
+    the one that it names; then ``epoch_N.pth`` and ``iter_N.pth`` by falling number (the kind that was written last
+    comes first). Damaged files are skipped with a warning. The folder may have been moved since.
 
     Returns:
         Its path and what it holds; None if there is no checkpoint at all.
 
     Raises:
-        HypvisionError: there are checkpoints, but none can be resumed.
+        HypvisionError: there are checkpoints, but none can be resumed; or the newest one, which ``last_checkpoint``
+            names, is gone: the training would lose epochs, or begin again.
     """
     folder = Path(work_dir)
-    candidates: list[Path] = []
+    numbered: dict[str, dict[int, Path]] = {"epoch": {}, "iter": {}}
+    for path in folder.glob("*.pth"):
+        if match := _NUMBERED.fullmatch(path.name):
+            numbered[match[1]][int(match[2])] = path
+    groups = [group for group in numbered.values() if group]
+    groups.sort(key=lambda group: max(path.stat().st_mtime for path in group.values()), reverse=True)
+    candidates = [group[number] for group in groups for number in sorted(group, reverse=True)]
     pointer = folder / "last_checkpoint"
     named = pointer.read_text(errors="replace").strip("\0 \n") if pointer.is_file() else ""
+    gone = False
     if named:
-        candidates += [Path(named), folder / Path(named).name]
-    kinds: dict[str, dict[int, Path]] = {"epoch": {}, "iter": {}}
-    for path in folder.glob("*.pth"):
-        if match := re.fullmatch(r"(epoch|iter)_(\d+)\.pth", path.name):
-            kinds[match[1]][int(match[2])] = path
-    groups = [group for group in kinds.values() if group]
-    groups.sort(key=lambda group: max(path.stat().st_mtime for path in group.values()), reverse=True)
-    for group in groups:
-        candidates += [group[number] for number in sorted(group, reverse=True)]
+        pointed = [folder / Path(named).name, Path(named)]
+        later = _written_after(pointer, pointed[0].name, numbered)
+        gone = not later and not any(path.exists() for path in pointed)
+        candidates = [*later, *pointed, *candidates]
     wrong: dict[Path, str] = {}
     for path in candidates:
         place = path.resolve()
@@ -407,18 +421,47 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
             problem = resume_problem(checkpoint)
         except HypvisionError as error:
             problem = str(error)
+        if problem is None and gone:
+            raise HypvisionError(
+                f"The newest checkpoint of '{folder}', '{named}' by its last_checkpoint, is not there. Put it back, or "
+                f"go on from '{path}', the newest that is there: --resume {path}."
+            )
         if problem is None:
             return str(path), checkpoint
         MMLogger.get_current_instance().warning(f"Not resuming from '{path}': {problem.rstrip('.')}.")
         wrong[place] = problem
+    over = "to start over, leave out --resume and choose another --work-dir."
     if wrong:
         first, reason = next(iter(wrong.items()))
         raise HypvisionError(
             f"None of the checkpoints in '{folder}' can be resumed ({', '.join(sorted(path.name for path in wrong))}); "
-            f"of {first.name}: {reason.rstrip('.')}. Give an intact one, --resume CHECKPOINT; to start over, leave out "
-            "--resume and choose another --work-dir."
+            f"of {first.name}: {reason.rstrip('.')}. Give an intact one, --resume CHECKPOINT; {over}"
+        )
+    others = sorted(path.name for path in folder.glob("*.pth"))
+    if others or pointer.is_file():
+        gone_one = f"'{named}', which its last_checkpoint names, is not there; " if named else ""
+        there = f"it has {', '.join(others[:3])} alone, which hold weights only" if others else "it has no other"
+        raise HypvisionError(
+            f"A training was in '{folder}', but no checkpoint of it can be resumed: {gone_one}{there}. Put it back, or "
+            f"give one from another place, --resume CHECKPOINT; {over}"
         )
     return None
+
+
+_NUMBERED = re.compile(r"(epoch|iter)_(\d+)\.pth")
+
+
+def _written_after(pointer: Path, named: str, numbered: dict[str, dict[int, Path]]) -> list[Path]:
+    """The checkpoints of a higher number than the one that ``last_checkpoint`` names, and written after it was."""
+    match = _NUMBERED.fullmatch(named)
+    if match is None:
+        return []
+    time, group = pointer.stat().st_mtime_ns, numbered[match[1]]
+    return [
+        group[number]
+        for number in sorted(group, reverse=True)
+        if number > int(match[2]) and group[number].stat().st_mtime_ns > time
+    ]
 
 
 # libyaml's loader is ten times as fast; a config based on mmdet's reads a hundred metafiles of models.

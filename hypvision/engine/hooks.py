@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import random
 import re
 import signal
@@ -19,15 +20,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from mmengine.dist import all_reduce, broadcast_object_list, get_rank, get_world_size, is_main_process
-from mmengine.hooks import CheckpointHook, Hook
+from mmengine.hooks import CheckpointHook as _CheckpointHook
 from mmengine.hooks import EMAHook as _EMAHook
+from mmengine.hooks import Hook
 from mmengine.registry import FUNCTIONS, HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
 from hypvision.checks import at_least, one_of
 from hypvision.data.annotations import name_difference, some
 from hypvision.data.usage import usages
-from hypvision.engine.checkpoint import diverged_weights, find_resume_checkpoint
+from hypvision.engine.checkpoint import find_resume_checkpoint, point_to, resume_problem
 from hypvision.engine.metrics import worst
 from hypvision.errors import HypvisionError
 from hypvision.files import write_text
@@ -86,7 +88,7 @@ class RepeatableSeedHook(Hook):
         seed_everything(runner.seed, get_rank(), runner.epoch)
         loader = runner.train_dataloader
         if isinstance(runner.train_loop, EpochBasedTrainLoop) and hasattr(loader.dataset, "seek"):
-            loader.dataset.seek(runner.iter, loader.batch_size, len(loader))
+            loader.dataset.seek(runner.epoch * len(loader), loader.batch_size, len(loader))
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         if not isinstance(runner.train_loop, EpochBasedTrainLoop):
@@ -150,7 +152,7 @@ class StopOnNaNHook(Hook):
         loss = torch.as_tensor((outputs or {}).get("loss", 0.0)).detach().item()
         if math.isfinite(loss):
             return
-        last = self._last_good(runner)
+        last = _last_good(runner)
         rates = ", ".join(f"{rate:.3g}" for rate in sorted(set(sum(runner.optim_wrapper.get_lr().values(), []))))
         raise HypvisionError(
             f"The loss became {loss} in iteration {runner.iter + 1} (epoch {runner.epoch + 1}, learning rate {rates}). "
@@ -158,25 +160,122 @@ class StopOnNaNHook(Hook):
             "(--cfg-options optim_wrapper.clip_grad.max_norm=1.0), or no --amp; then go on with --resume."
         )
 
+
+def _last_good(runner: Runner) -> str:
+    try:
+        checkpoint = find_resume_checkpoint(runner.work_dir)
+    except HypvisionError:
+        checkpoint = None
+    if checkpoint is None:
+        return "No checkpoint without such values was written yet"
+    return f"The last good checkpoint is '{checkpoint}'"
+
+
+class _DeletingLater:
+    """mmengine's storage backend, but the names of files that are to be deleted are only noted."""
+
+    def __init__(self, backend: Any, noted: list[str]):
+        self.backend, self.noted = backend, noted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    def remove(self, path: str) -> None:
+        self.noted.append(os.path.basename(path))
+
+    rmtree = remove
+
+
+@HOOKS.register_module(force=True)
+class CheckpointHook(_CheckpointHook):
+    """Writes checkpoints as mmengine's hook does, but never deletes the last good one.
+
+    It takes the place of mmengine's, which deletes an old file before it writes the new one. Here the new file is
+    written, then ``last_checkpoint``, and then the old file is deleted. The new checkpoint names the files that are
+    still to be deleted (``outdated_ckpts`` of the message hub), so a training that goes on from it deletes what a
+    killed one has left. Only files in the folder of the checkpoints are deleted.
+    """
+
+    outdated: list[str]  # names of files that the next checkpoint replaces
+    best_ckpt_path: str | None
+    best_ckpt_path_dict: dict[str, str | None]
+
+    @property
+    def file_backend(self) -> Any:
+        return self._backend
+
+    @file_backend.setter
+    def file_backend(self, backend: Any) -> None:
+        self._backend = _DeletingLater(backend, self.outdated)
+
+    def before_train(self, runner: Runner) -> None:
+        self.outdated = list(runner.message_hub.get_info("outdated_ckpts", []))
+        super().before_train(runner)
+        if self.save_best and len(self.key_indicators) == 1:
+            self.best_ckpt_path = self._here(self.best_ckpt_path)
+        elif self.save_best:
+            self.best_ckpt_path_dict = {key: self._here(path) for key, path in self.best_ckpt_path_dict.items()}
+        own = Path(runner._load_from or "").absolute().parent == Path(self.out_dir).absolute()
+        if runner._resume and own:
+            self.last_ckpt = str(runner._load_from)
+            if self.outdated and is_main_process():  # the training was killed before it changed last_checkpoint
+                point_to(runner.work_dir, self.last_ckpt)
+            self._delete_outdated(runner)
+        self.outdated.clear()
+
+    def _here(self, path: str | None) -> str | None:
+        """The place of a file of a folder that may have been moved since."""
+        own = self.file_backend.join_path(self.out_dir, os.path.basename(path or ""))
+        return own if path and self.file_backend.isfile(own) else path
+
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        """Check the weights: the last step may have made them NaN after a finite loss."""
-        names = diverged_weights(checkpoint)
-        if names:
+        """Check what is written, the last of the hooks: a step may have made it NaN after a finite loss."""
+        if (problem := resume_problem(checkpoint)) is not None:
             raise HypvisionError(
-                f"The weight '{names[0]}' is not finite after iteration {runner.iter + 1}; no checkpoint was "
-                f"written. {self._last_good(runner)}. Try a lower learning rate or gradient clipping, then go on with "
-                "--resume."
+                f"After iteration {runner.iter + 1} no checkpoint was written: {problem}. {_last_good(runner)}. Try a "
+                "lower learning rate or gradient clipping, then go on with --resume."
             )
 
-    @staticmethod
-    def _last_good(runner: Runner) -> str:
-        try:
-            checkpoint = find_resume_checkpoint(runner.work_dir)
-        except HypvisionError:
-            checkpoint = None
-        if checkpoint is None:
-            return "No checkpoint without such values was written yet"
-        return f"The last good checkpoint is '{checkpoint}'"
+    def _save_best_checkpoint(self, runner: Runner, metrics: dict[str, float]) -> None:
+        super()._save_best_checkpoint(runner, metrics)
+        self._delete_outdated(runner)
+
+    def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
+        if self.max_keep_ckpts > 0 and step not in self.keep_ckpt_ids:
+            if len(self.keep_ckpt_ids) == self.max_keep_ckpts:
+                self.outdated.append(self.filename_tmpl.format(self.keep_ckpt_ids.popleft()))
+            self.keep_ckpt_ids.append(step)
+            runner.message_hub.update_info("keep_ckpt_ids", list(self.keep_ckpt_ids))
+        name = self.filename_tmpl.format(step)
+        self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
+        runner.message_hub.update_info("last_ckpt", self.last_ckpt)
+        runner.message_hub.update_info("outdated_ckpts", list(self.outdated))
+        runner.save_checkpoint(
+            self.out_dir,
+            name,
+            self.file_client_args,
+            save_optimizer=self.save_optimizer,
+            save_param_scheduler=self.save_param_scheduler,
+            meta=meta,
+            by_epoch=self.by_epoch,
+            backend_args=self.backend_args,
+            **self.args,
+        )
+        if is_main_process():
+            point_to(runner.work_dir, self.last_ckpt)
+        self._delete_outdated(runner)
+
+    def _delete_outdated(self, runner: Runner) -> None:
+        best = [getattr(self, "best_ckpt_path", None), *getattr(self, "best_ckpt_path_dict", {}).values()]
+        current = {os.path.basename(path) for path in (self.last_ckpt, *best) if path}
+        for name in self.outdated if is_main_process() else ():
+            path, backend = self.file_backend.join_path(self.out_dir, name), self.file_backend.backend
+            if name not in current and backend.isfile(path):
+                backend.remove(path)
+            elif name not in current and backend.isdir(path):  # of DeepSpeed
+                backend.rmtree(path)
+        self.outdated.clear()
+        runner.message_hub.update_info("outdated_ckpts", [])
 
 
 class DatasetHook(Hook, ABC):
@@ -429,7 +528,7 @@ class InterruptHook(Hook):
             name = f"iter_{runner.iter + 1}.pth"
             runner.save_checkpoint(runner.work_dir, filename=name, by_epoch=False, meta=dict(iter=runner.iter + 1))
             if is_main_process():
-                write_text(Path(runner.work_dir) / "last_checkpoint", str(Path(runner.work_dir) / name))
+                point_to(runner.work_dir, Path(runner.work_dir) / name)
         raise TrainingInterrupted(self._advice(runner))
 
     @staticmethod
@@ -471,13 +570,13 @@ class EarlyStoppingHook(Hook):
         one_of(("greater", "less", None), rule=rule)
         self.monitor, self.rule, self.patience, self.min_delta = monitor, rule, patience, min_delta
         self.threshold = stopping_threshold
-        self.kept: CheckpointHook | None = None
+        self.kept: _CheckpointHook | None = None
 
     def before_train(self, runner: Runner) -> None:
         if runner.val_loop is None:
             raise HypvisionError("Early stopping needs a validation: add val_dataloader, val_cfg and val_evaluator.")
         self.kept = None
-        for saving in (hook for hook in runner.hooks if isinstance(hook, CheckpointHook)):
+        for saving in (hook for hook in runner.hooks if isinstance(hook, _CheckpointHook)):
             best = (saving.save_best or ["auto"])[0]
             if best != "auto" and self.monitor in (None, best):
                 self.kept, self.monitor, self.rule = saving, best, self.rule or saving.rules[0]

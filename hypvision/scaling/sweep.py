@@ -236,11 +236,14 @@ class _Bank:
         self.optimizer.step(gradient, factor * self.weight_peaks, factor * self.bias_peaks)
 
     def check(self) -> None:
-        """Raise a HypvisionError if a loss is NaN or infinite."""
-        wrong = (~self.losses.isfinite()).any(0)
+        """Raise a HypvisionError if a loss, or a number of the last step, is NaN or infinite."""
+        losses = self.losses.isfinite()
+        wrong = ~losses.all(0)
+        for tensor in self._tensors():
+            wrong |= ~tensor.isfinite().all(-1).all(-1)
         if wrong.any():
             index = int(wrong.nonzero()[0])
-            step = int((~self.losses[:, index].isfinite()).nonzero()[0])
+            step = int(losses[: self.optimizer.steps, index].long().cumprod(0).sum())
             raise HypvisionError(
                 f"The training of {self.points[index].key} gave NaN or infinity at step {step}. Its learning rate is "
                 "too high for this setting. Take larger batches (--batch), or more steps (--steps) to warm up longer."
@@ -254,7 +257,7 @@ class _Bank:
                 "losses": self.losses[: self.optimizer.steps, index].cpu().clone(),
                 "state": torch.stack([t[index, rows].cpu() for t in self._tensors()]),
             }
-            with replacing(_state_path(folder, point)) as temporary:
+            with replacing(_state_path(folder, point), durable=True) as temporary:
                 torch.save(state, temporary)
 
     def load(self, states: Sequence[dict[str, Any]]) -> None:

@@ -229,7 +229,9 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     epochs = config.train_cfg.max_epochs if learns else 0
     trains = learns or name == "tip-adapter"  # tip-adapter fills its cache in a "training"
     if trains and not (folder / f"epoch_{config.train_cfg.max_epochs}.pth").is_file():
-        before = None  # the weights of that result were deleted, so train and measure anew
+        if before is not None:  # its weights were deleted, so train and measure anew
+            Path(folder, "last_checkpoint").unlink(missing_ok=True)
+        before = None
     if trains:
         runner = train(config, folder, resume="auto")
         model, steps = runner.model, runner.iter if learns else 0

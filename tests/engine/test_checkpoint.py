@@ -20,6 +20,7 @@ from torch import nn
 pytest.importorskip("mmcv")
 from mmengine.dataset import BaseDataset
 from mmengine.fileio import dump, get, get_file_backend, put_text
+from mmengine.hooks import Hook
 from mmengine.logging import HistoryBuffer
 from mmengine.model import BaseModel
 from mmengine.registry import OPTIMIZERS
@@ -37,6 +38,7 @@ from hypvision.engine.checkpoint import (
     resume_problem,
 )
 from hypvision.engine.console import quiet
+from hypvision.engine.hooks import CheckpointHook
 from hypvision.errors import HypvisionError
 
 
@@ -335,7 +337,6 @@ def test_resume_takes_the_newest_that_loads(tmp_path):
         (str(tmp_path / "epoch_2.pth"), "epoch_2.pth"),
         ("/another/place/epoch_2.pth", "epoch_2.pth"),  # the folder was moved
         (str(tmp_path / "epoch_10.pth"), "epoch_9.pth"),
-        (str(tmp_path / "epoch_99.pth"), "epoch_9.pth"),
         ("", "epoch_9.pth"),
         ("\0\0\0", "epoch_9.pth"),
     ):
@@ -348,6 +349,39 @@ def test_resume_takes_the_newest_that_loads(tmp_path):
         HypvisionError, match=r"None of the checkpoints .* can be resumed .*epoch_10\.pth.*Check the path"
     ):
         find_resume_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "named,there,told",
+    [
+        ("epoch_9.pth", ["epoch_8.pth", "epoch_2.pth", "best_top1_epoch_9.pth"], "--resume .*epoch_8.pth"),
+        (
+            "epoch_9.pth",
+            ["best_top1_epoch_9.pth"],
+            "epoch_9.pth.*best_top1_epoch_9.pth.*--resume CHECKPOINT.*--work-dir",
+        ),
+        ("epoch_9.pth", [], "epoch_9.pth', which its last_checkpoint names, is not there.*--work-dir"),
+        ("", [], "no checkpoint of it can be resumed.*--work-dir"),
+        (None, ["best_top1_epoch_9.pth"], "best_top1_epoch_9.pth.*weights only.*--work-dir"),
+    ],
+)
+def test_a_newest_checkpoint_that_is_gone_is_asked_after(tmp_path, named, there, told):
+    for name in there:
+        torch.save(resumable(), tmp_path / name)
+    if named is not None:
+        (tmp_path / "last_checkpoint").write_text(named and str(tmp_path / named))
+    with pytest.raises(HypvisionError, match=told):
+        find_resume_checkpoint(tmp_path)
+
+
+def test_resume_takes_what_was_written_after_last_checkpoint(tmp_path):
+    """By a training that was killed before it changed that; one of an earlier training is older."""
+    for name, age in (("epoch_9.pth", 100), ("epoch_2.pth", 50), ("last_checkpoint", 40), ("epoch_3.pth", 30)):
+        torch.save(resumable(), tmp_path / name)
+        if name == "last_checkpoint":
+            (tmp_path / name).write_text(str(tmp_path / "epoch_2.pth"))
+        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
+    assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_3.pth"
 
 
 def test_what_is_passed_over_is_told(tmp_path, capsys):
@@ -408,7 +442,7 @@ class Toy(BaseModel):
         return {"loss": loss} if mode == "loss" else [loss]
 
 
-def toy_runner(work_dir, epochs, **options):
+def toy_runner(work_dir, epochs, keep=2, **options):
     torch.manual_seed(0)
     return Runner(
         Toy(),
@@ -422,7 +456,7 @@ def toy_runner(work_dir, epochs, **options):
         train_cfg={"by_epoch": True, "max_epochs": epochs},
         optim_wrapper={"optimizer": {"type": "Adam", "lr": 0.01}},
         param_scheduler={"type": "CosineAnnealingLR", "T_max": 4, "end": 4},
-        default_hooks={"checkpoint": {"type": "CheckpointHook", "interval": 1, "max_keep_ckpts": 2}},
+        default_hooks={"checkpoint": {"type": "CheckpointHook", "interval": 1, "max_keep_ckpts": keep}},
         experiment_name=f"{Path(work_dir).name}{epochs}{len(options)}",
         **options,
     )
@@ -448,7 +482,7 @@ def test_a_runner_saves_and_resumes_through_it(tmp_path, monkeypatch):
 
 
 def test_a_runner_on_a_full_disk_ends_with_the_paragraph(tmp_path, monkeypatch):
-    runner = toy_runner(tmp_path, 2)
+    runner = toy_runner(tmp_path, 2, keep=1)
     replace = os.replace
 
     def full(source, target):
@@ -461,6 +495,41 @@ def test_a_runner_on_a_full_disk_ends_with_the_paragraph(tmp_path, monkeypatch):
         runner.train()
     assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_1.pth"
     assert not list(tmp_path.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("part", ["weights", "optimizer"])
+def test_what_is_not_finite_does_not_take_the_place_of_the_last_good_checkpoint(tmp_path, part):
+    """A square of a large gradient overflows in the optimizer, whose weights just stand still then."""
+    runner = toy_runner(tmp_path, 2, keep=1)
+
+    def spoil(runner):
+        spoilt = runner.model.state_dict()["layer.bias"]
+        if part == "optimizer":
+            state = next(iter(runner.optim_wrapper.optimizer.state.values()))
+            spoilt = state["exp_avg_sq"]
+        if runner.epoch == 1:
+            spoilt.fill_(torch.inf)
+
+    hook = Hook()
+    hook.after_train_epoch = spoil
+    runner.register_hook(hook, "HIGHEST")
+    with pytest.raises(HypvisionError, match=r"is not finite.*last good checkpoint is '.*epoch_1\.pth'.*--resume"):
+        runner.train()
+    assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_1.pth"
+
+
+def test_a_resumed_training_deletes_what_a_killed_one_left(tmp_path, monkeypatch):
+    def killed(self, runner):
+        if self.outdated:
+            raise KeyboardInterrupt
+
+    toy_runner(tmp_path, 1, keep=1).train()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(CheckpointHook, "_delete_outdated", killed)
+        toy_runner(tmp_path, 2, keep=1, load_from=find_resume_checkpoint(tmp_path), resume=True).train()
+    assert sorted(path.name for path in tmp_path.glob("*.pth")) == ["epoch_1.pth", "epoch_2.pth"]
+    toy_runner(tmp_path, 3, keep=1, load_from=find_resume_checkpoint(tmp_path), resume=True).train()
+    assert [path.name for path in tmp_path.glob("*.pth")] == ["epoch_3.pth"]
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/net.pth", "cluster:s3://b/net.pth", "petrel://net.pth", "pavi://net"])
@@ -483,3 +552,17 @@ def test_a_config_is_formatted_once_for_all_checkpoints():
     text, style = "model=dict(a = 1)\n", dict(based_on_style="pep8", blank_line_before_nested_class_or_def=True)
     assert format_once(text, style_config=style) == FormatCode(text, style_config=style)
     assert format_once(text, style_config=style) is format_once(text, style_config=dict(style))
+
+
+def test_a_sharded_model_is_compared_by_its_whole_shapes():
+    """Its own weights are not plain tensors, which those of a file must be."""
+
+    class Shard(torch.Tensor):
+        pass
+
+    model = nn.Linear(3, 2)
+    sharded = {name: value.as_subclass(Shard) for name, value in model.state_dict().items()}
+    own = SimpleNamespace(state_dict=lambda: sharded)
+    check_compatible(own, model.state_dict(), "x.pth")
+    with pytest.raises(HypvisionError, match="dense weights"):
+        check_compatible(model, sharded, "x.pth")

@@ -99,7 +99,8 @@ def test_core_time_adds_up_over_restarts(tmp_path, monkeypatch):
     assert whole == 50.0  # looked at before, after each step and epoch, and at the end
     train(config, tmp_path / "run")
     (tmp_path / "run/epoch_2.pth").unlink()
-    assert train(config, tmp_path / "run", resume="auto").message_hub.get_info("core_seconds") == 20.0 + 30.0
+    first = tmp_path / "run/epoch_1.pth"
+    assert train(config, tmp_path / "run", resume=first).message_hub.get_info("core_seconds") == 20.0 + 30.0
     step = torch.load(tmp_path / "run/epoch_2.pth", weights_only=False)["message_hub"]["runtime_info"]
     assert step["core_seconds"] == 40.0
     hook, hub = CoreTimeHook(), MessageHub.get_instance("steps")  # a training by steps writes files within its epoch

@@ -160,6 +160,24 @@ def test_a_loss_that_is_no_number_is_named(tmp_path, monkeypatch):
     assert not finished(tmp_path, POINTS[:1]) and not list(tmp_path.glob("points/*"))
 
 
+@pytest.mark.parametrize("name", ["parameters", "second"])
+def test_what_is_not_finite_does_not_take_the_place_of_a_checkpoint(tmp_path, monkeypatch, name):
+    """The last step before it is written spoils the weights, or the state of their optimizer; the losses are fine."""
+    monkeypatch.setattr(sweep, "CHECK_STEPS", 10)
+    monkeypatch.setattr(sweep, "SAVE_SECONDS", -1)
+    whole = AdamW.step
+
+    def spoil(self, *gradient_and_rates):
+        whole(self, *gradient_and_rates)
+        if self.steps == 20:
+            getattr(self, name)[0, 0, 0] = torch.inf
+
+    monkeypatch.setattr(AdamW, "step", spoil)
+    with pytest.raises(HypvisionError, match=r"m3 gave NaN or infinity at step 20"):
+        run(tmp_path, POINTS[:1])
+    assert torch.load(tmp_path / "points" / f"{POINTS[0].key}.pt")["step"] == 10
+
+
 def test_banks():
     widths = [[point.m for point in bank] for bank in banks_of(_of_widths(10, 15, 25, 39, 63, 100), "cuda", 1000)]
     assert widths == [[100, 63], [39, 25], [15, 10]]
