@@ -290,15 +290,18 @@ def read_text(path: str | Path, limit: int = MAX_BYTES) -> str:
     """
     path = check_regular(path, limit)
     with path.open("rb") as file:
-        packed = file.peek(2)[:2] == b"\x1f\x8b"
+        if file.peek(2)[:2] != b"\x1f\x8b":
+            return _decoded(file.read())
         try:
-            raw = read_pieces(gzip.open(file), min(limit, MAX_UNPACKED), path) if packed else file.read()
+            with gzip.open(file) as archive:
+                return _decoded(read_pieces(archive, min(limit, MAX_UNPACKED), path))
         except (OSError, EOFError, zlib.error) as error:
-            if not packed:
-                raise
             raise HypvisionError(
                 f"'{path}' cannot be read: it is a damaged gzip archive ({error}). Get it again."
             ) from error
+
+
+def _decoded(raw: bytes | bytearray) -> str:
     return raw.decode("utf-8-sig")  # Windows editors begin a file with a byte order mark
 
 

@@ -148,9 +148,7 @@ def _find(gr: Any, answers: Answers | Worker) -> None:
             info = "a CLIP, for words and examples; or, for examples, a model of timm or of the zoo"
             choices = list(dict.fromkeys([*clips_here(), *zoo_models()]))
             model = gr.Dropdown(choices, value=best_clip(), label="Model", info=info, allow_custom_value=True)
-            info = (
-                "below the folder of --gallery" if answers.gallery else "start with --gallery DIR to have one to search"
-            )
+            info = "of the gallery" if answers.gallery else "start with --gallery DIR to have one to search"
             folder = gr.Textbox(label="Folder", info=info, placeholder="all of it")
             count = gr.Slider(1, 48, value=12, step=1, label="How many")
             button = gr.Button("Find", variant="primary")

@@ -1,25 +1,24 @@
-"""The answers of the app, computed in a process of its own: it ends when a request takes too long.
-
-A thread that computes cannot be stopped. A process can, and gives back its memory.
-"""
+"""The answers of the app, computed in a process of its own: a thread cannot be stopped, but a process can, and gives
+back its memory."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import threading
 import warnings
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, TimeoutError
 from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import Connection
 from typing import Any
 
 from hypvision.app.answers import Answers
-from hypvision.app.uploads import UNKNOWN, told
+from hypvision.app.uploads import told
 from hypvision.errors import HypvisionError
 
 SECONDS = 300  # for one request
-_START = 600  # seconds to import PyTorch, on a loaded machine
+_answers: Answers  # of the process that computes
 
 
 class Worker:
@@ -37,40 +36,40 @@ class Worker:
         self._start()
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
         answer: Any = partial(self._ask, name)
         answer.__name__ = name
         return answer
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would copy the locks of the server's threads
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(self._answers, theirs), daemon=True)
-        self._process.start()
-        theirs.close()
-        self._begun = False
+        spawn = multiprocessing.get_context("spawn")  # a fork would copy the locks of the server's threads
+        self._pool = ProcessPoolExecutor(1, spawn, _begin, (self._answers,))
+        self._process = self._pool.submit(os.getpid)
 
     def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.join()
-        self._pipe.close()
+        """End the process, also while it computes."""
+        if self._lock.locked() and self._process.done():
+            self._kill()
+        self._pool.shutdown()
+
+    def _kill(self) -> None:
+        with suppress(OSError, BrokenExecutor):  # it has ended by itself
+            os.kill(self._process.result(), signal.SIGKILL)
 
     def _ask(self, name: str, *args: Any) -> Any:
         with self._lock:
             try:
-                found, notes, mistake = self._answer(name, args)
-            except (EOFError, OSError) as error:  # the pipe is closed, or nothing came in time
+                self._process.result()  # the start does not count
+                found, notes, mistake = self._pool.submit(_answer, name, args).result(self._seconds)
+            except BrokenExecutor:
+                self._pool.shutdown()
+                self._start()
+                raise
+            except TimeoutError as error:
                 self.close()
                 self._start()
-                late = isinstance(error, TimeoutError)
                 raise HypvisionError(
                     f"This took more than {self._seconds:g} seconds and was ended. Give a smaller input, or start the "
                     "app with a longer --time-limit."
-                    if late
-                    else "The computation was ended by the system, as happens when the memory is full. Give a smaller "
-                    "input."
                 ) from error
         for message, file in notes:
             warnings.warn_explicit(message, UserWarning, file, 1)
@@ -78,40 +77,27 @@ class Worker:
             raise HypvisionError(mistake)
         return found
 
-    def _answer(self, name: str, args: tuple[Any, ...]) -> Any:
-        if not self._begun:
-            self._receive(_START)
-            self._begun = True
-        self._pipe.send((name, args))
-        return self._receive(self._seconds)
 
-    def _receive(self, seconds: float) -> Any:
-        if not self._pipe.poll(seconds):
-            raise TimeoutError
-        return self._pipe.recv()
-
-
-def _work(answers: Answers, pipe: Connection) -> None:
-    """Answer what comes through the pipe until its other end is closed."""
+def _begin(answers: Answers) -> None:
+    global _answers
+    _answers = answers
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
-    with suppress(EOFError, OSError):
-        pipe.send(None)
-        while True:
-            name, args = pipe.recv()
-            answer = _answered(partial(getattr(answers, name), *args))
-            try:
-                pipe.send(answer)
-            except (TypeError, AttributeError, ValueError):  # a result that cannot be pickled is a bug
-                pipe.send((None, [], UNKNOWN))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _answered(answer: partial[Any]) -> tuple[Any, list[tuple[str, str]], str | None]:
+def _end_with_parent() -> None:
+    parent: Any = multiprocessing.parent_process()
+    parent.join()
+    os._exit(1)
+
+
+def _answer(name: str, args: tuple[Any, ...]) -> tuple[Any, list[tuple[str, str]], str | None]:
     """The result, the warnings with the files that they come from, and the sentence of an error."""
     found = mistake = None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         try:
-            found = answer()
+            found = getattr(_answers, name)(*args)
         except Exception as error:
             mistake = told(error)
     return found, [(str(warning.message), warning.filename) for warning in caught], mistake
