@@ -99,10 +99,13 @@ def _by_path(component: Any) -> Any:
 
 
 def _examples(gr: Any, photo: Any, paths: list[str]) -> None:
+    def example(number: int) -> str:
+        return paths[number]
+
     label = "Examples: drawn shapes, which the models that ship know"
     chosen = gr.Dataset(components=[photo], samples=[[path] for path in paths], label=label, type="index")
     # gr.Examples would replace the photo by another component, which opens files by itself
-    chosen.click(with_messages(paths.__getitem__), chosen, photo, api_visibility="private", show_progress="hidden")
+    chosen.click(with_messages(example), chosen, photo, api_visibility="private", show_progress="hidden")
 
 
 def _clips(gr: Any) -> Any:

@@ -75,15 +75,15 @@ class Sessions:
             scope, receive = await self._inward(session, scope, receive)
             await self._app(scope, receive, tell)
         except Exception as error:
-            if started:
-                raise
-            known = isinstance(error, _RefusedError)
-            if not known:
-                traceback.print_exception(error)
-            status, sentence = error.args if known else (500, UNKNOWN)
-            body = json.dumps(dict(detail=sentence, error=sentence)).encode()
-            headers = [(b"content-type", b"application/json")]
-            await tell({"type": "http.response.start", "status": status, "headers": headers})
+            body = b""
+            if not started:  # Gradio ends the stream of a session that it does not know by an exception
+                if not isinstance(error, _RefusedError):
+                    traceback.print_exception(error)
+                    error = _RefusedError(500, UNKNOWN)
+                status, sentence = error.args
+                body = json.dumps(dict(detail=sentence, error=sentence)).encode()
+                headers = [(b"content-type", b"application/json")]
+                await tell({"type": "http.response.start", "status": status, "headers": headers})
             await tell({"type": "http.response.body", "body": body})
 
     def _sign(self, session: str, *words: str) -> str:
