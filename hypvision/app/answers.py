@@ -63,6 +63,7 @@ thing > vehicle > ship > tanker
 thing > vehicle > aircraft > glider
 thing > vehicle > aircraft > helicopter"""
 MAX_PIXELS = 16_000_000  # of a photo
+SIDE = 2048  # to which a larger photo is reduced: models see less, and masks of 16 million pixels take minutes
 MAX_BYTES = 64 * 2**20  # of an unpacked file of a closure
 MAX_PAIRS = 1_000_000  # of a name and its ancestor
 KEPT = 2  # how many models of each kind stay in memory
@@ -97,7 +98,9 @@ class Answers:
     def _photo(self, path: str | None) -> Image.Image:
         if not path:
             raise HypvisionError("No photo is given. Upload one, or choose an example.")
-        return open_image(path, self.max_pixels)
+        image = open_image(path, self.max_pixels)
+        image.thumbnail((SIDE, SIDE))
+        return image
 
     def _load_clip(self, name: str) -> Any:
         clip = create_clip(**clip_options(name))
