@@ -192,7 +192,10 @@ def test_all_wrong_names_get_the_same_answer(client, address, place, uploads):
     assert len(sentences) == 1
 
 
-@pytest.mark.parametrize("name", ["a b.png", "ä'ß&#;%20.png", "../../x.png", "a%2fb.png", "😀.png", ".png", "l\u202eong" + "g" * 400 + ".png"])
+@pytest.mark.parametrize(
+    "name",
+    ["a b.png", "ä'ß&#;%20.png", "../../x.png", "a%2fb.png", "😀.png", ".png", "l\u202eong" + "g" * 400 + ".png"],
+)
 def test_an_upload_is_its_owners_under_any_name(client, place, name):
     handle = client.upload(place / "gallery/red.png", name)
     assert client.get(f"gradio_api/file={quote(handle)}").content == (place / "gallery/red.png").read_bytes()
@@ -243,7 +246,9 @@ def test_pages_tell_no_folder(client, place, uploads):
 def test_every_mistake_is_told_in_a_sentence(client, place, uploads, data):
     for number in [*client.actions.values(), 99, -1]:
         body = dict(data=data, fn_index=number, session_hash="s")
-        joined = client.post("gradio_api/queue/join", content=json.dumps(body), headers={"content-type": "application/json"})
+        joined = client.post(
+            "gradio_api/queue/join", content=json.dumps(body), headers={"content-type": "application/json"}
+        )
         if joined.status_code == 200:
             with client.stream("GET", "gradio_api/queue/data", params={"session_hash": "s"}) as events:
                 said = events.read().decode()
@@ -251,7 +256,9 @@ def test_every_mistake_is_told_in_a_sentence(client, place, uploads, data):
             said = joined.text
             assert joined.json()["detail"]
         check_silent(said, place, uploads)
-        assert '"error":null' not in said and ("success" not in said or re.search('"error":"[^"]{20,}|"success":true', said))
+        assert '"error":null' not in said and (
+            "success" not in said or re.search('"error":"[^"]{20,}|"success":true', said)
+        )
 
 
 def test_requests_are_bounded(client):

@@ -83,10 +83,16 @@ def test_every_input_of_a_page_of_ones_own_checks_its_file(pictures, tmp_path, m
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     (tmp_path / "mine.png").write_bytes((pictures / "object.png").read_bytes())
     page = build(Answers(), tmp_path / "examples")
-    inputs = {each for action in page.fns.values() for each in action.inputs if each.get_block_name() in ("image", "file")}
+    inputs = {
+        each for action in page.fns.values() for each in action.inputs if each.get_block_name() in ("image", "file")
+    }
     assert len(inputs) == 5
     for each in inputs:
-        for path, fine in ((tmp_path / "mine.png", True), (pictures / "secret.png", False), (Path("/etc/passwd"), False)):
+        for path, fine in (
+            (tmp_path / "mine.png", True),
+            (pictures / "secret.png", False),
+            (Path("/etc/passwd"), False),
+        ):
             payload = gr.FileData(path=str(path)) if marked else type("Payload", (), dict(path=str(path)))()
             if fine:
                 assert each.preprocess(payload) == str(path)

@@ -3,9 +3,9 @@
 import asyncio
 import json
 import os
-import time
 
 import pytest
+from helpers.slow_answers import SlowAnswers
 from PIL import Image
 
 pytest.importorskip("open_clip")
@@ -126,8 +126,16 @@ def test_a_client_sees_names_of_its_own(folder):
 
 def test_no_path_of_the_server_is_a_name(folder):
     app = Sessions(Gradio())
-    names = [f"{folder}/{HASH}/cat.png", f"/uploads/{HASH[:32]}/{HASH}/cat.png", "/uploads/../x", "", 3, ["x"], {"path": "x"}]
-    answers = {ask(app, "POST", JOIN, json.dumps(dict(data=[{"path": name}])).encode(), ME) [2] for name in names}
+    names = [
+        f"{folder}/{HASH}/cat.png",
+        f"/uploads/{HASH[:32]}/{HASH}/cat.png",
+        "/uploads/../x",
+        "",
+        3,
+        ["x"],
+        {"path": "x"},
+    ]
+    answers = {ask(app, "POST", JOIN, json.dumps(dict(data=[{"path": name}])).encode(), ME)[2] for name in names}
     answers |= {ask(app, "GET", f"/gradio_api/file={name}", cookie=ME)[2] for name in names[:3]}
     assert [json.loads(answer)["detail"] for answer in answers] == [NOT_YOURS]
 
@@ -185,25 +193,9 @@ def test_hierarchies_are_limited():
         Answers().disk(" > ".join(map(str, range(30_000))), None)
 
 
-class Slow:
-    """In place of the answers; ``gallery`` as theirs."""
-
-    gallery = None
-
-    def wait(self, seconds):
-        time.sleep(seconds)
-        return os.getpid()
-
-    def fail(self):
-        raise ZeroDivisionError
-
-    def end(self):
-        os._exit(1)
-
-
 @pytest.mark.slow  # each process imports PyTorch
 def test_a_request_that_takes_too_long_is_ended():
-    worker = Worker(Slow(), seconds=2)
+    worker = Worker(SlowAnswers(), seconds=2)
     try:
         first = worker.wait(0)
         assert first == worker.wait(0) != os.getpid()
