@@ -157,9 +157,11 @@ class Answers:
         """A folder of the gallery."""
         if self.gallery is None:
             raise HypvisionError("There is no folder to search. Start the app with one: hypvision app --gallery DIR")
+        asked = Path(folder.strip())
         try:
-            path = (self.gallery / folder.strip()).resolve()
-            there = path.is_relative_to(self.gallery) and path.is_dir()
+            path = (self.gallery / asked).resolve()
+            inside = path.is_relative_to(self.gallery) and not asked.is_absolute() and ".." not in asked.parts
+            there = inside and path.is_dir()
         except (OSError, ValueError, RuntimeError):  # path too long, with a NUL, or a cycle of links
             there = False
         if not there:  # nothing tells what is outside
