@@ -266,7 +266,7 @@ def check_regular(path: str | Path, limit: int = MAX_BYTES) -> Path:
     return path
 
 
-def read_pieces(stream: IO[bytes], limit: int, name: str | Path) -> bytearray:
+def read_pieces(stream: IO[bytes] | io.BufferedIOBase, limit: int, name: str | Path) -> bytearray:
     """What a compressed stream unpacks to, read in pieces, so that no more is unpacked than allowed.
 
     Raises:

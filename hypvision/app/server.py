@@ -47,13 +47,12 @@ def serving(
         closing(Worker(answers, seconds)) as worker,
     ):
         page = build(worker, Path(scratch, "examples"))
-        middleware = [(Sessions, (), {})]  # Starlette takes its own type, or what unpacks like it
         try:
             _, address, _ = page.queue(max_size=WAITING).launch(
                 server_name=host, server_port=port, max_file_size=upload * 2**20, allowed_paths=[], share=False,
                 prevent_thread_lock=True, quiet=True, show_error=False, theme=theme, css=STYLE, footer_links=[],
                 run_history=False, enable_monitoring=False, ssr_mode=False, pwa=False, mcp_server=False,
-                app_kwargs=dict(middleware=middleware),
+                app_kwargs=dict(middleware=[(Sessions, (), {})]),
             )  # fmt: skip
         except OSError as error:
             raise HypvisionError(
