@@ -24,8 +24,9 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hypvision.errors import HypvisionError
 
@@ -36,6 +37,7 @@ _TEMPORARY = re.compile(r"\..*\.hyp-([0-9a-f]{8})-(\d+)-[0-9a-f]{8}(\..*)?", re.
 
 MAX_BYTES = 8 * 2**30  # limit for a file that is read into memory; annotations of the largest data sets have 6 GiB
 MAX_UNPACKED = 2**30  # limit for the text in a compressed file
+_PIECE = 2**20  # bytes that are unpacked at once
 
 _protected: ContextVar[dict[tuple[int, int], str] | None] = ContextVar("protected", default=None)
 _swept: set[Path] = set()
@@ -275,27 +277,42 @@ def check_regular(path: str | Path, limit: int = MAX_BYTES) -> Path:
     return path
 
 
+def read_pieces(stream: IO[bytes] | io.BufferedIOBase, limit: int, name: str | Path) -> bytearray:
+    """What a compressed stream unpacks to, read in pieces, so that no more is unpacked than allowed.
+
+    Raises:
+        HypvisionError: it is more than ``limit`` bytes.
+    """
+    content = bytearray()
+    for piece in iter(partial(stream.read, _PIECE), b""):
+        content += piece
+        if len(content) > limit:
+            raise HypvisionError(f"'{name}' unpacks to more than {limit:,} bytes. Unpack it, and give a part.")
+    return content
+
+
 def read_text(path: str | Path, limit: int = MAX_BYTES) -> str:
     """The content of a text file in UTF-8, unpacked if it is a gzip archive.
 
     Raises:
         OSError: it cannot be read.
         UnicodeDecodeError: it is not in UTF-8.
-        HypvisionError: as :func:`check_regular`; the archive is damaged or unpacks to more than 1 GiB.
+        HypvisionError: as :func:`check_regular`; the archive is damaged or unpacks to more than ``limit`` or 1 GiB.
     """
     path = check_regular(path, limit)
     with path.open("rb") as file:
-        raw = file.read()
-    if raw[:2] == b"\x1f\x8b":
+        if file.peek(2)[:2] != b"\x1f\x8b":
+            return _decoded(file.read())
         try:
-            with gzip.open(io.BytesIO(raw)) as archive:
-                raw = archive.read(MAX_UNPACKED + 1)
+            with gzip.open(file) as archive:
+                return _decoded(read_pieces(archive, min(limit, MAX_UNPACKED), path))
         except (OSError, EOFError, zlib.error) as error:
             raise HypvisionError(
                 f"'{path}' cannot be read: it is a damaged gzip archive ({error}). Get it again."
             ) from error
-        if len(raw) > MAX_UNPACKED:
-            raise HypvisionError(f"'{path}' unpacks to more than {MAX_UNPACKED:,} bytes. Unpack it, and give a part.")
+
+
+def _decoded(raw: bytes | bytearray) -> str:
     return raw.decode("utf-8-sig")  # Windows editors begin a file with a byte order mark
 
 

@@ -231,21 +231,22 @@ def open_channels(source: str | Path | Image.Image | np.ndarray, channels: int) 
     return four(Image.fromarray(source) if isinstance(source, np.ndarray) else source)
 
 
-def open_image(source: str | Path | Image.Image | np.ndarray) -> Image.Image:
+def open_image(source: str | Path | Image.Image | np.ndarray, most: int = MAX_PIXELS) -> Image.Image:
     """An image as it is shown: RGB of 8 bits, the right way up.
 
     Args:
         source: path of a file, PIL image, or RGB array uint8 (H, W, 3).
+        most: pixels of a file; of a JPEG with more only a half, a quarter or an eighth of each side is decoded.
 
     Returns:
         A PIL image of mode RGB, turned as the camera says (EXIF); 16 bits scaled to 8; transparent parts on white.
 
     Raises:
-        HypvisionError: the file is missing, damaged, no image, or larger than :data:`MAX_PIXELS`; it has 32 bits, whose
+        HypvisionError: the file is missing, damaged, no image, or larger than ``most``; it has 32 bits, whose
             black and white are not known; or an array of another shape or type.
     """
     if isinstance(source, (str, Path)):
-        return _read(source, "image", lambda image: to_rgb(image, f"The image '{source}'"))
+        return _read(source, "image", lambda image: to_rgb(image, f"The image '{source}'"), most=most)
     if isinstance(source, Image.Image):
         return to_rgb(source)
     if not isinstance(source, np.ndarray):
@@ -334,14 +335,25 @@ class _Quiet:
 _quiet = _Quiet()
 
 
-def _read(path: str | Path, what: str, use: Callable[[Image.Image], _Result], pixels: bool = True) -> _Result:
+def _read(
+    path: str | Path, what: str, use: Callable[[Image.Image], _Result], pixels: bool = True, most: int = MAX_PIXELS
+) -> _Result:
     try:
         if not os.path.isfile(path):  # reading a pipe waits for its writer, and a device has no end
             raise HypvisionError(f"{why_no_file(path, what)} Check the path.")
         # Pillow warns about large images and about tags that do not matter
         with _quiet, Image.open(path, formats=FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS:,} in all")
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                raise ValueError(f"{width} x {height} pixels, more than {MAX_PIXELS:,} in all")
+            part = next((part for part in (1, 2, 4) if -(-width // part) * -(-height // part) <= most), 8)
+            if part > 1:
+                image.draft(None, (max(1, width // part), max(1, height // part)))  # does nothing but for JPEG
+            if image.width * image.height > most:
+                raise HypvisionError(
+                    f"The {what} '{path}' cannot be read: it has {width} x {height} pixels, more than {most:,} in all. "
+                    "Give a smaller copy."
+                )
             if pixels:
                 image.load()
             return use(image)

@@ -2,6 +2,7 @@
 
 import errno
 import gzip
+import io
 import os
 import stat
 import sys
@@ -21,6 +22,7 @@ from hypvision.files import (
     csv_text,
     protecting,
     read_lines,
+    read_pieces,
     replacing,
     replacing_folder,
     write_table,
@@ -287,6 +289,22 @@ def test_pipes_devices_and_bombs_are_refused_at_once(tmp_path, monkeypatch):
         for read in table_readers(path):
             with pytest.raises(HypvisionError, match=path.name):
                 read()
+
+
+def test_a_bomb_is_unpacked_no_further_than_its_limit():
+    class Zeros(io.RawIOBase):
+        given = 0
+
+        def read(self, size=-1):
+            assert 0 < size <= 2**20 and self.given < 10**7
+            self.given += size
+            return bytes(size)
+
+    stream = Zeros()
+    with pytest.raises(HypvisionError, match="bomb.gz.*more than 3,000,000 bytes"):
+        read_pieces(stream, 3_000_000, "bomb.gz")
+    assert stream.given == 3 * 2**20
+    assert read_pieces(io.BytesIO(b"abc"), 3, "small.gz") == b"abc"
 
 
 def test_cells_that_a_spreadsheet_would_run_are_quoted():

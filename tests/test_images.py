@@ -60,6 +60,22 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
         open_image(path)
 
 
+@pytest.mark.parametrize(("most", "size"), [(1200, (40, 30)), (1199, (20, 15)), (299, (10, 8)), (79, (5, 4))])
+def test_a_large_jpeg_is_decoded_at_a_part_of_its_size(tmp_path, most, size):
+    """Of 8 x 8 blocks JPEG decodes 4 x 4, 2 x 2 or 1 pixels; the sides are rounded up."""
+    left_to_right = np.tile(np.arange(0, 240, 6, dtype=np.uint8), (30, 1))
+    Image.fromarray(left_to_right).save(tmp_path / "grey.jpg", quality=95)
+    found = open_image(tmp_path / "grey.jpg", most)
+    assert found.size == size
+    expected = np.asarray(Image.fromarray(left_to_right).resize(size, Image.Resampling.BOX), dtype=float)
+    assert abs(np.asarray(found)[..., 0] - expected).mean() < 6
+    with pytest.raises(HypvisionError, match="grey.jpg.*40 x 30 pixels, more than 19 "):
+        open_image(tmp_path / "grey.jpg", 19)
+    Image.fromarray(left_to_right).save(tmp_path / "grey.png")
+    with pytest.raises(HypvisionError, match="grey.png.*40 x 30 pixels, more than 1,199 "):
+        open_image(tmp_path / "grey.png", 1199)
+
+
 def test_pipes_devices_and_folders_are_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
     done = []

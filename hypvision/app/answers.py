@@ -23,7 +23,7 @@ from hypvision.clip.radial.measure import walk_images
 from hypvision.clip.segmentation.segment import load_segmenter, segment
 from hypvision.data.chains import shape_chains
 from hypvision.data.closures import closure_of, read_closure
-from hypvision.errors import HypvisionError, did_you_mean, one_line
+from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.geometry import Lorentz
 from hypvision.images import open_image
 from hypvision.inference import Classes, predict
@@ -62,15 +62,25 @@ thing > vehicle > ship > ferry
 thing > vehicle > ship > tanker
 thing > vehicle > aircraft > glider
 thing > vehicle > aircraft > helicopter"""
+MAX_PIXELS = 16_000_000  # of a photo
+SIDE = 2048  # to which a larger photo is reduced: models see less, and masks of 16 million pixels take minutes
+MAX_BYTES = 64 * 2**20  # of an unpacked file of a closure
+MAX_PAIRS = 1_000_000  # of a name and its ancestor
 KEPT = 2  # how many models of each kind stay in memory
 Captioned = tuple[Image.Image, str]
 
 
 class Answers:
-    """The functions of the tabs, computed on ``device``; ``gallery`` is the folder of the search, if there is one."""
+    """The functions of the tabs.
 
-    def __init__(self, gallery: str | Path | None = None, device: str = "cpu"):
-        self.device = device
+    Args:
+        gallery: the folder of the search, if there is one.
+        device: where the models compute.
+        max_pixels: of a photo; a larger JPEG is read at a half to an eighth of its size, others are refused.
+    """
+
+    def __init__(self, gallery: str | Path | None = None, device: str = "cpu", max_pixels: int = MAX_PIXELS):
+        self.device, self.max_pixels = device, max_pixels
         self.gallery = None if gallery is None else Path(gallery).expanduser().resolve()
         if self.gallery is not None and not self.gallery.is_dir():
             raise HypvisionError(f"There is no folder '{gallery}'. Give a folder of images to search.")
@@ -81,6 +91,16 @@ class Answers:
         self._segmenter = keep(lambda name: load_segmenter(clip=name).to(device))
         self._clip = keep(self._load_clip)
         self._embedded = keep(self._embed)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Answers, (self.gallery, self.device, self.max_pixels)  # the models stay where they are
+
+    def _photo(self, path: str | None) -> Image.Image:
+        if not path:
+            raise HypvisionError("No photo is given. Upload one, or choose an example.")
+        image = open_image(path, self.max_pixels)
+        image.thumbnail((SIDE, SIDE))
+        return image
 
     def _load_clip(self, name: str) -> Any:
         clip = create_clip(**clip_options(name))
@@ -99,7 +119,7 @@ class Answers:
         """The scores of the best classes in the file ``photo``, and what the model, a name of timm or of the zoo,
         paints: what it finds, clusters, or its tree of parts. A CLIP compares the photo with ``words``, with commas
         between."""
-        name, image = known_model(model), _photo(photo)
+        name, image = known_model(model), self._photo(photo)
         [found] = predict(image, self._predictor(name, tuple(_listed(words)) or None))
         scores: dict[str, float] = {}
         drawings: list[Captioned] = []
@@ -126,7 +146,7 @@ class Answers:
         gallery = find_gallery(root)
         times = tuple(file.stat().st_mtime_ns for file in gallery.files)
         embedded = self._embedded(name, gallery, times)
-        asked: Sources | list[str] = [words.strip()] if words.strip() else find_sources(_photo(photo))
+        asked: Sources | list[str] = [words.strip()] if words.strip() else find_sources(self._photo(photo))
         [found] = search(self._embedder(name), asked, gallery, int(count), device=self.device, embedded=embedded)
         return [
             (image, f"{distance:.3f}  {Path(frame.file).relative_to(root).as_posix()}")
@@ -137,22 +157,22 @@ class Answers:
         """A folder of the gallery."""
         if self.gallery is None:
             raise HypvisionError("There is no folder to search. Start the app with one: hypvision app --gallery DIR")
+        asked = Path(folder.strip())
         try:
-            path = (self.gallery / folder.strip()).resolve()
-            there = path.is_dir()
-        except (OSError, ValueError, RuntimeError) as error:  # path too long, with a NUL, or a cycle of links
-            raise HypvisionError(f"The folder '{folder:.80}' cannot be searched: {one_line(error)}.") from error
-        if not path.is_relative_to(self.gallery):
-            raise HypvisionError(f"The folder '{folder}' is outside of the one that the app was started with.")
-        if not there:
-            raise HypvisionError(f"There is no folder '{folder}' in the one that the app was started with.")
+            path = (self.gallery / asked).resolve()
+            inside = path.is_relative_to(self.gallery) and not asked.is_absolute() and ".." not in asked.parts
+            there = inside and path.is_dir()
+        except (OSError, ValueError, RuntimeError):  # path too long, with a NUL, or a cycle of links
+            there = False
+        if not there:  # nothing tells what is outside
+            raise HypvisionError(f"There is no folder '{folder:.80}' in the one that the app was started with.")
         return path
 
     def segment(self, photo: str | None, words: str, clip: str) -> Image.Image:
         """The photo with each pixel in the colour of the word that fits it best, above a legend."""
         if not (names := _listed(words)):
             raise HypvisionError("No words are given. Name what to look for, separated by commas: car, road, sky")
-        found = segment(_photo(photo), names, self._segmenter(known_clip(clip)))
+        found = segment(self._photo(photo), names, self._segmenter(known_clip(clip)))
         return draw_segmentation(found.image, found.labels, found.classes)
 
     def walk(self, photo: str | None, texts: str, clip: str, walk: str = "hierarcaps") -> Figure:
@@ -160,7 +180,7 @@ class Answers:
         words = list(dict.fromkeys(line.strip() for line in texts.splitlines() if line.strip()))
         if len(words) < 2:
             raise HypvisionError("The walk chooses among texts. Give two or more, general and specific ones.")
-        name, image = known_clip(clip), _photo(photo)
+        name, image = known_clip(clip), self._photo(photo)
         [steps] = walk_images(self._clip(name), [image], words, walk=walk)
         return draw_walks(image, {name: [step[:3] for step in steps]})
 
@@ -168,21 +188,15 @@ class Answers:
         """A hierarchy in the Poincare disk, trained on the spot: of ``chains``, one a line, ``animal > mammal > dog``,
         or of the ``file`` of a closure, see :func:`~hypvision.data.closures.read_closure`."""
         if file:
-            closure, title = read_closure(file, transitive=True), Path(file).stem.replace("_", " ") + ": "
+            closure, title = read_closure(file, True, MAX_BYTES, MAX_PAIRS), Path(file).stem.replace("_", " ") + ": "
         else:
             lines = [[name.strip() for name in line.split(">") if name.strip()] for line in chains.splitlines()]
-            closure, title = closure_of(lines), ""
+            closure, title = closure_of(lines, MAX_PAIRS), ""
         space = Lorentz(1.0)
         points = embed_closure(closure, space=space, steps=int(steps))
         ranks = closure_ranks(points, space, closure)
         title += f"{len(closure.names)} names, mean rank {ranks['mean_rank']:.2f}, MAP {ranks['map']:.2f}"
         return interactive_hierarchy(points, space, closure.names, closure.parents(), title=title)
-
-
-def _photo(path: str | None) -> Image.Image:
-    if not path:
-        raise HypvisionError("No photo is given. Upload one, or choose an example.")
-    return open_image(path)
 
 
 def _listed(words: str) -> list[str]:

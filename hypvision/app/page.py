@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import html
 import os
-import re
-import tempfile
 import warnings
 from collections.abc import Callable
 from functools import wraps
@@ -13,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hypvision.app.answers import HIERARCHY, Answers, best_clip, scene_texts, zoo_models
+from hypvision.app.uploads import told, uploaded, without_folders
+from hypvision.app.worker import Worker
 from hypvision.clip.places import clips_here
 from hypvision.data.shapes import make_scene
-from hypvision.errors import HypvisionError, explain_machine, one_line, require
+from hypvision.errors import require
 from hypvision.viz.sheet import save_image
 
 TITLE = "hypvision"
@@ -25,7 +25,7 @@ STYLE = ".preview { background: var(--background-fill-primary) !important; backd
 SECONDS = 20  # how long an error is shown
 
 
-def build(answers: Answers, scratch: str | Path) -> Any:
+def build(answers: Answers | Worker, scratch: str | Path) -> Any:
     """The page, a ``gradio.Blocks``, whose buttons call ``answers``; examples are drawn into the folder ``scratch``,
     uploads go where ``GRADIO_TEMP_DIR`` says."""
     gr = gradio()
@@ -63,10 +63,7 @@ def with_messages(answer: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 found = answer(*args)
             except Exception as error:
-                message = one_line(error, 2000) if isinstance(error, HypvisionError) else explain_machine(error)
-                if message is None:
-                    raise
-                raise gr.Error(_shown(message), duration=SECONDS, print_exception=False) from error
+                raise gr.Error(_shown(told(error)), duration=SECONDS, print_exception=False) from error
         for warning in caught:
             if "hypvision" in warning.filename:
                 gr.Warning(_shown(str(warning.message)))
@@ -76,9 +73,8 @@ def with_messages(answer: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shown(message: str) -> str:
-    """A message as the text of a page: uploads by their own names, nothing that is read as HTML."""
-    uploads = os.environ.get("GRADIO_TEMP_DIR") or str(Path(tempfile.gettempdir()) / "gradio")
-    return html.escape(re.sub(rf"{re.escape(uploads)}/\w+/", "", message), quote=False)
+    """A message as the text of a page: no folders of this machine, nothing that is read as HTML."""
+    return html.escape(without_folders(message), quote=False)
 
 
 def _draw_examples(folder: Path) -> list[str]:
@@ -93,16 +89,23 @@ def _draw_examples(folder: Path) -> list[str]:
 def _photo(gr: Any, label: str = "Photo") -> Any:
     """An input for a photo that passes the file on without opening it, so that the library's own errors say what is
     wrong."""
-    photo = gr.Image(label=label, type="filepath", sources=["upload", "clipboard"], height=320, buttons=[])
-    photo.preprocess = lambda payload: None if payload is None else payload.path
-    return photo
+    return _by_path(gr.Image(label=label, type="filepath", sources=["upload", "clipboard"], height=320, buttons=[]))
+
+
+def _by_path(component: Any) -> Any:
+    """Let an input pass on the path of an upload."""
+    component.preprocess = with_messages(lambda payload: None if payload is None else uploaded(payload.path))
+    return component
 
 
 def _examples(gr: Any, photo: Any, paths: list[str]) -> None:
+    def example(number: int) -> str:
+        return paths[number]
+
     label = "Examples: drawn shapes, which the models that ship know"
     chosen = gr.Dataset(components=[photo], samples=[[path] for path in paths], label=label, type="index")
     # gr.Examples would replace the photo by another component, which opens files by itself
-    chosen.click(paths.__getitem__, chosen, photo, api_visibility="private", show_progress="hidden")
+    chosen.click(with_messages(example), chosen, photo, api_visibility="private", show_progress="hidden")
 
 
 def _clips(gr: Any) -> Any:
@@ -120,7 +123,7 @@ def _on(gr: Any, button: Any, answer: Callable[..., Any], inputs: list[Any], out
 # Tabs
 
 
-def _classify(gr: Any, answers: Answers, examples: list[str]) -> None:
+def _classify(gr: Any, answers: Answers | Worker, examples: list[str]) -> None:
     with gr.Row():
         with gr.Column(scale=2):
             photo = _photo(gr)
@@ -140,7 +143,7 @@ def _classify(gr: Any, answers: Answers, examples: list[str]) -> None:
     _on(gr, button, answers.classify, [photo, model, words], [scores, drawings], words)
 
 
-def _find(gr: Any, answers: Answers) -> None:
+def _find(gr: Any, answers: Answers | Worker) -> None:
     with gr.Row():
         with gr.Column(scale=2):
             words = gr.Textbox(label="Words", placeholder="a red car", info="for a CLIP")
@@ -148,7 +151,7 @@ def _find(gr: Any, answers: Answers) -> None:
             info = "a CLIP, for words and examples; or, for examples, a model of timm or of the zoo"
             choices = list(dict.fromkeys([*clips_here(), *zoo_models()]))
             model = gr.Dropdown(choices, value=best_clip(), label="Model", info=info, allow_custom_value=True)
-            info = f"below {answers.gallery}" if answers.gallery else "start with --gallery DIR to have one to search"
+            info = "of the gallery" if answers.gallery else "start with --gallery DIR to have one to search"
             folder = gr.Textbox(label="Folder", info=info, placeholder="all of it")
             count = gr.Slider(1, 48, value=12, step=1, label="How many")
             button = gr.Button("Find", variant="primary")
@@ -159,7 +162,7 @@ def _find(gr: Any, answers: Answers) -> None:
     _on(gr, button, answers.find, [words, photo, model, count, folder], found, words)
 
 
-def _segment(gr: Any, answers: Answers, examples: list[str]) -> None:
+def _segment(gr: Any, answers: Answers | Worker, examples: list[str]) -> None:
     with gr.Row():
         with gr.Column(scale=2):
             photo = _photo(gr)
@@ -174,7 +177,7 @@ def _segment(gr: Any, answers: Answers, examples: list[str]) -> None:
     _on(gr, button, answers.segment, [photo, words, clip], found, words)
 
 
-def _walk(gr: Any, answers: Answers, examples: list[str]) -> None:
+def _walk(gr: Any, answers: Answers | Worker, examples: list[str]) -> None:
     with gr.Row():
         with gr.Column(scale=2):
             photo = _photo(gr)
@@ -192,13 +195,14 @@ def _walk(gr: Any, answers: Answers, examples: list[str]) -> None:
     _on(gr, button, answers.walk, [photo, texts, clip, walk], found)
 
 
-def _disk(gr: Any, answers: Answers) -> None:
+def _disk(gr: Any, answers: Answers | Worker) -> None:
     with gr.Row():
         with gr.Column(scale=2):
             info = "a chain of names a line, from general to specific"
             chains = gr.Textbox(HIERARCHY, label="Hierarchy", info=info, lines=10, max_lines=10)
             kinds = [".csv", ".tsv", ".txt", ".gz"]
-            file = gr.File(label="Or a file of names and their ancestors (id1,id2)", file_types=kinds, height=160)
+            label = "Or a file of names and their ancestors (id1,id2)"
+            file = _by_path(gr.File(label=label, file_types=kinds, height=160))
             steps = gr.Slider(100, 10000, value=1000, step=100, label="Steps of training")
             button = gr.Button("Embed", variant="primary")
         with gr.Column(scale=3):

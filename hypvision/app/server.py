@@ -7,11 +7,14 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from unittest.mock import patch
 
 from hypvision.app.answers import Answers
 from hypvision.app.page import STYLE, build, gradio
+from hypvision.app.sessions import Sessions
+from hypvision.app.worker import SECONDS, Worker
 from hypvision.errors import HypvisionError
 
 UPLOAD = 20  # largest upload in megabytes
@@ -20,7 +23,9 @@ HERE = ("127.0.0.1", "localhost")
 
 
 @contextmanager
-def serving(answers: Answers, host: str = HERE[0], port: int | None = None, upload: int = UPLOAD) -> Iterator[str]:
+def serving(
+    answers: Answers, host: str = HERE[0], port: int | None = None, upload: int = UPLOAD, seconds: float = SECONDS
+) -> Iterator[str]:
     """The address of the page, which is served inside the block; uploads and results are removed after it.
 
     Args:
@@ -28,6 +33,7 @@ def serving(answers: Answers, host: str = HERE[0], port: int | None = None, uplo
         host: the network address to listen at; the default is reached from this machine alone.
         port: None: the first free one from 7860.
         upload: largest file, in megabytes.
+        seconds: for one request; one that takes longer is ended.
     """
     gr = gradio()
     # system fonts: the page loads none from the network
@@ -37,14 +43,16 @@ def serving(answers: Answers, host: str = HERE[0], port: int | None = None, uplo
     local = ",".join(filter(None, (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), *HERE, host)))
     with (
         tempfile.TemporaryDirectory(prefix="hypvision-app-") as scratch,
-        patch.dict(os.environ, GRADIO_TEMP_DIR=scratch, NO_PROXY=local, no_proxy=local),
+        patch.dict(os.environ, GRADIO_TEMP_DIR=str(Path(scratch).resolve()), NO_PROXY=local, no_proxy=local),
+        closing(Worker(answers, seconds)) as worker,
     ):
-        page = build(answers, scratch)
+        page = build(worker, Path(scratch, "examples"))
         try:
             _, address, _ = page.queue(max_size=WAITING).launch(
                 server_name=host, server_port=port, max_file_size=upload * 2**20, allowed_paths=[], share=False,
                 prevent_thread_lock=True, quiet=True, show_error=False, theme=theme, css=STYLE, footer_links=[],
                 run_history=False, enable_monitoring=False, ssr_mode=False, pwa=False, mcp_server=False,
+                app_kwargs=dict(middleware=[(Sessions, (), {})]),
             )  # fmt: skip
         except OSError as error:
             raise HypvisionError(
@@ -57,9 +65,11 @@ def serving(answers: Answers, host: str = HERE[0], port: int | None = None, uplo
             page.close(verbose=False)
 
 
-def serve(answers: Answers, host: str = HERE[0], port: int | None = None, upload: int = UPLOAD) -> None:
+def serve(
+    answers: Answers, host: str = HERE[0], port: int | None = None, upload: int = UPLOAD, seconds: float = SECONDS
+) -> None:
     """Print the address of the page and serve it until the process is interrupted; arguments as of :func:`serving`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM removes the uploads, as Ctrl-C does
-    with serving(answers, host, port, upload) as address, suppress(KeyboardInterrupt):
+    with serving(answers, host, port, upload, seconds) as address, suppress(KeyboardInterrupt):
         print(f"The app is at {address} (Ctrl-C ends it)", flush=True)
         threading.Event().wait()

@@ -32,7 +32,7 @@ from hypvision.checkpoints.kinds import kind_of
 from hypvision.checkpoints.sources import fetch
 from hypvision.checkpoints.storage import DAMAGED, check_format, format_problem, load_unpacked, unpack
 from hypvision.errors import HypvisionError
-from hypvision.files import why_no_file
+from hypvision.files import MAX_UNPACKED, why_no_file
 
 # Stand-ins for what trainings pickle
 
@@ -376,7 +376,8 @@ def _is_whole(path: Path) -> bool:
     """Whether a file is complete, as far as its format tells: an archive has checksums."""
     if zipfile.is_zipfile(path):
         with suppress(zipfile.BadZipFile, ValueError), zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
+            small = sum(entry.file_size for entry in archive.infolist()) <= path.stat().st_size + MAX_UNPACKED
+            return small and archive.testzip() is None
         return False
     return format_problem(path) is None
 

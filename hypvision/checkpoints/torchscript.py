@@ -19,6 +19,8 @@ from typing import Any
 
 from torch import Tensor
 
+from hypvision.files import read_pieces
+
 _MARK, _HIDDEN = b"/constants.pkl", b"/constants.hid"
 _LONGEST_NAMES = 2**26  # total length of all names, which would be infinite if a module contained itself
 
@@ -53,8 +55,8 @@ def is_torchscript(path: str | Path) -> bool:
 
 def class_names(path: str | Path) -> set[str]:
     """The full names of the classes of the modules in a TorchScript archive."""
-    with zipfile.ZipFile(path) as archive:
-        pickled = archive.read(f"{_names(path)[0]}/data.pkl")
+    with zipfile.ZipFile(path) as archive, archive.open(f"{_names(path)[0]}/data.pkl") as file:
+        pickled = bytes(read_pieces(file, Path(path).stat().st_size, path))  # PyTorch does not compress it
     used = (str(argument) for code, argument, _ in pickletools.genops(pickled) if code.name == "GLOBAL")
     return {name.replace(" ", ".") for name in used if name.startswith(("__torch__ ", "__torch__."))}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hypvision.errors import HypvisionError
-from hypvision.files import read_text
+from hypvision.files import MAX_BYTES, read_text
 
 _FORMS = (
     "csv with the header id1,id2[,weight], or two columns with a tab between them; first the name, then its ancestor"
@@ -47,33 +48,48 @@ class Closure(NamedTuple):
         return np.array(edges, dtype=np.int64).reshape(-1, 2)
 
 
-def closure_of(chains: Iterable[Sequence[str]]) -> Closure:
-    """The closure of chains of names, each from general to specific."""
+def closure_of(chains: Iterable[Sequence[str]], most: float = math.inf) -> Closure:
+    """The closure of chains of names, each from general to specific; ``most`` as of :func:`read_closure`."""
+    chains = list(chains)
+    _check_count(sum(len(chain) * (len(chain) - 1) // 2 for chain in chains), "The hierarchy", most)
     pairs = {(name, above) for chain in chains for place, name in enumerate(chain) for above in chain[:place]}
     if not (pairs := {(name, above) for name, above in pairs if name != above}):
         raise HypvisionError("The hierarchy has no name below another. Give chains such as animal > mammal > dog.")
-    return _closure(pairs, "The hierarchy", True)
+    return _closure(pairs, "The hierarchy", True, most)
 
 
-def read_closure(path: str | Path, transitive: bool = False) -> Closure:
-    """Read the pairs of a file; ``transitive``: also take the ancestors of ancestors, for a file of the parents alone.
-    A pair that occurs again and a name as its own ancestor do not count.
+def _check_count(pairs: int, source: str, most: float) -> None:
+    if pairs > most:
+        raise HypvisionError(f"{source} has more than {most:,} pairs of a name and its ancestor. Give a part of it.")
+
+
+def read_closure(path: str | Path, transitive: bool = False, limit: int = MAX_BYTES, most: float = math.inf) -> Closure:
+    """Read the pairs of a file. A pair that occurs again and a name as its own ancestor do not count.
+
+    Args:
+        path: the file.
+        transitive: also take the ancestors of ancestors, for a file of the parents alone.
+        limit: of its bytes, also of the unpacked ones.
+        most: pairs that there may be, those of ancestors of ancestors too.
     """
-    if not (pairs := {(below, above) for below, above in _rows(path) if below != above}):
+    if not (pairs := {(below, above) for below, above in _rows(path, limit) if below != above}):
         raise HypvisionError(f"'{path}' has no pair of a name and its ancestor. Expected: {_FORMS}.")
-    return _closure(pairs, f"'{path}'", transitive)
+    return _closure(pairs, f"'{path}'", transitive, most)
 
 
-def _closure(pairs: set[tuple[str, str]], source: str, transitive: bool) -> Closure:
+def _closure(pairs: set[tuple[str, str]], source: str, transitive: bool, most: float) -> Closure:
     names = sorted({name for pair in pairs for name in pair})
     numbers = {name: number for number, name in enumerate(names)}
     above: list[set[int]] = [set() for _ in names]
     for name, ancestor in pairs:
         above[numbers[name]].add(numbers[ancestor])
+    count = 0
     try:
         for row in TopologicalSorter(dict(enumerate(above))).static_order():  # ancestors first
             if transitive:
                 above[row] |= set().union(*(above[ancestor] for ancestor in above[row]))
+            count += len(above[row])
+            _check_count(count, source, most)
     except CycleError as error:
         circle = " > ".join(names[row] for row in error.args[1])
         raise HypvisionError(
@@ -84,9 +100,9 @@ def _closure(pairs: set[tuple[str, str]], source: str, transitive: bool) -> Clos
     return Closure(names, np.array(found, dtype=np.int64))
 
 
-def _rows(path: str | Path) -> list[tuple[str, str]]:
+def _rows(path: str | Path, limit: int) -> list[tuple[str, str]]:
     try:
-        text = read_text(path)
+        text = read_text(path, limit)
         tab = "\t" in text.partition("\n")[0]
         rows = [row for row in csv.reader(io.StringIO(text, newline=""), "excel-tab" if tab else "excel") if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:

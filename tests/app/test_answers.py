@@ -75,10 +75,18 @@ def test_no_folder_beside_the_gallery_is_searched(answers, pictures, folder):
     if not link.is_symlink():
         link.symlink_to(pictures)
     try:
-        with pytest.raises(HypvisionError, match="outside of the one|cannot be searched"):
+        with pytest.raises(HypvisionError, match="There is no folder"):
             answers.find("disk", None, "shapes-s8.captions", 1, folder)
     finally:
         link.unlink()
+
+
+def test_nothing_tells_where_the_gallery_lies(answers, pictures):
+    """A way out and in again would tell the names of folders above, and which of them are links."""
+    (pictures / "elsewhere").mkdir(exist_ok=True)
+    for folder in (pictures / "gallery", "../gallery", "../elsewhere/../gallery", "../no/../gallery", "round/.."):
+        with pytest.raises(HypvisionError, match="There is no folder"):
+            answers.find("disk", None, "shapes-s8.captions", 1, str(folder))
 
 
 def test_models_go_by_names_alone(answers, pictures, tmp_path, monkeypatch):

@@ -110,7 +110,7 @@ def test_the_gallery_is_searched_by_words_and_a_mistake_is_told(page, pictures):
     assert panel.locator("#found img").count() == 4 and shown(panel.locator("#found img").first) == (64, 64)
     panel.get_by_label("Folder").fill("../..")
     panel.get_by_role("button", name="Find").click()
-    assert "outside of the one" in told(page)
+    assert "There is no folder" in told(page)
 
 
 def test_a_photo_is_segmented_and_bad_files_are_answered(page, pictures, tmp_path):

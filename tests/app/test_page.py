@@ -1,5 +1,6 @@
 """The page and its server: what is sent back, and what is not."""
 
+import os
 import warnings
 from pathlib import Path
 
@@ -19,9 +20,7 @@ from hypvision.errors import HypvisionError
 TABS = ["Classify and explain", "Find", "Segment by words", "From photo to root", "Hierarchy in the disk"]
 
 
-def test_errors_of_the_library_are_shown_as_they_are_and_bugs_are_not(monkeypatch):
-    monkeypatch.setenv("GRADIO_TEMP_DIR", "/scratch")
-
+def test_errors_of_the_library_are_shown_as_they_are_and_bugs_are_not():
     @with_messages
     def ask(error):
         raise error
@@ -31,8 +30,9 @@ def test_errors_of_the_library_are_shown_as_they_are_and_bugs_are_not(monkeypatc
     assert shown.value.message == "The image 'a &lt;b&gt;.png' is wrong."
     with pytest.raises(gr.Error, match="The memory is full"):
         ask(MemoryError())
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(gr.Error, match="a mistake of its own") as shown:
         ask(ZeroDivisionError("secret"))
+    assert "secret" not in shown.value.message
 
 
 def test_warnings_of_the_library_are_shown(monkeypatch):
@@ -77,16 +77,28 @@ def test_only_files_made_by_the_page_are_served(client, pictures):
         assert client.get(f"gradio_api/file={path}").status_code in (403, 404), path
 
 
-@served
-def test_no_file_is_read_that_was_not_uploaded(client, pictures):
-    config = client.get("config").json()
-    [action] = [action["id"] for action in config["dependencies"] if action["api_name"] == "segment"]
-    photo = {"path": str(pictures / "secret.png"), "meta": {"_type": "gradio.FileData"}}
-    body = dict(data=[photo, "disk, star", "shapes-s8.captions"], fn_index=action, session_hash="test")
-    assert client.post("gradio_api/queue/join", json=body).status_code == 200
-    with client.stream("GET", "gradio_api/queue/data?session_hash=test") as events:
-        [last] = [line for line in events.iter_lines() if "process_completed" in line]
-    assert '"success":false' in last and "secret" not in last
+@pytest.mark.parametrize("marked", [True, False])
+def test_every_input_of_a_page_of_ones_own_checks_its_file(pictures, tmp_path, monkeypatch, marked):
+    """Without the server of this package, too."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    (tmp_path / "mine.png").write_bytes((pictures / "object.png").read_bytes())
+    page = build(Answers(), tmp_path / "examples")
+    inputs = {
+        each for action in page.fns.values() for each in action.inputs if each.get_block_name() in ("image", "file")
+    }
+    assert len(inputs) == 5
+    for each in inputs:
+        for path, fine in (
+            (tmp_path / "mine.png", True),
+            (pictures / "secret.png", False),
+            (Path("/etc/passwd"), False),
+        ):
+            payload = gr.FileData(path=str(path)) if marked else type("Payload", (), dict(path=str(path)))()
+            if fine:
+                assert each.preprocess(payload) == str(path)
+            else:
+                with pytest.raises(gr.Error, match="was not uploaded here"):
+                    each.preprocess(payload)
 
 
 @served
@@ -94,8 +106,8 @@ def test_uploads_are_limited_and_removed(pictures):
     with serving(Answers(), upload=1) as address, httpx.Client(base_url=address, trust_env=False) as client:
         assert client.post("gradio_api/upload", files={"files": ("big.png", bytes(2**20 + 1))}).status_code == 413
         small = client.post("gradio_api/upload", files={"files": ("small.png", b"text")})
-        path = Path(small.json()[0])
-        assert path.read_bytes() == b"text"
+        [path] = Path(os.environ["GRADIO_TEMP_DIR"]).glob("*/small.png")
+        assert path.read_bytes() == b"text" and str(path.parents[1]) not in small.text
     assert not path.exists()
 
 

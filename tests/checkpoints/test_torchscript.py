@@ -135,3 +135,11 @@ def test_code_that_unpacks_to_more_is_not_unpacked_and_weights_that_do_are_refus
         else:
             with pytest.raises(HypvisionError, match="compressed or overlapping parts"):
                 read_file(path)
+
+
+def test_a_pickle_that_unpacks_to_more_than_its_file_is_not_unpacked(tmp_path):
+    with zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("net/data.pkl", bytes(10**7))
+        archive.writestr("net/constants.pkl", b"")
+    with pytest.raises(HypvisionError, match="bomb.pt"):
+        class_names(tmp_path / "bomb.pt")

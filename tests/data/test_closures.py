@@ -78,3 +78,16 @@ def test_chains_make_a_closure():
         closure_of([["animal"], ["animal", "animal"]])
     with pytest.raises(HypvisionError, match="The hierarchy makes names their own ancestors"):
         closure_of([["a", "b"], ["b", "a"]])
+
+
+def test_files_and_hierarchies_are_limited(tmp_path):
+    rows = [f"{number}\t{number + 1}" for number in range(200)]  # 200 pairs, with ancestors of ancestors 20,100
+    packed = write(tmp_path / "pairs.gz", rows)
+    assert len(read_closure(packed, limit=2000, most=200).pairs) == 200
+    assert len(read_closure(packed, True, most=20_100).pairs) == 20_100
+    with pytest.raises(HypvisionError, match="pairs.gz.* more than 1,000 bytes"):
+        read_closure(packed, limit=1000)
+    with pytest.raises(HypvisionError, match="pairs.gz.* more than 20,099 pairs"):
+        read_closure(packed, True, most=20_099)
+    with pytest.raises(HypvisionError, match="more than 19,899 pairs"):
+        closure_of([range(200)], 19_899)

@@ -1,0 +1,103 @@
+"""The answers of the app, computed in a process of its own: a thread cannot be stopped, but a process can, and gives
+back its memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import warnings
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, TimeoutError
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from hypvision.app.answers import Answers
+from hypvision.app.uploads import told
+from hypvision.errors import HypvisionError
+
+SECONDS = 300  # for one request
+_answers: Answers  # of the process that computes
+
+
+class Worker:
+    """Has the methods of :class:`~hypvision.app.answers.Answers`; one call is computed at a time.
+
+    Args:
+        answers: what the process computes with; models are loaded there.
+        seconds: the longest computation. The process is then killed, and another one begins, without models in memory.
+    """
+
+    def __init__(self, answers: Answers, seconds: float = SECONDS):
+        self.gallery = answers.gallery
+        self._answers, self._seconds = answers, seconds
+        self._lock = threading.Lock()
+        self._start()
+
+    def __getattr__(self, name: str) -> Any:
+        answer: Any = partial(self._ask, name)
+        answer.__name__ = name
+        return answer
+
+    def _start(self) -> None:
+        spawn = multiprocessing.get_context("spawn")  # a fork would copy the locks of the server's threads
+        self._pool = ProcessPoolExecutor(1, spawn, _begin, (self._answers,))
+        self._process = self._pool.submit(os.getpid)
+
+    def close(self) -> None:
+        """End the process, also while it computes."""
+        if self._lock.locked() and self._process.done():
+            self._kill()
+        self._pool.shutdown()
+
+    def _kill(self) -> None:
+        with suppress(OSError, BrokenExecutor):  # it has ended by itself
+            os.kill(self._process.result(), signal.SIGKILL)
+
+    def _ask(self, name: str, *args: Any) -> Any:
+        with self._lock:
+            try:
+                self._process.result()  # the start does not count
+                found, notes, mistake = self._pool.submit(_answer, name, args).result(self._seconds)
+            except BrokenExecutor:
+                self._pool.shutdown()
+                self._start()
+                raise
+            except TimeoutError as error:
+                self.close()
+                self._start()
+                raise HypvisionError(
+                    f"This took more than {self._seconds:g} seconds and was ended. Give a smaller input, or start the "
+                    "app with a longer --time-limit."
+                ) from error
+        for message, file in notes:
+            warnings.warn_explicit(message, UserWarning, file, 1)
+        if mistake is not None:
+            raise HypvisionError(mistake)
+        return found
+
+
+def _begin(answers: Answers) -> None:
+    global _answers
+    _answers = answers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent: Any = multiprocessing.parent_process()
+    parent.join()
+    os._exit(1)
+
+
+def _answer(name: str, args: tuple[Any, ...]) -> tuple[Any, list[tuple[str, str]], str | None]:
+    """The result, the warnings with the files that they come from, and the sentence of an error."""
+    found = mistake = None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        try:
+            found = getattr(_answers, name)(*args)
+        except Exception as error:
+            mistake = told(error)
+    return found, [(str(warning.message), warning.filename) for warning in caught], mistake
