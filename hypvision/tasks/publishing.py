@@ -27,7 +27,8 @@ from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.storage import expand_tokens, trim_tokens, write_weights
 from hypvision.clip.classes import load_classes
-from hypvision.clip.models import ARCHITECTURES, MEAN, RESIZING, STD, architecture
+from hypvision.clip.hyperbolic_checkpoint import PIXELS
+from hypvision.clip.models import ARCHITECTURES, MEAN, RESIZING, STD, architecture, pixels_of
 from hypvision.data.image_folder import imagenet_classes
 from hypvision.data.shape_captions import vocabulary
 from hypvision.engine.config import load_config
@@ -186,8 +187,9 @@ def _describe_clip(config: Any) -> dict[str, Any]:
             f"A record of the zoo holds the name of an architecture ({', '.join(ARCHITECTURES)}), and none is a CLIP "
             f"with model.clip={options}. Publish a training without them."
         )
-    side = ARCHITECTURES[name]["vision_cfg"]["image_size"]
-    given = dict(mean=[round(value / 255, 6) for value in MEAN], std=[round(value / 255, 6) for value in STD])
+    vision = ARCHITECTURES[name]["vision_cfg"]
+    side, (mean, std) = vision["image_size"], pixels_of(vision)
+    given = dict(mean=[round(value, 6) for value in mean], std=[round(value, 6) for value in std])
     size = dict(size=[3, side, side], **given, crop_pct=1.0, interpolation="bicubic")
     return {"task": "zero-shot", "model": name, "input": size}
 
@@ -270,6 +272,9 @@ def publish(
     task = known["task"]
     meta = _dataset_meta(loaded, settings, checkpoint)
     weights = stripped(loaded, task, settings.get("train_dataloader", {}).get("dataset", {}).get("type"))
+    for name, key in zip(PIXELS, ("mean", "std")):  # a hyperbolic CLIP's own
+        if task == "zero-shot" and name in weights:
+            known["input"][key] = [round(value, 6) for value in weights[name].flatten().tolist()]
     header = {"name": name, "classes": _classes(settings, meta)}
     if "model_config" in known:
         kept = {key: meta[key] for key in ("classes", "palette") if key in meta}

@@ -16,6 +16,7 @@ from hypvision.clip.towers import class_token_features, encode_text
 from hypvision.clip.views import view_of
 
 TOWERS = ("image", "text")
+_CROP_MODES = {"shortest": "center", "longest": "border", "squash": "squash"}  # open_clip's word -> timm's
 
 
 class _Lift(nn.Module):
@@ -86,5 +87,7 @@ def clip_tower(clip: CLIPBundle, part: str) -> tuple[ImageTower | TextTower, tup
     if part == "text":
         return TextTower(model).eval(), tuple(clip.tokenizer(["a"]).shape[1:]), about
     view = view_of(model)
-    about |= dict(mean=list(clip.mean), std=list(clip.std), interpolation=view.interpolation)
+    mean, std = ([round(value / 255, 8) for value in values] for values in (clip.mean, clip.std))
+    about |= dict(mean=mean, std=std, crop_pct=1.0, interpolation=view.interpolation)
+    about |= dict(crop_mode=_CROP_MODES[view.resize_mode])
     return ImageTower(model).eval(), (3, *view.size), about
