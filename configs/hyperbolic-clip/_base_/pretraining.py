@@ -39,9 +39,7 @@ optim_wrapper = dict(
     optimizer=dict(type="AdamW", lr=5e-4, betas=(0.9, 0.98), weight_decay=0.2),
     # Norms and biases decay, too: in the official code the default replaces the 0.0 that its configs give for them.
     paramwise_cfg=dict(
-        custom_keys={
-            name: dict(decay_mult=0.0) for name in ("logit_scale", "curv", "visual_alpha", "textual_alpha")
-        },
+        custom_keys={name: dict(decay_mult=0.0) for name in ("logit_scale", "curv", "visual_alpha", "textual_alpha")},
     ),
 )
 default_hooks = dict(
