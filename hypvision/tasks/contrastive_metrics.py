@@ -22,8 +22,8 @@ from hypvision.tasks.classification_metrics import ScoreMetric, TopKAccuracy, re
 class ZeroShotAccuracy(TopKAccuracy):
     """:class:`~hypvision.tasks.TopKAccuracy` of single objects, by default whether the most similar class is right.
 
-    ``top1``, ... are shares of images; ``macro`` is the mean of the classes' ``top1``, which the tables of MERU, HyCoCLIP
-    and their successors have. As there, a class that is predicted but never occurs counts as 0.
+    ``top1``, ... are shares of images; ``macro`` is the mean of the classes' ``top1``, which the tables of MERU,
+    HyCoCLIP and their successors have. As there, a class that is predicted but never occurs counts as 0.
     """
 
     def __init__(self, topk: Sequence[int] = (1,), macro: bool = True, **kwargs: Any):
