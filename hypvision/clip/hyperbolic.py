@@ -86,7 +86,6 @@ class HyperbolicCLIP(CLIP):
             nn.init.normal_(self.visual.head.proj.weight, std=trunk.embed_dim**-0.5)
         self.constants.append("visual.trunk.pos_embed")
 
-    @property
     def normalisation(self) -> dict[str, tuple[float, ...]]:
         """``mean`` and ``std`` of RGB from 0 to 1."""
         # str: 0.485 and not the nearest float32, 0.4850000143

@@ -100,7 +100,7 @@ def _hold_keys() -> None:
 
 def _take_normalisation(model: Any, _: Any) -> None:
     """Normalise images as the weights say that were loaded."""
-    for name, values in model.clip.normalisation.items():
+    for name, values in model.clip.normalisation().items():
         buffer = model.get_buffer(name)
         buffer.copy_(torch.tensor([255 * value for value in values]).reshape(buffer.shape))
 

@@ -272,9 +272,9 @@ def publish(
     task = known["task"]
     meta = _dataset_meta(loaded, settings, checkpoint)
     weights = stripped(loaded, task, settings.get("train_dataloader", {}).get("dataset", {}).get("type"))
-    for name, key in zip(PIXELS, ("mean", "std")):  # a hyperbolic CLIP's own
-        if task == "zero-shot" and name in weights:
-            known["input"][key] = [round(value, 6) for value in weights[name].flatten().tolist()]
+    for entry, key in zip(PIXELS, ("mean", "std")):  # a hyperbolic CLIP's own
+        if task == "zero-shot" and entry in weights:
+            known["input"][key] = [round(value, 6) for value in weights[entry].flatten().tolist()]
     header = {"name": name, "classes": _classes(settings, meta)}
     if "model_config" in known:
         kept = {key: meta[key] for key in ("classes", "palette") if key in meta}
