@@ -218,7 +218,8 @@ def create_clip(
         model.visual.set_input_size(size)
         model.visual.preprocess_cfg["size"] = model.visual.image_size
     if path is not None and config.get("geometry"):  # the file says how its images are normalised
-        model.normalise_by(**{**model.normalisation(), **{key: forced[key] for key in ("mean", "std") if key in forced}})
+        about = {**model.normalisation(), **forced}
+        model.normalise_by(about["mean"], about["std"])
         model.visual.preprocess_cfg |= model.normalisation()
     mean, std = (tuple(255.0 * value for value in model.visual.preprocess_cfg[key]) for key in ("mean", "std"))
     return CLIPBundle(model.eval(), tokenizer, mean, std)

@@ -70,6 +70,12 @@ def stripped(checkpoint: Mapping[str, Any], task: str, data: str | None = None) 
     return {name.removeprefix("backbone."): value for name, value in weights.items()}
 
 
+def normalisation_of(weights: Mapping[str, Tensor]) -> dict[str, list[float]]:
+    """``mean`` and ``std`` that the weights of a hyperbolic CLIP hold; of others nothing."""
+    numbers = {key: weights[name].flatten().tolist() for name, key in zip(PIXELS, ("mean", "std")) if name in weights}
+    return {key: [round(value, 6) for value in values] for key, values in numbers.items()}
+
+
 def describe_config(config: Any) -> dict[str, Any]:
     """The fields of a record that the config determines: task, model, arguments, input; and the model's own config."""
     scope = config.get("default_scope")
@@ -272,9 +278,7 @@ def publish(
     task = known["task"]
     meta = _dataset_meta(loaded, settings, checkpoint)
     weights = stripped(loaded, task, settings.get("train_dataloader", {}).get("dataset", {}).get("type"))
-    for entry, key in zip(PIXELS, ("mean", "std")):  # a hyperbolic CLIP's own
-        if task == "zero-shot" and entry in weights:
-            known["input"][key] = [round(value, 6) for value in weights[entry].flatten().tolist()]
+    known["input"] |= normalisation_of(weights)
     header = {"name": name, "classes": _classes(settings, meta)}
     if "model_config" in known:
         kept = {key: meta[key] for key in ("classes", "palette") if key in meta}
