@@ -1,5 +1,7 @@
 """Every config takes one training step on tiny data in the real layouts, most of them in the slow tests only."""
 
+import re
+
 import pytest
 import torch
 import yaml
@@ -37,6 +39,26 @@ def test_config_takes_a_step(name, data, tmp_path):  # noqa: F811
         rate = runner.cfg.optim_wrapper.optimizer.lr
         assert runner.param_schedulers and 0 < max(runner.optim_wrapper.get_lr()["lr"]) < rate  # it took its step
         assert runner.val_loop.evaluator.metrics and runner.test_loop.evaluator.metrics
+
+
+SIZED = {
+    path.relative_to(ROOT).as_posix(): float(match[1]) * dict(m=1e6, b=1e9)[match[2]]
+    for path in sorted(ROOT.glob("[!_]*/*.py"))
+    if (match := re.search(r"-(\d+(?:\.\d+)?)([mb])(?=[-_])", path.name))
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_configs_have_the_size_that_their_names_say(name):
+    """To 8 %: the paper calls 126.4 M parameters 120 M."""
+    config = load_config(ROOT / name)
+    import_extensions(config)
+    init_default_scope(config.get("default_scope", "mmengine"))
+    with torch.device("meta"):
+        model = MODELS.build(config.model)
+    network = getattr(model, "decoder", model)
+    count = getattr(network, "num_parameters", lambda: sum(p.numel() for p in model.parameters()))()
+    assert count == pytest.approx(SIZED[name], rel=0.08)
 
 
 @pytest.mark.parametrize("name", [n for n in CONFIGS if n not in QUICK])

@@ -32,7 +32,10 @@ test_dataloader = val_dataloader
 val_evaluator = dict(_delete_=True, type="ImageTextRetrieval")
 test_evaluator = val_evaluator
 train_cfg = dict(type="IterBasedTrainLoop", max_iters=2000, val_interval=500)
-optim_wrapper = dict(optimizer=dict(lr=1e-5))
+optim_wrapper = dict(
+    optimizer=dict(lr=1e-5),
+    paramwise_cfg=dict(norm_decay_mult=0.0, bias_decay_mult=0.0, custom_keys=dict(in_proj_bias=dict(decay_mult=0.0))),
+)
 param_scheduler = [
     dict(type="LinearLR", start_factor=1e-3, begin=0, end=100, by_epoch=False),
     dict(type="CosineAnnealingLR", eta_min=0.0, begin=100, by_epoch=False),

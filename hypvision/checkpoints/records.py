@@ -135,7 +135,7 @@ class Input:
 
     Attributes:
         size: channels, height, width.
-        mean, std: normalisation, one number a channel.
+        mean, std: normalisation of colours from 0 to 1, one number a channel.
         crop_pct, interpolation, crop_mode: how timm's pipeline resizes and crops; ``crop_mode`` None is "center".
     """
 

@@ -67,6 +67,11 @@ def from_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             packed.setdefault(f"{match[1]}attn.in_proj_{match[3]}", {})[match[2]] = value
         elif not name.endswith("embeddings.position_ids"):
             rest[name] = value
+        elif not torch.equal(value.flatten(), torch.arange(value.numel(), device=value.device)):
+            raise HypvisionError(
+                f"The checkpoint's '{name}' are not 0, 1, 2, ..., as open_clip's CLIP counts the places of tokens. "
+                "Take an intact copy."
+            )
     found = _convert(rest, backwards=False)
     for name, parts in packed.items():
         if lacking := sorted(set("qkv") - set(parts)):

@@ -11,14 +11,16 @@ Papers: "Hyperbolic Image-Text Representations", Desai, Nickel, Rajpurohit, John
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from open_clip.model import CLIP
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
 from hypvision.checks import one_of
-from hypvision.clip.hyperbolic_checkpoint import CURVATURES
+from hypvision.clip.hyperbolic_checkpoint import CURVATURES, PIXELS
 from hypvision.clip.spaces import Hyperboloid, Modality, Space, Sphere
 from hypvision.clip.towers import class_token_features
 
@@ -29,7 +31,8 @@ class HyperbolicCLIP(CLIP):
     """open_clip's CLIP whose embeddings lie on a hyperboloid or a sphere; a ViT of timm becomes that of MoCo v3.
 
     ``encode_image`` and ``encode_text`` give features before the lift, with ``normalize=True`` points of
-    :attr:`space`: of the hyperboloid ``(B, E + 1)``, time first.
+    :attr:`space`: of the hyperboloid ``(B, E + 1)``, time first. The mean and the deviation that images are normalised
+    by are in the state dict, as in official files: :data:`~hypvision.clip.hyperbolic_checkpoint.PIXELS`.
 
     Args:
         geometry: ``"lorentz"`` (MERU, HyCoCLIP) or ``"sphere"`` (the CLIP baselines, which learn no curvature).
@@ -54,6 +57,8 @@ class HyperbolicCLIP(CLIP):
         one_of(("lorentz", "sphere"), geometry=geometry)
         self.geometry = geometry
         self.constants: list[str] = []  # names of parameters that no training changes
+        for name, values in zip(PIXELS, (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)):
+            self.register_buffer(name, torch.tensor(values).reshape(3, 1, 1))
         # for traversals; checkpoints of baselines may hold a root too
         self.register_buffer("root", None, persistent=False)
         if (trunk := getattr(self.visual, "trunk", None)) is not None:
@@ -80,6 +85,20 @@ class HyperbolicCLIP(CLIP):
             trunk.pos_embed.copy_(sincos_positions(trunk.patch_embed.grid_size, trunk.embed_dim))
             nn.init.normal_(self.visual.head.proj.weight, std=trunk.embed_dim**-0.5)
         self.constants.append("visual.trunk.pos_embed")
+
+    def normalisation(self) -> dict[str, tuple[float, ...]]:
+        """``mean`` and ``std`` of RGB from 0 to 1."""
+        # str: 0.485 and not the nearest float32, 0.4850000143
+        values = [self.get_buffer(name).float().flatten().cpu().numpy() for name in PIXELS]
+        mean, std = (tuple(float(str(number)) for number in value) for value in values)
+        return dict(mean=mean, std=std)
+
+    @torch.no_grad()
+    def normalise_by(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        """Set the normalisation of images."""
+        for name, values in zip(PIXELS, (mean, std)):
+            buffer = self.get_buffer(name)
+            buffer.copy_(torch.tensor(tuple(values)).reshape(buffer.shape))
 
     @property
     def space(self) -> Space:

@@ -11,7 +11,7 @@ import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor
 
-from hypvision.checkpoints.match import translated
+from hypvision.checkpoints.match import translated, unknown_name
 from hypvision.checkpoints.read import read_file
 from hypvision.errors import HypvisionError
 
@@ -31,6 +31,10 @@ PUBLISHED = {
 
 SCALARS = ("curv", "visual_alpha", "textual_alpha")
 """What a hyperbolic model learns beside its towers: logarithms of the curvature and of the factors of the features."""
+
+PIXELS = ("pixel_mean", "pixel_std")
+"""The mean and the deviation, (3, 1, 1), that normalise RGB from 0 to 1. HyCoCLIP's official files have (0.229, 0.224,
+0.225) in both, because its class hands its arguments to MERU's by position; its models were trained with that."""
 
 CURVATURES = (0.1, 10.0)
 """Interval of the curvature in the official trainings."""
@@ -53,21 +57,42 @@ def is_official(weights: Mapping[str, Tensor]) -> bool:
 
 
 def from_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict of :class:`HyperbolicCLIP` from an official one."""
+    """State dict of :class:`HyperbolicCLIP` from an official one.
+
+    Raises:
+        HypvisionError: an entry is not one of MERU's or HyCoCLIP's, or has a value that their models cannot have.
+    """
     found = {}
     for name, value in weights.items():
-        if name in ("pixel_mean", "pixel_std"):
-            expected = torch.tensor(IMAGENET_DEFAULT_MEAN if name == "pixel_mean" else IMAGENET_DEFAULT_STD)
-            if value.numel() != 3 or not torch.allclose(value.flatten().float(), expected, atol=1e-4):
+        if name == "textual.attn_mask":
+            if not torch.equal(value.bool(), _causal(len(value))):
                 raise HypvisionError(
-                    f"The checkpoint's '{name}' is {value.flatten().tolist()[:3]}; MERU's and HyCoCLIP's models "
-                    f"have {expected.tolist()}. Take an intact copy of an official file."
+                    f"The checkpoint's '{name}' is not the causal mask of MERU's and HyCoCLIP's texts. "
+                    "Take an intact copy."
                 )
-        elif name != "textual.attn_mask":
-            value = value.T.contiguous() if name == "textual_proj.weight" else value
-            found[translated(name, _NAMES) or name] = value
+            continue
+        ours = translated(name, _NAMES)
+        if ours is None and name not in ("logit_scale", "root", *SCALARS, *PIXELS):
+            raise HypvisionError(_not_ours(name))
+        found[ours or name] = value.T.contiguous() if name == "textual_proj.weight" else value
     check_scalars(found, "sphere" if found.keys().isdisjoint(SCALARS) else "lorentz")
     return found
+
+
+def _not_ours(name: str) -> str:
+    """The error message for an entry of another model."""
+    kin = {
+        "PHyCLIP": ("curvs.", "visual_concept_alphas.", "textual_concept_alphas."),
+        "UNCHA": ("global_logit_scale", "local_logit_scale", "global_local_logit_scale", "textual.min_radius_head."),
+    }
+    for model, starts in kin.items():
+        if name.startswith(starts):
+            return f"The checkpoint has an entry '{name}', so it is of {model}, which is not one of MERU and HyCoCLIP."
+    return unknown_name(name, "MERU or HyCoCLIP")
+
+
+def _causal(size: int) -> Tensor:
+    return torch.ones(size, size, dtype=torch.bool).triu(1)
 
 
 def to_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -77,16 +102,24 @@ def to_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         value = value.T.contiguous() if name == "text_projection" else value
         found[translated(name, [(ours, official) for official, ours in _NAMES]) or name] = value
     size = len(found["textual.posit_embed"])
-    found["textual.attn_mask"] = torch.ones(size, size, dtype=torch.bool).triu(1)
-    for name, values in (("pixel_mean", IMAGENET_DEFAULT_MEAN), ("pixel_std", IMAGENET_DEFAULT_STD)):
-        found[name] = torch.tensor(values).reshape(3, 1, 1)
+    found["textual.attn_mask"] = _causal(size)
+    for name, values in zip(PIXELS, (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)):  # MERU's, if the weights lack them
+        found.setdefault(name, torch.tensor(values).reshape(3, 1, 1))
     return found
 
 
 def check_scalars(weights: Mapping[str, Tensor], geometry: str, source: Any = None, whole: bool = True) -> None:
     """Raise an error if the weights, under our names, belong to another geometry than the model's, or have a scalar
-    outside of its interval; ``whole``: they are those of a whole model, so that no scalar may be missing."""
+    or a normalisation outside of its interval; ``whole``: they are those of a whole model, so that no scalar may be
+    missing."""
     place = "The checkpoint" if source is None else f"'{source}'"
+    for name in PIXELS:
+        value = weights.get(name, torch.ones(3, 1, 1))
+        if value.shape != (3, 1, 1) or not value.isfinite().all() or (name == PIXELS[1] and (value <= 0).any()):
+            raise HypvisionError(
+                f"{place}: '{name}' is {value.flatten().tolist()[:3]}; expected three finite numbers (3, 1, 1), "
+                "of a deviation above 0. Take an intact copy."
+            )
     there = [name for name in SCALARS if name in weights]
     if geometry == "sphere" and there:
         raise HypvisionError(

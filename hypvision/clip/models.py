@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import load_into
@@ -37,7 +37,7 @@ from hypvision.checkpoints.sources import hub_switch
 from hypvision.checkpoints.torchscript import class_names, is_torchscript
 from hypvision.checks import depths, one_of
 from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face
-from hypvision.clip.hyperbolic_checkpoint import PUBLISHED, check_scalars, from_official, is_official, root_of
+from hypvision.clip.hyperbolic_checkpoint import PIXELS, PUBLISHED, check_scalars, from_official, is_official, root_of
 from hypvision.clip.places import (
     config_folder,
     fetch_published,
@@ -180,6 +180,7 @@ def create_clip(
         path = None if tag or pretrained is None else weights_file(name, pretrained, load_weights, tags)
     options = _with_needs(name, tag, path, options)
     config = architecture(name, folder, options)
+    forced = options.get("force_preprocess_cfg") or {}
     _check_towers(name, config)
     whole = tag is not None or folder is not None or path is not None or not load_weights
     _check_options(name, config, options, towers=not whole)
@@ -195,10 +196,12 @@ def create_clip(
         if size is not None:
             config["vision_cfg"]["image_size"] = ARCHITECTURES[name]["vision_cfg"]["image_size"]
         model: Any = _model_class(config)(**config)
-        about = dict(asdict(PreprocessCfg()), size=config["vision_cfg"]["image_size"])
-        if "timm_model_name" in config["vision_cfg"]:  # a ViT of MERU
-            about |= dict(mean=IMAGENET_DEFAULT_MEAN, std=IMAGENET_DEFAULT_STD)
-        set_model_preprocess_cfg(model, merge_preprocess_dict(about, options.get("force_preprocess_cfg") or {}))
+        mean, std = pixels_of(config["vision_cfg"])
+        about = dict(asdict(PreprocessCfg()), size=config["vision_cfg"]["image_size"], mean=mean, std=std)
+        about = merge_preprocess_dict(about, forced)
+        set_model_preprocess_cfg(model, about)
+        if config.get("geometry"):
+            model.normalise_by(about["mean"], about["std"])
         from hypvision.clip.tokenizer import Tokenizer
 
         tokenizer: Any = Tokenizer(context_length=_text_length(config))
@@ -214,6 +217,10 @@ def create_clip(
     if size is not None:
         model.visual.set_input_size(size)
         model.visual.preprocess_cfg["size"] = model.visual.image_size
+    if path is not None and config.get("geometry"):  # the file says how its images are normalised
+        about = {**model.normalisation(), **forced}
+        model.normalise_by(about["mean"], about["std"])
+        model.visual.preprocess_cfg |= model.normalisation()
     mean, std = (tuple(255.0 * value for value in model.visual.preprocess_cfg[key]) for key in ("mean", "std"))
     return CLIPBundle(model.eval(), tokenizer, mean, std)
 
@@ -245,6 +252,14 @@ def architecture(name: str, folder: Path | None = None, options: Mapping[str, An
     if options.get("force_patch_dropout") is not None:
         config["vision_cfg"]["patch_dropout"] = options["force_patch_dropout"]
     return {**config, **{key: value for key, value in options.items() if key in _arguments(_model_class(config))}}
+
+
+def pixels_of(vision: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of RGB from 0 to 1 in an architecture of :data:`ARCHITECTURES`, a ViT of MERU or one like
+    OpenAI's; weights may have their own."""
+    if "timm_model_name" in vision:
+        return IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+    return OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 
 RESIZING = {"force_image_size": ("vision_cfg", "image_size"), "force_context_length": ("text_cfg", "context_length")}
@@ -417,6 +432,10 @@ def _load(model: Any, path: Path, resize: bool) -> None:
     check_scalars(weights, geometry or "sphere", path)
     if geometry == "sphere":
         model.root = root_of(content, embedding_size(model), path)
+    if geometry is not None:
+        weights.pop("root", None)
+        for name in PIXELS:  # older files of trainings lack them
+            weights.setdefault(name, model.get_buffer(name))
     weights = convert.convert_state_dict(model, weights)
     if "positional_embedding" in weights and not hasattr(model, "positional_embedding"):
         weights = convert_to_custom_text_state_dict(weights)
@@ -431,7 +450,8 @@ def _load(model: Any, path: Path, resize: bool) -> None:
             (resize_pos_embed if name.startswith("visual.") else resize_text_pos_embed)(weights, model)
     load_into(
         model, {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}, path,
-        f"the CLIP model ({type(model).__name__})", "Give the architecture that it belongs to.", extra=True,
+        f"the CLIP model ({type(model).__name__})", "Give the architecture that it belongs to.",
+        extra=geometry is None,  # an unknown weight of a hyperbolic CLIP is that of another geometry
     )  # fmt: skip
 
 

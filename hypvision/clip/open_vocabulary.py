@@ -23,7 +23,7 @@ from hypvision.checkpoints.match import placed
 from hypvision.checks import one_of
 from hypvision.clip import adapters
 from hypvision.clip.classes import TEMPLATES, load_classes, prompts
-from hypvision.clip.hyperbolic_checkpoint import check_scalars
+from hypvision.clip.hyperbolic_checkpoint import PIXELS, check_scalars
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle, clip_names, create_clip
 from hypvision.clip.spaces import Sphere, space_of
@@ -96,6 +96,13 @@ def _hold_keys() -> None:
 
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)
+
+
+def _take_normalisation(model: Any, _: Any) -> None:
+    """Normalise images as the weights say that were loaded."""
+    for name, values in model.clip.normalisation().items():
+        buffer = model.get_buffer(name)
+        buffer.copy_(torch.tensor([255 * value for value in values]).reshape(buffer.shape))
 
 
 class OpenVocabularyCLIP(nn.Module):
@@ -172,6 +179,8 @@ class OpenVocabularyCLIP(nn.Module):
         self.templates, self.synonyms = _templates(templates), synonyms
         self.register_buffer("mean", torch.tensor(tuple(mean))[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(tuple(std))[:, None, None], persistent=False)
+        if hasattr(self.clip, "normalisation"):
+            self.register_load_state_dict_post_hook(_take_normalisation)
         self.classes: tuple[str, ...] = ()
         self._text = Memo()
         if classes is not None:
@@ -182,7 +191,10 @@ class OpenVocabularyCLIP(nn.Module):
         found = placed(self, "clip", clip_names(weights))
         own = {name.removeprefix("clip."): value for name, value in found.items()}
         geometry = getattr(self.clip, "geometry", None) or "sphere"
-        check_scalars(own, geometry, whole="token_embedding.weight" in own)
+        whole = "token_embedding.weight" in own
+        check_scalars(own, geometry, whole=whole)
+        for name in PIXELS if whole and hasattr(self.clip, "normalisation") else ():  # older trainings lack them
+            found.setdefault(f"clip.{name}", self.clip.get_buffer(name))
         return found
 
     @property

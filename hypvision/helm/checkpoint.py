@@ -19,6 +19,7 @@ from hypvision.errors import HypvisionError
 from .config import PRESETS, Architecture, preset
 from .layers import RowLinear, RowNorm, pack, unpack
 from .model import Helm
+from .rotary import angles
 
 _ALIAS = re.compile(r"(?:^|\.)(?:c|k)$")
 _EXPERT = re.compile(r"(layers\.\d+\.ffn\.(?:shared_)?experts\.\d+)\.(expert_manifold\.|w\d\.(?:manifold\.)?[ck]$)?")
@@ -242,9 +243,16 @@ def _feed_forward_sizes(weights: Mapping[str, Tensor], inner: Callable[[str], in
 
 
 def helm_from_official(state_dict: Mapping[str, Tensor], config: Architecture | None = None) -> dict[str, Tensor]:
-    """An official state dict as ours; a wrapper's ``module.``, repeated manifolds and buffers do not matter. The
-    sizes are by default inferred from the shapes of the weights."""
+    """An official state dict as ours; a wrapper's ``module.`` and repeated manifolds do not matter. The sizes are by
+    default inferred from the shapes of the weights.
+
+    Raises:
+        HypvisionError: an entry is missing, unknown, or a constant of another value than the model's.
+    """
     config = official_architecture(state_dict) if config is None else config
+    for name, value in state_dict.items():
+        if name.rpartition(".")[2] in _BUFFERS:
+            _check_buffer(name, value, config)
     weights, ours = _clean(state_dict), {}
     for entry, module in _tensors(config):
         for name in entry.official:
@@ -254,6 +262,21 @@ def helm_from_official(state_dict: Mapping[str, Tensor], config: Architecture | 
     for name in weights:
         raise HypvisionError(unknown_name(name, "HELM"))
     return ours
+
+
+def _check_buffer(name: str, value: Tensor, config: Architecture) -> None:
+    """Raise an error for a causal mask (L, L) or rotary code (L, d/2) that is not what our model computes."""
+    if name.endswith("attn_mask"):
+        if torch.equal(value.bool(), torch.ones_like(value, dtype=torch.bool).triu(1)):
+            return
+        raise HypvisionError(f"The checkpoint's '{name}' is not the causal mask of a HELM model. Take an intact copy.")
+    places = torch.arange(len(value), device=value.device, dtype=torch.float32)
+    angle = torch.outer(places, angles(config, 2 * value.shape[-1], value.device))
+    if not value.is_complex() or not torch.allclose(value, torch.polar(torch.ones_like(angle), angle), atol=1e-3):
+        raise HypvisionError(
+            f"The checkpoint's '{name}' is another rotary code than that of rope_theta={config.rope_theta:g}. Load the "
+            "file by HelmForCausalLM.from_official(FILE, rope_theta=...), with the base that it was trained with."
+        )
 
 
 def _packed(name: str, module: nn.Module | None, value: Tensor) -> Tensor:

@@ -63,6 +63,9 @@ def compositional_entailment(
 ) -> dict[str, Tensor]:
     """HyCoCLIP's four entailments of points (B, d + 1): a text entails its image, and a box what it was cut from.
 
+    Where a box has the words of the whole image, the points of the two texts coincide: here their angle is 0 and costs
+    nothing, in the official code it is pi/2 and costs pi/2 less the aperture, which draws the text towards the root.
+
     Args:
         image, text: of whole images and their captions.
         box_image, box_text: of one box of each, and of its words.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import timm
+import torch
+from timm.models.swin_transformer import SwinTransformerBlock, get_relative_position_index
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import unknown_name
@@ -66,7 +69,11 @@ def himapper_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
         elif name.startswith(("last_l.", "mix_l.")):
             raise HypvisionError(unknown_name(name, "Hi-Mapper"))
         elif old_swin and name.endswith(("relative_position_index", "attn_mask")):
-            continue
+            if not _is_of_swin(value):
+                raise HypvisionError(
+                    f"The checkpoint's '{name}' is not that of a Swin with square windows, which timm computes. "
+                    "Take an intact copy."
+                )
         elif old_swin and (match := re.fullmatch(r"layers\.(\d)\.downsample\.(.+)", name)):
             out[f"trunk.layers.{int(match[1]) + 1}.downsample.{match[2]}"] = value
         elif old_swin and name in ("head.weight", "head.bias"):
@@ -74,6 +81,17 @@ def himapper_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
         else:
             out["trunk." + name] = value
     return out
+
+
+def _is_of_swin(value: Tensor) -> bool:
+    """Whether a buffer of old Swins, the places in a window or the mask of shifted ones, is what timm computes."""
+    side = math.isqrt(value.shape[-1])
+    if value.dim() == 2:
+        return torch.equal(value.cpu(), get_relative_position_index(side, side))
+    grid = math.isqrt(len(value)) * side
+    block = SwinTransformerBlock(1, (grid, grid), num_heads=1, window_size=side, shift_size=side // 2)
+    mask = block.get_attn_mask()
+    return mask is not None and torch.equal(value.float().cpu(), mask)
 
 
 def himapper_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:

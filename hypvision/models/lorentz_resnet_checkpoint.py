@@ -32,13 +32,24 @@ def is_official_hyperboliccv(state_dict: Mapping[str, Tensor]) -> bool:
 
 
 def _curvatures(state_dict: Mapping[str, Tensor]) -> list[Tensor]:
-    """The ``k`` of the encoder, if it has one, and of the head; all copies of each are equal."""
+    """The ``k`` of the encoder, if it has one, and of the head.
+
+    Raises:
+        HypvisionError: copies of one ``k`` differ.
+    """
     encoder = r"(enc_manifold|encoder\.manifold|encoder\..*manifold|conv.*manifold|manifold)\.k"
-    copies = [
-        [value.detach().double().reshape(()) for name, value in state_dict.items() if re.fullmatch(names, name)]
-        for names in (encoder, r"(dec_manifold|(decoder|predictor)\.manifold)\.k")
-    ]
-    return [found[0] for found in copies if found]
+    found = []
+    for names in (encoder, r"(dec_manifold|(decoder|predictor)\.manifold)\.k"):
+        copies = {name: value for name, value in state_dict.items() if re.fullmatch(names, name)}
+        values = [value.detach().double().reshape(()) for value in copies.values()]
+        for name, value in zip(copies, values):
+            if value != values[0]:
+                raise HypvisionError(
+                    f"The checkpoint has {next(iter(copies))} = {values[0]:g}, but {name} = {value:g}: official "
+                    "networks have one curvature in the encoder and one in the head. Take an intact copy."
+                )
+        found += values[:1]
+    return found
 
 
 def _place(name: str) -> tuple[str, str] | None:

@@ -20,19 +20,32 @@ from hypvision.tasks.classification_metrics import ScoreMetric, TopKAccuracy, re
 
 @METRICS.register_module()
 class ZeroShotAccuracy(TopKAccuracy):
-    """:class:`~hypvision.tasks.TopKAccuracy` of single objects, by default whether the most similar class is right."""
+    """:class:`~hypvision.tasks.TopKAccuracy` of single objects, by default whether the most similar class is right.
 
-    def __init__(self, topk: Sequence[int] = (1,), **kwargs: Any):
-        super().__init__(tuple(topk), **kwargs)
+    ``top1``, ... are shares of images; ``macro`` is the mean of the classes' ``top1``, which the tables of MERU,
+    HyCoCLIP and their successors have. As there, a class that is predicted but never occurs counts as 0.
+    """
+
+    def __init__(self, topk: Sequence[int] = (1,), macro: bool = True, **kwargs: Any):
+        super().__init__(tuple(topk), macro=macro, **kwargs)
+
+    def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
+        metrics = super().compute_metrics(results)
+        occurring = {label for _, label, _, _ in self.labelled(results, 1)}
+        predicted = {best[0] for _, _, best, _ in self.labelled(results, 1)}
+        if self.macro and occurring:
+            metrics["macro"] *= len(occurring) / len(occurring | predicted)
+        return metrics
 
 
 @METRICS.register_module()
 class HierarchicalErrors(ScoreMetric):
     """The errors of HyCoCLIP's evaluation (Pal et al., ICLR 2025) in a tree of classes; means over the images.
 
-    With ``A_p`` and ``A_t`` the ancestors of the predicted and of the true class, each with the class itself:
-    ``tie``, the tree-induced error, edges of the shortest path between the two; ``lca``, ``|A_p| - |A_p & A_t| + 1``;
-    ``jaccard``, ``precision`` and ``recall`` of ``A_p`` for ``A_t``.
+    With ``A_p`` and ``A_t`` the ancestors of the predicted and of the true class, without the class itself and with the
+    root: ``tie``, the tree-induced error, edges of the shortest path between the two; ``lca``, ``|A_p| - |A_p & A_t| +
+    1``; ``jaccard``, ``precision`` and ``recall`` of ``A_p`` for ``A_t``. So a sibling of the true class has 2, 1, 1, 1
+    and 1. Several nodes without a parent lie under one root, which counts as an ancestor.
 
     Args:
         ancestors: the groups above each class, from general to specific, by the names of the classes, or a JSON file
@@ -61,15 +74,18 @@ class HierarchicalErrors(ScoreMetric):
             raise HypvisionError(
                 f"'ancestors' of HierarchicalErrors lacks {len(missing)} classes, e.g. '{missing[0]}'."
             )
-        own = [above[name] | {name} for name in names]
-        neighbours = _neighbours({node: above[node] for nodes in own for node in nodes})
+        nodes = set(names).union(*(above[name] for name in names))
+        root = {None} if sum(not above[node] for node in nodes) > 1 else set()
+        own = [above[name] | root for name in names]
+        neighbours = _neighbours({node: above[node] for node in nodes})
         steps = {label: _steps(neighbours, names[label]) for label in {label for _, label in results}}
         rows = []
         for guess, truth in results:
             predicted, true = own[guess], own[truth]
             both = len(predicted & true)
             edges = steps[truth][names[guess]]
-            shares = both / len(predicted | true), both / len(predicted), both / len(true)
+            # The root of a tree has no ancestors: none of them is wrong.
+            shares = [both / len(a) if a else 1.0 for a in (predicted | true, predicted, true)]
             rows.append((edges, len(predicted) - both + 1, *shares))
         return dict(zip(self.NAMES, torch.tensor(rows, dtype=torch.float64).mean(0).tolist()))
 

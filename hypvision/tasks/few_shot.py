@@ -109,7 +109,8 @@ class FewShotCLIP(BaseModel):
 
     def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights by this model's names, from those of the methods' official code too."""
-        return {**{f"host.{name}": value for name, value in self.host.unsaid().items()}, **learned_names(weights)}
+        unsaid = {f"host.{name}": value for name, value in self.host.unsaid().items()}
+        return {**unsaid, **learned_names(weights, self.host.clip)}
 
     def set_classes(
         self, names: Sequence[str], template: str | None = None, templates: Sequence[str] | None = None

@@ -27,7 +27,8 @@ from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.storage import expand_tokens, trim_tokens, write_weights
 from hypvision.clip.classes import load_classes
-from hypvision.clip.models import ARCHITECTURES, MEAN, RESIZING, STD, architecture
+from hypvision.clip.hyperbolic_checkpoint import PIXELS
+from hypvision.clip.models import ARCHITECTURES, MEAN, RESIZING, STD, architecture, pixels_of
 from hypvision.data.image_folder import imagenet_classes
 from hypvision.data.shape_captions import vocabulary
 from hypvision.engine.config import load_config
@@ -67,6 +68,12 @@ def stripped(checkpoint: Mapping[str, Any], task: str, data: str | None = None) 
             "hypvision.tasks (ImageClassifier) can be published as timm models."
         )
     return {name.removeprefix("backbone."): value for name, value in weights.items()}
+
+
+def normalisation_of(weights: Mapping[str, Tensor]) -> dict[str, list[float]]:
+    """``mean`` and ``std`` that the weights of a hyperbolic CLIP hold; of others nothing."""
+    numbers = {key: weights[name].flatten().tolist() for name, key in zip(PIXELS, ("mean", "std")) if name in weights}
+    return {key: [round(value, 6) for value in values] for key, values in numbers.items()}
 
 
 def describe_config(config: Any) -> dict[str, Any]:
@@ -186,8 +193,9 @@ def _describe_clip(config: Any) -> dict[str, Any]:
             f"A record of the zoo holds the name of an architecture ({', '.join(ARCHITECTURES)}), and none is a CLIP "
             f"with model.clip={options}. Publish a training without them."
         )
-    side = ARCHITECTURES[name]["vision_cfg"]["image_size"]
-    given = dict(mean=[round(value / 255, 6) for value in MEAN], std=[round(value / 255, 6) for value in STD])
+    vision = ARCHITECTURES[name]["vision_cfg"]
+    side, (mean, std) = vision["image_size"], pixels_of(vision)
+    given = dict(mean=[round(value, 6) for value in mean], std=[round(value, 6) for value in std])
     size = dict(size=[3, side, side], **given, crop_pct=1.0, interpolation="bicubic")
     return {"task": "zero-shot", "model": name, "input": size}
 
@@ -270,6 +278,7 @@ def publish(
     task = known["task"]
     meta = _dataset_meta(loaded, settings, checkpoint)
     weights = stripped(loaded, task, settings.get("train_dataloader", {}).get("dataset", {}).get("type"))
+    known["input"] |= normalisation_of(weights)
     header = {"name": name, "classes": _classes(settings, meta)}
     if "model_config" in known:
         kept = {key: meta[key] for key in ("classes", "palette") if key in meta}

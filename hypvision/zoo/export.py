@@ -30,10 +30,11 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.sources import find
 from hypvision.checks import one_of
+from hypvision.clip.spaces import space_of
 from hypvision.errors import HypvisionError, one_line, require
 from hypvision.files import replacing
 from hypvision.zoo.decompositions import decompose
-from hypvision.zoo.export_clip import ImageTower, TextTower
+from hypvision.zoo.export_clip import ImageTower, TextTower, geometry_of
 from hypvision.zoo.export_detector import DetectorNetwork
 from hypvision.zoo.loading import images_of, load, load_trained
 
@@ -43,6 +44,7 @@ PARTS = ("whole", "features")
 TOLERANCE = 1e-3  # relative to the largest output: round-off of float32 in another order of operations
 HALF_TOLERANCE = 3e-2  # the same for float16 (11 bits), through all layers
 _ABOUT = ("mean", "std", "crop_pct", "interpolation", "crop_mode", "classes", "geometry", "c")
+_PIXELS = (0, 1)  # the range of colours that mean and std are for, in files and in records
 _AXES = ("batch", "channels", "height", "width")
 _UNIT = 32  # sides must be multiples of this: the stride of the last stage, to which windows are aligned
 
@@ -171,8 +173,11 @@ def export_model(
             f"'{name}' is a CLIP, two networks whose outputs are compared. Add --part features for the image tower, "
             "and keep the embeddings of the class names, which do not change."
         )
-    network, output = part_of(load(name), record.task, part, record.input.size[1:])
+    model_of_zoo = load(name)
+    network, output = part_of(model_of_zoo, record.task, part, record.input.size[1:])
     about = {name: getattr(record.input, name) for name in _ABOUT[:5]} | {"classes": record.classes}
+    if record.task == "zero-shot":
+        about |= geometry_of(space_of(model_of_zoo))
     return export_network(network, record.input.size, format, path, dynamic_size, output, tell, about, half)
 
 
@@ -226,9 +231,9 @@ def export_network(
         output: ONNX's name of the output; for several outputs their common name, which a number follows, or all names.
         format, path, dynamic_size, tell, half: as for :func:`export_model`.
         about: the description of images and outputs that is stored in the file: ``mean``, ``std``, ``crop_pct``,
-            ``interpolation``, ``crop_mode``, ``classes``, ``geometry``, ``c``. It lies, with ``input_size``, as
-            JSON in ONNX's metadata, or in ``hypvision.json`` of a ``torch.export`` file (``extra_files`` of
-            :func:`torch.export.load`).
+            ``interpolation``, ``crop_mode``, ``classes``, ``geometry``, ``c``; ``mean`` and ``std`` for colours from 0
+            to 1. It lies, with ``input_size`` and ``pixel_range``, as JSON in ONNX's metadata, or in
+            ``hypvision.json`` of a ``torch.export`` file (``extra_files`` of :func:`torch.export.load`).
     """
     one_of(FORMATS, format=format)
     for module in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
@@ -243,6 +248,7 @@ def export_network(
             "A whole detector compares its boxes with 32 bits: leave out --half, or export --part features."
         )
     written = {"input_size": size, **{key: value for key, value in (about or {}).items() if key in _ABOUT and value}}
+    written |= {"pixel_range": _PIXELS} if "mean" in written else {}
     with replacing(path) as temporary, torch.no_grad(), _quiet(), ExitStack() as folds:
         network = _Half(model) if half else model
         for layer in {*model.modules(), *network.modules()}:

@@ -16,6 +16,7 @@ from hypvision.clip.towers import class_token_features, encode_text
 from hypvision.clip.views import view_of
 
 TOWERS = ("image", "text")
+_CROP_MODES = {"shortest": None, "longest": "border", "squash": "squash"}  # open_clip's word -> timm's
 
 
 class _Lift(nn.Module):
@@ -71,6 +72,13 @@ class TextTower(nn.Module):
         return torch.where(place < ends, tokens, torch.where(place == ends, self.words - 1, 0))
 
 
+def geometry_of(space: Space) -> dict[str, Any]:
+    """What an exported file says of the space of its points."""
+    if isinstance(space, Hyperboloid):
+        return dict(geometry="lorentz", c=float(torch.as_tensor(space.c).detach()))
+    return dict(geometry="sphere")
+
+
 def clip_tower(clip: CLIPBundle, part: str) -> tuple[ImageTower | TextTower, tuple[int, ...], dict[str, Any]]:
     """A tower, the shape of one of its inputs, and the description that is stored in the file.
 
@@ -79,12 +87,11 @@ def clip_tower(clip: CLIPBundle, part: str) -> tuple[ImageTower | TextTower, tup
         part: one of :data:`TOWERS`.
     """
     one_of(TOWERS, part=part)
-    about: dict[str, Any] = dict(geometry="sphere")
-    if isinstance(clip.space, Hyperboloid):
-        about = dict(geometry="lorentz", c=float(torch.as_tensor(clip.space.c).detach()))
-    model: Any = clip.model
+    about, model = geometry_of(clip.space), clip.model
     if part == "text":
         return TextTower(model).eval(), tuple(clip.tokenizer(["a"]).shape[1:]), about
     view = view_of(model)
-    about |= dict(mean=list(clip.mean), std=list(clip.std), interpolation=view.interpolation)
+    mean, std = ([round(value / 255, 8) for value in values] for values in (clip.mean, clip.std))
+    about |= dict(mean=mean, std=std, crop_pct=1.0, interpolation=view.interpolation)
+    about["crop_mode"] = _CROP_MODES[view.resize_mode]
     return ImageTower(model).eval(), (3, *view.size), about

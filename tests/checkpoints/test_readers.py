@@ -3,6 +3,7 @@
 import copy
 import importlib
 import logging
+import re
 import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -259,7 +260,7 @@ def few_shot(method):
 
 def with_frozen(weights):
     """An official file of a few-shot training, which has the frozen CLIP beside what was learned."""
-    return {**weights, "image_encoder.conv1.weight": torch.zeros(2, 3, 4, 4), "logit_scale": torch.zeros(())}
+    return {**weights, "image_encoder.ln_post.weight": torch.ones(32), "logit_scale": torch.tensor(1 / 0.07).log()}
 
 
 WHOLES = {
@@ -380,6 +381,66 @@ def test_load_takes_a_config(whole):
     model = hypvision.load(file_of(whole, "official"), model=str(config))
     assert not model.training
     same(model.state_dict(), whole.state)
+
+
+# Entries of official files beside those that our converters write.
+BESIDE = {
+    "catseg": {"clip_pixel_mean": torch.tensor([122.7709383, 116.7460125, 104.09373615]).reshape(3, 1, 1)},
+    "helm": {
+        "attn_mask": torch.ones(5, 5, dtype=torch.bool).triu(1),
+        "freqs_complex": torch.polar(torch.ones(5, 16), torch.outer(torch.arange(5), 1e4 ** (-torch.arange(16) / 16))),
+    },
+    "hf-clip": {"text_model.embeddings.position_ids": torch.arange(77)[None]},
+    "himapper": {"last_l.Llinear.bias": torch.zeros(128)},
+    "hyperclip": {"clip_pixel_std": torch.tensor([68.5005327, 66.6321579, 70.3231630]).reshape(3, 1, 1)},
+}
+# Entries of official files that the official code itself never uses.
+UNUSED = {
+    "helm": r".*\.add_pos\.\w+",
+    "himapper": r"last_l\.Llinear\.bias",
+    "hyperboliccv": r".*linearized_kernel\.scale",
+}
+
+
+@pytest.mark.quick(*sorted({*CONVERTERS} - {"helm", "hyperclip"}))
+@pytest.mark.parametrize("name", CONVERTERS)
+def test_no_entry_of_an_official_file_is_dropped(name):
+    """Another number in any entry gives another model, or an error that names the entry."""
+    torch.manual_seed(1)
+    if name in FAMILIES:
+        network, arguments, to_official = FAMILIES[name]
+        official = to_official(timm.create_model(network, num_classes=3, **arguments).state_dict())
+    else:
+        state = build_whole(WHOLES[name]).state_dict()
+        part = f"{WHOLES[name].part}."
+        official = WHOLES[name].official({key.removeprefix(part): value for key, value in state.items()})
+    official = {**official, **BESIDE.get(name, {})}
+    converter = CONVERTERS[name]
+
+    def read_as_ours(weights):
+        return {
+            **converter.from_official(weights),
+            **{key: [value] for key, value in converter.arguments(weights).items()},
+        }
+
+    expected = read_as_ours(official)
+    kinds = {re.sub(r"\d+", "N", entry): entry for entry in official if not re.fullmatch(UNUSED.get(name, "$"), entry)}
+    for entry in kinds.values():  # of equal layers the last
+        value = official[entry]
+        other = (
+            ~value if value.dtype == torch.bool else value + 1 if not value.is_floating_point() else 1.5 * value + 0.25
+        )
+        try:
+            found = read_as_ours({**official, entry: other})
+        except HypvisionError as error:
+            assert entry.split("token_mixer.")[-1] in str(error)
+            continue
+        changed = [key for key in expected if not same_values(found[key], expected[key])]
+        assert changed or found.keys() != expected.keys(), entry
+
+
+def same_values(found, expected):
+    return torch.equal(found, expected) if isinstance(found, torch.Tensor) else found == expected
 
 
 def test_every_converter_is_tested():

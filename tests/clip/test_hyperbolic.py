@@ -9,9 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from hypvision.checkpoints.match import load_trained
 from hypvision.clip import places
 from hypvision.clip.hyperbolic import HyperbolicCLIP, sincos_positions
 from hypvision.clip.hyperbolic_checkpoint import (
+    PIXELS,
     PUBLISHED,
     SCALARS,
     check_scalars,
@@ -25,7 +27,9 @@ from hypvision.clip.open_vocabulary import OpenVocabularyCLIP, set_tuning
 from hypvision.clip.spaces import Hyperboloid, Sphere, space_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry import lorentz
+from hypvision.tasks.contrastive import CLIPContrast
 from hypvision.zoo.convert import CONVERTERS, convert_file
+from hypvision.zoo.export_clip import clip_tower
 
 
 def tiny(geometry="lorentz", **options):
@@ -60,6 +64,74 @@ def test_official_files_go_in_and_come_out_equal(meru):
     back = to_official(clip.model.state_dict())
     assert back.keys() == weights.keys() and all(torch.equal(back[name], weights[name]) for name in weights)
     assert clip.mean == pytest.approx((123.675, 116.28, 103.53)) and isinstance(clip.space, Hyperboloid)
+
+
+HYCOCLIP = torch.tensor([0.229, 0.224, 0.225]).reshape(3, 1, 1)  # mean and deviation in its official files
+
+
+def test_the_normalisation_of_a_file_goes_everywhere(meru, tmp_path, monkeypatch):
+    """Through a conversion both ways, a training and its checkpoint, an export; and files without it stay MERU's."""
+    path, weights = meru
+    images = torch.randint(0, 256, (2, 3, 32, 32))
+    torch.save({"model": {**weights, "pixel_mean": HYCOCLIP}}, path)
+    clip = create_clip("meru-tiny", path)
+    expected = clip.embed_images(images)
+    assert clip.mean == pytest.approx([255 * value for value in HYCOCLIP.flatten().tolist()])
+    monkeypatch.setitem(CONVERTERS, "meru", CONVERTERS["meru"]._replace(variant=lambda weights: ("tiny", {})))
+    convert_file("meru", path, tmp_path / "ours.safetensors")
+    convert_file("meru", tmp_path / "ours.safetensors", tmp_path / "out.pth", to_official=True)
+    back = torch.load(tmp_path / "out.pth", weights_only=True)["model"]
+    assert all(torch.equal(back[name], HYCOCLIP) for name in PIXELS)
+    torch.testing.assert_close(create_clip("meru-tiny", tmp_path / "ours.safetensors").embed_images(images), expected)
+
+    task = CLIPContrast(dict(name="meru-tiny"), classes=["a"])
+    torch.save({"state_dict": CLIPContrast(dict(name="meru-tiny", pretrained=path)).state_dict()}, tmp_path / "a.pth")
+    load_trained(task, torch.load(tmp_path / "a.pth", weights_only=True), tmp_path / "a.pth")
+    torch.testing.assert_close(task(images, None), expected)
+    torch.testing.assert_close(create_clip("meru-tiny", tmp_path / "a.pth").embed_images(images), expected)
+    about = clip_tower(clip, "image")[2]
+    assert about["std"] == pytest.approx(HYCOCLIP.flatten().tolist()) == about["mean"]
+
+    # A user who forces another gets it; files of older trainings have none.
+    forced = create_clip("meru-tiny", path, force_preprocess_cfg=dict(mean=(0.5, 0.5, 0.5)))
+    assert forced.mean == (127.5,) * 3 and forced.std == clip.std
+    old = {f"clip.{name}": value for name, value in clip.model.state_dict().items() if name not in PIXELS}
+    torch.save({"state_dict": old}, tmp_path / "old.pth")
+    assert create_clip("meru-tiny", tmp_path / "old.pth").mean == pytest.approx((123.675, 116.28, 103.53))
+    load_trained(task, torch.load(tmp_path / "old.pth", weights_only=True), tmp_path / "old.pth")
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("curvs.0", "'curvs.0', so it is of PHyCLIP"),
+        ("global_logit_scale", "'global_logit_scale', so it is of UNCHA"),
+        ("offsets", "'offsets'"),
+        ("visual.offsets", "visual.trunk.offsets"),
+        ("textual.resblocks.0.offsets", "transformer.resblocks.0.offsets"),
+    ],
+)
+def test_weights_of_other_models_are_not_dropped(meru, entry, message):
+    """PHyCLIP has 192 curvatures and scales beside MERU's entries, without which its embeddings would be wrong."""
+    path, weights = meru
+    torch.save({"model": {**weights, entry: torch.zeros(())}}, path)
+    with pytest.raises(HypvisionError, match=message):
+        create_clip("meru-tiny", path)
+    if "." in entry and not entry.startswith("curvs"):
+        return
+    model = OpenVocabularyCLIP()
+    model.build_clip(dict(name="meru-tiny"), tune="frozen", dense=False)
+    for load in (
+        lambda: clip_options(str(path)),
+        lambda: convert_file("meru", path, path.with_name("ours.pth")),
+        lambda: model.checkpoint_filter({**weights, entry: torch.zeros(())}),
+    ):
+        with pytest.raises(HypvisionError, match=message):
+            load()
+    ours = from_official(weights)
+    torch.save({**ours, entry: torch.zeros(())}, path)
+    with pytest.raises(HypvisionError, match=entry):
+        create_clip("meru-tiny", path)
 
 
 def test_a_training_leaves_constants_alone():
@@ -216,7 +288,10 @@ def test_scalars_stay_in_their_intervals():
         ({"visual_alpha": torch.tensor(math.inf)}, "meru-tiny", "'visual_alpha' is not one finite number"),
         ({"curv": torch.tensor(5.0)}, "meru-tiny", "curvature 148.4"),
         ({"curv": torch.tensor(math.nan)}, "meru-tiny", "not one finite number"),
-        ({"pixel_mean": torch.full((3, 1, 1), 0.5)}, "meru-tiny", "'pixel_mean'"),
+        ({"pixel_mean": torch.full((3, 1, 1), math.nan)}, "meru-tiny", "'pixel_mean'"),
+        ({"pixel_mean": torch.ones(1)}, "meru-tiny", "'pixel_mean'"),
+        ({"pixel_std": torch.zeros(3, 1, 1)}, "meru-tiny", "'pixel_std'"),
+        ({"textual.attn_mask": torch.ones(77, 77, dtype=torch.bool)}, "meru-tiny", "'textual.attn_mask'"),
     ],
 )
 def test_wrong_files_are_named(meru, change, name, message):

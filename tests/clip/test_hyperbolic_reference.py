@@ -23,7 +23,10 @@ REAL_HEADS = dict(visual=12, textual=8)
 TOLERANCE = 1e-5  # of float32, relative to the norm
 
 
-def random_state(sizes, heads, lengths):
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def random_state(sizes, heads, lengths, mean=MEAN):
     """An official state dict in float32.
 
     ``lengths``: about those of its features of images and texts after alpha, times sqrt(c); None for a baseline.
@@ -37,8 +40,8 @@ def random_state(sizes, heads, lengths):
     state["visual.pos_embed"] = reference.sine_cosine_positions(sizes["width"], sizes["grid"]).float()
     state["textual.token_embed.weight"] = torch.randn(state["textual.token_embed.weight"].shape)
     state["textual.attn_mask"] = torch.ones(77, 77, dtype=torch.bool).triu(1)
-    state["pixel_mean"] = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
-    state["pixel_std"] = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+    state["pixel_mean"] = torch.tensor(mean).view(3, 1, 1)
+    state["pixel_std"] = torch.tensor(STD).view(3, 1, 1)
     state["logit_scale"] = torch.tensor(1.3)
     if lengths is not None:
         state |= {"curv": torch.tensor(0.4), "visual_alpha": torch.tensor(-0.7), "textual_alpha": torch.tensor(-0.2)}
@@ -55,8 +58,8 @@ def random_state(sizes, heads, lengths):
 def build(tmp_path, monkeypatch):
     """One random model on both sides: this package's, loaded from an official file, and the state in float64."""
 
-    def build(lengths, sizes=TINY, heads=HEADS, name="reference-tiny"):
-        state = random_state(sizes, heads, lengths)
+    def build(lengths, sizes=TINY, heads=HEADS, name="reference-tiny", mean=MEAN):
+        state = random_state(sizes, heads, lengths, mean)
         torch.save({"model": state}, tmp_path / "official.pth")
         vision = dict(image_size=32, timm_model_name="vit_tiny_patch16_224", timm_pool="token", timm_proj="linear")
         text = dict(context_length=77, vocab_size=49408, width=32, heads=2, layers=2)
@@ -119,6 +122,14 @@ def check_embeddings(case):
     for found, truth in ((images, image), (texts, text)):
         assert error(found[:, 1:], truth) < TOLERANCE and error(found[:, 0], reference.time(truth, c)) < TOLERANCE
     assert error(clip.similarity(images, texts), reference.inner(image, text, c)) < TOLERANCE
+
+
+def test_images_are_normalised_as_the_file_says(build):
+    """HyCoCLIP's official files have the deviations as mean (sheet 2)."""
+    case = build((1.0, 1.0), mean=STD)
+    check_embeddings(case)
+    expected = pytest.approx([255 * value for value in STD])
+    assert case.clip.mean == expected and case.clip.std == expected
 
 
 # Features at the first step, MERU's cones with an aperture of a right angle, and where the lift is cut.

@@ -49,3 +49,20 @@ FAMILIES = {
         "himapper_deit_tiny_patch16_224", dict(depth=2, preset="official", eval_noise="mean"), 224
     ),
 }
+
+
+def swin_mask(side: int, window: int, shift: int) -> torch.Tensor:
+    """The mask (windows, N, N) that old Swins store: -100 between pixels of a window of the shifted map that lie on two
+    sides of its seam."""
+
+    def region(place: int) -> int:
+        return (place >= side - window) + (place >= side - shift)
+
+    windows = []
+    for top in range(0, side, window):
+        for left in range(0, side, window):
+            regions = torch.tensor(
+                [[3 * region(top + row) + region(left + column) for column in range(window)] for row in range(window)]
+            ).flatten()
+            windows.append(torch.where(regions[:, None] == regions, 0.0, -100.0))
+    return torch.stack(windows)

@@ -52,6 +52,12 @@ def test_unpaired_images_and_texts_raise_an_error():
         contrastive_loss(torch.zeros(3, 4))
 
 
+def test_a_box_with_the_words_of_the_whole_image_costs_nothing():
+    """Where the official code has an angle of pi/2 (acos of 0)."""
+    text = points(0)
+    assert compositional_entailment(points(1), text, points(2), text, C)["text_box"] == 0
+
+
 def test_compositional_entailment():
     image, text, box_image, box_text = (points(seed).tolist() for seed in range(4))
     found = compositional_entailment(*map(torch.tensor, (image, text, box_image, box_text)), C)

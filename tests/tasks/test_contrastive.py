@@ -87,7 +87,7 @@ def test_it_learns():
 def test_metric():
     metric = ZeroShotAccuracy()
     metric.process({}, [dict(scores=torch.tensor([0.1, 0.9]), label=1), dict(scores=torch.tensor([0.9, 0.1]), label=1)])
-    assert metric.evaluate(2) == dict(top1=50.0)
+    assert metric.evaluate(2) == dict(top1=50.0, macro=25.0)
     for metric in (ZeroShotAccuracy(), HierarchicalErrors(), TopKAccuracy(), CalibrationError()):
         with pytest.raises(HypvisionError, match="needs an image of one class, .* got the label -1.*scenes=False"):
             metric.process({}, [dict(scores=torch.ones(2) / 2, label=-1)])

@@ -29,15 +29,32 @@ def measured(metric, found):
 def test_hierarchical_errors():
     found = measured(HierarchicalErrors(TREE), samples([0, 1, 2, 3], [0, 0, 0, 0]))  # dog, cat, crow, cup for a dog
     assert found["tie"] == pytest.approx((0 + 2 + 4 + 5) / 4)
-    assert found["lca"] == pytest.approx((1 + 2 + 3 + 3) / 4)
-    assert found["jaccard"] == pytest.approx((1 + 2 / 4 + 1 / 5 + 0) / 4)
-    assert found["precision"] == pytest.approx((1 + 2 / 3 + 1 / 3 + 0) / 4)
-    assert found["recall"] == pytest.approx((1 + 2 / 3 + 1 / 3 + 0) / 4)
+    # Under the root, of which all are: root, animal, mammal twice; root, animal, bird; root, thing.
+    assert found["lca"] == pytest.approx((1 + 1 + 2 + 2) / 4)
+    assert found["jaccard"] == pytest.approx((1 + 1 + 2 / 4 + 1 / 4) / 4)
+    assert found["precision"] == pytest.approx((1 + 1 + 2 / 3 + 1 / 2) / 4)
+    assert found["recall"] == pytest.approx((1 + 1 + 2 / 3 + 1 / 3) / 4)
     with pytest.raises(HypvisionError, match="'cat' are 'animal', which is no list"):
         HierarchicalErrors({"cat": "animal"})
     assert all(math.isnan(value) for value in HierarchicalErrors(TREE).compute_metrics([]).values())
     with pytest.raises(HypvisionError, match="lacks 1 classes, e.g. 'cup'"):
         measured(HierarchicalErrors({k: v for k, v in TREE.items() if k != "cup"}), samples([0], [0]))
+
+
+@pytest.mark.parametrize("root", [["r"], []])
+def test_errors_of_the_official_code(root, tmp_path):
+    """On its tree of three leaves, whether the root has a name or not; and a class that is itself the root."""
+    tree = {"a1": [*root, "a"], "a2": [*root, "a"], "b1": [*root, "b"]}
+    for guess, numbers in {0: (0, 1, 1, 1, 1), 1: (2, 1, 1, 1, 1), 2: (4, 2, 1 / 3, 1 / 2, 1 / 2)}.items():
+        metric = HierarchicalErrors(tree)
+        metric.dataset_meta = dict(classes=tuple(tree))
+        metric.process(None, [dict(scores=torch.eye(3)[guess], label=0)])
+        assert metric.compute_metrics(metric.results) == pytest.approx(dict(zip(metric.NAMES, numbers)))
+    (tmp_path / "pairs.tsv").write_text("a1\ta\n")
+    metric = HierarchicalErrors(str(tmp_path / "pairs.tsv"))
+    metric.dataset_meta = dict(classes=("a", "a1"))
+    metric.process(None, [dict(scores=torch.eye(2)[0], label=1)])  # the general class for the special one
+    assert metric.compute_metrics(metric.results) == dict(tie=1.0, lca=1.0, jaccard=0.0, precision=1.0, recall=0.0)
 
 
 def test_trees_of_breeds_and_of_wordnet(tmp_path):
@@ -53,8 +70,9 @@ def test_trees_of_breeds_and_of_wordnet(tmp_path):
     with (tmp_path / "pairs.tsv").open("a") as file:
         file.write("dog\tpet\ncat\tpet\npet\tthing\n")
     found = measured(HierarchicalErrors(str(tmp_path / "pairs.tsv")), samples([0, 3], [1, 0]))
-    # cat by mammal or pet: 2 edges; both have mammal, animal, pet and thing above them. dog, pet, thing, cup: 3 edges.
-    assert found["tie"] == pytest.approx((2 + 3) / 2) and found["jaccard"] == pytest.approx((4 / 6 + 1 / 6) / 2)
+    # cat by mammal or pet: 2 edges; both have mammal, animal, pet, thing and the root above them.
+    # dog, pet, thing, cup: 3 edges; a cup has thing and the root.
+    assert found["tie"] == pytest.approx((2 + 3) / 2) and found["jaccard"] == pytest.approx((1 + 2 / 5) / 2)
     (tmp_path / "tree.json").write_text('{"dog": "animal"}')
     with pytest.raises(HypvisionError, match="'dog' must be a list"):
         HierarchicalErrors(str(tmp_path / "tree.json"))
@@ -62,7 +80,13 @@ def test_trees_of_breeds_and_of_wordnet(tmp_path):
 
 def test_zero_shot_accuracy():
     found = measured(ZeroShotAccuracy(topk=(1, 2)), samples([0, 1, 2, 3], [0, 2, 0, 0]))
-    assert found == {"top1": 25.0, "top2": 75.0}
+    assert found == {"top1": 25.0, "top2": 75.0, "macro": pytest.approx(100 / 3 / 4)}  # 0: 1 of 3; 2: 0; 1 and 3 never
+
+
+def test_both_means_of_classes():
+    """Nine of ten of one class are right, none of two of the other; against torchmetrics' definition, by hand."""
+    found = measured(ZeroShotAccuracy(), samples([0] * 9 + [1] + [0, 0], [0] * 10 + [1, 1]))
+    assert found == pytest.approx({"top1": 100 * 9 / 12, "macro": 100 * (0.9 + 0) / 2})
 
 
 @pytest.mark.parametrize("space", [Sphere(), Hyperboloid(0.7)])

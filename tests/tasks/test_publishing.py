@@ -38,6 +38,7 @@ from hypvision.tasks.publishing import (
     _classes,
     describe_config,
     image_input,
+    normalisation_of,
     publish,
     read_about,
     stripped,
@@ -265,9 +266,13 @@ def test_a_record_says_all_that_a_clip_is():
     for folder, kind in (("hyperclip", "clip-*.py"), ("hierarcaps", "clip-*.py"), ("hyperbolic-clip", "*.py")):
         for path in (ROOT / "configs" / folder).glob(kind):
             config, hyperbolic = load_config(path), not path.name.startswith("clip-")
-            model = describe_config(config)["model"]
+            known = describe_config(config)
+            model, first = known["model"], known["input"]["mean"][0]
+            assert first == (0.485 if "-vit-" in model else 0.481455)  # a checkpoint may have its own
             assert model == config.model.clip.name or (hyperbolic and model == "hycoclip-emoji-s16")
             assert (ARCHITECTURES[model].get("geometry") == "lorentz") == (hyperbolic), path
+    pixels = {name: torch.full((3, 1, 1), 0.229) for name in ("pixel_mean", "pixel_std")}
+    assert normalisation_of({"a": torch.ones(2), **pixels}) == dict(mean=[0.229] * 3, std=[0.229] * 3)
     for more, said in (
         (dict(adapter=dict(type="hyperclip")), "without an adapter"),
         (dict(clip=dict(force_quick_gelu=True)), "none is a CLIP with model.clip={'force_quick_gelu': True}"),

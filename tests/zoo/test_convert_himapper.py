@@ -3,6 +3,7 @@
 import pytest
 import timm
 import torch
+from helpers.families import swin_mask
 from references.himapper import ReferenceHiMapper
 
 from hypvision.errors import HypvisionError
@@ -85,9 +86,15 @@ def test_swin_of_old_timm():
             stage = int(name.split(".")[1])
             name = name.replace(f"layers.{stage}.", f"layers.{stage - 1}.")
         old[name] = value
-    old["layers.0.blocks.0.attn.relative_position_index"] = torch.zeros(49, 49)
-    old["layers.0.blocks.1.attn_mask"] = torch.zeros(64, 49, 49)
+    # An old Swin stores the place of each pixel of a window seen from another, and which are apart in shifted windows.
+    pixels = [(row, column) for row in range(7) for column in range(7)]
+    places = [[13 * (a - c + 6) + b - d + 6 for c, d in pixels] for a, b in pixels]
+    index, mask = "layers.0.blocks.0.attn.relative_position_index", "layers.0.blocks.1.attn_mask"
+    old[index], old[mask] = torch.tensor(places), swin_mask(56, 7, 3)
     assert set(himapper_from_official(old)) == set(model.state_dict())
+    for name in (index, mask):
+        with pytest.raises(HypvisionError, match=name):
+            himapper_from_official({**old, name: old[name].flip(0)})
 
 
 def test_mistakes_are_explained(tmp_path, reference):

@@ -6,12 +6,18 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from timm.data import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 pytest.importorskip("open_clip")
+from helpers.engine import ROOT
+
+from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.storage import pack, write_tensors
 from hypvision.cli import main, parser_of
 from hypvision.cli.export import _check
 from hypvision.clip.models import ARCHITECTURES, create_clip
+from hypvision.clip.names import clip_options
 from hypvision.clip.spaces import Hyperboloid
 from hypvision.errors import HypvisionError
 from hypvision.zoo.export_clip import clip_tower
@@ -108,6 +114,66 @@ def test_files_of_16_bits_lift_in_32(clip, folder):
     if isinstance(clip.space, Hyperboloid):
         on = found[:, 1:].square().sum(1) - found[:, 0].square()
         assert torch.allclose(on, -1 / clip.space.c.expand(5), atol=1e-3)
+
+
+def prepared(path, about):
+    """An image as a file's description says it, with Pillow and NumPy alone."""
+    side = about["input_size"][1]
+    image = Image.open(path).convert("RGBA")
+    white = Image.new("RGBA", image.size, "white")
+    white.alpha_composite(image)
+    scale = side / about["crop_pct"] / min(image.size)
+    size = [round(scale * length) for length in image.size]
+    image = white.convert("RGB").resize(size, Image.Resampling[about["interpolation"].upper()])
+    left, top = ((length - side) // 2 for length in size)
+    low, high = about["pixel_range"]
+    colours = low + (high - low) * np.asarray(image.crop((left, top, left + side, top + side)), np.float32) / 255
+    return ((colours - np.float32(about["mean"])) / np.float32(about["std"])).transpose(2, 0, 1)
+
+
+EMOJI = ROOT / "tools/demo_data/emoji"
+COMMANDS = {
+    "tower": ["--clip", "emoji-s16.captions", "--part", "image"],
+    "hyperbolic tower": ["--clip", "hycoclip-emoji-s16.scenes", "--part", "image"],
+    "record": ["emoji-s16.captions", "--part", "features", "--fixed-size"],
+    "hyperbolic record": ["hycoclip-emoji-s16.scenes", "--part", "features", "--fixed-size"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_pictures_are_classified_by_what_a_file_says(command, tmp_path):
+    """64 emoji among their 64 names; with mean and deviation of another range one of them is right."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    assert main(["export", *COMMANDS[command], "--format", "onnx", "--save", str(tmp_path / "a.onnx")]) == 0
+    session = onnxruntime.InferenceSession(tmp_path / "a.onnx", providers=["CPUExecutionProvider"])
+    about = {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
+    rows = [row for row in json.loads((EMOJI / "emoji.json").read_text()) if picture(row).is_file()]
+    found = session.run(None, {"images": np.stack([prepared(picture(row), about) for row in rows])})[0]
+    clip = create_clip(**clip_options(next(word for word in COMMANDS[command] if "emoji" in word)))
+    with torch.no_grad():
+        texts = clip.embed_texts([row["name"] for row in rows]).numpy()
+    assert about["geometry"] == ("lorentz" if "hyperbolic" in command else "sphere")
+    signs = np.ones(found.shape[1])
+    signs[0] = -1 if about["geometry"] == "lorentz" else 1
+    right = (found * signs @ texts.T).argmax(1) == np.arange(len(rows))
+    assert len(rows) == 64 and right.mean() > (0.4 if "hyperbolic" in command else 0.8)
+
+
+def picture(row):
+    return EMOJI / f"images/noto/{row['id']}.png"
+
+
+@pytest.mark.parametrize("name", [record.name for record in builtin_index().select(task="zero-shot")])
+def test_towers_and_records_have_one_unit(name):
+    """That of timm and open_clip, whose default the record has to six digits."""
+    record = builtin_index().records[name]
+    _, size, about = clip_tower(create_clip(**clip_options(name)), "image")
+    assert size == record.input.size and about["crop_pct"] == record.input.crop_pct
+    assert about["interpolation"] == record.input.interpolation
+    for key, values in dict(mean=OPENAI_CLIP_MEAN, std=OPENAI_CLIP_STD).items():
+        assert about[key] == pytest.approx(values, abs=1e-7)
+        assert getattr(record.input, key) == pytest.approx(values, abs=1e-6)
 
 
 def test_what_does_not_go_together():

@@ -372,7 +372,7 @@ def test_a_file_says_what_it_takes_and_gives(tmp_path, kind, half):
         said = json.loads(files["hypvision.json"])
         got = loaded.module()(x)[0] if half else loaded.module()(x)
         assert {value.dtype for value in loaded.state_dict.values()} == {torch.float16 if half else torch.float32}
-    assert said == json.loads(json.dumps({"input_size": (3, 32, 32), **ABOUT}))
+    assert said == json.loads(json.dumps({"input_size": (3, 32, 32), "pixel_range": (0, 1), **ABOUT}))
     with torch.no_grad():
         torch.testing.assert_close(torch.as_tensor(got), model(x), rtol=2e-2, atol=2e-2 if half else 1e-5)
     assert next(model.parameters()).dtype == torch.float32  # the network itself stays

@@ -1,6 +1,6 @@
 # English Wikipedia, packed: data/wikipedia/{train,valid}/*.parquet with a column "text" (docs/data.md says where from).
 data_root = "data/wikipedia"
-tokenizer = "HuggingFaceTB/SmolLM2-135M"  # 49,152 tokens, free to use; the paper's is meta-llama/Llama-3.1-8B, gated
+tokenizer = "meta-llama/Llama-3.1-8B"  # the paper's, 128,256 tokens; gated (configs/helm/README.md has a free one)
 train_dataloader = dict(
     batch_size=4,
     num_workers=2,

@@ -37,13 +37,9 @@ val_evaluator = dict(type="ZeroShotAccuracy", topk=(1, 5))
 test_evaluator = val_evaluator
 optim_wrapper = dict(
     optimizer=dict(type="AdamW", lr=5e-4, betas=(0.9, 0.98), weight_decay=0.2),
+    # Norms and biases decay, too: in the official code the default replaces the 0.0 that its configs give for them.
     paramwise_cfg=dict(
-        norm_decay_mult=0.0,
-        bias_decay_mult=0.0,
-        custom_keys={
-            name: dict(decay_mult=0.0)
-            for name in ("in_proj_bias", "logit_scale", "curv", "visual_alpha", "textual_alpha")
-        },
+        custom_keys={name: dict(decay_mult=0.0) for name in ("logit_scale", "curv", "visual_alpha", "textual_alpha")},
     ),
 )
 default_hooks = dict(

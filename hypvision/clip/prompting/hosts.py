@@ -302,7 +302,7 @@ def _add_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_:
 
 def load_learned(host: Host, source: str | Path) -> None:
     """Load learned weights from a training's checkpoint or an official one, converted or not."""
-    weights = learned_names(network_weights(read(source), re.compile(r"host\.(.+)")))
+    weights = learned_names(network_weights(read(source), re.compile(r"host\.(.+)")), host.clip)
     weights = {**host.unsaid(), **{name.removeprefix("host."): value for name, value in weights.items()}}
     load_into(
         host, weights, source, f"the few-shot method ({type(host).__name__})",

@@ -2,9 +2,10 @@
 
 MaPLe, PromptSRC and PromptKD save the whole model with the frozen CLIP (PromptSRC: two of them); the frozen parts and
 the tokens of the training's classes are dropped. CoOp, CoCoOp and CLIP-Adapter save only the learned part, without a
-module's name as prefix; for CoOp and CoCoOp the prefix ``prompt_learner.`` is accepted too, but never written, because
-the official code silently ignores unknown names. Tip-Adapter saves one tensor a file (:func:`read_cache`). Our names
-are those of a few-shot training, ``host.learner.*``; the command is ``hypvision zoo convert --from maple IN OUT``.
+module's name as prefix; that of the whole model (``prompt_learner.``, ``adapter.``) is accepted too, but never
+written, because the official code silently ignores unknown names. Tip-Adapter saves one tensor a file
+(:func:`read_cache`). Our names are those of a few-shot training, ``host.learner.*``; the command is ``hypvision zoo
+convert --from maple IN OUT``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from hypvision.checkpoints.match import translated
 from hypvision.checkpoints.read import read_file
@@ -63,11 +65,18 @@ _ALONE = ("coop", "cocoop", "clip-adapter", "tip-adapter")
 # Further entries of the official files: embeddings of class names of the training, and frozen towers.
 _FROZEN = re.compile(r"(prompt_learner\.)?token_(prefix|suffix)2?$|prompt_learner\.ZS_image_encoder\.")
 _TOWERS = ("image_encoder.", "text_encoder.", "logit_scale")
+# Methods whose learned part the whole model keeps by this name.
+_PREFIXES = {"coop": "prompt_learner.", "cocoop": "prompt_learner.", "clip-adapter": "adapter."}
+# (a frozen entry of official files, the CLIP's own name)
+_FROZEN_CLIP = [
+    ("image_encoder.{rest}", "visual.{rest}"), ("text_encoder.{rest}", "{rest}"), ("logit_scale", "logit_scale")
+]  # fmt: skip
 _CONVOLUTION = ("projector.0.weight", "projector.3.weight")  # these weights are 1 x 1 convolutions in the official code
 
 
 def _kind(names: Mapping[str, Any]) -> str | None:
     """The method that official names belong to."""
+    names = dict.fromkeys(name.removeprefix("adapter.") for name in names)
     if any(".compound_prompts_text." in name or name.startswith("prompt_learner.proj.") for name in names):
         return "maple"
     if any(name.startswith("VPT_image_trans.") for name in names):
@@ -90,7 +99,7 @@ def from_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tenso
     """Official weights by our names, in float32; raises an error for learned entries of another method."""
     found = {}
     for name, value in weights.items():
-        bare = name.removeprefix("prompt_learner.") if method in ("coop", "cocoop") else name
+        bare = name.removeprefix(_PREFIXES.get(method, ""))
         own = None if _FROZEN.match(name) else translated(bare, _NAMES[method])
         if own is None and _is_needed(name, method):
             raise HypvisionError(
@@ -100,7 +109,19 @@ def from_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tenso
         if own is not None:
             value = value.float() if value.is_floating_point() else value
             found[_PREFIX + own] = _reshaped(own, value)
+    _check_whole(method, found)
     return found
+
+
+def _check_whole(method: str, weights: Mapping[str, Tensor]) -> None:
+    """Raise an error if weights by our names lack one that the method has at any depth."""
+    optional = ("alpha", "beta")  # Tip-Adapter's, which only our files have
+    needed = [own for _, own in _NAMES[method] if "{" not in own and own not in optional]
+    if lacking := [own for own in needed if _PREFIX + own not in weights]:
+        raise HypvisionError(
+            f"The checkpoint lacks what {method} has learned: {', '.join(lacking[:3])}. It is of another method, its "
+            f"names have a prefix that no code of {method} writes, or it is not complete."
+        )
 
 
 def _reshaped(own: str, value: Tensor) -> Tensor:
@@ -112,22 +133,45 @@ def _reshaped(own: str, value: Tensor) -> Tensor:
 
 def _is_needed(name: str, method: str) -> bool:
     """Whether the model would change if an entry without a counterpart among our names were dropped."""
-    if _FROZEN.match(name) or (method == "promptkd" and not name.startswith("image_encoder.")):
+    if _FROZEN.match(name) or (method == "promptkd" and not name.startswith(("image_encoder.", "VPT_image_trans."))):
         return False  # PromptKD learns no text weights: it takes the class features of its teacher
+    if name.startswith("VPT_image_trans."):
+        return True
     if "VPT" in name.split(".")[-1]:
         return True
     return not name.startswith(_TOWERS) if method in _ALONE else name.startswith("prompt_learner.")
 
 
-def learned_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Learned weights under our names: official names translated, others unchanged."""
+def learned_names(weights: Mapping[str, Tensor], clip: nn.Module) -> dict[str, Tensor]:
+    """Learned weights under our names: official names translated, others unchanged.
+
+    Raises:
+        HypvisionError: the frozen CLIP beside official ones is not ``clip``, for which they were not learned.
+    """
     method = _kind(weights)
-    return dict(weights) if method is None else from_official(method, weights)
+    if method is None:
+        return dict(weights)
+    own = clip.state_dict()
+    for name, value in weights.items():
+        # PromptKD's text tower is the teacher's
+        kept = None if method == "promptkd" and name.startswith("text_encoder.") else translated(name, _FROZEN_CLIP)
+        if kept in own and not _about_equal(value, own[kept]):
+            raise HypvisionError(
+                f"The checkpoint's '{name}' is not that of the CLIP model here, for which it was not learned. Give the "
+                "CLIP model that it was trained with."
+            )
+    return from_official(method, weights)
+
+
+def _about_equal(value: Tensor, own: Tensor) -> bool:
+    """Whether weights are the same up to the rounding of float16, in which official files keep the frozen CLIP."""
+    return value.shape == own.shape and torch.allclose(value.to(own), own, rtol=1e-2, atol=1e-3)
 
 
 def to_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The inverse, without the frozen CLIP; raises an error for entries that the official format cannot
     represent."""
+    _check_whole(method, weights)
     pairs, found = [(own, official) for official, own in _NAMES[method]], {}
     for name, value in weights.items():
         own = name.removeprefix(_PREFIX)

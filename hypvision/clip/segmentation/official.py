@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hypvision.checkpoints.match import translated
+from hypvision.clip.models import MEAN, STD
 from hypvision.clip.segmentation.catseg import window_mask
 from hypvision.errors import HypvisionError
 
@@ -21,6 +22,7 @@ _PREDICTOR = "sem_seg_head.predictor."
 _ADAPTER = ".hyperclip."  # our name of HyperCLIP's adapters; the official name follows
 _OFFICIAL_ADAPTER = re.compile(r"\.hyperbolic_attn\.adapter_attn_([qkv])\.weights$")
 _VISION = "clip.visual.transformer.resblocks."
+_PIXELS = {"clip_pixel_mean": MEAN, "clip_pixel_std": STD}  # of RGB from 0 to 255
 _NAMES = [  # (our name, the official one)
     ("clip.{rest}", _PREDICTOR + "clip_model.{rest}"),
     ("head.{rest}", _PREDICTOR + "transformer.{rest}"),
@@ -47,12 +49,14 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
         short = name.removeprefix(_PREDICTOR)
         if name.startswith(("upsample1.", "upsample2.")):
             out[name] = value
+        elif name in _PIXELS:
+            _check_constant(name, value.flatten(), torch.tensor(_PIXELS[name]))
+        elif name in ("pixel_mean", "pixel_std"):
+            continue  # configured and stored, but the official code uses the two above
         elif short == name:
-            # skip what our constructor sets
-            if name not in ("pixel_mean", "pixel_std", "clip_pixel_mean", "clip_pixel_std"):
-                raise _unknown(name)
-        elif short.endswith("attn_mask"):
-            continue  # our model computes it from the size of the grid
+            raise _unknown(name)
+        elif short.endswith("attn_mask"):  # our model computes it from the size of the grid
+            _check_constant(name, value, _shift_mask(value.device))
         elif short.startswith("transformer."):
             out["head." + short.removeprefix("transformer.")] = value
         elif match := re.fullmatch(r"clip_model\.(.+\.attn)\.([qkv])_proj_weight", short):
@@ -75,6 +79,22 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
     return out
 
 
+def _shift_mask(device: torch.device) -> Tensor:
+    """The mask of the shifted windows, 12 of 24 patches wide."""
+    mask = window_mask((24, 24), (24, 24), 12, 6, device)
+    assert mask is not None, "shifted windows have a mask"
+    return mask
+
+
+def _check_constant(name: str, value: Tensor, expected: Tensor) -> None:
+    """Raise an error for an entry that our model computes itself, with another value."""
+    if value.shape != expected.shape or not torch.allclose(value.float(), expected, rtol=1e-4):
+        raise HypvisionError(
+            f"The checkpoint's '{name}' is not that of HyperCLIP and CAT-Seg ({expected.flatten().tolist()[:3]}, ...), "
+            "which alone is implemented here. Take a file of the official code."
+        )
+
+
 def segmenter_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename official weights to our segmenter's names; leave others."""
     official = is_official_catseg(weights) or is_official_hyperclip(weights)
@@ -90,9 +110,7 @@ def hyperclip_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]
             raise _unknown(name)
         out[official] = value
         if match := re.fullmatch(r"head\.(layers\.\d+\.swin_block\.block_2)\.norm1\.weight", name):
-            mask = window_mask((24, 24), (24, 24), 12, 6, value.device)
-            assert mask is not None, "shifted windows have a mask"
-            out[f"{_PREDICTOR}transformer.{match[1]}.attn_mask"] = mask
+            out[f"{_PREDICTOR}transformer.{match[1]}.attn_mask"] = _shift_mask(value.device)
     return out
 
 

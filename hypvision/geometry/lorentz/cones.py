@@ -131,8 +131,9 @@ def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
 def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """Angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to ``y``, in radians.
 
-    0 where ``y`` lies behind ``x`` on its ray, and where the points coincide. No clamp: an ``atan2`` of the parts of
-    :func:`logmap` (Desai et al., ICML 2023, compute an ``acos`` which loses half of the digits).
+    0 where ``y`` lies behind ``x`` on its ray, and where the points coincide, as those of equal texts do: a point is
+    in its own cone. No clamp: an ``atan2`` of the parts of :func:`logmap` (Desai et al., ICML 2023, compute an ``acos``
+    which loses half of the digits, and gives pi/2 where points coincide).
     """
     pair = pair_of(x, y, c)
     radial, away = pair.radial(), pair.qx > 0

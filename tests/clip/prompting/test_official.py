@@ -3,6 +3,9 @@
 The names are written out as the official codes save them; every method of ``FEW_SHOT`` goes through the same test.
 """
 
+import contextlib
+import itertools
+
 import pytest
 import torch
 from helpers import clip_models
@@ -212,17 +215,46 @@ def test_converted_checkpoints_give_the_official_logits(method, options, tmp_pat
             assert torch.equal(direct(images).logits(), logits)
 
 
-@pytest.mark.parametrize("method", ["coop", "cocoop"])
-def test_names_with_the_prompt_learner_before_them_are_read_and_not_written(method, tmp_path):
+@pytest.mark.parametrize("method", ["coop", "cocoop", "clip-adapter"])
+def test_names_with_the_module_before_them_are_read_and_not_written(method, tmp_path):
     """As a state dict of the official code's whole model has them."""
     clip, weights = bundle(), official(method)
-    whole = {f"prompt_learner.{name}": value for name, value in weights.items()}
-    torch.save(
-        {**frozen(clip.model), **whole, "prompt_learner.token_prefix": torch.zeros(4, 1, 32)}, tmp_path / "a.pth"
-    )
+    module = "adapter" if method == "clip-adapter" else "prompt_learner"
+    whole = {f"{module}.{name}": value for name, value in weights.items()}
+    whole |= {} if method == "clip-adapter" else {"prompt_learner.token_prefix": torch.zeros(4, 1, 32)}
+    torch.save({**frozen(clip.model), **whole}, tmp_path / "a.pth")
     found = convert_file(method, tmp_path / "a.pth", tmp_path / "b.pth")
     back = convert_file(method, found.path, tmp_path / "c.pth", to_official=True)
     assert torch.load(back.path)["state_dict"].keys() == weights.keys()
+
+
+@pytest.mark.quick("coop", "maple")
+@pytest.mark.parametrize("method", LEARNED)
+def test_files_that_lack_a_weight_or_have_another_prefix_are_explained(method, tmp_path):
+    """Both ways, whatever the method that the user names; a weight of one depth of several may be missing."""
+    weights = official(method)
+    for number, prefix in enumerate(("", "prompt_learner.", "adapter.", "model.", "host.learner.")):
+        for lost in (None, *weights) if number == 0 else (None,):
+            torch.save({prefix + name: value for name, value in weights.items() if name != lost}, tmp_path / "a.pth")
+            for family, back in itertools.product(FEW_SHOT, (False, True)):
+                target = tmp_path / ("keys_1shots.pt" if family == "tip-adapter" else "b.pth")
+                with contextlib.suppress(HypvisionError):
+                    convert_file(family, tmp_path / "a.pth", target, to_official=back)
+    torch.save({name: value for name, value in weights.items() if name != next(iter(weights))}, tmp_path / "a.pth")
+    with pytest.raises(HypvisionError, match="lacks|not a checkpoint"):
+        convert_file(method, tmp_path / "a.pth", tmp_path / "b.pth")
+
+
+def test_another_clip_beside_the_learned_weights_is_named(tmp_path):
+    clip = bundle()
+    weights = {**frozen(clip.model), **official("maple")}
+    host = build_host(clip, "maple", tokens=N, depth=3)
+    torch.save(weights, tmp_path / "a.pth")
+    load_learned(host, tmp_path / "a.pth")
+    for entry in ("image_encoder.conv1.weight", "text_encoder.transformer.resblocks.0.ln_1.weight", "logit_scale"):
+        torch.save({**weights, entry: weights[entry] + 0.1}, tmp_path / "a.pth")
+        with pytest.raises(HypvisionError, match=entry):
+            load_learned(host, tmp_path / "a.pth")
 
 
 def test_files_of_a_tip_adapter_are_found_by_their_names(tmp_path):

@@ -8,6 +8,7 @@ from references.hyperclip import ReferenceHead, reference_packed
 pytest.importorskip("open_clip")
 
 from helpers import clip_models
+from helpers.families import swin_mask
 from helpers.segmenter import HEAD, build, random_image
 from references.clip import reference_dense
 
@@ -37,7 +38,7 @@ def official(blocks=True, vision_layers=4):
             name = P + "transformer." + name[5:]
         weights[name] = value
     for i in range(2):
-        weights[P + f"transformer.layers.{i}.swin_block.block_2.attn_mask"] = torch.zeros(4, 144, 144)
+        weights[P + f"transformer.layers.{i}.swin_block.block_2.attn_mask"] = swin_mask(24, 12, 6)
     return weights
 
 
@@ -107,6 +108,7 @@ def test_mistakes_are_explained(tmp_path):
 
     weights = official()
     fails("entry 'backbone2.weight'", "hyperclip", {**weights, "backbone2.weight": torch.ones(1)})
+    fails("'clip_pixel_mean'", "hyperclip", {**weights, "clip_pixel_mean": torch.full((3, 1, 1), 123.0)})
     fails("not a checkpoint of an official CAT-Seg", "catseg", weights)
     fails("not a checkpoint of an official HyperCLIP", "hyperclip", {"a": torch.ones(1)})
     fails("call adapters.merge", "catseg", build().state_dict(), to_official=True)
