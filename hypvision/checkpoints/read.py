@@ -282,7 +282,9 @@ def _check_archive(path: Path) -> None:
             raise HypvisionError(_refused(path, "two parts of the same name"))
         read = [entry for entry in archive.infolist() if entry.filename.split("/")[1:2] != ["code"]]
         if sum(entry.file_size for entry in read) > path.stat().st_size:
-            raise HypvisionError(_refused(path, "compressed or overlapping parts that unpack to more bytes than it has"))
+            raise HypvisionError(
+                _refused(path, "compressed or overlapping parts that unpack to more bytes than it has")
+            )
         for entry in read:
             if entry.filename.lower().endswith("data.pkl"):
                 check_pickle(io.BytesIO(archive.read(entry)), path)
