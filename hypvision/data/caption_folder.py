@@ -79,7 +79,7 @@ def read_captions(root: str | Path) -> list[Captioned]:
         rows = [row for _, row in read_json_lines(Captioned, table, "the table of captions", "Correct it.")]
     if not rows:
         raise HypvisionError(f"'{table}' has no captions. Write a line for each image: its path and its caption.")
-    inside([root / "images" / row.image for row in rows], root)
+    inside([root / "images" / row.image for row in rows], root / "images")
     for row in rows:
         path = root / "images" / row.image
         if not path.is_file():
