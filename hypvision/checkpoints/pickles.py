@@ -20,9 +20,9 @@ from torch import _weights_only_unpickler
 
 from hypvision.errors import HypvisionError
 
-_MOST_STEPS = 3_000_000  # torch.save writes 30 instructions for a tensor: 100,000 tensors
+_MOST_STEPS = 1_500_000  # torch.save writes 30 instructions for a tensor: 50,000 tensors
 _DEEPEST = 100  # dicts in dicts
-_LARGEST_DIRECTORY = 16 * 2**20  # bytes: 100,000 entries with long names
+_LARGEST_DIRECTORY = 8 * 2**20  # bytes: 100,000 entries
 _DIRECTORY, _DIRECTORY_64 = b"PK\x05\x06", b"PK\x06\x06"
 _IN_PLACE = {"APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"}
 
@@ -42,27 +42,27 @@ def check_pickle(file: IO[bytes], path: str | Path) -> None:
     marks: list[int] = []
     memo: dict[Any, int] = {}
     for step, (code, argument, _) in enumerate(pickletools.genops(file)):
-        if code.name == "MARK":
-            marks.append(len(depths))
-        elif "GET" in code.name:
-            depths.append(memo.get(argument, 0))
-        elif "PUT" in code.name or code.name == "MEMOIZE":
-            memo[len(memo) if argument is None else argument] = depths[-1]
-        else:
-            before = code.stack_before
+        before = code.stack_before
+        deepest = 0
+        if step == _MOST_STEPS:
+            raise _too_much(path, f"more than {_MOST_STEPS:,} instructions to build objects")
+        if before:
             marked = pickletools.markobject in before
             start = marks.pop() - before.index(pickletools.markobject) if marked else len(depths) - len(before)
             taken = depths[start:]
             del depths[start:]
-            inside = taken[1:] if code.name in _IN_PLACE else taken
-            deepest = max([1 + depth for depth in inside], default=0)
-            if code.name in _IN_PLACE:
-                deepest = max(deepest, taken[0])
-            depths += [deepest] * len(code.stack_after)
+            own = taken.pop(0) if code.name in _IN_PLACE else 0
+            deepest = max(own, 1 + max(taken, default=0))
             if deepest > _DEEPEST:
                 raise _too_much(path, f"values that are nested more than {_DEEPEST} deep")
-        if step == _MOST_STEPS:
-            raise _too_much(path, f"more than {_MOST_STEPS:,} instructions to build objects")
+        elif code.name == "MARK":
+            marks.append(len(depths))
+            continue
+        elif argument in memo and "GET" in code.name:
+            deepest = memo[argument]
+        elif "PUT" in code.name:
+            memo[argument] = depths[-1]
+        depths += [deepest] * len(code.stack_after)
 
 
 def open_zip(path: str | Path) -> zipfile.ZipFile:

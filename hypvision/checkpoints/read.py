@@ -249,6 +249,13 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     return read_file(path)
 
 
+def check_bounds(path: Path) -> None:
+    """Raise an error for a file that another library would read, if it is none that it should read."""
+    if (problem := format_problem(path)) is not None:
+        _check_kind(path, problem)
+        _check_archive(path)
+
+
 def _check_kind(path: Path, problem: str) -> None:
     """Raise an error that names the kind of a file that PyTorch did not write; ``problem``: why it is not
     safetensors."""

@@ -22,7 +22,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from hypvision.checkpoints.match import load_into, nonfinite_names
-from hypvision.checkpoints.read import network_weights, read
+from hypvision.checkpoints.read import check_bounds, network_weights, read
 from hypvision.errors import HypvisionError, require
 from hypvision.geometry import named_manifold_parameters
 from hypvision.geometry.parameters import mark
@@ -205,6 +205,8 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         source = options.get("pretrained_model_name_or_path", args[0] if args else None)
         for table in Path(str(source)).glob("*.index.json"):
             read_record(ShardTable, table, "Copy it again.", extra=True)
+        for weights in [*Path(str(source)).glob("*.safetensors"), *Path(str(source)).glob("*.bin")]:
+            check_bounds(weights)
         reported = options.pop("output_loading_info", False)
         loaded: Any = super().from_pretrained(*args, output_loading_info=True, **options)
         model, report = loaded
