@@ -15,7 +15,6 @@ import torch
 from helpers.hostile_checkpoints import CONTENTS, Reduces
 
 _TORCH_SAVE = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-_END = b"."
 
 
 def proof(folder: Path) -> Path:
@@ -76,8 +75,25 @@ def many_tensors(count: int) -> bytes:
 
 def script(path: Path, pickled: bytes, code: int = 0) -> None:
     """A TorchScript archive; ``code``: MiB of zeros as its code, which compress to a thousandth."""
-    parts = {"constants.pkl": b"\x80\x02).", "code/__torch__.py": bytes(code << 20)}
-    archive(path, pickled, parts, zipfile.ZIP_DEFLATED if code else zipfile.ZIP_STORED)
+    archive(path, pickled, {"constants.pkl": b"\x80\x02)."})
+    bomb(path, "code/__torch__.py", code)
+
+
+def bomb(path: Path, name: str, size: int, byte: bytes = b"\0") -> None:
+    """Put a part of so many MiB, all the same byte, into a new archive or one that is there."""
+    new = not path.exists()
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as target:
+        if new and name != "data.pkl":
+            target.writestr("archive/data.pkl", entry(tensor()))
+        with target.open(f"archive/{name}", "w") as part:
+            for _ in range(size):
+                part.write(byte * (1 << 20))
+
+
+def empty(count: int) -> bytes:
+    """The header of a safetensors file of as many tensors without numbers."""
+    each = ",".join(f'"{number}":{{"dtype":"F16","shape":[0],"data_offsets":[0,0]}}' for number in range(count))
+    return f"{{{each}}}".encode()
 
 
 def module(attributes: bytes) -> bytes:
@@ -193,10 +209,8 @@ def write_all(folder: Path) -> None:
             add(f"torch.save: '{key}' is a {kind}", lambda path, content=content: torch.save(content, path))
     add("zip: two pickles of one name", lambda path: _twice(path, folder))
     add("zip: 200,000 parts", lambda path: _with_directory(path, 200_000))
-    bomb = {"data/1": bytes(500 << 20)}
-    add("zip: bomb of 500 MiB", lambda path: archive(path, entry(tensor()), bomb, zipfile.ZIP_DEFLATED))
-    add("zip: pickle that unpacks to 100 MiB", lambda path: archive(
-        path, b"\x80\x02}" + b"]" * (100 << 20) + _END, None, zipfile.ZIP_DEFLATED))  # fmt: skip
+    add("zip: bomb of 500 MiB", lambda path: bomb(path, "data/1", 500))
+    add("zip: pickle that unpacks to 100 MiB", lambda path: bomb(path, "data.pkl", 100, b"]"))
     add("TorchScript: calls posix.system", lambda path: script(path, module(_command(folder))))
     add("TorchScript: a module in itself", lambda path: script(
         path, b"\x80\x02c__torch__\nM\n)\x81q\x00}" + text("m") + b"h\x00sb."))  # fmt: skip
@@ -225,11 +239,11 @@ def write_all(folder: Path) -> None:
     ):  # fmt: skip
         add(f"safetensors: {name}", lambda path, h=header, d=data, n=length: safetensors(path, h, d, n), ".safetensors")
     for count in (300_000, 1_000_000):
-        header = {f"{n}": about("F16", (0,), (0, 0)) for n in range(count)}
-        add(f"safetensors: {count:,} empty tensors", lambda path, h=header: safetensors(path, h), ".safetensors")
+        add(f"safetensors: {count:,} empty tensors", lambda path, n=count: safetensors(path, empty(n)), ".safetensors")
     scaled = {"w": torch.zeros(2, 2, dtype=torch.int8), "w.int8_scale": torch.ones(3)}
     add("ours: scales of another size", lambda path: _save(path, scaled), ".safetensors")
-    zeros = zlib.compress(bytes(400 << 20), 9)
+    coder = zlib.compressobj(9)
+    zeros = b"".join([coder.compress(bytes(1 << 20)) for _ in range(400)]) + coder.flush()
     add("ours: zlib bomb of 400 MiB", lambda path: stored_code(path, zeros, [20480, 20480], 20480), ".safetensors")
     add("ours: zlib bomb, small shape", lambda path: stored_code(path, zeros, [2, 2], 2), ".safetensors")
     add("ours: shape that overflows", lambda path: stored_code(path, zeros, [2**62, 2**62], 2), ".safetensors")
