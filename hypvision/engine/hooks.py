@@ -145,7 +145,7 @@ class CanLearnHook(Hook):
     def before_train(self, runner: Runner) -> None:
         self._told = False
         model = network_of(runner)
-        rates = sum(runner.optim_wrapper.get_lr().values(), [])
+        rates: list[float] = sum(runner.optim_wrapper.get_lr().values(), [])
         groups = getattr(runner.optim_wrapper, "param_groups", ())
         reason = ""
         if not any(parameter.requires_grad for parameter in model.parameters()):

@@ -222,6 +222,9 @@ SAMPLE = (
     "safetensors: state_dict", "ours: zlib bomb of", "ours: table of words", "zip: codecs",
 )  # fmt: skip
 
+# Files that take a second of every loader, as all of them ask the same reader.
+SLOW = ("lists", "1,000,000 empty tensors", "deep", "dicts in dicts", "200,000 parts", "of 50 MB")
+
 
 def files() -> tuple[Path, dict[str, Path]]:
     """The folder of the hostile files, and each of them by its name."""
@@ -266,7 +269,7 @@ def attack(name: str, every: bool, folder: Path) -> str:
     broken: list[str] = []
     said: dict[str, int] = {}
     for file, path in known.items():
-        if not every and not file.startswith(SAMPLE):
+        if not file.startswith(SAMPLE) and (not every or (file.endswith(SLOW) and name != "read")):
             continue
         print(file, flush=True)  # the last line of the output names the file that ended a process
         begun, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
