@@ -251,9 +251,12 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 def check_bounds(path: Path) -> None:
     """Raise an error for a file that another library would read, if it is none that it should read."""
-    if (problem := format_problem(path)) is not None:
-        _check_kind(path, problem)
-        _check_archive(path)
+    try:
+        if (problem := format_problem(path)) is not None:
+            _check_kind(path, problem)
+            _check_archive(path)
+    except (ValueError, IndexError, zipfile.BadZipFile) as error:
+        raise _refusal(path, error) from error
 
 
 def _check_kind(path: Path, problem: str) -> None:
