@@ -22,6 +22,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from hypvision.checkpoints.match import load_into, nonfinite_names
+from hypvision.checkpoints.pickles import bounded_functions
 from hypvision.checkpoints.read import check_bounds, network_weights, read
 from hypvision.errors import HypvisionError, require
 from hypvision.geometry import named_manifold_parameters
@@ -208,7 +209,8 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         for weights in [*Path(str(source)).glob("*.safetensors"), *Path(str(source)).glob("*.bin")]:
             check_bounds(weights)
         reported = options.pop("output_loading_info", False)
-        loaded: Any = super().from_pretrained(*args, output_loading_info=True, **options)
+        with bounded_functions():
+            loaded: Any = super().from_pretrained(*args, output_loading_info=True, **options)
         model, report = loaded
         if lost := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):
             raise HypvisionError(
