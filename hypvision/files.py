@@ -124,6 +124,48 @@ def below(folder: str | Path, name: str) -> Path:
     return path
 
 
+def inside(paths: Iterable[str | Path], *roots: str | Path) -> list[str]:
+    """Paths of files to read whose names come from data, if all of them lie in one of the folders, links followed.
+
+    The environment variable ``HYPVISION_ALLOW_OUTSIDE`` names further folders, separated as in ``PATH``.
+
+    Raises:
+        HypvisionError: a path leads out of the folders.
+    """
+    more = filter(None, os.environ.get("HYPVISION_ALLOW_OUTSIDE", "").split(os.pathsep))
+    allowed = [Path(os.path.realpath(root)) for root in (*roots, *more)]
+    known: dict[str, tuple[bool, set[str]]] = {}
+    found = [os.fspath(path) for path in paths]
+    for path in found:
+        folder, name = os.path.split(path)
+        if folder not in known:  # list each folder once, as a look for every file takes long on a network disk
+            known[folder] = _lies_in(folder, allowed), _links(folder)
+        fine, links = known[folder]
+        if name == os.pardir or name in links:
+            fine = _lies_in(path, allowed)
+        if not fine:
+            raise HypvisionError(
+                f"The data name the file '{path}', which lies outside of '{roots[0]}', so it is not read. Correct its "
+                f"name. If the file is meant, allow its folder: HYPVISION_ALLOW_OUTSIDE='{folder}'."
+            )
+    return found
+
+
+def _lies_in(path: str, folders: Sequence[Path]) -> bool:
+    try:
+        place = Path(os.path.realpath(path))
+    except ValueError:  # the path has a NUL
+        return False
+    return any(place.is_relative_to(folder) for folder in folders)
+
+
+def _links(folder: str) -> set[str]:
+    """The names of the links in a folder."""
+    with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
+        return {entry.name for entry in entries if entry.is_symlink()}
+    return set()
+
+
 def with_ending(path: str | Path, ending: str) -> Path:
     """The path with that ending, added where it lacks; what stands behind other dots stays."""
     path = Path(path)

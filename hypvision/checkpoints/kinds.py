@@ -3,10 +3,11 @@ not reported as a damaged checkpoint."""
 
 from __future__ import annotations
 
-import pickletools
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
+
+from hypvision.checkpoints.pickles import check_pickle, open_zip
 
 
 class Kind(NamedTuple):
@@ -73,7 +74,7 @@ def _zip_kind(path: str | Path) -> Kind:
     saved = Kind("a zip archive, as torch.save writes it", read=True)
     if not zipfile.is_zipfile(path):  # the directory at the end of the zip file is missing
         return saved
-    with zipfile.ZipFile(path) as archive:
+    with open_zip(path) as archive:
         names = archive.namelist()
     inner = {name.partition("/")[2] for name in names}  # PyTorch stores all entries below one folder
     if "data.pkl" in inner:
@@ -93,9 +94,8 @@ def _zip_kind(path: str | Path) -> Kind:
 def _pickle_kind(path: str | Path, protocol: int) -> Kind:
     try:
         with open(path, "rb") as file:
-            for _ in pickletools.genops(file):  # reads the instructions without executing them
-                pass
-    except ValueError:  # the bytes are cut off, or have arrays between the instructions
+            check_pickle(file, path)  # reads the instructions without executing them
+    except (ValueError, IndexError):  # the bytes are cut off, or have arrays between the instructions
         return Kind("a Python pickle", _CONVERT, read=protocol <= 2)  # torch.save writes protocol 2
     return Kind("a Python pickle that torch.save did not write", _CONVERT)
 

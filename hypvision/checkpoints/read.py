@@ -12,11 +12,13 @@ repaired.
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import threading
 import zipfile
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -29,10 +31,11 @@ from torch import Tensor
 
 from hypvision.checkpoints import torchscript
 from hypvision.checkpoints.kinds import kind_of
+from hypvision.checkpoints.pickles import bounded_functions, check_pickle, open_zip
 from hypvision.checkpoints.sources import fetch
 from hypvision.checkpoints.storage import DAMAGED, check_format, format_problem, load_unpacked, unpack
 from hypvision.errors import HypvisionError
-from hypvision.files import MAX_UNPACKED, why_no_file
+from hypvision.files import why_no_file
 
 # Stand-ins for what trainings pickle
 
@@ -160,7 +163,7 @@ def _unpickle(path: Path, device: Any, mapped: bool) -> Any:
     allowed: list[Any] = list(torchscript.stand_ins(path)) if script else _ALLOWED
     mapped = mapped and not script and zipfile.is_zipfile(path)
     opened: AbstractContextManager[Any] = torchscript.opened(path) if script else nullcontext(path)
-    with _allow_list, opened as file:
+    with _allow_list, opened as file, bounded_functions():
         before = torch.serialization.get_safe_globals()  # ignore the classes that other code has allowed
         torch.serialization.clear_safe_globals()
         try:
@@ -173,6 +176,9 @@ def _unpickle(path: Path, device: Any, mapped: bool) -> Any:
 
 
 # Reading
+
+_LONGEST_NAME = 1000
+_MOST_SPREAD = 16  # times the size of the file: weights that several layers share
 
 
 def read(source: str | Path, device: Any = "cpu") -> dict[str, Any]:
@@ -214,7 +220,8 @@ def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, singl
         raise HypvisionError(f"{why_no_file(path, 'checkpoint')}{hint} Check the path.")
     try:
         if (problem := format_problem(path)) is None:
-            return load_unpacked(path, str(device) if isinstance(device, (str, torch.device)) else "cpu")
+            place = str(device) if isinstance(device, (str, torch.device)) else "cpu"
+            return _check_names(load_unpacked(path, place), path)
         _check_kind(path, problem)
         _check_archive(path)
         content = _unpickle(path, device, mapped)
@@ -232,7 +239,7 @@ def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, singl
             "model.state_dict() instead."
         )
     _check_content(content, path)
-    return content
+    return _check_names(content, path)
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
@@ -240,6 +247,16 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     if Path(path).is_file():
         check_format(path)
     return read_file(path)
+
+
+def check_bounds(path: Path) -> None:
+    """Raise an error for a file that another library would read, if it is none that it should read."""
+    try:
+        if (problem := format_problem(path)) is not None:
+            _check_kind(path, problem)
+            _check_archive(path)
+    except (ValueError, IndexError, zipfile.BadZipFile) as error:
+        raise _refusal(path, error) from error
 
 
 def _check_kind(path: Path, problem: str) -> None:
@@ -262,34 +279,58 @@ def _check_kind(path: Path, problem: str) -> None:
 
 
 def _check_archive(path: Path) -> None:
-    """Raise an error for an archive that unpacks to more than its size. PyTorch compresses nothing but code, and code
-    is not read."""
+    """Raise an error for an archive or pickle that unpacks to more than its size. PyTorch compresses nothing but code,
+    and code is not read."""
     if not zipfile.is_zipfile(path):
+        with open(path, "rb") as file:
+            for _ in range(5):  # a magic number, the version, the system, the content, the names of the storages
+                check_pickle(file, path)
         return
-    with zipfile.ZipFile(path) as archive:
-        read = (entry for entry in archive.infolist() if entry.filename.split("/")[1:2] != ["code"])
-        total = sum(entry.file_size for entry in read)
-    if total > path.stat().st_size:
-        raise HypvisionError(_refused(path, "compressed or overlapping parts that unpack to more bytes than it has"))
+    with open_zip(path) as archive:
+        names = Counter(name.lower() for name in archive.namelist())
+        if names and max(names.values()) > 1:  # PyTorch may read another one than was checked
+            raise HypvisionError(_refused(path, "two parts of the same name"))
+        read = [entry for entry in archive.infolist() if entry.filename.split("/")[1:2] != ["code"]]
+        if sum(entry.file_size for entry in read) > path.stat().st_size:
+            raise HypvisionError(
+                _refused(path, "compressed or overlapping parts that unpack to more bytes than it has")
+            )
+        for entry in read:
+            if entry.filename.lower().endswith("data.pkl"):
+                check_pickle(io.BytesIO(archive.read(entry)), path)
+
+
+def _check_names(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The content of a checkpoint, if its weights are a dict and have names as in a state dict."""
+    weights = content.get("state_dict", content)
+    if not isinstance(weights, dict):
+        raise HypvisionError(
+            f"'state_dict' in the checkpoint '{path}' is a {type(weights).__name__}, not a dict of weights. Save it "
+            "again with torch.save({'state_dict': model.state_dict()}, path)."
+        )
+    wrong = [name for name in weights if not isinstance(name, str)] if weights is not content else []
+    wrong += [name for name in weights if isinstance(name, str) and len(name) > _LONGEST_NAME]
+    if wrong:
+        raise HypvisionError(
+            _refused(path, f"a weight whose name is {wrong[0]!r:.80}, not a string of up to {_LONGEST_NAME} letters")
+        )
+    return content
 
 
 def _check_content(content: Any, path: Path) -> None:
     """Raise an error for content that no training saves and that would break the code that uses it, or give it wrong
     values."""
-    named = content.get("state_dict") if isinstance(content, dict) else None
-    wrong = [name for name in named if not isinstance(name, str)] if isinstance(named, dict) else []
-    if wrong:
-        raise HypvisionError(_refused(path, f"a weight whose name is {wrong[0]!r:.80}, not a string"))
     size = path.stat().st_size
     storages: set[int] = set()
     total = 0
+    spread = 0  # of all tensors, as if none shared its numbers with another: code that converts them makes copies
     seen: set[int] = set()
     stack: list[Any] = [content]
     while stack:
         value = stack.pop()
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes, bytearray, np.generic, _Array)):
             continue
-        if id(value) in seen:
+        if id(value) in seen and not isinstance(value, Tensor):
             continue
         seen.add(id(value))
         if isinstance(value, Tensor):
@@ -299,7 +340,8 @@ def _check_content(content: Any, path: Path) -> None:
             if storage.data_ptr() not in storages:
                 storages.add(storage.data_ptr())
                 total += storage.nbytes()
-            if value.numel() * value.element_size() > size or total > size:
+            spread += value.numel() * value.element_size()
+            if value.numel() * value.element_size() > size or total > size or spread > _MOST_SPREAD * size:
                 raise HypvisionError(_refused(path, "a tensor with more numbers than the file has bytes for"))
             vars(value).clear()  # an attribute of the tensor could shadow one of its methods
         elif isinstance(value, dict):
@@ -375,9 +417,9 @@ def _refusal(path: Path, error: Exception) -> HypvisionError:
 def _is_whole(path: Path) -> bool:
     """Whether a file is complete, as far as its format tells: an archive has checksums."""
     if zipfile.is_zipfile(path):
-        with suppress(zipfile.BadZipFile, ValueError), zipfile.ZipFile(path) as archive:
-            small = sum(entry.file_size for entry in archive.infolist()) <= path.stat().st_size + MAX_UNPACKED
-            return small and archive.testzip() is None
+        with suppress(zipfile.BadZipFile, ValueError), open_zip(path) as archive:
+            total = sum(entry.file_size for entry in archive.infolist())
+            return total <= _MOST_SPREAD * path.stat().st_size and archive.testzip() is None
         return False
     return format_problem(path) is None
 

@@ -41,8 +41,10 @@ _SCALE, _SHAPE = ".int8_scale", ".int8_shape"
 _MOST_PER_BYTE = 8  # a Huffman code takes a bit or more for each number
 _SMALL = 1024  # smaller matrices stay float32: they take few bytes
 _LARGEST_HEADER = 64 * 2**20
+MOST_ENTRIES = 100_000  # of a file; the largest models have some ten thousand tensors
 _TOKENS = "token_embedding."
 _MOST_WORDS = 2**20  # 20 times the vocabulary of CLIP
+_SMALL_TABLE = 2**26  # numbers of a table of words that a file of any size may have: that of the largest CLIP
 
 
 def pack(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
@@ -173,6 +175,7 @@ def expand_tokens(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         whole = not any(x.is_floating_point() or x.is_complex() for x in (index, size)) and size.numel() == 1
         count = int(size) if whole else 0
         fits = rows.dim() == 2 and index.shape == rows.shape[:1] and 0 < count <= _MOST_WORDS
+        fits = fits and count * rows.shape[1] <= _SMALL_TABLE + 16 * sum(value.numel() for value in weights.values())
         if not fits or ((index < 0) | (index >= count)).any():
             raise HypvisionError(
                 "The token embedding in these CLIP weights is damaged: its rows, their ids and its size contradict "
@@ -187,10 +190,16 @@ DAMAGED = "damaged"
 
 def format_problem(path: str | Path) -> str | None:
     """The kind of a file, to complete "it is ..."; None if it is a complete safetensors file."""
-    with suppress(SafetensorError), safe_open(path, "pt"):
-        return None
     with open(path, "rb") as file:
         start = file.read(9)
+        header = file.read(min(int.from_bytes(start[:8], "little"), _LARGEST_HEADER))
+    if start[8:] == b"{" and header.count(b"{") > MOST_ENTRIES:  # one of each entry; count before they are parsed
+        raise HypvisionError(
+            f"'{path}' was refused: its header has more than {MOST_ENTRIES:,} entries, and no model has as many "
+            "tensors. Take the file from a source that you trust, or save the weights alone."
+        )
+    with suppress(SafetensorError), safe_open(path, "pt"):
+        return None
     # Test this first: the length of a header (128, 384, ...) may begin with the same bytes as a pickle.
     if start[8:] == b"{" and int.from_bytes(start[:8], "little") <= _LARGEST_HEADER:
         return DAMAGED

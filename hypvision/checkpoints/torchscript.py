@@ -19,6 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
+from hypvision.checkpoints.pickles import open_zip
 from hypvision.files import read_pieces
 
 _MARK, _HIDDEN = b"/constants.pkl", b"/constants.hid"
@@ -42,7 +43,7 @@ def _value(value: Any, *_: Any) -> Any:
 
 def _names(path: str | Path) -> tuple[str, set[str]]:
     """The top folder of a PyTorch archive, and the names of the files in it."""
-    with zipfile.ZipFile(path) as archive:
+    with open_zip(path) as archive:
         names = archive.namelist()
     folder = names[0].partition("/")[0] if names else ""
     return folder, {name.removeprefix(f"{folder}/") for name in names}
@@ -55,7 +56,7 @@ def is_torchscript(path: str | Path) -> bool:
 
 def class_names(path: str | Path) -> set[str]:
     """The full names of the classes of the modules in a TorchScript archive."""
-    with zipfile.ZipFile(path) as archive, archive.open(f"{_names(path)[0]}/data.pkl") as file:
+    with open_zip(path) as archive, archive.open(f"{_names(path)[0]}/data.pkl") as file:
         pickled = bytes(read_pieces(file, Path(path).stat().st_size, path))  # PyTorch does not compress it
     used = (str(argument) for code, argument, _ in pickletools.genops(pickled) if code.name == "GLOBAL")
     return {name.replace(" ", ".") for name in used if name.startswith(("__torch__ ", "__torch__."))}
@@ -74,7 +75,7 @@ def stand_ins(path: str | Path) -> list[tuple[Any, str]]:
 @contextmanager
 def opened(path: str | Path) -> Iterator[mmap.mmap]:
     """The archive as a file that :func:`torch.load` takes for one of ``torch.save``; the file itself is not changed."""
-    with zipfile.ZipFile(path) as archive:
+    with open_zip(path) as archive:
         contents = archive.start_dir  # where the directory of the zip file begins
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as content:
         place = content.find(_MARK, contents)

@@ -8,6 +8,7 @@ its top, so that help is fast; :mod:`hypvision_cli`, the console script, runs ``
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 import warnings
@@ -129,6 +130,10 @@ def _show_warning(
 
 
 def _run(argv: list[str], load: Callable[[], None] | None) -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise HypvisionError("The working directory no longer exists. Go to another one, and repeat it.") from error
     name = _command(argv)
     parser = parser_of(name)
     args = parser.parse_args(argv[len(name.split()) :])

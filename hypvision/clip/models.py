@@ -31,7 +31,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, OPENAI_CLIP_M
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import load_into
-from hypvision.checkpoints.read import network_weights, read_file
+from hypvision.checkpoints.read import check_bounds, network_weights, read_file
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.sources import hub_switch
 from hypvision.checkpoints.torchscript import class_names, is_torchscript
@@ -336,6 +336,7 @@ def _with_needs(name: str, tag: str | None, path: Path | None, options: Mapping[
                 stacklevel=3,
             )
     elif path is not None and is_torchscript(path):  # OpenAI's original files are TorchScript
+        check_bounds(path)
         found.setdefault("force_quick_gelu", any(each.endswith(".QuickGELU") for each in class_names(path)))
     return found
 

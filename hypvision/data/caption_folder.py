@@ -26,8 +26,9 @@ from torchvision.transforms.v2 import functional
 from hypvision.data.image_folder import build_transform
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
+from hypvision.files import inside
 from hypvision.images import open_image, shown_size
-from hypvision.records import Name, read_json_lines, read_table
+from hypvision.records import read_json_lines, read_table
 
 TABLES = ("captions.csv", "captions.jsonl")
 
@@ -42,7 +43,7 @@ class Box(NamedTuple):
 class Captioned(NamedTuple):
     """A caption of an image, by its path below ``images/``, and boxes."""
 
-    image: Name
+    image: str
     caption: str
     boxes: list[Box] = []
 
@@ -50,7 +51,7 @@ class Captioned(NamedTuple):
 class _Row(NamedTuple):
     """A line of ``captions.csv``."""
 
-    image: Name
+    image: str
     caption: str
     left: float = math.nan
     top: float = math.nan
@@ -78,6 +79,7 @@ def read_captions(root: str | Path) -> list[Captioned]:
         rows = [row for _, row in read_json_lines(Captioned, table, "the table of captions", "Correct it.")]
     if not rows:
         raise HypvisionError(f"'{table}' has no captions. Write a line for each image: its path and its caption.")
+    inside([root / "images" / row.image for row in rows], root / "images")
     for row in rows:
         path = root / "images" / row.image
         if not path.is_file():

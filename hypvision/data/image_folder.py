@@ -26,7 +26,7 @@ from hypvision.data.annotations import some
 from hypvision.data.folders import Listing, check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import on_disk, read_lines, why_no_file
+from hypvision.files import inside, on_disk, read_lines, why_no_file
 from hypvision.images import check_normalisation, open_channels, open_image
 
 CIFAR_LAYOUT = {
@@ -304,6 +304,7 @@ class ImageFolderDataset(_ImageDataset):
                 self.usage.leave_out("files", "listed twice", f"{name}, lines {before} and {number}")
         if not first:
             raise HypvisionError(f"The list '{path}' names no images. Expected: a line 'path label' for each.")
+        inside(first, self.root)
         top = max(label for _, label in first.values())
         return self._on_disk(path, first), list(classes) if classes is not None else [str(i) for i in range(top + 1)]
 

@@ -16,7 +16,7 @@ from hypvision.data.annotations import name_difference
 from hypvision.data.image_folder import _ImageDataset
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import read_lines
+from hypvision.files import inside, read_lines
 from hypvision.records import read_json_lines
 
 _TABLE = "the table of images and their labels"
@@ -65,7 +65,7 @@ class MultiLabelDataset(_ImageDataset):
             names = list(check_classes(enumerate(classes), source, "Correct them.").values())
         self.table, self._columns = str(ann_file), own if columns else None
         self._check_columns(names, source)
-        self.paths = [str(self.root / image) for image in rows]
+        self.paths = inside([self.root / image for image in rows], self.root)
         if missing := [path for path in self.paths if not Path(path).is_file()]:
             raise HypvisionError(
                 f"{len(missing)} of the {len(rows)} images of '{ann_file}' do not exist, such as '{missing[0]}'. Its "

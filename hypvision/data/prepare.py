@@ -30,7 +30,7 @@ from hypvision.data.label_maps import check_size, read_label_map
 from hypvision.data.masks import decode
 from hypvision.data.published import read_matlab
 from hypvision.errors import HypvisionError, one_line, require
-from hypvision.files import below, check_output_folder, read_json, read_lines, replacing
+from hypvision.files import below, check_output_folder, inside, read_json, read_lines, replacing
 from hypvision.images import image_kind, open_image, read_labels, shown_size, write_image
 
 # name, image, file with its labels, function that reads the labels
@@ -177,6 +177,7 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
     check_output_folder(out)
     if not (found := list(items(source))):
         raise HypvisionError(f"'{source}' lists no images of {name}. Check SOURCE: it may not be complete.")
+    inside([path for _, image, labels_file, _ in found for path in (image, labels_file)], source)
     for stem, source_image, labels_file, labels in tqdm(found, desc=name, unit="img", disable=None):
         # The list may name any path, so check that the target is below the folder.
         target = below(out, f"{annotations.relative_to(out)}/{_plain(stem)}{suffix}")

@@ -23,6 +23,7 @@ from mmengine.registry import DATASETS
 
 from hypvision.clip.classes import check_classes
 from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.files import inside
 from hypvision.records import parse, read_record
 
 from .folders import class_names
@@ -51,7 +52,8 @@ class _RetrievalDataset(_ImageDataset):
         self.root = Path(root).expanduser()
         if not self.root.is_dir():
             raise self._missing(f"The data folder '{self.root}' does not exist.")
-        self.paths, labels, classes, ancestors, queries = self._load()
+        paths, labels, classes, ancestors, queries = self._load()
+        self.paths = inside(paths, self.root)
         self.labels = np.array(labels, dtype=np.int64)
         if not self.paths:
             raise self._missing(f"The lists in '{self.root}' name no images of the split '{split}'.")

@@ -48,8 +48,8 @@ PREPARATIONS: dict[str, Callable[[Config], None]] = {}
 """By ``default_scope``: functions that change or check a config before its model is built."""
 
 RUN_HOOKS = [
-    "RepeatableSeedHook", "ReduceLossHook", "UnusedParametersHook", "StopOnNaNHook", "CheckClassesHook",
-    "DataUsageHook", "ClassTableHook", "InterruptHook", "AccumulationHook", "EngineNamesHook",
+    "RepeatableSeedHook", "ReduceLossHook", "UnusedParametersHook", "CanLearnHook", "StopOnNaNHook",
+    "CheckClassesHook", "DataUsageHook", "ClassTableHook", "InterruptHook", "AccumulationHook", "EngineNamesHook",
     "LastValidationHook",
 ]  # fmt: skip
 """Hooks of every run."""

@@ -141,6 +141,47 @@ class UnusedParametersHook(Hook):
 
 
 @HOOKS.register_module()
+class CanLearnHook(Hook):
+    """Tells of a training that changes nothing: frozen weights, a softmax of one output, a learning rate of 0."""
+
+    def before_train(self, runner: Runner) -> None:
+        self._told = False
+        model = network_of(runner)
+        rates: list[float] = sum(runner.optim_wrapper.get_lr().values(), [])
+        groups = getattr(runner.optim_wrapper, "param_groups", ())
+        reason = ""
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            reason = "All weights of the model are frozen. Take frozen_stages, or the like, out of the config."
+        elif any(_is_constant(part) for part in class_heads(model)):
+            reason = (
+                "The model has one class with one output, whose softmax is always 1. Add a class of everything else, "
+                "or take a loss of single outputs (multi_label=True, or use_sigmoid=True of a segmenter's loss)."
+            )
+        elif not any(rates) and not any(group.get("initial_lr") for group in groups):
+            reason = "The learning rate is 0. Set it, say with --cfg-options optim_wrapper.optimizer.lr=0.001."
+        if reason:
+            raise HypvisionError(f"This training would change nothing. {reason}")
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
+        if self._told or any(sum(runner.optim_wrapper.get_lr().values(), [])):
+            return
+        self._told = True
+        runner.logger.warning(
+            "From iteration %d of %d on the learning rate is 0, so that nothing is learned. Compare begin and end of "
+            "the schedules in param_scheduler with the length of the training.", runner.iter + 1, runner.max_iters,
+        )  # fmt: skip
+
+
+def _is_constant(head: Any) -> bool:
+    """Whether the outputs of a head are the same whatever its weights: a softmax of one class."""
+    losses = getattr(head, "loss_decode", None)
+    if losses is None:
+        return head.num_classes == 1 and getattr(head, "multi_label", None) is False
+    each = losses if isinstance(losses, torch.nn.ModuleList) else [losses]
+    return getattr(head, "out_channels", None) == 1 and not any(getattr(loss, "use_sigmoid", True) for loss in each)
+
+
+@HOOKS.register_module()
 class StopOnNaNHook(Hook):
     """Stops a training whose loss is not finite, before it writes a checkpoint; the error names the iteration, the last
     good checkpoint and what to try."""

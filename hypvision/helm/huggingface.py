@@ -22,7 +22,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from hypvision.checkpoints.match import load_into, nonfinite_names
-from hypvision.checkpoints.read import network_weights, read
+from hypvision.checkpoints.pickles import bounded_functions
+from hypvision.checkpoints.read import check_bounds, network_weights, read, read_file
 from hypvision.errors import HypvisionError, require
 from hypvision.geometry import named_manifold_parameters
 from hypvision.geometry.parameters import mark
@@ -205,8 +206,13 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         source = options.get("pretrained_model_name_or_path", args[0] if args else None)
         for table in Path(str(source)).glob("*.index.json"):
             read_record(ShardTable, table, "Copy it again.", extra=True)
+        for weights in Path(str(source)).glob("*.safetensors"):
+            check_bounds(weights)
+        for weights in Path(str(source)).glob("pytorch_model*.bin"):
+            read_file(weights, mapped=True)  # transformers would read it by torch.load
         reported = options.pop("output_loading_info", False)
-        loaded: Any = super().from_pretrained(*args, output_loading_info=True, **options)
+        with bounded_functions():
+            loaded: Any = super().from_pretrained(*args, output_loading_info=True, **options)
         model, report = loaded
         if lost := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):
             raise HypvisionError(

@@ -328,7 +328,9 @@ def publish(
 def _dataset_meta(loaded: dict[str, Any], settings: Mapping[str, Any], checkpoint: str | Path) -> dict[str, Any]:
     """The description of the data in the checkpoint, with the names of ImageNet's classes if the config asks for
     them."""
-    meta: dict[str, Any] = (loaded.get("meta") or {}).get("dataset_meta") or {}
+    about = loaded.get("meta")
+    given = about.get("dataset_meta") if isinstance(about, dict) else None
+    meta: dict[str, Any] = given if isinstance(given, dict) else {}
     if settings.get("test_dataloader", {}).get("dataset", {}).get("classes") == "imagenet":
         meta = {**meta, "classes": imagenet_classes()}
     if not meta.get("classes"):

@@ -65,7 +65,7 @@ def test_both_tables_say_the_same(folder):
         (HEAD + "a.png,a dog,0,0,4,,a dog\n", "is not complete"),
         (HEAD + "a.png, ,,,,,\n", "caption without words"),
         (HEAD + "c.png,a dog,,,,,\n", "there is no '.*c.png'"),
-        (HEAD + "../a.png,a dog,,,,,\n", "below this folder"),
+        (HEAD + "../a.png,a dog,,,,,\n", "lies outside of"),
         (HEAD, "has no captions"),
         ("image\na.png\n", "missing caption"),
     ],

@@ -115,7 +115,7 @@ def test_a_training_begins_with_the_weights_that_its_config_loads(tmp_path):
     train(config, tmp_path / "first")
     given = tmp_path / "first/epoch_1.pth"
     expected = torch.load(given, weights_only=False)["state_dict"]
-    still = ["--cfg-options", "optim_wrapper.optimizer.lr=0", "randomness.seed=5"]
+    still = ["--cfg-options", "optim_wrapper.optimizer.lr=1e-300", "randomness.seed=5"]
     ways = (
         ["--resume", *still, f"load_from={given}"],
         ["--resume", *still, f"model.checkpoint={given}"],

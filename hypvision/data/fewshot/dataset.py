@@ -20,7 +20,7 @@ from hypvision.clip.views import View, first_view
 from hypvision.data.fewshot.layouts import LAYOUTS, layout_of, load_split
 from hypvision.data.fewshot.pickles import read_pickled_shots
 from hypvision.data.fewshot.shots import draw_shots, take_subset
-from hypvision.data.fewshot.splits import PARTS, Item, Split, check_split, class_folders, class_names
+from hypvision.data.fewshot.splits import PARTS, Item, Split, check_places, check_split, class_folders, class_names
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
 from hypvision.images import open_image
@@ -57,6 +57,7 @@ def load_cell(
         given = named if "{dataset}" in pickles else folder / named
         file = given / f"shot_{shots}-seed_{seed}.pkl"
         found = read_pickled_shots(file, images.name, images)
+        check_places(found.values(), images)
         split = Split(found["train"], found.get("val", split.val), split.test)
         if layout.split:  # for ImageNet the split itself gives labels and names
             check_split(split, f"The shots '{file}', beside the test images,", "Take the shots of this data set.")

@@ -23,6 +23,7 @@ from hypvision.data.fewshot.splits import (
     PARTS,
     Item,
     Split,
+    check_places,
     check_split,
     check_trained,
     class_folders,
@@ -137,6 +138,7 @@ def _aircraft(layout: Layout, folder: Path) -> Split:
         if wrong := [row for row in rows if len(row) < 2 or row[1] not in label]:
             raise HypvisionError(f"The line '{' '.join(wrong[0])}' of '{file}' names no variant of variants.txt.")
         parts.append([Item(str(folder / layout.images / f"{number}.jpg"), label[name], name) for number, name in rows])
+    check_places(parts, folder / layout.images)
     return Split(*parts)
 
 
@@ -155,7 +157,9 @@ def _made(rule: raw.Rule) -> Callable[[Layout, Path], Split]:
     def load(layout: Layout, folder: Path) -> Split:
         images = folder / layout.images
         try:
-            split = check_split(rule(folder, images), f"What is in '{folder}'", "Take intact copies of its files.")
+            split = rule(folder, images)
+            check_places(split, images)
+            check_split(split, f"What is in '{folder}'", "Take intact copies of its files.")
         except HypvisionError as error:
             raise HypvisionError(
                 f"The split file '{folder / layout.split}' is missing ({_SOURCE}), and none can be made: {error}"

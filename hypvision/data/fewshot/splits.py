@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from hypvision.data import folders
 from hypvision.data.annotations import name_difference
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
-from hypvision.files import read_json, read_lines, write_json
+from hypvision.files import inside, read_json, read_lines, write_json
 
 PARTS = ("train", "val", "test")
 
@@ -88,6 +88,7 @@ def read_split(path: str | Path, images: str | Path, shared_names: bool = False)
         raise HypvisionError(
             f"The split file '{path}' is damaged or of another form ({type(error).__name__}: {error}). {expected}"
         ) from error
+    check_places(parts.values(), images)
     for part in ("train", "test"):
         if not parts[part]:
             raise HypvisionError(f"The split file '{path}' lists no images for '{part}'. Replace it by an intact copy.")
@@ -100,6 +101,11 @@ def read_split(path: str | Path, images: str | Path, shared_names: bool = False)
             "some, or take the class out of the test."
         )
     return check_split(Split(**parts), f"The split file '{path}'", "Correct the labels or names in it.", shared_names)
+
+
+def check_places(parts: Iterable[Sequence[Item]], images: str | Path) -> None:
+    """Raise an error for images that lie outside of their folder."""
+    inside([item.path for part in parts for item in part], images)
 
 
 def write_split(path: str | Path, split: Split, images: str | Path) -> None:

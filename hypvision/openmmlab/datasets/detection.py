@@ -43,7 +43,7 @@ from hypvision.data.folders import Listing
 from hypvision.data.taxonomy import TAXONOMY
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import read_json, read_lines
+from hypvision.files import inside, read_json, read_lines
 from hypvision.images import SUFFIXES, open_image
 from hypvision.viz.palette import palette
 
@@ -247,6 +247,9 @@ class CountedDataset(BaseDetDataset):
 
     def filter_data(self) -> list[dict]:
         """The images after mmdet's filter; counts those that it leaves out."""
+        if not self.backend_args:
+            named = [item[key] for item in self.data_list for key in ("img_path", "seg_map_path") if item.get(key)]
+            inside(named, *self._places())
         found = self._on_disk()
         self.data_list = found
         kept = self._filtered()
@@ -270,6 +273,10 @@ class CountedDataset(BaseDetDataset):
                 f"'{self.ann_file}', or data_prefix and filter_cfg of the data set in the config (see docs/data.md)."
             )
         return kept
+
+    def _places(self) -> list[str]:
+        """The folders of the data: ``data_root``, and those of ``data_prefix``, which may be links to other disks."""
+        return [self.data_root or "", *filter(None, self.data_prefix.values())]
 
     def _filtered(self) -> list[dict]:
         return super().filter_data()
@@ -341,7 +348,8 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
             if count > 1:
                 self.usage.leave_out("images", "listed twice", name, count - 1)
             annotation = Path(self.sub_data_root, self.ann_subdir, f"{name}.xml")
-            found.append(self.parse_data_info(dict(img_id=name, xml_path=str(annotation))))
+            (path,) = inside([annotation], *self._places())
+            found.append(self.parse_data_info(dict(img_id=name, xml_path=path)))
         self.check.finish()
         return found
 

@@ -23,7 +23,7 @@ from hypvision.data.label_maps import find_pairs, labels_of
 from hypvision.data.taxonomy import TAXONOMY
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import read_lines
+from hypvision.files import inside, read_lines
 from hypvision.viz.palette import palette
 
 # What mmseg's own do differently here ---------------------------------------------------------------------------------
@@ -124,6 +124,9 @@ def _full_init_counted(self: Any) -> None:
     if not hasattr(self, "usage"):
         self.usage = Usage(self.data_root or type(self).__name__)
         self.usage.use("images", len(self))
+        items = [self.get_data_info(index) for index in range(len(self))]
+        named = [path for item in items for key, path in item.items() if path and key.endswith("_path")]
+        inside(named, self.data_root or "", *filter(None, self.data_prefix.values()))
 
 
 BaseSegDataset.__init__ = _init_with_colours

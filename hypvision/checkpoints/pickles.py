@@ -1,0 +1,107 @@
+"""Bounds on the pickles and zip archives in checkpoints, checked before they are loaded.
+
+A few bytes of a pickle can ask for gigabytes, or for tuples in tuples whose hash overflows the stack of the process.
+The instructions are therefore counted first, without being executed.
+"""
+
+from __future__ import annotations
+
+import os
+import pickletools
+import zipfile
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import IO, Any
+from unittest.mock import patch
+
+from torch import _weights_only_unpickler
+
+from hypvision.errors import HypvisionError
+
+_MOST_STEPS = 1_500_000  # torch.save writes 30 instructions for a tensor: 50,000 tensors
+_DEEPEST = 100  # dicts in dicts
+_LARGEST_DIRECTORY = 8 * 2**20  # bytes: 100,000 entries
+_DIRECTORY, _DIRECTORY_64 = b"PK\x05\x06", b"PK\x06\x06"
+_IN_PLACE = {"APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"}
+
+
+def check_pickle(file: IO[bytes], path: str | Path) -> None:
+    """Raise an error for a pickle that has more objects, or deeper ones, than any training saves.
+
+    Args:
+        file: an open file that stands at the begin of the pickle, and then at its end.
+        path: of the checkpoint, for the message.
+
+    Raises:
+        HypvisionError: it has too many instructions, or objects that are nested too deeply.
+        ValueError, IndexError: it is damaged.
+    """
+    depths: list[int] = []  # of the objects on the stack
+    marks: list[int] = []
+    memo: dict[Any, int] = {}
+    for step, (code, argument, _) in enumerate(pickletools.genops(file)):
+        before = code.stack_before
+        deepest = 0
+        if step == _MOST_STEPS:
+            raise _too_much(path, f"more than {_MOST_STEPS:,} instructions to build objects")
+        if before:
+            marked = pickletools.markobject in before
+            start = marks.pop() - before.index(pickletools.markobject) if marked else len(depths) - len(before)
+            taken = depths[start:]
+            del depths[start:]
+            own = taken.pop(0) if code.name in _IN_PLACE else 0
+            deepest = max(own, 1 + max(taken, default=0))
+            if deepest > _DEEPEST:
+                raise _too_much(path, f"values that are nested more than {_DEEPEST} deep")
+        elif code.name == "MARK":
+            marks.append(len(depths))
+            continue
+        elif argument in memo and "GET" in code.name:
+            deepest = memo[argument]
+        elif "PUT" in code.name:
+            memo[argument] = depths[-1]
+        depths += [deepest] * len(code.stack_after)
+
+
+def open_zip(path: str | Path) -> zipfile.ZipFile:
+    """A zip archive, opened for reading, whose directory is not larger than that of any checkpoint."""
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - 2**16 - 100))
+        end = file.read()
+    plain = end[-22:-18] == _DIRECTORY and end[-2:] == b"\0\0"  # the archive has no comment
+    place = len(end) - 22 if plain else end.rfind(_DIRECTORY)
+    wide = place >= 76 and end[place - 76 : place - 72] == _DIRECTORY_64
+    size = end[place - 36 : place - 28] if wide else end[place + 12 : place + 16]
+    if place >= 0 and int.from_bytes(size, "little") > _LARGEST_DIRECTORY:
+        raise _too_much(path, "a directory with more than 100,000 entries")
+    return zipfile.ZipFile(path)
+
+
+def _too_much(path: str | Path, what: str) -> HypvisionError:
+    return HypvisionError(
+        f"The checkpoint '{path}' was refused: it has {what}, and no training saves as many. Take the file from a "
+        "source that you trust, or save its weights alone: torch.save(model.state_dict(), path)."
+    )
+
+
+def _latin1(text: Any, encoding: Any) -> bytes:
+    """In place of ``_codecs.encode``, as which bytes are pickled; other codecs, repeated, make a large text of a small
+    one."""
+    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+        raise UnpicklingError(f"unsupported GLOBAL _codecs.encode of {str(encoding)[:40]!r}")
+    return text.encode("latin1")
+
+
+def _bytearray(*parts: Any) -> bytearray:
+    """In place of ``bytearray``, which makes as many zeros as a number says."""
+    if parts and isinstance(parts[0], int):
+        raise UnpicklingError("unsupported GLOBAL builtins.bytearray of a number")
+    return bytearray(*parts)
+
+
+def bounded_functions() -> AbstractContextManager[Any]:
+    """A context in which PyTorch's restricted reader calls the functions above in place of its own."""
+    known: Mapping[str, Any] = _weights_only_unpickler._get_allowed_globals()
+    return patch.dict(known, {"_codecs.encode": _latin1, "builtins.bytearray": _bytearray})  # type: ignore[arg-type]
