@@ -34,6 +34,7 @@ def stable(
     sets: tuple[str, ...] = (),
     wide: bool = True,
     rows: bool = False,
+    small: bool = False,
     brought: Mapping[str, Callable[[Tensor, float | Tensor, torch.dtype], Tensor]] | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function of tensors exact in float32 and safe in half precision and under autocast; check its arguments.
@@ -52,6 +53,7 @@ def stable(
         sets: names of arguments that hold sets of points, and need at least two dimensions.
         wide: compute in float64; a function of matrix products gets the dtype of the points, and widens what it must.
         rows: a result belongs to one row of each argument, so that long arguments can be computed block by block.
+        small: results of finite float32 arguments are float32 numbers, and need no limit.
         brought: functions that bring these arguments into the model, from the argument inside, the curvature and the
             dtype that the argument had, of at least float32.
 
@@ -84,7 +86,7 @@ def stable(
             dtype = given.get("dtype") or dtype
 
             def inside(**given: Any) -> Any:
-                return _inside(call, given, dtype, wide, curvatures, brought or {})
+                return _inside(call, given, dtype, (wide, small), curvatures, brought or {})
 
             with exact(device):
                 if not rows:
@@ -101,17 +103,18 @@ def _inside(
     call: Callable[..., Any],
     given: dict[str, Any],
     dtype: torch.dtype,
-    wide: bool,
+    kind: tuple[bool, bool],
     curvatures: list[str],
     brought: Mapping[str, Callable[..., Tensor]],
 ) -> Any:
     """The call in float64, or in ``dtype`` but at least float32; its results in ``dtype``."""
+    wide, small = kind
     dtypes = {name: torch.promote_types(given[name].dtype, torch.float32) for name in brought if name in given}
     twice = given.get("y") is given.get("x")  # a set of points that is given twice stays one
     for name, value in given.items():
         if not isinstance(value, Tensor):
             continue
-        if name in curvatures:  # its root and inverse need all digits
+        if name in curvatures and (wide or dtype == torch.float64):  # its root and inverse need all digits
             given[name] = widen(value, STEEPEST)
         elif name == "y" and twice:
             given[name] = given["x"]
@@ -123,8 +126,8 @@ def _inside(
         given[name] = brought[name](given[name], given["c"], own)
     out = call(**given)
     if isinstance(out, (tuple, list)):
-        return type(out)(None if part is None else narrow(part, dtype) for part in out)
-    return narrow(out, dtype)
+        return type(out)(narrow(part, dtype) for part in out)
+    return out.to(dtype) if small and dtype == torch.float32 else narrow(out, dtype)
 
 
 def _check_vectors(

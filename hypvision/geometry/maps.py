@@ -17,7 +17,7 @@ from .poincare import _ball, _gap
 lorentz_to_poincare, poincare_to_lorentz = poincare.from_lorentz, poincare.to_lorentz
 
 
-@stable("x", rows=True)
+@stable("x", rows=True, small=True)
 def lorentz_to_klein(x: Tensor, c: Curvature) -> Tensor:
     """Klein coordinates ``s / (sqrt(c) t)``."""
     space = x[..., 1:]
@@ -30,13 +30,13 @@ def klein_to_lorentz(x: Tensor, c: Curvature) -> Tensor:
     return lorentz.from_space(x * torch.rsqrt(_gap(x, c)), c)
 
 
-@_ball("x", rows=True)
+@_ball("x", rows=True, small=True)
 def poincare_to_klein(x: Tensor, c: Curvature) -> Tensor:
     """Klein coordinates ``2 x / (1 + c |x|^2)``."""
     return x * (2 / (1 + c * square_norm(x)))
 
 
-@_ball("x", rows=True)
+@_ball("x", rows=True, small=True)
 def klein_to_poincare(x: Tensor, c: Curvature) -> Tensor:
     """Points of the Poincare ball: ``x / (1 + sqrt(1 - c |x|^2))``."""
     return x / (1 + torch.sqrt(_gap(x, c)))

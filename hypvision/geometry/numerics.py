@@ -97,7 +97,7 @@ class _Convert(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _cut(grad, ctx.steepest).to(ctx.dtype), None, None, None
+        return _back(ctx, grad), None, None, None
 
 
 class _ConvertForward(Function):
@@ -116,7 +116,7 @@ class _ConvertForward(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _cut(grad, ctx.steepest).to(ctx.dtype), None, None, None
+        return _back(ctx, grad), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
@@ -124,14 +124,20 @@ class _ConvertForward(Function):
 
 
 def _cut(x: Tensor, most: float | None) -> Tensor:
-    return x if most is None else x.clamp(-most, most)
+    """Finite numbers beyond ``most`` become it, infinite ones not a number: 0 times them is added."""
+    return x if most is None else torch.add(x.clamp(-most, most), x, alpha=0)
+
+
+def _back(ctx: Any, grad: Tensor) -> Tensor:
+    return (grad if ctx.steepest is None else grad.clamp(-ctx.steepest, ctx.steepest)).to(ctx.dtype)
 
 
 def _convert(x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None) -> Tensor:
-    if not needs_grad(x) and not torch._C._are_functorch_transforms_active():
+    transformed = torch._C._are_functorch_transforms_active()
+    if not transformed and not needs_grad(x):
         return _cut(x, most).to(dtype)
-    transformed = torch._C._are_functorch_transforms_active() and not torch.compiler.is_compiling()
-    out: Tensor = (_ConvertForward if transformed else _Convert).apply(x, dtype, most, steepest)
+    function = _ConvertForward if transformed and not torch.compiler.is_compiling() else _Convert
+    out: Tensor = function.apply(x, dtype, most, steepest)
     return out
 
 
@@ -156,10 +162,8 @@ def widen(x: float | Tensor, steepest: float | None = None) -> float | Tensor:
 
 
 def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """``x`` in a dtype of fewer digits: numbers that it does not hold become its largest."""
-    if x.dtype == dtype:
-        return x
-    return _convert(x, dtype, torch.finfo(dtype).max, None)
+    """``x`` in a dtype of fewer digits: finite numbers that it does not hold become its largest."""
+    return x if x.dtype == dtype else _convert(x, dtype, torch.finfo(dtype).max, None)
 
 
 def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from . import lorentz
 from ._typing import Curvature
-from .border import check_factor, one_each, positive, same_list, stable
+from .border import STEEPEST, check_factor, one_each, positive, same_list, stable
 from .lorentz.distances import product
 from .numerics import (
     asinhc_sqrt,
@@ -78,7 +78,7 @@ def _default_eps(x: Tensor) -> float:
     return 1e-10 if isinstance(x, Tensor) and x.dtype == torch.float64 else 1e-5
 
 
-@stable("x", rows=True)
+@stable("x", rows=True, small=True)
 def _project(x: Tensor, c: Curvature, eps: float) -> Tensor:
     return x * ((1 - eps) / (length(x) * c**0.5).clamp_min(1 - eps))
 
@@ -97,7 +97,7 @@ def conformal_factor(x: Tensor, c: Curvature) -> Tensor:
     return 2 / _gap(x, c)
 
 
-@stable("u", rows=True)
+@stable("u", rows=True, small=True)
 def expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
     r"""Exponential map at the origin, :math:`\tanh(\sqrt c |u|)\, u / (\sqrt c |u|)`; identity gradient at 0.
 
@@ -111,7 +111,7 @@ def expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
     return u * (torch.tanh(z).clamp_max(1 - eps) / z)
 
 
-@_ball("x", rows=True)
+@_ball("x", rows=True, small=True)
 def logmap0(x: Tensor, c: Curvature) -> Tensor:
     r"""Logarithm at the origin, :math:`\mathrm{artanh}(\sqrt c |x|)\, x / (\sqrt c |x|)`.
 
@@ -121,7 +121,7 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
     return x * (torch.atanh(z) / z)
 
 
-@_ball("x", "u", inside=("x",), rows=True)
+@_ball("x", "u", inside=("x",), rows=True, small=True)
 def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     r"""Exponential map, :math:`x \oplus \tanh(\sqrt c |u| / X)\, u / (\sqrt c |u|)`, all ``(..., n)``."""
     gap = _gap(x, c)
@@ -160,7 +160,7 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 # Distances
 
 
-@_ball("x", "y", rows=True)
+@_ball("x", "y", rows=True, small=True)
 def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Geodesic distance ``(...)``, :math:`\frac{2}{\sqrt c}\mathrm{asinh}(\sqrt c|x - y| / \sqrt{XY})`.
 
@@ -180,7 +180,7 @@ def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return (4 * square_norm(y - x) / (_gap(x, c) * _gap(y, c))).squeeze(-1)
 
 
-@_ball("x", rows=True)
+@_ball("x", rows=True, small=True)
 def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Hyperbolic radius ``(...)``: the distance from the origin; gradient 0 there."""
     root = c**0.5
@@ -201,6 +201,7 @@ def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     Returns:
         Distances ``(..., N, M)``; 0 with gradient 0 on the diagonal of ``cdist(x, x)``.
     """
+    c = widen(c, STEEPEST)
     # |x - y|^2 / (X Y), the fourth part of the squared chord
     left, left_square, left_weight = _weighted(x, c)
     right, right_square, right_weight = (left, left_square, left_weight) if y is x else _weighted(y, c)
@@ -278,13 +279,13 @@ def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
 # Gyrovector operations
 
 
-@_ball("x", "y", rows=True)
+@_ball("x", "y", rows=True, small=True)
 def mobius_add(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Moebius addition :math:`x \oplus y`."""
     return _add(x, y, _gap(x, c), _gap(y, c), c)
 
 
-@_ball("x", "y", rows=True)
+@_ball("x", "y", rows=True, small=True)
 def mobius_sub(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r""":math:`(-x) \oplus y`: ``y`` as seen from ``x``; accurate for near points too."""
     return _add(-x, y, _gap(x, c), _gap(y, c), c)
@@ -336,7 +337,7 @@ def retr(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     return _retr(x, u, c, _default_eps(x))
 
 
-@stable("x", "u", rows=True)
+@stable("x", "u", rows=True, small=True)
 def _retr(x: Tensor, u: Tensor, c: Curvature, eps: float) -> Tensor:
     return _project(x + u, c, eps)
 
@@ -352,7 +353,7 @@ def to_lorentz(x: Tensor, c: Curvature) -> Tensor:
     return torch.cat([(2 - gap) / (c**0.5 * gap), x * (2 / gap)], -1)
 
 
-@stable("x", rows=True)
+@stable("x", rows=True, small=True)
 def from_lorentz(x: Tensor, c: Curvature) -> Tensor:
     """The point ``(..., n)`` of the ball for ``x`` ``(..., n + 1)``: ``s / (1 + sqrt(c) t)``."""
     space = x[..., 1:]
@@ -396,7 +397,7 @@ def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
     return lorentz.half_aperture(to_lorentz(x, c), c, min_radius)
 
 
-@_ball("x", "y", rows=True)
+@_ball("x", "y", rows=True, small=True)
 def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """Angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to ``y``, in radians.
 
@@ -451,7 +452,7 @@ def rescale(x: Tensor, c: Curvature, limit: float | Tensor | None = None, slope:
 # Hyperplanes and horospheres
 
 
-@_ball("x", "p", "a", inside=("x", "p"), rows=True)
+@_ball("x", "p", "a", inside=("x", "p"), rows=True, small=True)
 def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = True) -> Tensor:
     r"""Distance ``(...)`` of ``x`` from the hyperplane through ``p`` with the normal ``a``, all ``(..., n)``.
 
@@ -487,7 +488,8 @@ def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
         raise ValueError(
             f"ganea_logits: p and a must be matrices (K, n) of one shape, got {tuple(p.shape)} and {tuple(a.shape)}."
         )
-    root, dtype = c**0.5, x.dtype
+    c, dtype = widen(c, STEEPEST), x.dtype
+    root = c**0.5
     p = _inside(widen(p), c, p.dtype)
     a = widen(a)
     size = length(a)

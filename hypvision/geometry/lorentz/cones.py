@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from .._typing import Curvature
-from ..border import one_each, positive, stable
+from ..border import STEEPEST, one_each, positive, stable
 from ..numerics import bounded, dot, inverse, length, narrow, safe_sqrt, square_norm, tiny, widen
 from .distances import chord
 from .points import CAP, _from_space, _time
 
 
-@stable("x", space=("z",), rows=True)
+@stable("x", space=("z",), rows=True, small=True)
 def dist2plane(x: Tensor, z: Tensor, a: Tensor | float, c: Curvature, signed: bool = True) -> Tensor:
     r"""Distance ``(...)`` of points ``(..., n + 1)`` from hyperplanes (Bdeir et al., ICLR 2024).
 
@@ -70,8 +70,8 @@ def space_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
 
 
 def _logits(space: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
+    c, z, dtype = widen(c, STEEPEST), widen(z), space.dtype
     root = c**0.5
-    z, dtype = widen(z), space.dtype
     size = length(z)
     cosh, sinh = _offset(a, root, z)
     planes = torch.cat([-sinh, cosh * (z / size.clamp_min(tiny(z)))], -1)
@@ -80,7 +80,7 @@ def _logits(space: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
     return torch.asinh(sides) * bounded(size.squeeze(-1) / root, dtype)
 
 
-@stable("x", space=("p",), rows=True)
+@stable("x", space=("p",), rows=True, small=True)
 def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
     r"""Busemann function :math:`\tfrac{1}{\sqrt c} \log(\sqrt c(x_t - x_s \cdot p))`, ``(...)``.
 
@@ -103,7 +103,7 @@ def horosphere_dist(x: Tensor, p: Tensor, tau: float | Tensor, c: Curvature) -> 
     return (busemann(x, p, c) - tau).abs()
 
 
-@stable("x", rows=True)
+@stable("x", rows=True, small=True)
 def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
     """Half-aperture ``asin(min(1, 2 K / (sqrt(c) |x_s|)))`` ``(...)`` of the entailment cone at ``x``, in radians.
 
@@ -115,11 +115,11 @@ def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
     """
     positive("half_aperture", "min_radius", min_radius, zero=True)
     square = square_norm(x[..., 1:]) * c
-    top = torch.full_like(square, 2 * min_radius)
+    top = 0 * square + 2 * min_radius  # not a number where a coordinate is infinite
     return torch.atan2(top, safe_sqrt(square - 4 * min_radius**2)).squeeze(-1)
 
 
-@stable("x", "y", rows=True)
+@stable("x", "y", rows=True, small=True)
 def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to ``y``, in radians.
 

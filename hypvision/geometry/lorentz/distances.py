@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .._typing import Curvature
-from ..border import stable
+from ..border import STEEPEST, stable
 from ..numerics import bounded, dot, inverse, narrow, safe_sqrt, square_norm, widen
 from .points import _time
 
@@ -22,7 +22,7 @@ def chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, T
     return time, ahead, delta, square_norm(delta) - ahead * ahead
 
 
-@stable("x", "y", rows=True)
+@stable("x", "y", rows=True, small=True)
 def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Geodesic distance ``(...)`` of points ``(..., n + 1)``: :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}\tfrac{\sqrt q}
     {2}` of the squared chord ``q / c``.
@@ -51,8 +51,8 @@ WIDEST = 2**24
 def cdist(x: Tensor, y: Tensor, c: Curvature, dtype: torch.dtype | None = None) -> Tensor:
     r"""Pairwise geodesic distances by one matrix product.
 
-    With :math:`u = \sqrt c t - 1` the fourth part of the squared chord is :math:`(u + u' + u u' - c\, s \cdot s') / 2`,
-    a product of rows of :math:`n + 3` numbers, and the distance :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}` of its root.
+    With :math:`u = \sqrt c t - 1` the fourth part of the squared chord is :math:`(u + (u + 1) u' - c\, s \cdot s') / 2`,
+    a product of rows of :math:`n + 2` numbers, and the distance :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}` of its root.
     Nothing of shape ``(N, M, n)`` is built.
 
     Up to 2^24 distances the product is float64: those of points at the radius ``r`` that are ``d`` apart have the
@@ -67,19 +67,21 @@ def cdist(x: Tensor, y: Tensor, c: Curvature, dtype: torch.dtype | None = None) 
     Returns:
         Distances ``(..., N, M)``; 0 with gradient 0 on the diagonal of ``cdist(x, x)``.
     """
-    (s, u), (s_, u_) = _halved(x, c), _halved(y, c)
-    rows = torch.cat([-s, u, u, torch.full_like(u, 0.5)], -1)
-    columns = torch.cat([s_, torch.ones_like(u_), 2 * u_, 2 * u_], -1)
+    c = widen(c, STEEPEST)
+    (s, time, u), (s_, _, u_) = _scaled(x, c), _scaled(y, c)
+    rows = torch.cat([-s, u, time], -1)
+    columns = torch.cat([s_, torch.ones_like(u_), u_], -1) / 2
     half = c**0.5 / 2
     squares = product(rows, columns, y is x, dtype or torch.promote_types(x.dtype, y.dtype))
     return torch.asinh(safe_sqrt(squares)) / half
 
 
-def _halved(x: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
-    """``sqrt(c / 2) s``, and ``(sqrt(c) t - 1) / 2`` from positive terms."""
-    space = widen(x[..., 1:]) * (c / 2) ** 0.5
+def _scaled(x: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor]:
+    """``sqrt(c) s``, ``sqrt(c) t``, and the latter minus 1 from positive terms."""
+    space = widen(x[..., 1:]) * c**0.5
     square = square_norm(space)
-    return space, square / (1 + torch.sqrt(1 + 2 * square))
+    time = torch.sqrt(square + 1)
+    return space, time, square / (time + 1)
 
 
 def product(rows: Tensor, columns: Tensor, same: bool, dtype: torch.dtype) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .._typing import Curvature
-from ..border import one_each, positive, stable
+from ..border import STEEPEST, one_each, positive, stable
 from ..numerics import bounded, narrow, safe_sqrt, sinhc_sqrt, square_norm, tiny, widen
 from .isometries import boost, unboost
 from .points import _from_space, expmap0, logmap0
@@ -71,6 +71,7 @@ def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
         ValueError: a row of weights does not have one weight for each point.
     """
     one_each("weighted_centroids", "weights", weights, x.shape[-2])
+    c = widen(c, STEEPEST)
     points = bounded(_from_space(widen(x[..., 1:]), c), x.dtype)
     mean = widen(torch.matmul(narrow(normalised(widen(weights)), x.dtype), points))
     return narrow(_from_space(centroid_space(mean[..., :1], mean[..., 1:], c), c), x.dtype)

@@ -45,8 +45,7 @@ def projx(x: Tensor, c: Curvature) -> Tensor:
 
 def _with_time(space: Tensor, c: Curvature) -> Tensor:
     """Points of the dtype of their space parts, whose time alone is computed in float64."""
-    time = _time(widen(space), inverse(c))
-    return torch.cat([narrow(time, space.dtype), space], -1)
+    return torch.cat([narrow(_time(widen(space), inverse(c)), space.dtype), space], -1)
 
 
 def _time(space: Tensor, unit: Curvature) -> Tensor:
@@ -85,7 +84,7 @@ def expmap0(u: Tensor, c: Curvature) -> Tensor:
     return torch.cat([torch.cosh(moved) / root, u * (torch.sinh(moved) / z)], -1)
 
 
-@stable("x", rows=True)
+@stable("x", rows=True, small=True)
 def logmap0(x: Tensor, c: Curvature) -> Tensor:
     """Logarithm at the origin: space part ``(..., n)`` of the tangent vector that leads to ``x`` ``(..., n + 1)``."""
     space = x[..., 1:]
@@ -93,7 +92,7 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
     return space * (torch.asinh(z) / z)
 
 
-@stable("x", rows=True)
+@stable("x", rows=True, small=True)
 def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Hyperbolic radius ``(...)``: the distance of points ``(..., n + 1)`` from the origin; gradient 0 there."""
     root = c**0.5
