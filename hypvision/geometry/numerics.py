@@ -196,8 +196,8 @@ def length(x: Tensor) -> Tensor:
 
 
 def tiny(x: Tensor) -> float:
-    """A divisor in place of 0, whose square is a number of the dtype; no length of float32 vectors is less."""
-    return 1e-150 if x.dtype == torch.float64 else 1e-18
+    """A divisor in place of 0. Its square is a float64 number, and no length of float32 vectors is less than that."""
+    return 1e-150 if x.dtype == torch.float64 else max(1e-18, torch.finfo(x.dtype).tiny)
 
 
 def inverse(c: float | Tensor) -> float | Tensor:
