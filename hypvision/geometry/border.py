@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import torch
@@ -104,7 +104,7 @@ def _inside(
     given: dict[str, Any],
     dtype: torch.dtype,
     kind: tuple[bool, bool],
-    curvatures: list[str],
+    curvatures: Collection[str],
     brought: Mapping[str, Callable[..., Tensor]],
 ) -> Any:
     """The call in float64, or in ``dtype`` but at least float32; its results in ``dtype``."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -38,6 +38,8 @@ from .numerics import (
     widen,
 )
 
+P = ParamSpec("P")
+R = TypeVar("R")
 # largest sqrt(c) |x| of a point; in float64 the rounding of |x|^2 must not reach the boundary
 _BOUNDARY = {torch.float32: 1 - 2.0**-23, torch.float64: 1 - 2.0**-42}
 # exponential maps move no further than twice this, in radii of curvature: across all of the ball
@@ -51,7 +53,9 @@ def _inside(x: Tensor, c: Curvature, dtype: torch.dtype) -> Tensor:
     return x * factor
 
 
-def _ball(*points: str, inside: tuple[str, ...] | None = None, **options: Any) -> Callable[..., Any]:
+def _ball(
+    *points: str, inside: tuple[str, ...] | None = None, **options: Any
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """:func:`stable`, with the points named in ``inside`` (those in ``points`` by default) brought inside."""
     return stable(*points, brought=dict.fromkeys(points if inside is None else inside, _inside), **options)
 

@@ -46,7 +46,12 @@ def in_blocks(function: Callable[..., Tensor], rows: dict[str, Tensor], shared: 
     if needs_grad(*tensors.values()):
         out: Tensor = _InBlocks.apply(call, len(rows), *tensors.values())
         return out
-    [out] = _each_block(lambda *values: [call(*values)], list(tensors.values()), len(rows))
+    return _one(_each_block(lambda *values: [call(*values)], list(tensors.values()), len(rows)))
+
+
+def _one(results: list[Tensor | None]) -> Tensor:
+    [out] = results
+    assert out is not None
     return out
 
 
@@ -90,9 +95,7 @@ class _InBlocks(Function):
     def forward(ctx: Any, function: Callable[..., Tensor], count: int, *tensors: Tensor) -> Tensor:
         ctx.function, ctx.count = function, count
         ctx.save_for_backward(*tensors)
-        [out] = _each_block(lambda *values: [function(*values)], list(tensors), count)
-        assert out is not None
-        return out
+        return _one(_each_block(lambda *values: [function(*values)], list(tensors), count))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

@@ -200,7 +200,7 @@ def test_operations_of_compilers_too():
 @pytest.mark.slow
 def test_compiled_functions_too():
     torch.manual_seed(0)
-    call, leaves = CASES[pairs._SquaredChord]()
+    call, leaves = CASES[numerics._Convert]()
     _, expected = differentiated(call, leaves, True, backward=False)
     torch._dynamo.reset()
     _, found = differentiated(torch.compile(call, backend="aot_eager", fullgraph=True), leaves, True, backward=True)

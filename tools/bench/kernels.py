@@ -1,9 +1,9 @@
 """Kernels of a training step: what an eager GPU launches, counted without one.
 
 On a GPU an eager step costs its number of kernels, 5 to 10 microseconds each, whatever their size. Parameters and
-inputs lie on the device ``meta``, which has shapes and no numbers, and every operation that PyTorch dispatches counts as
-one kernel, but for views and empty memory. A value that Python reads from a tensor makes the host wait: it counts as a
-wait, and is answered with 1.
+inputs lie on the device ``meta``, which has shapes and no numbers, and every operation that PyTorch dispatches counts
+as one kernel, but for views and empty memory. A value that Python reads from a tensor makes the host wait: it counts as
+a wait, and is answered with 1.
 """
 
 from __future__ import annotations
@@ -43,7 +43,16 @@ INTRODUCTION = f"""
 {MARKS[1]}
 """
 # They reserve memory or describe it, and launch nothing.
-FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "_unsafe_view", "lift_fresh"}
+FREE = {
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "detach",
+    "_unsafe_view",
+    "lift_fresh",
+}
 # Rows of a pair of arguments, as in a batch of embeddings
 ROWS, DIM = 4096, 64
 # Most kernels that each operation may launch, forward and backward with a learned curvature.
@@ -276,8 +285,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Count, print and write."""
     text = (
-        f"`tools/benchmark.py kernels`\n\nPyTorch {torch.__version__}, counted without a GPU. Operations take {ROWS} rows "
-        f"of {DIM} dimensions and a learned curvature; plain is geoopt's operation, or the Euclidean twin.\n\n"
+        f"`tools/benchmark.py kernels`\n\nPyTorch {torch.__version__}, counted without a GPU. Operations take {ROWS} "
+        f"rows of {DIM} dimensions and a learned curvature; plain is geoopt's operation, or the Euclidean twin.\n\n"
         + "\n".join(table())
     )
     print(text)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import STEEPEST, one_each, positive, stable
-from ..numerics import bounded, dot, inverse, length, narrow, safe_sqrt, square_norm, tiny, widen
+from ..numerics import bounded, dot, inverse, length, safe_sqrt, square_norm, tiny, widen
 from .distances import chord
 from .points import CAP, _from_space, _time
 

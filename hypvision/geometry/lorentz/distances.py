@@ -51,9 +51,9 @@ WIDEST = 2**24
 def cdist(x: Tensor, y: Tensor, c: Curvature, dtype: torch.dtype | None = None) -> Tensor:
     r"""Pairwise geodesic distances by one matrix product.
 
-    With :math:`u = \sqrt c t - 1` the fourth part of the squared chord is :math:`(u + (u + 1) u' - c\, s \cdot s') / 2`,
-    a product of rows of :math:`n + 2` numbers, and the distance :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}` of its root.
-    Nothing of shape ``(N, M, n)`` is built.
+    With :math:`u = \sqrt c t - 1` the fourth part of the squared chord is
+    :math:`(u + (u + 1) u' - c\, s \cdot s') / 2`, a product of rows of :math:`n + 2` numbers, and the distance
+    :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}` of its root. Nothing of shape ``(N, M, n)`` is built.
 
     Up to 2^24 distances the product is float64: those of points at the radius ``r`` that are ``d`` apart have the
     relative error ``1e-16 (sinh(r) / d)^2``. Larger matrices are float32, with 6e-8 in place of 1e-16.
