@@ -36,6 +36,7 @@ BENCHMARKS = {
     "closures": ("closures", "Hierarchies of names: quality by dimension, time beside geoopt and gensim"),
     "scaling": ("scaling", "A step of the toy model of superposition against the published one"),
     "backward": ("backward", "Backward functions written by hand against plain operations, in real steps"),
+    "kernels": ("kernels", "How many kernels operations, layers, networks and optimisers launch on a GPU; needs none"),
 }
 # What `all` runs, in this order: the steps of every network and every operation, at sizes for about ten minutes of one
 # GPU. Left out: what runs on a CPU alone (round-off, the toy model) and what needs mmdet (open-vocabulary).

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from . import lorentz
+from .border import check_factor, one_each
 from .geoopt_names import GeooptNames
-from .lorentz.frame import _check_factor, _perpendicular
-from .lorentz.means import _normalised
+from .lorentz.means import normalised
 from .lorentz.normal import _check_std
 from .manifolds import Manifold, check_numbers
-from .numerics import one_each, safe_sqrt, square_norm, widen
+from .numerics import dot, length, square_norm, tiny, widen
 
 
 class Euclidean(GeooptNames, Manifold):
@@ -92,12 +92,12 @@ class Euclidean(GeooptNames, Manifold):
 
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
         """``x + t (y - x)``."""
-        _check_factor(t, "geodesic: t")
+        check_factor(t, "geodesic: t")
         return x + t * (y - x)
 
     def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:
         """``x + t u / |u|``."""
-        _check_factor(t, "geodesic_unit: t")
+        check_factor(t, "geodesic_unit: t")
         return x + t * torch.nn.functional.normalize(u, dim=-1, eps=torch.finfo(u.dtype).tiny ** 0.5)
 
     def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class Euclidean(GeooptNames, Manifold):
 
     def mobius_scalar_mul(self, r: float | Tensor, x: Tensor) -> Tensor:
         """``r x``."""
-        _check_factor(r, "mobius_scalar_mul: r")
+        check_factor(r, "mobius_scalar_mul: r")
         return r * x
 
     def mobius_matvec(self, matrix: Tensor, x: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ class Euclidean(GeooptNames, Manifold):
         one_each("centroid", "weights", weights, x.shape[-2])
         if self.check:
             check_numbers(weights)
-        weights, _ = _normalised(weights, -1)
+        weights = normalised(weights)
         return (weights.unsqueeze(-1) * x).sum(-2)
 
     midpoint = centroid
@@ -149,7 +149,7 @@ class Euclidean(GeooptNames, Manifold):
     def weighted_centroids(self, weights: Tensor, x: Tensor) -> Tensor:
         """Weighted means ``(..., M, n)`` of ``x`` ``(..., N, n)``; ``weights`` ``(..., M, N)``."""
         one_each("weighted_centroids", "weights", weights, x.shape[-2])
-        return torch.matmul(_normalised(weights, -1)[0], x)
+        return torch.matmul(normalised(weights), x)
 
     def dist2plane(self, x: Tensor, z: Tensor, a: Tensor | float, signed: bool = True) -> Tensor:
         """Distance ``(...)`` from the hyperplane at the offset ``a`` along the normal ``z``, as on the hyperboloid."""
@@ -172,12 +172,13 @@ class Euclidean(GeooptNames, Manifold):
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
         """Angle ``(...)`` between ``x`` and ``y - x``, in radians; 0 where one of them is 0."""
-        away = square_norm(x) > 0
+        size = length(x)
+        heading = x / size.clamp_min(tiny(size))
         delta = y - x
-        side = safe_sqrt(square_norm(_perpendicular(delta, x, away))) * safe_sqrt(square_norm(x))
-        along = (delta * x).sum(-1, keepdim=True)
+        along = dot(heading, delta)
+        side = length(delta - along * heading) * (size > 0)
         same = (side == 0) & (along == 0)
-        return torch.atan2(side, torch.where(same, torch.ones_like(along), along)).squeeze(-1)
+        return torch.atan2(side, along.masked_fill(same, 1.0)).squeeze(-1)
 
     def rescale(self, x: Tensor, limit: float | Tensor | None = None, slope: float = 2.0) -> Tensor:
         """Maximum-distance rescaling of the radii if there is a ``limit``: flat space has none of its own."""

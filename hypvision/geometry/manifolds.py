@@ -24,8 +24,9 @@ from torch import Tensor, nn
 
 from . import lorentz, maps, poincare
 from ._typing import Curvature
+from .border import positive
 from .geoopt_names import GeooptNames
-from .numerics import positive, widen
+from .numerics import widen
 
 
 class CurvatureParameter(nn.Parameter):

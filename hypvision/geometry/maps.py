@@ -10,36 +10,33 @@ from torch import Tensor
 
 from . import lorentz, poincare
 from ._typing import Curvature
-from .lorentz.frame import _scaled
-from .numerics import stable
-from .poincare import _inside
+from .border import stable
+from .numerics import square_norm
+from .poincare import _ball, _gap
 
 lorentz_to_poincare, poincare_to_lorentz = poincare.from_lorentz, poincare.to_lorentz
 
 
-@stable("x")
+@stable("x", rows=True, small=True)
 def lorentz_to_klein(x: Tensor, c: Curvature) -> Tensor:
     """Klein coordinates ``s / (sqrt(c) t)``."""
-    space, q = _scaled(x[..., 1:], c)
-    return space / (torch.sqrt(1 + q) * c**0.5)
+    space = x[..., 1:]
+    return space * torch.rsqrt(1 + c * square_norm(space))
 
 
-@stable("x")
+@_ball("x", rows=True)
 def klein_to_lorentz(x: Tensor, c: Curvature) -> Tensor:
     """Points of the hyperboloid: ``s = x / sqrt(1 - c |x|^2)``."""
-    x, gap, _ = _inside(x, c)
-    return lorentz.from_space(x * (1 / torch.sqrt(gap)).to(x.dtype), c)
+    return lorentz.from_space(x * torch.rsqrt(_gap(x, c)), c)
 
 
-@stable("x")
+@_ball("x", rows=True, small=True)
 def poincare_to_klein(x: Tensor, c: Curvature) -> Tensor:
     """Klein coordinates ``2 x / (1 + c |x|^2)``."""
-    x, _, q = _inside(x, c)
-    return x * (2 / (1 + q)).to(x.dtype)
+    return x * (2 / (1 + c * square_norm(x)))
 
 
-@stable("x")
+@_ball("x", rows=True, small=True)
 def klein_to_poincare(x: Tensor, c: Curvature) -> Tensor:
     """Points of the Poincare ball: ``x / (1 + sqrt(1 - c |x|^2))``."""
-    x, gap, _ = _inside(x, c)
-    return x * (1 / (1 + torch.sqrt(gap))).to(x.dtype)
+    return x / (1 + torch.sqrt(_gap(x, c)))

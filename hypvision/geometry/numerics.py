@@ -1,25 +1,18 @@
-r"""Scalar and row-wise functions that stay accurate, and keep finite gradients, where the textbook formulas do not.
-
-All are differentiable twice and safe for ``torch.compile``, ``torch.export`` and ``torch.func``. Some have a
-hand-written backward, which stores less and is faster on CPUs than the plain operations that compilers and
-``torch.func`` get (:func:`plain`). All functions return NaN for NaN.
-"""
+"""Dtypes, sums and functions of numbers that the geometry's formulas need."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
 
-P = ParamSpec("P")
-R = TypeVar("R")
-HALF = (torch.float16, torch.bfloat16)
+# kinds of devices without float64
+SINGLE_ONLY = frozenset({"mps"})
 
 
 def exact(device: torch.device) -> AbstractContextManager[object]:
@@ -86,197 +79,7 @@ def backward_of(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks and precision of the public functions
-
-
-def stable(
-    *points: str, fits: tuple[str, ...] = (), space: tuple[str, ...] = (), sets: tuple[str, ...] = ()
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a function of tensors safe to call in half precision and under autocast, and check its arguments.
-
-    Half tensors are computed in float32, float32 ones beside float64 in that, and the result is rounded once, to the
-    widest dtype among the tensors named in ``points``; numbers that it does not hold become its largest. Autocast is
-    off inside. A float32 curvature of float64 points is widened.
-
-    No check reads the values of a tensor, because the host would wait for the device. So a curvature given as a tensor
-    is not checked: if it is not positive, results are NaN. Manifold objects with ``check=True`` check it.
-
-    Args:
-        points: names of the arguments that hold vectors; they must be floating point and end in the same dimension.
-        fits: names of further arguments that must end in that dimension.
-        space: names of arguments that must end in one dimension less, without time.
-        sets: names of arguments that hold sets of points, and need at least two dimensions.
-
-    Raises:
-        TypeError: one of these arguments is not a floating point tensor, or another argument is an integer tensor.
-        ValueError: their last dimensions differ, or a curvature is a number that is not positive.
-    """
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        names = list(inspect.signature(function).parameters)
-        label = function.__name__.lstrip("_")
-        ranks = {name: 1 + (name in sets) for name in points}
-        fewer = {name: int(name in space) for name in (*fits, *space)}
-        curvatures = [name for name in ("c", "c_old", "c_new") if name in names]
-
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            given = dict(zip(names, args), **kwargs)
-            call: Callable[..., Any] = function
-            if len(given) < len(args) + len(kwargs):
-                return call(*args, **kwargs)  # raises Python's error: too many arguments, or one of them twice
-            dtype, device, mixed = _check_vectors(label, ranks, fewer, given)
-            given |= {name: _curvature(label, name, given[name], dtype) for name in curvatures if name in given}
-            if mixed and dtype == torch.float64:
-                given |= {name: given[name].double() for name in points if name in given}
-            if _any_half(label, given):
-                given = {name: _single(value) for name, value in given.items()}
-            elif device == "meta" or not torch.is_autocast_enabled(device):
-                return call(**given)
-            with nullcontext() if device == "meta" else torch.autocast(device, enabled=False):
-                out: Any = call(**given)
-            if dtype not in HALF:
-                return out
-            if isinstance(out, (tuple, list)):
-                return type(out)(None if o is None else saturate(o, dtype).to(dtype) for o in out)
-            return saturate(out, dtype).to(dtype)
-
-        return wrapper
-
-    return decorate
-
-
-def _check_vectors(
-    function: str, ranks: dict[str, int], fewer: dict[str, int], given: dict[str, Any]
-) -> tuple[torch.dtype | None, str, bool]:
-    """Check vectors: their widest dtype, the kind of the first one's device, and whether dtypes differ.
-
-    Args:
-        function: name for the errors.
-        ranks: least number of dimensions of the vectors, by their names.
-        fewer: by how much other arguments are shorter than the vectors, by their names.
-        given: the arguments by name.
-    """
-    dtype, device, mixed, size, first = None, "meta", False, 0, ""
-    for argument, rank in ranks.items():
-        value = given.get(argument)
-        if value is None:
-            continue  # the call itself raises Python's error about missing or unknown arguments
-        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < rank:
-            _refuse(function, argument, value, rank)
-        if dtype is None:
-            dtype, device, size, first = value.dtype, value.device.type, value.shape[-1], argument
-            continue
-        if value.shape[-1] != size:
-            raise ValueError(
-                f"{function}: {first} and {argument} must have the same last dimension, "
-                f"got {size} and {value.shape[-1]}."
-            )
-        if value.dtype != dtype:
-            dtype, mixed = torch.promote_types(dtype, value.dtype), True
-    for argument, less in fewer.items():
-        value = given.get(argument)
-        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0:
-            _refuse(function, argument, value)
-        if value.shape[-1] != size - less:
-            raise ValueError(
-                f"{function}: the last dimension of {argument} must be {size - less} to fit {first}, "
-                f"which ends in {size}; got {value.shape[-1]}."
-            )
-    return dtype, device, mixed
-
-
-def _curvature(function: str, argument: str, c: Any, dtype: torch.dtype | None) -> Any:
-    """The checked curvature; a learned one gathers the gradients of all rows, of the largest numbers too."""
-    if isinstance(c, (int, float)):
-        if not 0 < c < math.inf:
-            raise ValueError(
-                f"{function}: the curvature {argument} must be positive "
-                f"(the sectional curvature is -{argument}), got {c}."
-            )
-    elif isinstance(c, Tensor) and (c.requires_grad or dtype == torch.float64 != c.dtype):
-        c = saturate_gradient(c) if c.is_floating_point() else c
-        if dtype == torch.float64:  # the parameter is float32, but its root and inverse need float64
-            c = c.double()
-    return c
-
-
-def _any_half(function: str, given: dict[str, Any]) -> bool:
-    """Whether a tensor is of half precision; raises an error for integer tensors."""
-    half = False
-    for argument, value in given.items():
-        if isinstance(value, Tensor):
-            if value.dtype in HALF:
-                half = True
-            elif not value.is_floating_point():
-                _refuse(function, argument, value)
-    return half
-
-
-def _refuse(function: str, argument: str, value: object, rank: int = 1) -> NoReturn:
-    """Raise the error for an argument that must be vectors and is not."""
-    if isinstance(value, Tensor) and value.is_floating_point():
-        if rank == 1:
-            raise ValueError(f"{function}: {argument} must be a vector or a tensor of vectors, got a single number.")
-        raise ValueError(
-            f"{function}: {argument} must have at least two dimensions, (..., N, coordinates), "
-            f"got the shape {tuple(value.shape)}."
-        )
-    found = value.dtype if isinstance(value, Tensor) else type(value).__name__
-    raise TypeError(f"{function}: {argument} must be a tensor of floating point numbers, got {found}.")
-
-
-def one_each(function: str, argument: str, value: Tensor, count: int, what: str = "points") -> None:
-    """Check that an argument is a tensor of floating point numbers that ends in one number each.
-
-    Raises:
-        TypeError: the argument is not such a tensor.
-        ValueError: its last dimension is not ``count``.
-    """
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        _refuse(function, argument, value)
-    if value.dim() == 0 or value.shape[-1] != count:
-        found = value.shape[-1] if value.dim() else "a single number"
-        raise ValueError(
-            f"{function}: the last dimension of {argument} must be {count}, the number of {what}; got {found}."
-        )
-
-
-def positive(function: str, argument: str, value: object, zero: bool = False) -> None:
-    """Check that an argument, if it is a number and no tensor, is finite and positive, or 0 where that is allowed.
-
-    Raises:
-        ValueError: it is not.
-    """
-    if isinstance(value, (int, float)) and not (0 < value < math.inf or zero and value == 0):
-        raise ValueError(f"{function}: {argument} must be {'0 or more' if zero else 'positive'}, got {value}.")
-
-
-def same_list(function: str, points: Sequence[Tensor]) -> None:
-    """Check that the argument ``points`` of a function is a list of tensors of floating point numbers.
-
-    Raises:
-        TypeError: it is not.
-        ValueError: it is empty.
-    """
-    if not isinstance(points, (list, tuple)):
-        raise TypeError(f"{function}: points must be a list of tensors, got {type(points).__name__}.")
-    if not points:
-        raise ValueError(f"{function}: points must hold at least one tensor, got an empty list.")
-    for i, value in enumerate(points):
-        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0:
-            _refuse(function, f"points[{i}]", value)
-
-
-def _single(value: Any) -> Any:
-    return value.float() if isinstance(value, Tensor) and value.dtype in HALF else value
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Sums over the last dimension
-
-# kinds of devices without float64
-SINGLE_ONLY = frozenset({"mps"})
+# Between float32 and float64
 
 
 def has_float64(x: Tensor) -> bool:
@@ -284,380 +87,128 @@ def has_float64(x: Tensor) -> bool:
     return x.device.type not in SINGLE_ONLY
 
 
-@overload
-def widen(x: Tensor) -> Tensor: ...
-@overload
-def widen(x: float | Tensor) -> float | Tensor: ...
-def widen(x: float | Tensor) -> float | Tensor:
-    """``x`` in float64, a number unchanged; on devices without float64 ``x`` itself."""
-    return x.double() if isinstance(x, Tensor) and has_float64(x) else x
-
-
-# Up to this many coordinates the cost of calls dominates, and plain operations are as fast
-_FEW = 2**14
-
-
-class _SquareNorm(Function):
-    """``|x|^2`` without the temporary of the squares."""
+class _Convert(Function):
+    """Another dtype; values and gradients beyond the limits, if there are any, are cut."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return length.square_()
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None) -> Tensor:
+        ctx.dtype, ctx.steepest = x.dtype, steepest
+        return _cut(x, most).to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        x: Tensor
-        (x,) = ctx.saved_tensors
-        return x * (2 * grad)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _back(ctx, grad), None, None, None
 
 
-def square_norm(x: Tensor) -> Tensor:
-    """Squared Euclidean norm ``(..., 1)`` of ``x`` ``(..., n)``."""
-    if not needs_grad(x) and not plain(x):
-        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return length.square_()
-    if plain(x) or x.numel() <= _FEW:
-        return (x * x).sum(-1, keepdim=True)
-    out: Tensor = _SquareNorm.apply(x)
-    return out
-
-
-class _WideSquareNorm(Function):
-    """``|x|^2`` of float32 vectors, every product and sum in float64."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return _WideSquareNorm.values(x)
-
-    @staticmethod
-    def values(x: Tensor) -> Tensor:
-        if x.device.type != "cpu" or x.numel() <= 2**17:
-            length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)
-            return length.square_()
-        # Work on blocks of rows that fit into the cache: a float64 copy of the whole tensor would dominate the time.
-        flat = x.reshape(-1, x.shape[-1])
-        norm = torch.empty(flat.shape[0], dtype=torch.float64)
-        rows = max(1, 2**17 // max(1, x.shape[-1]))
-        for block, out in zip(flat.split(rows), norm.split(rows)):
-            torch.linalg.vector_norm(block.double(), dim=-1, out=out)
-        return norm.mul_(norm).reshape(*x.shape[:-1], 1)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        x: Tensor
-        (x,) = ctx.saved_tensors
-        # so that products with vectors of the ball (shorter than 1e4) are finite
-        return x * (2 * grad).clamp(-1e34, 1e34).to(x.dtype)
-
-
-def wide_square_norm(x: Tensor) -> Tensor:
-    """Squared norm ``(..., 1)`` of ``x`` ``(..., n)`` as float64, exact for float32 vectors but for the last rounding.
-
-    On devices without float64 (MPS) the dtype of ``x`` is all there is; :func:`gap_to_one` takes the one difference
-    that needs more there.
-    """
-    if x.dtype == torch.float64 or not has_float64(x):
-        return square_norm(x)
-    if plain(x):
-        precise = x.double()
-        return (precise * precise).sum(-1, keepdim=True)
-    return _WideSquareNorm.apply(x) if needs_grad(x) else _WideSquareNorm.values(x)
-
-
-# Row sums with twice the digits of float32, for devices without float64: error-free transformations (Dekker 1971;
-# Ogita, Rump and Oishi 2005). A compiler must not reassociate them; PyTorch's does not.
-
-
-def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The rounded sum and its rounding error."""
-    total = a + b
-    other = total - a
-    return total, (a - (total - other)) + (b - other)
-
-
-def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The rounded product and its rounding error; factors beyond 1e34 (1e300 in float64) overflow."""
-    product = a * b
-    # split into halves of the digits, because products of halves are exact
-    shift = 2.0**27 + 1 if a.dtype == torch.float64 else 2.0**12 + 1
-    a_high, b_high = a * shift, b * shift
-    a_high, b_high = a_high - (a_high - a), b_high - (b_high - b)
-    a_low, b_low = a - a_high, b - b_high
-    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
-
-
-def compensated_square_norm(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared norm ``(..., 1)`` of ``x`` ``(..., n)`` as two numbers of its dtype, of twice the digits; no gradient.
-
-    The first is the rounded squared norm, the second its rounding error. Coordinates must stay below the root of the
-    largest number.
-    """
-    x = x.detach()
-    total, lost = _two_product(x, x)
-    rest = lost.sum(-1, keepdim=True)
-    while total.shape[-1] > 1:
-        half = total.shape[-1] // 2
-        odd = total[..., 2 * half :]
-        total, lost = _two_sum(total[..., :half], total[..., half : 2 * half])
-        rest = rest + lost.sum(-1, keepdim=True)
-        total = torch.cat([total, odd], -1)
-    return _two_sum(total.sum(-1, keepdim=True), rest)
-
-
-def gap_to_one(x: Tensor, c: float | Tensor) -> tuple[Tensor, Tensor]:
-    """``1 - c |x|^2`` and ``c |x|^2``, ``(..., 1)``, for ``x`` ``(..., n)``: the difference is as exact as its inputs.
-
-    For float32 both are float64 where the device has it. Elsewhere, and for float64, they are of the dtype of ``x``,
-    from a compensated sum; squares of coordinates must not overflow there.
-    """
-    q = wide_square_norm(x) * widen(c)
-    if x.dtype == torch.float32 and has_float64(x):
-        return 1 - q, q
-    with torch.no_grad():
-        total, rest = compensated_square_norm(x)
-        low = 0.0
-        if isinstance(c, Tensor):
-            high = c.detach().to(x.dtype)
-        else:
-            rounded = c
-            if x.dtype != torch.float64:  # a Python number may have more digits than the dtype
-                shifted = c * (2.0**29 + 1)
-                rounded = shifted - (shifted - c)
-                low = c - rounded
-            high = torch.full_like(total, rounded)
-        product, lost = _two_product(total, high)
-        exact = (1 - product) - (lost + (total * low + rest * high))
-        missing = exact - (1 - q.detach())
-    return (1 - q) + missing, q
-
-
-class _Dot(Function):
-    """Row-wise inner product without the temporary of the products."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
-        ctx.save_for_backward(x, y)
-        return torch.einsum("...d,...d->...", x, y).unsqueeze(-1)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        x, y = ctx.saved_tensors
-        grad_x = (y * grad).sum_to_size(x.shape) if ctx.needs_input_grad[0] else None
-        grad_y = (x * grad).sum_to_size(y.shape) if ctx.needs_input_grad[1] else None
-        return grad_x, grad_y
-
-
-def dot(x: Tensor, y: Tensor) -> Tensor:
-    """Euclidean inner product ``(..., 1)`` of ``x`` and ``y`` ``(..., n)``, which broadcast."""
-    if plain(x) or x.numel() <= _FEW or not needs_grad(x, y):
-        return (x * y).sum(-1, keepdim=True)
-    out: Tensor = _Dot.apply(x, y)
-    return out
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Elementwise functions
-
-
-def saturate(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Numbers beyond those of a dtype, that of ``x`` by default, become its largest finite ones, with gradient 0."""
-    largest = torch.finfo(dtype or x.dtype).max
-    return x.clamp(-largest, largest)
-
-
-class _SaturateGradient(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, largest: float) -> Tensor:
-        ctx.largest = largest
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad.clamp(-ctx.largest, ctx.largest), None
-
-
-class _SaturateGradientForward(Function):
+class _ConvertForward(Function):
     """The same with what ``torch.func`` asks for, which compilers do not take; a context of its own is slow."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, largest: float) -> Tensor:
-        return x.view_as(x)
+    def forward(x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None) -> Tensor:
+        return _cut(x, most).to(dtype)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
-        ctx.largest = inputs[1]
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, ctx.to, _, ctx.steepest = inputs
+        ctx.dtype = x.dtype
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad.clamp(-ctx.largest, ctx.largest), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _back(ctx, grad), None, None, None
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return tangent.view_as(tangent)
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
+        return tangent.to(ctx.to)
 
 
-def saturate_gradient(x: Tensor, last: bool = False, dtype: torch.dtype | None = None) -> Tensor:
-    """``x`` itself, with a gradient whose products do not overflow: numbers beyond 1e18 (1e150 in float64) are cut.
+def _cut(x: Tensor, most: float | None) -> Tensor:
+    """Finite numbers beyond ``most`` become it, infinite ones not a number: 0 times them is added."""
+    return x if most is None else torch.add(x.clamp(-most, most), x, alpha=0)
 
-    Where no products follow, ``last``, the largest finite numbers are the limits, those of ``dtype`` if the gradient
-    becomes one of that.
-    """
-    largest = torch.finfo(dtype or x.dtype).max if last else 1e150 if x.dtype == torch.float64 else 1e18
-    if not (plain(x) or needs_grad(x)):
-        return x
-    forward = torch._C._are_functorch_transforms_active() and not torch.compiler.is_compiling()
-    out: Tensor = (_SaturateGradientForward if forward else _SaturateGradient).apply(x, largest)
+
+def _back(ctx: Any, grad: Tensor) -> Tensor:
+    return (grad if ctx.steepest is None else grad.clamp(-ctx.steepest, ctx.steepest)).to(ctx.dtype)
+
+
+def _convert(x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None) -> Tensor:
+    transformed = torch._C._are_functorch_transforms_active()
+    if not transformed and not needs_grad(x):
+        return _cut(x, most).to(dtype)
+    function = _ConvertForward if transformed and not torch.compiler.is_compiling() else _Convert
+    out: Tensor = function.apply(x, dtype, most, steepest)
     return out
 
 
-class _Scalar(Function):
-    """A function of numbers by its values and its backward; second derivatives are those of the plain operations."""
+@overload
+def widen(x: Tensor, steepest: float | None = None) -> Tensor: ...
+@overload
+def widen(x: float | Tensor, steepest: float | None = None) -> float | Tensor: ...
+def widen(x: float | Tensor, steepest: float | None = None) -> float | Tensor:
+    """``x`` in float64, or float32 on devices without it; a number unchanged.
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        values: Callable[[Tensor], Tensor],
-        back: Callable[[Tensor, Tensor, Tensor], Tensor],
-        formula: Callable[[Tensor], Tensor],
-    ) -> Tensor:
-        out = values(x)
-        ctx.back, ctx.formula = back, formula
-        ctx.save_for_backward(x, out)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, None]:
-        x, out = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return backward_of(ctx.formula, [x], [True], grad)[0], None, None, None
-        return ctx.back(x, out, grad), None, None, None
-
-
-def scalar(
-    x: Tensor,
-    values: Callable[[Tensor], Tensor],
-    back: Callable[[Tensor, Tensor, Tensor], Tensor],
-    formula: Callable[[Tensor], Tensor],
-) -> Tensor:
-    """``values(x)`` with the gradient ``back(x, values(x), grad)``; ``formula`` is the same in plain operations."""
-    if plain(x):
-        return formula(x)
-    return _Scalar.apply(x, values, back, formula) if needs_grad(x) else values(x)
-
-
-def root_slope(q: Tensor, out: Tensor, end: Tensor, series: Sequence[float], grad: float | Tensor = 1.0) -> Tensor:
-    """Derivative of ``f(sqrt(q)) / sqrt(q)``, which is ``out``, from ``end = f'(sqrt(q))``, times ``grad``.
-
-    Near 0 by its series.
+    Args:
+        x: a number, or a tensor.
+        steepest: largest gradient that ``x`` gets if it is not float64; by default what its dtype holds.
     """
-    near = series[-2] + q * series[-1]
-    for coefficient in reversed(series[:-2]):
-        near = coefficient + q * near
-    away = (end - out).mul_(0.5)
-    if isinstance(grad, Tensor):
-        near, away = near * grad, away.mul_(grad)
-    return torch.where(q < 3e-3, near, away.div_(q))
+    if not isinstance(x, Tensor):
+        return x
+    dtype = torch.float64 if has_float64(x) else torch.float32
+    if x.dtype == torch.float64 or x.dtype == dtype:
+        return x
+    most = torch.finfo(x.dtype).max
+    return _convert(x, dtype, None, most if steepest is None else min(most, steepest))
 
 
-def _safe_sqrt(x: Tensor) -> Tensor:
-    none = x <= 0  # not x > 0, so that NaN stays NaN
-    root = torch.sqrt(torch.where(none, torch.ones_like(x), x))
-    return torch.where(none, torch.zeros_like(x), root)
+def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x`` in a dtype of fewer digits: finite numbers that it does not hold become its largest."""
+    return x if x.dtype == dtype else _convert(x, dtype, torch.finfo(dtype).max, None)
 
 
-def _root_values(x: Tensor) -> Tensor:
-    return x.clamp(min=0).sqrt_()
+def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x`` in a dtype, for products: numbers beyond 1e18 are cut, but for float64."""
+    return x if dtype == x.dtype == torch.float64 else _convert(x, dtype, 1e18, None)
 
 
-def _root_back(x: Tensor, out: Tensor, grad: Tensor) -> Tensor:
-    return (grad / (2 * out)).masked_fill_(out == 0, 0)
+# ---------------------------------------------------------------------------------------------------------------------
+# Sums over the last dimension
+
+
+def square_norm(x: Tensor) -> Tensor:
+    """Squared Euclidean norm ``(..., 1)`` of ``x`` ``(..., n)``."""
+    return (x * x).sum(-1, keepdim=True)
+
+
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """Euclidean inner product ``(..., 1)`` of ``x`` and ``y`` ``(..., n)``, which broadcast."""
+    return (x * y).sum(-1, keepdim=True)
+
+
+def length(x: Tensor) -> Tensor:
+    """Euclidean norm ``(..., 1)`` of ``x`` ``(..., n)``; gradient 0 where it is 0."""
+    out: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Functions of numbers
+
+
+def tiny(x: Tensor) -> float:
+    """A divisor in place of 0. Its square is a float64 number, and no length of float32 vectors is less than that."""
+    return 1e-150 if x.dtype == torch.float64 else max(1e-18, torch.finfo(x.dtype).tiny)
+
+
+def inverse(c: float | Tensor) -> float | Tensor:
+    """``1 / c``, of a tensor in one operation."""
+    return c.reciprocal() if isinstance(c, Tensor) else 1 / c
 
 
 def safe_sqrt(x: Tensor) -> Tensor:
     """``sqrt(max(x, 0))`` whose gradient is 0, not infinite, where ``x <= 0``. Shape ``(...)`` to ``(...)``."""
-    return scalar(x, _root_values, _root_back, _safe_sqrt)
-
-
-def _asinh(z: Tensor) -> Tensor:
-    size = torch.where(z < 0, -z, z)  # not abs, whose gradient at 0 is 0
-    # sqrt(1 + z^2) without overflow, and without hypot, which ONNX does not have
-    limit = torch.finfo(z.dtype).max ** 0.5 / 2
-    small = size.clamp(max=limit)
-    root = torch.where(size < limit, torch.sqrt(1 + small * small), size)
-    large = torch.log1p(size + size * (size / (1 + root)))
-    return torch.where(z < 0, -large, large)
-
-
-def _asinh_values(z: Tensor) -> Tensor:
-    size = z.abs()
-    root = torch.hypot(size, torch.ones_like(size)).add_(1)
-    return torch.addcmul(size, size, size / root).log1p_().copysign_(z)
-
-
-def _asinh_back(z: Tensor, out: Tensor, grad: Tensor) -> Tensor:
-    return grad / torch.hypot(z, torch.ones_like(z))
-
-
-def asinh(z: Tensor) -> Tensor:
-    """Inverse hyperbolic sine, accurate to round-off everywhere.
-
-    Uses ``log1p(|z| + z^2 / (1 + sqrt(1 + z^2)))``, several times faster on CPU than ``torch.asinh``.
-    """
-    return scalar(z, _asinh_values, _asinh_back, _asinh)
-
-
-def _asinh_root_values(q: Tensor, root: Tensor | None = None) -> Tensor:
-    root = torch.sqrt(q) if root is None else root
-    return torch.addcdiv(root, q, (1 + q).sqrt_().add_(1)).log1p_()
-
-
-def _asinh_root_back(q: Tensor, out: Tensor, grad: Tensor) -> Tensor:
-    return (grad / (torch.sqrt(q) * torch.sqrt(1 + q)).mul_(2)).masked_fill_(q == 0, 0)
-
-
-def asinh_sqrt(q: Tensor) -> Tensor:
-    """``asinh(sqrt(q))`` of ``q >= 0``, with gradient 0 where it is 0."""
-    return scalar(q, _asinh_root_values, _asinh_root_back, lambda q: _asinh(_safe_sqrt(q)))
-
-
-def _arcosh1p(h: Tensor) -> Tensor:
-    h = torch.where(h <= 0, torch.zeros_like(h), h)
-    return torch.log1p(h + safe_sqrt(h) * torch.sqrt(h + 2))
-
-
-def _arcosh1p_values(h: Tensor) -> Tensor:
-    if h.device.type != "cpu" or h.numel() <= 2**15 or not h.is_contiguous():
-        return _arcosh1p_block(h)
-    out = torch.empty_like(h)  # in blocks, so that temporaries stay in the cache
-    for source, target in zip(h.view(-1).split(2**15), out.view(-1).split(2**15)):
-        _arcosh1p_block(source, target)
-    return out
-
-
-def _arcosh1p_block(h: Tensor, out: Tensor | None = None) -> Tensor:
-    h = h.clamp(min=0)
-    if h.device.type == "cpu" and h.numel() and h.amax().item() < 1e18:
-        return torch.log1p((h + 2).mul_(h).sqrt_().add_(h), out=out)
-    # sqrt(h) sqrt(h + 2), because the product may overflow
-    return torch.log1p((h + 2).sqrt_().mul_(h.sqrt()).add_(h), out=out)
-
-
-def _arcosh1p_back(h: Tensor, out: Tensor, grad: Tensor) -> Tensor:
-    # 1 / sqrt(h (2 + h)) by two roots, because the product may overflow; infinite at 0, where the result is set to 0
-    root = h.clamp(min=0).rsqrt_()
-    slope = (h + 2).rsqrt_().mul_(root)
-    return slope.masked_fill_(root == math.inf, 0).mul_(grad)
-
-
-def arcosh1p(h: Tensor) -> Tensor:
-    """``arcosh(1 + max(h, 0))``, as exact for small ``h`` as for large; where ``h <= 0`` the gradient is 0."""
-    return scalar(h, _arcosh1p_values, _arcosh1p_back, _arcosh1p)
+    none = x <= 0  # not x > 0, so that NaN stays NaN
+    return torch.sqrt(x.masked_fill(none, 1.0)).masked_fill(none, 0.0)
 
 
 def distance_from_square(q: Tensor) -> Tensor:
@@ -666,25 +217,40 @@ def distance_from_square(q: Tensor) -> Tensor:
     The squared chord of points of the hyperboloid is :math:`\langle x - y, x - y\rangle_L`; for points of the ball take
     :math:`4|x - y|^2 / ((1 - |x|^2)(1 - |y|^2))`. Where ``q <= 0`` the gradient is 0.
     """
-    return arcosh1p(q / 2)
+    return 2 * torch.asinh(safe_sqrt(q) / 2)
+
+
+def arcosh1p(h: Tensor) -> Tensor:
+    """``arcosh(1 + max(h, 0))``, as exact for small ``h`` as for large; where ``h <= 0`` the gradient is 0."""
+    return 2 * torch.asinh(safe_sqrt(h / 2))
 
 
 def sinhc(z: Tensor) -> Tensor:
     """``sinh(z) / z``, with its limit 1 (and gradient 0) at 0. Overflows with sinh, at ``|z|`` about 89 in float32."""
-    small = z.abs() < 1e-2  # below 1e-2 the next term of the series, z^6 / 5040, is below float64 round-off
-    away = torch.where(small, torch.ones_like(z), z)
-    square = z * z
-    series = 1 + square / 6 * (1 + square / 20)
-    return torch.where(small, series, torch.sinh(away) / away)
+    return sinhc_sqrt(z * z)
 
 
 def tanhc(z: Tensor) -> Tensor:
     """``tanh(z) / z``, with its limit 1 (and gradient 0) at 0."""
-    small = z.abs() < 1e-2
-    away = torch.where(small, torch.ones_like(z), z)
-    square = torch.where(small, z * z, torch.zeros_like(z))
-    series = 1 - square / 3 * (1 - square * 2 / 5 * (1 - square * 17 / 42))
-    return torch.where(small, series, torch.tanh(away) / away)
+    return tanhc_sqrt(z * z)
+
+
+def sinhc_sqrt(q: Tensor) -> Tensor:
+    """``sinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``, with gradient 0 at 0."""
+    root = torch.sqrt(q.clamp_min(tiny(q)))
+    return torch.sinh(root) / root
+
+
+def asinhc_sqrt(q: Tensor) -> Tensor:
+    """``asinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``, with gradient 0 at 0."""
+    root = torch.sqrt(q.clamp_min(tiny(q)))
+    return torch.asinh(root) / root
+
+
+def tanhc_sqrt(q: Tensor) -> Tensor:
+    """``tanh(sqrt(q)) / sqrt(q)`` of ``q >= 0``, with gradient 0 at 0."""
+    root = torch.sqrt(q.clamp_min(tiny(q)))
+    return torch.tanh(root) / root
 
 
 def squash_factor(square: Tensor, limit: float | Tensor, slope: float) -> Tensor:
@@ -693,56 +259,7 @@ def squash_factor(square: Tensor, limit: float | Tensor, slope: float) -> Tensor
     The factor of maximum-distance rescaling (Bdeir et al., NeurIPS 2025); ``limit`` is a number or a tensor.
     """
     start = math.atanh(0.99) / slope
-    return start * tanhc(safe_sqrt(square) * start / limit)
-
-
-def _sinhc_sqrt(q: Tensor) -> Tensor:
-    small = q < 1e-2
-    root = torch.sqrt(torch.where(small, torch.ones_like(q), q))
-    series = 1 + q / 6 * (1 + q / 20 * (1 + q / 42 * (1 + q / 72 * (1 + q / 110))))
-    return torch.where(small, series, torch.sinh(root) / root)
-
-
-def _sinhc_values(q: Tensor) -> Tensor:
-    root = (q + torch.finfo(q.dtype).tiny).sqrt_()
-    return torch.sinh(root).div_(root)
-
-
-def _sinhc_back(q: Tensor, out: Tensor, grad: Tensor) -> Tensor:
-    cosh = torch.addcmul(torch.ones_like(q), q * out, out).sqrt_()
-    return root_slope(q, out, cosh, (1 / 6, 1 / 60, 1 / 1680, 1 / 90720)).mul_(grad)
-
-
-def sinhc_sqrt(q: Tensor) -> Tensor:
-    """``sinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``: smooth in ``q``, so that second derivatives at 0 are right."""
-    return scalar(q, _sinhc_values, _sinhc_back, _sinhc_sqrt)
-
-
-def _asinhc_series(q: Tensor) -> Tensor:
-    tail = 1 - q * 81 / 110 * (1 - q * 121 / 156 * (1 - q * 169 / 210))
-    return 1 - q / 6 * (1 - q * 9 / 20 * (1 - q * 25 / 42 * (1 - q * 49 / 72 * tail)))
-
-
-def _asinhc_sqrt(q: Tensor) -> Tensor:
-    small = q < 1e-2
-    root = torch.sqrt(torch.where(small, torch.ones_like(q), q))
-    return torch.where(small, _asinhc_series(torch.where(small, q, torch.zeros_like(q))), asinh(root) / root)
-
-
-def _asinhc_values(q: Tensor) -> Tensor:
-    q = q + torch.finfo(q.dtype).tiny
-    root = torch.sqrt(q)
-    return torch.addcdiv(root, q, (1 + q).sqrt_().add_(1)).log1p_().div_(root)
-
-
-def _asinhc_back(q: Tensor, out: Tensor, grad: Tensor) -> Tensor:
-    # multiply by the gradient before dividing: for distant points the slope alone underflows
-    return root_slope(q, out, (1 + q).rsqrt_(), (-1 / 6, 3 / 20, -15 / 112, 35 / 288), grad)
-
-
-def asinhc_sqrt(q: Tensor) -> Tensor:
-    """``asinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``: smooth in ``q``, so that second derivatives at 0 are right."""
-    return scalar(q, _asinhc_values, _asinhc_back, _asinhc_sqrt)
+    return start * tanhc_sqrt(square * (start / limit) ** 2)
 
 
 def log_sinhc_sqrt(q: Tensor) -> Tensor:
@@ -765,5 +282,4 @@ def clip_norm(x: Tensor, radius: float = 1.0) -> Tensor:
 
     Feature clipping (Guo et al., "Clipped Hyperbolic Classifiers Are Super-Hyperbolic Classifiers", CVPR 2022).
     """
-    norm = safe_sqrt((x * x).sum(-1, keepdim=True))
-    return x * (radius / norm.clamp(min=radius))
+    return x * (radius / length(x).clamp_min(radius))

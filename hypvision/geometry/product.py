@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ._typing import Curvature
-from .lorentz.frame import _check_factor
+from .border import check_factor, one_each
 from .manifolds import Common, Manifold, kept, whose
-from .numerics import one_each, safe_sqrt
+from .numerics import safe_sqrt
 
 
 class Product(Common):
@@ -145,7 +145,7 @@ class Product(Common):
 
     def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:
         """The point at the distance ``t`` from ``x`` in the direction of ``u``."""
-        _check_factor(t, "geodesic_unit: t")
+        check_factor(t, "geodesic_unit: t")
         length = self.norm(x, u).unsqueeze(-1)
         return self.expmap(x, u * (t / torch.where(length > 0, length, torch.ones_like(length))))
 

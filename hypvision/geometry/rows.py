@@ -6,15 +6,13 @@ other devices, and for compilers, which fuse the temporaries away, there is one 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ._typing import Curvature
-from .numerics import Function, backward_of, plain
+from .numerics import Function, backward_of, needs_grad
 
 # In coordinates. For twice as many, malloc returns the float64 temporaries (2 MiB each) to the system at every call.
 BLOCK = 2**17
@@ -26,93 +24,99 @@ def blocks(rows: int, columns: int, device: torch.device, size: int = BLOCK) -> 
     return [slice(i, i + step) for i in range(0, rows, step)] if rows > step else [slice(None)]
 
 
-def in_blocks(
-    function: Callable[..., tuple[Tensor | None, ...]], rows: Sequence[Tensor], *rest: object
-) -> tuple[Any, ...]:
-    """``function(*rows, *rest)`` block by block; in a single call where blocks are not faster, or where the rows
-    broadcast.
+def in_blocks(function: Callable[..., Tensor], rows: dict[str, Tensor], shared: dict[str, Any]) -> Tensor:
+    """``function(**rows, **shared)``, block by block where that is faster.
+
+    The backward recomputes each block, so that only the arguments are stored.
 
     Args:
-        function: takes tensors ``(..., k)`` and gives a tuple of results ``(..., m)``; those without dimensions are
-            added up, and None stays None.
-        rows: tensors ``(..., k)``.
-        rest: further arguments; a tensor with dimensions, such as one curvature per row, forbids blocks.
-
-    Returns:
-        The results.
+        function: of tensors ``(..., k)``, whose result has a row, or a number, for each of theirs.
+        rows: these tensors by name.
+        shared: further arguments by name, the same for all rows; one with dimensions, such as a curvature for each row,
+            forbids blocks.
     """
-    lead = rows[0].shape[:-1]
-    if (
-        torch.compiler.is_compiling()
-        or rows[0].device.type != "cpu"
-        or rows[0].numel() <= BLOCK
-        or any(r.shape[:-1] != lead for r in rows)
-        or any(isinstance(r, Tensor) and r.dim() for r in rest)
-    ):
-        return function(*rows, *rest)
-    flat = [r.reshape(-1, r.shape[-1]) for r in rows]
+    if not _worth_it(list(rows.values()), list(shared.values())):
+        return function(**rows, **shared)
+    numbers = {name: value for name, value in shared.items() if not isinstance(value, Tensor)}
+    tensors = {**rows, **{name: value for name, value in shared.items() if isinstance(value, Tensor)}}
+
+    def call(*values: Tensor) -> Tensor:
+        return function(**dict(zip(tensors, values)), **numbers)
+
+    if needs_grad(*tensors.values()):
+        out: Tensor = _InBlocks.apply(call, len(rows), *tensors.values())
+        return out
+    return _one(_each_block(lambda *values: [call(*values)], list(tensors.values()), len(rows)))
+
+
+def _one(results: list[Tensor | None]) -> Tensor:
+    [out] = results
+    assert out is not None
+    return out
+
+
+def _worth_it(rows: list[Tensor], shared: list[Any]) -> bool:
+    first = rows[0]
+    if first.device.type != "cpu" or first.numel() <= BLOCK:
+        return False
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    if any(isinstance(value, Tensor) and value.dim() for value in shared):
+        return False
+    return all(value.shape[:-1] == first.shape[:-1] for value in rows)
+
+
+def _each_block(
+    function: Callable[..., Sequence[Tensor | None]], tensors: list[Tensor], count: int
+) -> list[Tensor | None]:
+    """Results of a function of ``count`` tensors of rows, and further ones, block by block.
+
+    Results without dimensions are added up, None stays None.
+    """
+    lead = tensors[0].shape[:-1]
+    flat = [rows.reshape(-1, rows.shape[-1]) for rows in tensors[:count]]
     found: list[Tensor | None] = []
-    for part in blocks(len(flat[0]), flat[0].shape[1], rows[0].device, BLOCK):
-        results = function(*(r[part] for r in flat), *rest)
+    for part in blocks(len(flat[0]), flat[0].shape[1], flat[0].device):
+        results = function(*(rows[part] for rows in flat), *tensors[count:])
         if not found:
             found = [r if r is None or not r.dim() else r.new_empty(len(flat[0]), *r.shape[1:]) for r in results]
         else:
             found = [f if f is None or r is None or r.dim() else f + r for f, r in zip(found, results)]
-        for whole, r in zip(found, results):
-            if whole is not None and r is not None and r.dim():
-                whole[part] = r
-    return tuple(f if f is None or not f.dim() else f.reshape(*lead, *f.shape[1:]) for f in found)
+        for whole, result in zip(found, results):
+            if whole is not None and result is not None and result.dim():
+                whole[part] = result
+    return [whole if whole is None or not whole.dim() else whole.reshape(*lead, *whole.shape[1:]) for whole in found]
 
 
-def blocked(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A function of rows and a curvature, ``function(*rows, c)``, that works block by block where that is faster.
+class _InBlocks(Function):
+    """``function(*tensors)``, of which the first ``count`` are rows."""
 
-    The backward recomputes each block, so that only the rows are stored.
-    """
-
-    @functools.wraps(function)
-    def wrapper(*args: Any) -> Tensor:
-        *rows, c = args
-        first = rows[0]
-        if (
-            first.numel() <= BLOCK
-            or first.device.type != "cpu"
-            or isinstance(c, Tensor)
-            and c.dim()
-            or any(r.shape[:-1] != first.shape[:-1] for r in rows)
-            or plain(first)
-        ):
-            return function(*rows, c)
-        out: Tensor = _Blocked.apply(function, c, *rows)
-        return out
-
-    return wrapper
-
-
-class _Blocked(Function):
     @staticmethod
-    def forward(ctx: Any, function: Callable[..., Tensor], c: Curvature, *rows: Tensor) -> Tensor:
-        ctx.function, ctx.c = function, None if isinstance(c, Tensor) else c
-        ctx.save_for_backward(*rows, *([c] if isinstance(c, Tensor) else []))
-        out: Tensor = in_blocks(lambda *part: (function(*part, c),), rows)[0]
-        return out
+    def forward(ctx: Any, function: Callable[..., Tensor], count: int, *tensors: Tensor) -> Tensor:
+        ctx.function, ctx.count = function, count
+        ctx.save_for_backward(*tensors)
+        return _one(_each_block(lambda *values: [function(*values)], list(tensors), count))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        rows = list(ctx.saved_tensors)
-        c = rows.pop() if ctx.c is None else ctx.c
-        needed = [*ctx.needs_input_grad[2:], ctx.needs_input_grad[1]]
+        tensors, needed = list(ctx.saved_tensors), ctx.needs_input_grad[2:]
         if torch.is_grad_enabled():
-            *found, by_c = backward_of(ctx.function, [*rows, c], needed, grad)
-            return None, by_c, *found
+            return None, None, *backward_of(ctx.function, tensors, needed, grad)
 
-        def back(*part: Tensor) -> tuple[Tensor | None, ...]:
-            leaves = [p.detach().requires_grad_(need) for p, need in zip(part[:-1], needed)]
-            curvature = c.detach().requires_grad_() if needed[-1] else c
-            wanted = [leaf for leaf, need in zip([*leaves, curvature], needed) if need]
+        def back(*values: Tensor) -> list[Tensor | None]:
+            *given, of_block = values
+            leaves = [value.detach().requires_grad_(need) for value, need in zip(given, needed)]
             with torch.enable_grad():
-                found = iter(torch.autograd.grad(ctx.function(*leaves, curvature), wanted, part[-1]))
-            return tuple(next(found) if need else None for need in needed)
+                out = ctx.function(*leaves)
+            wanted = [leaf for leaf in leaves if leaf.requires_grad]
+            found = iter(torch.autograd.grad(out, wanted, of_block.reshape(out.shape)))
+            return [next(found) if need else None for need in needed]
 
-        *found, by_c = in_blocks(back, (*rows, grad))
-        return None, by_c, *found
+        # the gradient of the result is one more tensor of rows
+        rows, rest = tensors[: ctx.count], tensors[ctx.count :]
+        columns = grad if grad.shape[:-1] == rows[0].shape[:-1] else grad.unsqueeze(-1)
+
+        def reordered(*values: Tensor) -> list[Tensor | None]:
+            return back(*values[: ctx.count], *values[ctx.count + 1 :], values[ctx.count])
+
+        return None, None, *_each_block(reordered, [*rows, columns, *rest], ctx.count + 1)

@@ -24,7 +24,7 @@ from torch.types import Device
 from hypvision.checks import at_least, more_than, one_of
 from hypvision.errors import ArgumentError
 from hypvision.geometry import lorentz
-from hypvision.geometry.numerics import clip_norm, exact, has_float64, safe_sqrt, sinhc
+from hypvision.geometry.numerics import clip_norm, exact, safe_sqrt, sinhc
 
 from .checks import check_sizes
 from .functional import precise, space_time
@@ -325,12 +325,8 @@ class ClusterMixer(nn.Module):
 
         In float32 at least, also under autocast.
         """
-        # The lifted points are in the unit ball, where a product in float64 is precise. In float32, cdist
-        # computes close pairs a second time: on a GPU, hundreds of kernels for a few numbers.
-        widen = torch.Tensor.double if has_float64(feature) and not torch.compiler.is_compiling() else precise
         with exact(feature.device):
-            wide = widen(feature)
-            own, centers = self._lift(wide).split([count, feature.shape[2] - count], 2)
+            own, centers = self._lift(precise(feature)).split([count, feature.shape[2] - count], 2)
             return as_dtype(lorentz.cdist(centers, own, self.curvature), feature.dtype)
 
     def _lift(self, u: Tensor) -> Tensor:

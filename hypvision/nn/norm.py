@@ -14,8 +14,8 @@ from torch.types import Device
 
 from hypvision.checks import at_least, between
 from hypvision.geometry import Lorentz, ManifoldParameter
-from hypvision.geometry.lorentz.frame import _CAP, _times
 from hypvision.geometry.lorentz.means import centroid_space
+from hypvision.geometry.lorentz.points import CAPS
 from hypvision.geometry.numerics import Function, backward_of, distance_from_square, exact, plain, squash_factor
 
 from .checks import check_features, check_manifold, check_rescaling, check_sizes, takes_statistics
@@ -37,7 +37,7 @@ class _Options(NamedTuple):
 
     def longest(self, dtype: torch.dtype) -> float:
         """Length at which the exponential map cuts vectors; at most the longest whose cosh has a square."""
-        return _CAP[dtype] if self.exp_limit is None else min(self.exp_limit, _CAP[dtype])
+        return CAPS[dtype] if self.exp_limit is None else min(self.exp_limit, CAPS[dtype])
 
 
 # The running mean and variance of a batch norm in evaluation; None in training.
@@ -115,6 +115,11 @@ def host_number(x: Any) -> Any:
     """On a CPU, a tensor with one entry as a Python number, because kernel calls would take longer than the
     arithmetic."""
     return x.item() if isinstance(x, Tensor) and x.device.type == "cpu" else x
+
+
+def _times(x: Tensor, factor: float | Tensor) -> Tensor:
+    """The product, without a copy where the factor is the number 1."""
+    return x if isinstance(factor, (int, float)) and factor == 1 else x * factor
 
 
 def _plus(x: Tensor, y: Tensor, factor: float | Tensor) -> Tensor:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
 from hypvision.geometry._typing import Curvature
-from hypvision.geometry.lorentz.frame import _CAP, _LIMIT
+from hypvision.geometry.lorentz.points import CAPS
 from hypvision.geometry.manifolds import whose
-from hypvision.geometry.numerics import wide_square_norm
+from hypvision.geometry.numerics import square_norm, widen
 
 # Longest step (sqrt(c) times the distance); two points are at most twice the capped radius apart.
 _LONGEST = 40.0
@@ -149,7 +149,7 @@ class LorentzKernel(Kernel):
     ) -> tuple[Tensor, Tensor, bool]:
         """The factors of a step, reduced so that its radius stays below the cap, and whether any may have been reduced;
         the cosh of the radius is ``cosh cosh_step + side``."""
-        cap = math.cosh(_CAP[x.dtype])
+        cap = math.cosh(CAPS[x.dtype])
         # the new cosh is at most twice this product; a GPU skips the test, because reading it would wait
         capped = x.device.type != "cpu" or not cosh.max().item() * cosh_step.max().item() <= cap / 2
         if capped:
@@ -162,7 +162,7 @@ class LorentzKernel(Kernel):
         """Compute the time of moved points, and cap those whose step lost all digits."""
         space = x[:, 1:]
         square = _square(space)
-        limit = _LIMIT[x.dtype] / c
+        limit = math.sinh(CAPS[x.dtype]) ** 2 / c
         if capped:
             precise = space.double()
             norm = torch.linalg.vector_norm(precise, dim=-1, keepdim=True)
@@ -226,7 +226,7 @@ class BallKernel(Kernel):
         return poincare._default_eps(x) if self.manifold.eps is None else self.manifold.eps
 
     def gradient(self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0) -> tuple[Tensor, Where]:
-        q = wide_square_norm(x).squeeze(-1)
+        q = square_norm(widen(x)).squeeze(-1)
         limit = (1 - self._eps(x)) ** 2
         gap = (1 - q * c).clamp_(min=1 - limit).to(x.dtype)
         if decay:

@@ -16,7 +16,6 @@ from torch import Tensor
 import hypvision
 from hypvision.clip.adapters.hyperclip import layer as hyperclip
 from hypvision.geometry import Lorentz, lorentz, numerics, rows
-from hypvision.geometry.lorentz import frame, pairs, points, tangents
 from hypvision.helm import attention, head
 from hypvision.helm import rows as helm
 from hypvision.helm.experts import grouped_linear
@@ -86,21 +85,12 @@ def triplets() -> tuple:
     return of(hier.lca_triplet_loss, leaf(6, 4), drawn, gumbel=torch.randn(2, 3, 4))
 
 
-WIDE = (64, 300)  # more coordinates than plain operations take
 CASES = {
     norm._BatchNorm: batch_norm,
     hier._TripletLoss: triplets,
-    pairs._SquaredChord: lambda: of(lorentz.dist, point(3, 4), point(3, 4), curvature()),
-    tangents._Proju: lambda: of(lorentz.proju, point(3, 4), leaf(3, 5), curvature()),
-    frame._Perpendicular: lambda: of(lorentz.transp0back, point(3, 4), leaf(3, 5), curvature()),
-    points._Dist0: lambda: of(lorentz.dist0, leaf(*WIDE, size=0.05), curvature()),
-    rows._Blocked: lambda: of(lorentz.expmap, leaf(1024, 257, size=0.05), leaf(1024, 257, size=0.05), curvature()),
-    numerics._SquareNorm: lambda: of(numerics.square_norm, leaf(*WIDE)),
-    numerics._WideSquareNorm: lambda: of(numerics.wide_square_norm, leaf(3, 4)),
-    numerics._Dot: lambda: of(numerics.dot, leaf(*WIDE), leaf(*WIDE)),
-    numerics._SaturateGradient: lambda: of(numerics.saturate_gradient, leaf(3, 4)),
-    numerics._SaturateGradientForward: lambda: of(numerics._SaturateGradientForward.apply, leaf(3, 4), 1e18),
-    numerics._Scalar: lambda: of(numerics.asinh, leaf(3, 4)),
+    rows._InBlocks: lambda: of(lorentz.expmap, leaf(1024, 257, size=0.05), leaf(1024, 257, size=0.05), curvature()),
+    numerics._Convert: lambda: of(lorentz.dist, point(3, 4), point(3, 4), curvature()),
+    numerics._ConvertForward: lambda: of(numerics._ConvertForward.apply, leaf(3, 4), torch.float64, None, 1e18),
     hyperclip._MapRows: lambda: of(hyperclip.map_packed, torch.randn(12, 4), leaf(3, 2, 2, 2), 0.01),
     hcformer._GeluLinear: lambda: of(hcformer._GeluLinear.apply, leaf(3, 4), leaf(5, 4), leaf(5)),
     hierarchy_mapper._Attach: lambda: of(hierarchy_mapper._Attach.apply, leaf(3, 4), leaf(5)),
@@ -210,7 +200,7 @@ def test_operations_of_compilers_too():
 @pytest.mark.slow
 def test_compiled_functions_too():
     torch.manual_seed(0)
-    call, leaves = CASES[pairs._SquaredChord]()
+    call, leaves = CASES[numerics._Convert]()
     _, expected = differentiated(call, leaves, True, backward=False)
     torch._dynamo.reset()
     _, found = differentiated(torch.compile(call, backend="aot_eager", fullgraph=True), leaves, True, backward=True)

@@ -11,7 +11,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from helpers.devices import on_gpu, without_lists_of_pairs
+from helpers.devices import on_gpu
 from helpers.families import FAMILIES
 from helpers.processes import run_in_two
 from timm.models import save_for_hf
@@ -126,7 +126,6 @@ def test_the_model_that_takes_any_backbone_has_one_of_its_own():
 @every_family_in_time
 def test_nothing_is_left_on_the_cpu(monkeypatch, name):
     """In evaluation with fake tensors: one that meets another device raises, and so does a number that it waits for."""
-    without_lists_of_pairs(monkeypatch)
     family = FAMILIES[name]
     model = family.create()
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -154,22 +153,10 @@ WAITS = {
     "clip/segmentation/segment.py: segment": "of a prediction",
     "clip/towers.py: _batches": "the lengths of the texts, once a call",
     "clip/towers.py: encode_packed": "the lengths of the texts, once a step",
-    "geometry/lorentz/distances.py: _close": "on a CPU; a GPU waits once a matrix for the pairs that round-off spoils",
-    "geometry/lorentz/frame.py: _bound": "on a CPU",
-    "geometry/lorentz/pairs.py: _wide_chord": "on a CPU",
-    "geometry/lorentz/pairs.py: _within_reach": "on a CPU",
-    "geometry/lorentz/points.py: dist0": "on a CPU",
-    "geometry/lorentz/points.py: _Dist0.backward": "on a CPU",
-    "geometry/lorentz/tangents.py: _expmap_textbook": "on a CPU",
-    "geometry/lorentz/tangents.py: _expmap_near": "on a CPU",
-    "geometry/lorentz/tangents.py: _near_points": "on a CPU",
-    "geometry/lorentz/tangents.py: _transp": "on a CPU",
     "geometry/manifolds.py: Manifold._load_from_state_dict": "of weights that are loaded",
     "geometry/manifolds.py: Manifold._value": "of what is shown and of evaluation",
     "geometry/manifolds.py: Lorentz.check_point": "of the reason that a check gives",
     "geometry/manifolds.py: PoincareBall.check_point": "of the reason that a check gives",
-    "geometry/numerics.py: _arcosh1p_block": "on a CPU",
-    "geometry/poincare.py: _all_below": "on a CPU",
     "helm/attention.py: _Attention.scales": "on a CPU",
     "helm/experts.py: MixtureOfCurvatures.forward": "the tokens of each expert, once a layer with experts",
     "helm/experts.py: grouped_linear": "the tokens of each expert, once a layer with experts, compiled",
@@ -275,7 +262,6 @@ def test_functions_that_read_values_of_tensors_are_listed():
 @every_family_in_time
 def test_a_training_step_does_not_wait_for_the_gpu(monkeypatch, name):
     """Forward, losses and the optimiser with fake tensors, which have no numbers to give."""
-    without_lists_of_pairs(monkeypatch)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("Tensor.cpu in a training step"))
     family = FAMILIES[name]
     model = family.create().train()

@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 import torch
 from helpers import clip_models
-from helpers.devices import on_gpu, without_lists_of_pairs
+from helpers.devices import on_gpu
 from helpers.fewshot import NAMES, bundle
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -27,7 +27,6 @@ from hypvision.geometry import Euclidean, Lorentz, PoincareBall, Product
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch):
-    without_lists_of_pairs(monkeypatch)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("Tensor.cpu"))
 
 

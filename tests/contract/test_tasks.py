@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("mmdet")
 pytest.importorskip("mmseg")
 pytest.importorskip("open_clip")
-from helpers.devices import on_gpu, without_lists_of_pairs
+from helpers.devices import on_gpu
 from helpers.metric_learning import HIER, VIT
 from helpers.processes import run_in_two
 from helpers.task_models import CLASSES, HEADS, SIZE, TASKS, config_of, detector, learner, segmenter
@@ -41,7 +41,6 @@ def no_numbers(monkeypatch):
     """Fake tensors have none; these are the lists that may be waited for, see WAITS in test_contract.py."""
     monkeypatch.setattr(FakeTensor, "tolist", lambda self: [96 // len(self)] * len(self))  # two experts of 48 tokens
     monkeypatch.setattr(torch.Tensor, "nonzero", lambda self: torch.arange(len(self), device=self.device)[:, None])
-    without_lists_of_pairs(monkeypatch)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("Tensor.cpu"))
 
 

@@ -1,27 +1,7 @@
 """A GPU that is not there: for tests under torch's FakeTensorMode, where tensors have shapes and devices alone."""
 
-import sys
-
 import torch
 from torch import nn
-
-from hypvision.geometry.lorentz import distances
-
-
-def without_lists_of_pairs(monkeypatch):
-    """Fake tensors have no numbers to give, so the one list of pairs that a GPU is waited for is empty.
-
-    It is that of the pairs which the distances of HCFormer cannot tell from round-off
-    (hypvision.geometry.lorentz.distances).
-    """
-    nonzero = torch.Tensor.nonzero
-
-    def empty(self, as_tuple=False):
-        if as_tuple and sys._getframe(1).f_code.co_filename == distances.__file__:
-            return (self.new_empty(0, dtype=torch.long),) * self.dim()
-        return nonzero(self, as_tuple=True) if as_tuple else nonzero(self)
-
-    monkeypatch.setattr(torch.Tensor, "nonzero", empty)
 
 
 def on_gpu(model: nn.Module) -> nn.Module:

@@ -28,6 +28,8 @@ def test_all_libraries_compute_the_same_where_it_is_easy(rows):
         if row.kind == "near":
             continue
         for library, error in bench.measure(row, 1.0, 3, torch.float64, seed=0).items():
+            if library == bench.NOISE:
+                continue
             # the official forms add 1e-8 to denominators, and end angles with an arccos of 1 - 1e-8
             meru = (1e-3 if row.name == "exterior_angle" and row.kind != "generic" else 1e-6, 1e-4)
             limits = meru if library == "MERU's form" else (1e-10, 1e-8)

@@ -22,8 +22,7 @@ from tqdm import tqdm
 
 from bench.common import MIB, add_run_arguments, in_turns, peak_bytes, report, start
 from hypvision.clip.adapters.hyperclip import layer as hyperclip
-from hypvision.geometry import Lorentz, numerics, rows
-from hypvision.geometry.lorentz import frame, pairs, points, tangents
+from hypvision.geometry import Lorentz, rows
 from hypvision.models import hcformer
 from hypvision.nn import norm
 
@@ -69,11 +68,6 @@ def _mlp(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(F.gelu(x), weight, bias)
 
 
-def _perpendicular(v: Tensor, x: Tensor, where: Tensor) -> Tensor:
-    with patch.object(frame, "plain", lambda x: True):
-        return frame._perpendicular(v, x, where)
-
-
 ROWS = (
     Row("nn.norm: batch norm", "hcnn_resnet18", _plain(norm)),
     Row("models.hcformer: GELU and linear", "hcformer_nano", lambda: patch.object(hcformer._GeluLinear, "apply", _mlp)),
@@ -83,23 +77,9 @@ ROWS = (
         lambda: patch.object(hyperclip._MapRows, "apply", _map_rows),
     ),
     Row(
-        "geometry: lorentz.frame, perpendicular part",
-        "transp0back of rows",
-        lambda: patch.object(frame._Perpendicular, "apply", _perpendicular),
-    ),
-    *(
-        Row(f"geometry: {name}", step, _plain(module))
-        for name, module, step in (
-            ("rows (blocks)", rows, "expmap of rows"),
-            ("lorentz.pairs, near points", pairs, "dist of rows"),
-            ("lorentz.pairs, near points", pairs, "logmap of rows"),
-            ("lorentz.pairs, near points", pairs, "transp of rows"),
-            ("lorentz.tangents", tangents, "proju of rows"),
-            ("lorentz.points", points, "dist0 of rows"),
-            ("numerics", numerics, "dist of rows"),
-            ("numerics", numerics, "cdist"),
-            ("numerics", numerics, "expmap of rows"),
-        )
+        "geometry: rows (blocks)",
+        "expmap of rows",
+        lambda: patch.object(rows, "_worth_it", lambda *_: False),
     ),
 )
 

@@ -9,10 +9,8 @@ with respect to the time coordinate of an argument are therefore 0 and those of 
 Every function takes tensors ``(..., n + 1)`` (points, tangent vectors) or ``(..., n)`` (space parts, tangent vectors at
 the origin) and the curvature last: a float, or a tensor that broadcasts with ``(..., 1)``.
 
-The formulas are free of cancellation (hyperbolic half-angle forms): in float32 they are right to a few units of
-round-off where the textbook's lose everything, see ``docs/numerics.md``. Radii are capped at ``sqrt(c) * r = 40`` in
-float32 and 350 in float64, so that squares do not overflow; points and vectors beyond come back at that radius. Half
-precision is computed in float32 and rounded once.
+float32 points are computed in float64 and rounded once: up to ``sqrt(c) * r = 16`` results are as right as rounding the
+points leaves them, see ``docs/numerics.md``. Exponential maps cut the distance that they move at 40 radii of curvature.
 
 Sources: Nickel and Kiela (ICML 2018); Ganea et al. (NeurIPS 2018); Law et al. (ICML 2019); Nagano et al. (ICML 2019);
 Desai et al. "MERU" (ICML 2023); Bdeir et al. (ICLR 2024, NeurIPS 2025).

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from .._typing import Curvature
-from ..numerics import asinh, dot, one_each, positive, safe_sqrt, saturate_gradient, square_norm, stable
-from .frame import _CAP, _FAR, _LIMIT, _LONGEST, _bound, _lift_scaled, _perpendicular, _root, _scaled
-from .pairs import pair_of
+from ..border import STEEPEST, one_each, positive, stable
+from ..numerics import bounded, dot, inverse, length, safe_sqrt, square_norm, tiny, widen
+from .distances import chord
+from .points import CAP, _from_space, _time
 
 
-@stable("x", space=("z",))
+@stable("x", space=("z",), rows=True, small=True)
 def dist2plane(x: Tensor, z: Tensor, a: Tensor | float, c: Curvature, signed: bool = True) -> Tensor:
     r"""Distance ``(...)`` of points ``(..., n + 1)`` from hyperplanes (Bdeir et al., ICLR 2024).
 
@@ -21,35 +22,26 @@ def dist2plane(x: Tensor, z: Tensor, a: Tensor | float, c: Curvature, signed: bo
     Args:
         x: points.
         z: normals ``(..., n)``, not 0.
-        a: offset of the hyperplane from the origin along ``z``, ``(...)``.
+        a: offset of the hyperplane from the origin along ``z``, ``(...)``; cut at 40 radii of curvature.
         c: curvature.
         signed: positive on the side that ``z`` points to; otherwise the absolute value.
     """
-    root = _root(c)
-    space, q = _scaled(x[..., 1:], c)
-    normals, length = _unit(z)
-    cosh, sinh = _offset(a, root, z, length)
-    along = dot(space, normals)
-    out = (asinh(cosh * along - sinh * torch.sqrt(1 + q)) / root).squeeze(-1)
+    space, root = x[..., 1:], c**0.5
+    normal = z / length(z).clamp_min(tiny(z))
+    cosh, sinh = _offset(a, root, z)
+    side = cosh * dot(space, normal) - sinh * _time(space, inverse(c))
+    out = (torch.asinh(root * side) / root).squeeze(-1)
     return out if signed else out.abs()
 
 
-def _unit(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit vectors (0 for 0) and lengths ``(..., 1)`` of normals, whose squares must not overflow."""
-    factor, q = _bound(z, 1.0, _LONGEST[z.dtype])
-    length = safe_sqrt(q)
-    return z * (factor / torch.where(length > 0, length, torch.ones_like(length))), length
-
-
-def _offset(a: Tensor | float, root: Curvature, z: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-    """cosh and sinh ``(..., 1)`` of the scaled offset, capped."""
+def _offset(a: Tensor | float, root: Curvature, z: Tensor) -> tuple[Tensor, Tensor]:
+    """cosh and sinh ``(..., 1)`` of the offsets in radii of curvature."""
     a = torch.as_tensor(a, dtype=z.dtype, device=z.device)
-    a = a.unsqueeze(-1) if a.dim() else a
-    a = (a * root).clamp(-_CAP[z.dtype], _CAP[z.dtype]).expand_as(length)
+    a = ((a.unsqueeze(-1) if a.dim() else a) * root).clamp(-CAP, CAP)
     return torch.cosh(a), torch.sinh(a)
 
 
-@stable("x", space=("z",))
+@stable("x", space=("z",), wide=False)
 def hyperplane_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
     """Signed distances from ``K`` hyperplanes, each times the length of its normal: the logits of Lorentz MLR.
 
@@ -71,22 +63,24 @@ def hyperplane_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
     return _logits(x[..., 1:], z, a, c)
 
 
-@stable("x", fits=("z",))
+@stable("x", fits=("z",), wide=False)
 def space_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
     """:func:`hyperplane_logits` of points that are given by their space parts ``(..., n)``."""
     return _logits(x, z, a, c)
 
 
 def _logits(space: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
-    root = _root(c)
-    normals, length = _unit(z)
-    cosh, sinh = _offset(a, root, z, length)
-    planes = saturate_gradient(torch.cat([-sinh, normals * cosh], -1))
-    points = saturate_gradient(_lift_scaled(space, c))
-    return asinh(torch.matmul(points, planes.t())) * (length.squeeze(-1) / root)
+    c, z, dtype = widen(c, STEEPEST), widen(z), space.dtype
+    root = c**0.5
+    size = length(z)
+    cosh, sinh = _offset(a, root, z)
+    planes = torch.cat([-sinh, cosh * (z / size.clamp_min(tiny(z)))], -1)
+    points = _from_space(widen(space), c) * root
+    sides = torch.matmul(bounded(points, dtype), bounded(planes, dtype).t())
+    return torch.asinh(sides) * bounded(size.squeeze(-1) / root, dtype)
 
 
-@stable("x", space=("p",))
+@stable("x", space=("p",), rows=True, small=True)
 def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
     r"""Busemann function :math:`\tfrac{1}{\sqrt c} \log(\sqrt c(x_t - x_s \cdot p))`, ``(...)``.
 
@@ -95,15 +89,13 @@ def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
         p: ideal points, unit vectors ``(..., n)``.
         c: curvature.
     """
-    space, q = _scaled(x[..., 1:], c)
-    time, size = torch.sqrt(1 + q), safe_sqrt(q)
-    far = q > _FAR
-    one = torch.ones_like(size)
-    # x_t - x_s . p as a sum of positive terms
-    side = square_norm(space - p * size) / torch.where(far, 2 * size, one)
-    apart = torch.log(torch.where(far, 1 / (time + size) + side, one))
-    close = torch.log1p(torch.where(far, 0 * one, q / (1 + time) - dot(space, p)))
-    return (torch.where(far, apart, close) / _root(c)).squeeze(-1)
+    space, root = x[..., 1:], c**0.5
+    size = length(space)
+    # x_t - |x_s| and |x_s| - x_s . p, both from positive terms
+    unit = inverse(c)
+    gap = unit / (_time(space, unit) + size)
+    side = square_norm(space - size * p) / (2 * size).clamp_min(tiny(size))
+    return (torch.log(root * (gap + side)) / root).squeeze(-1)
 
 
 def horosphere_dist(x: Tensor, p: Tensor, tau: float | Tensor, c: Curvature) -> Tensor:
@@ -111,7 +103,7 @@ def horosphere_dist(x: Tensor, p: Tensor, tau: float | Tensor, c: Curvature) -> 
     return (busemann(x, p, c) - tau).abs()
 
 
-@stable("x")
+@stable("x", rows=True, small=True)
 def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
     """Half-aperture ``asin(min(1, 2 K / (sqrt(c) |x_s|)))`` ``(...)`` of the entailment cone at ``x``, in radians.
 
@@ -122,24 +114,29 @@ def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
         ValueError: ``min_radius`` is negative.
     """
     positive("half_aperture", "min_radius", min_radius, zero=True)
-    _, q = _bound(x[..., 1:], c, _LIMIT[x.dtype])
-    top = torch.full_like(q, 2 * min_radius)
-    return torch.atan2(top, safe_sqrt(q - 4 * min_radius**2)).squeeze(-1)
+    square = square_norm(x[..., 1:]) * c
+    top = 0 * square + 2 * min_radius  # not a number where a coordinate is infinite
+    return torch.atan2(top, safe_sqrt(square - 4 * min_radius**2)).squeeze(-1)
 
 
-@stable("x", "y")
+@stable("x", "y", rows=True, small=True)
 def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    """Angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to ``y``, in radians.
+    r"""Angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to ``y``, in radians.
 
     0 where ``y`` lies behind ``x`` on its ray, and where the points coincide, as those of equal texts do: a point is
-    in its own cone. No clamp: an ``atan2`` of the parts of :func:`logmap` (Desai et al., ICML 2023, compute an ``acos``
-    which loses half of the digits, and gives pi/2 where points coincide).
+    in its own cone. No clamp: an ``atan2`` of the parts of :func:`logmap` across and along the ray,
+    :math:`|s_\perp| / \sqrt c` and :math:`t\, \hat s \cdot (s' - s) - |s| (t' - t)` (Desai et al., ICML 2023,
+    compute an ``acos`` which loses half of the digits, and gives pi/2 where points coincide).
     """
-    pair = pair_of(x, y, c)
-    radial, away = pair.radial(), pair.qx > 0
-    side = safe_sqrt(square_norm(_perpendicular(pair.delta, pair.x, away))) * pair.root
+    time, ahead, delta, _ = chord(x, y, c)
+    space = x[..., 1:]
+    size = length(space)
+    heading = space / size.clamp_min(tiny(size))
+    along = dot(heading, delta)
+    side = length(delta - along * heading) * c**-0.5
+    radial = time * along - size * ahead
     same = (side == 0) & (radial == 0)
-    return torch.atan2(side, torch.where(same, torch.ones_like(radial), radial)).squeeze(-1)
+    return torch.atan2(side, radial.masked_fill(same, 1.0)).squeeze(-1)
 
 
 def entailment_loss(x: Tensor, y: Tensor, c: Curvature, min_radius: float = 0.1, aperture_scale: float = 1.0) -> Tensor:

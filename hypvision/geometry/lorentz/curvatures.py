@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from .._typing import Curvature
-from ..numerics import arcosh1p, asinhc_sqrt, positive, same_list, squash_factor, stable
-from .frame import _LONGEST, _bound, _capped, _root, _times
-from .points import _expmap0, expmap0, from_space, logmap0
+from ..border import positive, same_list, stable
+from ..numerics import arcosh1p, square_norm, squash_factor
+from .points import expmap0, from_space, logmap0
 
 # Smallest product of curvature and time for which max_distance is defined
 _LEAST_TIME = 20.0
@@ -27,7 +27,7 @@ def max_distance(c: Curvature, largest: float = 2000.0) -> float | Tensor:
     the curvature, to 0 at ``c = 1 / largest``, although it should grow as the space becomes flatter. There the limit is
     3.69 radii of curvature, ``3.69 / sqrt(c)``.
     """
-    root = _root(c)
+    root = c**0.5
     x = c * largest
     if isinstance(x, Tensor):
         return arcosh1p(x.clamp(min=_LEAST_TIME) - 1) / root
@@ -45,8 +45,7 @@ def rescale_tangent(space: Tensor, limit: float | Tensor, slope: float = 2.0) ->
     """
     positive("rescale_tangent", "limit", limit)
     positive("rescale_tangent", "slope", slope)
-    factor, q = _bound(space, 1.0, _LONGEST[space.dtype])
-    return _times(space, factor) * squash_factor(q, limit, slope)
+    return space * squash_factor(square_norm(space), limit, slope)
 
 
 @stable("x")
@@ -68,9 +67,7 @@ def rescale(x: Tensor, c: Curvature, limit: float | Tensor | None = None, slope:
     limit = max_distance(c) if limit is None else limit
     positive("rescale", "limit", limit)
     positive("rescale", "slope", slope)
-    space, q = _capped(x[..., 1:], c)
-    shrink = asinhc_sqrt(q)
-    return _expmap0(space * (shrink * squash_factor(q * shrink * shrink / c, limit, slope)), c)
+    return expmap0(rescale_tangent(logmap0(x, c), limit, slope), c)
 
 
 def change_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
@@ -84,7 +81,7 @@ def change_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
 @stable("x")
 def scale_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
     """Points ``x * sqrt(c_old / c_new)`` of curvature ``c_new``: all distances scale by that factor, angles stay."""
-    return from_space(x[..., 1:] * _root(c_old / c_new), c_new)
+    return from_space(x[..., 1:] * (c_old / c_new) ** 0.5, c_new)
 
 
 def concat(points: list[Tensor], c: Curvature) -> Tensor:

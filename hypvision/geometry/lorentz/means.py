@@ -1,4 +1,4 @@
-"""Means of points: centroids by one matrix product or one by one, and the Frechet mean."""
+"""Means of points: centroids, one by one or by one matrix product, and the Frechet mean."""
 
 from __future__ import annotations
 
@@ -6,21 +6,10 @@ import torch
 from torch import Tensor
 
 from .._typing import Curvature
-from ..numerics import (
-    has_float64,
-    one_each,
-    plain,
-    positive,
-    safe_sqrt,
-    saturate_gradient,
-    sinhc_sqrt,
-    square_norm,
-    stable,
-    widen,
-)
-from .frame import _arrive, _capped, _join, _root, _scaled
+from ..border import STEEPEST, one_each, positive, stable
+from ..numerics import bounded, narrow, safe_sqrt, sinhc_sqrt, square_norm, tiny, widen
 from .isometries import boost, unboost
-from .points import _expmap0, logmap0
+from .points import _from_space, expmap0, logmap0
 
 _STEP = 2.0  # longest Newton step as sqrt(c) times its length: 1 converges more slowly, 4 diverges for distant points
 
@@ -30,9 +19,7 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
     r"""Weighted Lorentz centroid: the minimiser of the weighted sum of squared Lorentz distances.
 
     Also known as Einstein midpoint. With :math:`m = \sum_i w_i x_i` it is :math:`m / (\sqrt c \sqrt{-\langle m,
-    m\rangle_L})` (Law et al., ICML 2019). The root is computed from positive terms, and in float64 where the device has
-    it: in float32 the result is right to round-off up to ``sqrt(c) * r`` of about 30, for near points and points on one
-    ray too.
+    m\rangle_L})` (Law et al., ICML 2019).
 
     Args:
         x: points ``(..., N, n + 1)``.
@@ -46,47 +33,30 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
     Raises:
         ValueError: there is not one weight for each point.
     """
-    dtype = x.dtype
-    if weights is not None:
-        one_each("centroid", "weights", weights, x.shape[-2])
-    space, _ = _capped(x[..., 1:], c)
-    space, c = widen(space), widen(c)
-    q = square_norm(space) * c
-    space = space * _root(c)
+    shares = _shares("centroid", x, weights)
+    mean = (shares.unsqueeze(-1) * _from_space(x[..., 1:], c)).sum(-2)
+    return _from_space(centroid_space(mean[..., :1], mean[..., 1:], c), c)
+
+
+def _shares(function: str, x: Tensor, weights: Tensor | None) -> Tensor:
+    """Weights ``(..., N)`` of points, of sum 1 or all 0."""
     if weights is None:
-        weights = torch.full_like(q[..., 0], 1 / max(q.shape[-2], 1))
-    weights = saturate_gradient(weights.unsqueeze(-1).to(space.dtype), last=True, dtype=weights.dtype)
-    weights, some = _normalised(weights, -2)
-    if not has_float64(x):
-        weights = saturate_gradient(weights)
-    size, time = safe_sqrt(q), torch.sqrt(1 + q)
-    mean = torch.matmul(weights.transpose(-1, -2), space)  # (..., 1, n)
-    square = square_norm(mean)
-    away = square > 0
-    one = torch.ones_like(square)
-    length = safe_sqrt(square)
-    heading = mean / torch.where(away, length, one)
-    # |s| - s . heading, as half a squared difference
-    sides = square_norm(space - heading * size) / torch.where(size > 0, 2 * size, torch.ones_like(size))
-    sides = torch.where(size > 0, sides, torch.zeros_like(sides))
-    slack = (weights * (1 / (time + size) + torch.where(away, sides, size))).sum(-2, keepdim=True)
-    total = (weights * time).sum(-2, keepdim=True) + length
-    square = torch.where(some, slack * total, one)
-    return _arrive((mean / torch.sqrt(square)).squeeze(-2), c).to(dtype)
+        return x.new_full(x.shape[:-1], 1 / max(x.shape[-2], 1))
+    one_each(function, "weights", weights, x.shape[-2])
+    return normalised(weights)
 
 
-def _normalised(weights: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Weights whose sum along ``dim`` is 1, or that are all 0, and whether they are not."""
-    total = weights.sum(dim, keepdim=True)
-    some = total > 0
-    return weights / torch.where(some, total, torch.ones_like(total)), some
+def normalised(weights: Tensor) -> Tensor:
+    """Weights whose sum along the last dimension is 1, or that are all 0."""
+    total = weights.sum(-1, keepdim=True)
+    return weights / (total + (total == 0))
 
 
-@stable("x", sets=("x",))
+@stable("x", sets=("x",), wide=False)
 def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
     """Many centroids of the same points by one matrix product, as attention needs them.
 
-    Faster than :func:`centroid`, and accurate up to ``sqrt(c) * r`` of about 7 in float32.
+    The product is float32: right up to ``sqrt(c) * r`` of about 7, where :func:`centroid` is to 16.
 
     Args:
         weights: ``(..., M, N)``, not negative; the scale of a row does not matter. Where it is all 0 the result is the
@@ -101,16 +71,10 @@ def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
         ValueError: a row of weights does not have one weight for each point.
     """
     one_each("weighted_centroids", "weights", weights, x.shape[-2])
-    weights, _ = _normalised(weights, -1)  # squares of the sums must not overflow
-    space, q = _scaled(x[..., 1:], c)
-    return _weighted_centroids(weights, space, q, c)
-
-
-def _weighted_centroids(weights: Tensor, space: Tensor, q: Tensor, c: Curvature) -> Tensor:
-    mean = torch.matmul(weights, _join(torch.sqrt(1 + q), space))
-    time, space = mean[..., :1], mean[..., 1:]
-    slack = lorentz_square(time, space).clamp(min=torch.finfo(space.dtype).eps)
-    return _arrive(space / torch.sqrt(slack), c)
+    c = widen(c, STEEPEST)
+    points = bounded(_from_space(widen(x[..., 1:]), c), x.dtype)
+    mean = widen(torch.matmul(narrow(normalised(widen(weights)), x.dtype), points))
+    return narrow(_from_space(centroid_space(mean[..., :1], mean[..., 1:], c), c), x.dtype)
 
 
 def lorentz_square(time: Tensor, space: Tensor, dim: int = -1) -> Tensor:
@@ -126,7 +90,7 @@ def lorentz_square(time: Tensor, space: Tensor, dim: int = -1) -> Tensor:
 def centroid_space(time: Tensor, space: Tensor, c: Curvature, dim: int = -1) -> Tensor:
     """Space parts, along ``dim``, of the centroids with these mean times and mean space parts."""
     # for distant points the square cancels, but a mean of points has at least 1
-    return space / torch.sqrt((lorentz_square(time, space, dim) * c).clamp(min=1.0))
+    return space / torch.sqrt((lorentz_square(time, space, dim) * c).clamp_min(1.0))
 
 
 @stable("x", sets=("x",))
@@ -141,8 +105,8 @@ def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, s
         x: points ``(..., N, n + 1)``.
         weights: ``(..., N)``, not negative; equal ones if left out. Where all are 0 the result is the origin.
         c: curvature.
-        steps: most steps to take; 8 where they cannot end early, while compiling and under ``vmap``: enough up to a
-            distance of 15.
+        steps: most steps to take; 8 where a look at the numbers, which may end them early, would cost: on a GPU, while
+            compiling and under ``vmap``. 8 are enough up to a distance of 15.
 
     Returns:
         Points ``(..., n + 1)``.
@@ -151,35 +115,32 @@ def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, s
         ValueError: there is not one weight for each point, or ``steps`` is not positive.
     """
     positive("frechet_mean", "steps", steps)
-    if weights is None:
-        weights = x.new_full(x.shape[:-1], 1 / max(x.shape[-2], 1))
-    else:
-        one_each("frechet_mean", "weights", weights, x.shape[-2])
-    weights, _ = _normalised(weights, -1)
+    shares = _shares("frechet_mean", x, weights)
+    look = x.device.type == "cpu" and not torch.compiler.is_compiling()
+    look = look and not torch._C._are_functorch_transforms_active()
     with torch.no_grad():
-        mean = centroid(x, weights, c)
-        ask = not plain(mean)  # whether the values of the tensor can be read by Python
-        for _ in range((steps if ask else min(steps, 8)) - 1):
-            step = _newton(mean, x, weights, c)
-            mean = boost(mean, _expmap0(step, c), c)
-            if ask and not (step.numel() and step.abs().max() > 4 * torch.finfo(x.dtype).eps):
+        mean = centroid(x, shares, c)
+        for _ in range((steps if look else min(steps, 8)) - 1):
+            step = _newton(mean, x, shares, c)
+            mean = boost(mean, expmap0(step, c), c)
+            if look and not (step.numel() and step.abs().max() > 4 * torch.finfo(x.dtype).eps):
                 break
     mean = mean.detach()
     # A step from the mean itself has the right derivative; a second one also has the right second derivative.
     for _ in range(1 if torch.compiler.is_compiling() else 2):
-        mean = boost(mean, _expmap0(_newton(mean, x, weights, c), c), c)
+        mean = boost(mean, expmap0(_newton(mean, x, shares, c), c), c)
     return mean
 
 
 def _newton(mean: Tensor, x: Tensor, weights: Tensor, c: Curvature) -> Tensor:
     """Newton step ``(..., n)`` in the tangent space of the origin moved to ``mean``."""
-    logs = saturate_gradient(logmap0(unboost(mean.unsqueeze(-2), x, c), c))  # (..., N, n)
+    logs = logmap0(unboost(mean.unsqueeze(-2), x, c), c)  # (..., N, n)
     weights = weights.unsqueeze(-1)
     with torch.no_grad():
         q = square_norm(logs)
         stretch = torch.sqrt(1 + c * q * sinhc_sqrt(c * q) ** 2) / sinhc_sqrt(c * q)  # d coth d
         # eigenvalues: 1 along the geodesic, d coth d perpendicular to it
-        inverse = torch.where(q > 0, (1 - stretch) / torch.where(q > 0, q, torch.ones_like(q)), torch.zeros_like(q))
+        inverse = (1 - stretch) / q.clamp_min(tiny(q))
         hessian = torch.matmul((logs * (weights * inverse)).transpose(-1, -2), logs)
         across = (weights * stretch).sum(-2)
         across = torch.where(across > 0, across, torch.ones_like(across))  # all weights are 0: do not move

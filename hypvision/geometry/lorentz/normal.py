@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from .._typing import Curvature
-from ..numerics import log_sinhc_sqrt, one_each, positive, square_norm, stable
+from ..border import one_each, positive, stable
+from ..numerics import log_sinhc_sqrt, square_norm
 from .isometries import boost, unboost
 from .points import expmap0, logmap0
 

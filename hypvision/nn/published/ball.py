@@ -12,7 +12,7 @@ from torch.types import Device
 
 from hypvision.checks import at_least, between, one_of
 from hypvision.geometry import PoincareBall
-from hypvision.geometry.numerics import asinh, exact, log_beta, safe_sqrt, sinhc_sqrt, square_norm
+from hypvision.geometry.numerics import exact, log_beta, safe_sqrt, sinhc_sqrt, square_norm
 from hypvision.nn.checks import check_features, check_manifold, check_sizes, integers, takes_statistics
 from hypvision.nn.conv import box_sum
 from hypvision.nn.functional import precise, space_square
@@ -94,7 +94,7 @@ class PoincareConv2d(nn.Module):
             angle = (2 * root * self.bias.to(x.dtype)).clamp(-40, 40).view(-1, 1, 1)
             along = along * torch.cosh(angle) - torch.cosh(safe_sqrt(square)) * torch.sinh(angle)
         limit = 40.0 - 0.5 * math.log(self.out_channels)
-        space = torch.sinh((asinh(along) * (2 * length).view(-1, 1, 1)).clamp(-limit, limit))
+        space = torch.sinh((torch.asinh(along) * (2 * length).view(-1, 1, 1)).clamp(-limit, limit))
         y = space / (root * (1 + torch.sqrt(1 + space_square(space, 1))))
         return self.manifold.projx(y.movedim(1, -1)).movedim(-1, 1)
 

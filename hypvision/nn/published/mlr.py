@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry import Lorentz, PoincareBall, poincare
-from hypvision.geometry.numerics import asinh, exact
+from hypvision.geometry.numerics import exact
 from hypvision.nn.checks import check_features, check_manifold, check_sizes
 from hypvision.nn.functional import space_time
 from hypvision.nn.published.linear import FGGLinear
@@ -53,7 +53,7 @@ class FGGMLR(FGGLinear):
             root, planes = self.manifold.c**0.5, self.planes()
             wide = x.to(planes.dtype)
             out = F.linear(wide, planes[:, 1:]) + space_time(wide, self.manifold.c) * planes[:, 0]
-            return asinh(out * root) / root
+            return torch.asinh(out * root) / root
 
 
 class PoincareMLR(nn.Module):

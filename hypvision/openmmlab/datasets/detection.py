@@ -247,8 +247,9 @@ class CountedDataset(BaseDetDataset):
 
     def filter_data(self) -> list[dict]:
         """The images after mmdet's filter; counts those that it leaves out."""
+        given: list[dict] = self.data_list
         if not self.backend_args:
-            named = [item[key] for item in self.data_list for key in ("img_path", "seg_map_path") if item.get(key)]
+            named = [item[key] for item in given for key in ("img_path", "seg_map_path") if item.get(key)]
             inside(named, *self._places())
         found = self._on_disk()
         self.data_list = found
