@@ -233,6 +233,7 @@ class CountedDataset(BaseDetDataset):
     """
 
     OBJECTS = "boxes"
+    data_list: list[dict]
 
     def __init__(self, *args: Any, ignored: Sequence[str] | str = (), **kwargs: Any):
         self.ignored = (ignored,) if isinstance(ignored, str) and ignored != "others" else ignored
@@ -247,9 +248,8 @@ class CountedDataset(BaseDetDataset):
 
     def filter_data(self) -> list[dict]:
         """The images after mmdet's filter; counts those that it leaves out."""
-        given: list[dict] = self.data_list
         if not self.backend_args:
-            named = [item[key] for item in given for key in ("img_path", "seg_map_path") if item.get(key)]
+            named = [item[key] for item in self.data_list for key in ("img_path", "seg_map_path") if item.get(key)]
             inside(named, *self._places())
         found = self._on_disk()
         self.data_list = found
