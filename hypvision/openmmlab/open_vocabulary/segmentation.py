@@ -232,7 +232,7 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
         metrics = dict(super().compute_metrics(results))
         if self.format_only:
             return metrics
-        results = results or [(torch.zeros(len(self.dataset_meta["classes"])),) * 4]
+        results = results or [(torch.zeros(len(self.dataset_meta["classes"]), dtype=torch.int64),) * 4]
         intersect, union, _, label = (sum(part).double().numpy() for part in zip(*results))
         with np.errstate(invalid="ignore", divide="ignore"):
             iou, accuracy = intersect / union, intersect / label
