@@ -218,8 +218,9 @@ def compare_names(own: Sequence[str], classes: Sequence[str], where: str, ignore
     """Compare the class names of a file, ``own``, with the ``classes`` of the config, in any order. ``ignored`` names
     of the file to ignore; ``"others"``: all that are not among the classes. ``where`` names the file in the message.
     """
-    extra = [name for name in own if name not in classes and ignored != "others" and name not in ignored]
-    missing = [name for name in classes if name not in own]
+    known, there = {*classes, *ignored}, set(own)
+    extra = [name for name in own if name not in known and ignored != "others"]
+    missing = [name for name in classes if name not in there]
     if extra or missing:
         lacks = [f"lacks {some(missing, 5)}"] if missing else []
         lacks += [f"has {some(extra, 5)}, which the config does not list"] if extra else []
@@ -232,7 +233,7 @@ def compare_names(own: Sequence[str], classes: Sequence[str], where: str, ignore
 def name_difference(names: Sequence[str], place: str, others: Sequence[str], source: str) -> str:
     """A message about the class names that only one side has, with similar names: ``names`` from ``place``, ``others``
     from ``source``."""
-    mine, theirs = ([n for n in one if n not in set(other)] for one, other in ((names, others), (others, names)))
+    mine, theirs = ([n for n in one if n not in other] for one, other in ((names, set(others)), (others, set(names))))
     if not mine and not theirs:
         label = next(i for i, name in enumerate(names) if name != others[i])
         return (

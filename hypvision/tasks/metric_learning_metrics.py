@@ -190,16 +190,30 @@ def _with_faiss(products: _Products, gallery: Tensor, gallery_block: int) -> _Se
 
 
 def lca_heights(ancestors: Sequence[Sequence[str]]) -> Tensor:
-    """Height of the lowest common ancestor of every two classes, int64 ``(C, C)``, by the groups above each, from
+    """Height of the lowest common ancestor of every two classes, int16 ``(C, C)``, by the groups above each, from
     general to specific, equally many: 0 for a class and itself, with one level of groups 1 within a group and 2
-    between groups."""
-    depth = len(ancestors[0]) if ancestors else 0
-    height = torch.full((len(ancestors), len(ancestors)), depth + 1)
-    for level in range(1, depth + 1):
-        groups = {prefix: i for i, prefix in enumerate(dict.fromkeys(tuple(a[:level]) for a in ancestors))}
-        number = torch.tensor([groups[tuple(a[:level])] for a in ancestors])
-        height[number[:, None] == number[None]] = depth + 1 - level
-    return height.fill_diagonal_(0)
+    between groups. For some pairs of many classes take :class:`GroupTree`."""
+    tree, rows = GroupTree(ancestors), torch.arange(len(ancestors))
+    heights = torch.empty(len(rows), len(rows), dtype=torch.int16)
+    for row in rows:
+        heights[row] = tree.heights(row, rows)
+    return heights
+
+
+class GroupTree:
+    """Classes as the leaves of a tree, by the groups above each, see :func:`lca_heights`."""
+
+    def __init__(self, ancestors: Sequence[Sequence[str]]):
+        levels = [list(range(len(ancestors)))]
+        for level in range(1, 1 + len(ancestors[0]) if ancestors else 0):
+            numbers: dict[tuple[str, ...], int] = {}
+            levels.append([numbers.setdefault(tuple(above[:level]), len(numbers)) for above in ancestors])
+        self.levels = [torch.tensor(numbers) for numbers in levels]
+
+    def heights(self, one: Tensor, other: Tensor) -> Tensor:
+        """Heights, int64, of the lowest common ancestors of pairs of classes."""
+        levels = [level.to(one.device) for level in self.levels]
+        return torch.stack([level[one] != level[other] for level in levels]).sum(0)
 
 
 def evaluate_retrieval(
@@ -249,12 +263,12 @@ def _measure(
     (query, query_labels), (gallery, gallery_labels) = queries, images or queries
     among = images is None
     _check_points(query, gallery)
-    height = lca_heights(ancestors).to(query.device) if ancestors and ancestors[0] else None
+    tree = GroupTree(ancestors) if ancestors and ancestors[0] else None
     classes = int(torch.cat([query_labels, gallery_labels]).max()) + 1 if len(query) + len(gallery) else 0
     others = torch.bincount(gallery_labels, minlength=classes)[query_labels] - int(among)
     if not (able := int((others > 0).sum())):
         names = [*(f"recall@{k}" for k in recall), "r_precision", "map@r"]
-        return dict.fromkeys(names + ["height@1", "mistake_height"] * (height is not None), math.nan), []
+        return dict.fromkeys(names + ["height@1", "mistake_height"] * (tree is not None), math.nan), []
     recall = [k for k in recall if k <= len(gallery) - among]
     exclude = torch.arange(len(query), device=query.device) if among else None
     depth = others.clamp(min=max([1, *recall]))
@@ -271,12 +285,12 @@ def _measure(
         share = r.clamp(min=1)
         precision += (counted.sum(1) / share).sum().item()
         average += ((counted.cumsum(1) / ranks * counted).sum(1) / share).sum().item()
-        if height is not None:
-            above = height[labels, found[:, 0]]
+        if tree is not None:
+            above = tree.heights(labels, found[:, 0])
             tall, wrong = tall + above.sum().item(), wrong + (~hits[:, 0]).sum().item()
     metrics = {f"recall@{k}": 100 * count / len(query) for k, count in hits_at.items()}
     metrics |= {"r_precision": 100 * precision / able, "map@r": 100 * average / able}
-    if height is not None:
+    if tree is not None:
         metrics |= {"height@1": tall / len(query), "mistake_height": tall / wrong if wrong else 0.0}
     alone = f"{len(query) - able} of {len(query)} queries (misses in recall, not counted elsewhere)"
     return metrics, [alone] if able < len(query) else []

@@ -319,9 +319,10 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
         coco, self.checked = CheckedCOCO(path, self.usage, masks), True
         classes, own = self.metainfo["classes"], {number: item["name"] for number, item in coco.cats.items()}
         compare_names(list(own.values()), classes, f"The annotation file '{path}'", self.ignored)
-        for item in coco.dataset["annotations"]:
-            if (name := own[item["category_id"]]) not in classes:
-                self.usage.leave_out("boxes", "of ignored classes", name)
+        left_out = {number: name for number, name in own.items() if name not in set(classes)}
+        for item in coco.dataset["annotations"] if left_out else ():
+            if item["category_id"] in left_out:
+                self.usage.leave_out("boxes", "of ignored classes", left_out[item["category_id"]])
         return coco
 
 
