@@ -6,12 +6,11 @@ error.
 
 from __future__ import annotations
 
+import math
 import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
@@ -141,16 +140,16 @@ def mask_fault(mask: Any, height: int, width: int) -> str:
         if not isinstance(polygon, list):
             return f"is a list of {_kind(polygon)}"
         try:
-            values = np.frombuffer(array("d", polygon))
+            values = array("d", polygon)
         except (TypeError, OverflowError):
             wrong = [value for value in polygon if type(value) not in (int, float)]
             return f"has a polygon of {_kind(wrong[0])}" if wrong else "has a point that is not finite"
         if len(values) < 6 or len(values) % 2:
             return f"has a polygon of {len(values)} numbers"
-        if not np.isfinite(values).all():
+        if not math.isfinite(sum(values)) and not all(map(math.isfinite, values)):
             return "has a point that is not finite"
         x, y = values[0::2], values[1::2]
-        if x.min() < -width or x.max() > 2 * width or y.min() < -height or y.max() > 2 * height:
+        if min(x) < -width or max(x) > 2 * width or min(y) < -height or max(y) > 2 * height:
             return f"has a point that lies beyond the image of {width} x {height} by more than its own size"
         if (count := count + len(x)) > MAX_POINTS:
             return f"has more than {MAX_POINTS:,} points"
