@@ -320,7 +320,9 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
         if loader.get("num_workers", 0) == 0:
             loader.persistent_workers = False
             loader.pop("prefetch_factor", None)
-        if not torch.cuda.is_available():
+        if torch.cuda.is_available():
+            loader.setdefault("pin_memory", True)
+        else:  # PyTorch would warn
             loader.pop("pin_memory", None)
     if config.get("train_dataloader") is not None:
         # The main process gives the workers new seeds in each epoch: see RepeatableSeedHook, SeekingIterTrainLoop.

@@ -160,7 +160,9 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         space, count = space_of(self.clip), len(inputs)
         box_words = boxes[1] if boxes else []
         sentences = sorted({*caption, *box_words})
-        encoded = encode_by_length(self.clip, self.tokenizer(sentences).to(self.mean.device), normalize=True)
+        encoded = encode_by_length(
+            self.clip, self.tokenizer(sentences).to(self.mean.device, non_blocking=True), normalize=True
+        )
         # Images come last: their activations, the largest, are freed before gradients of the text tower are allocated.
         points = self._images(torch.cat([inputs, boxes[0]]) if boxes else inputs)
         place = {text: number for number, text in enumerate(sentences)}
@@ -171,7 +173,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             points, words = points.float(), words.float()
             images, texts = gathered(points[:count]), gathered(words[:count])
             captions = [text for part in all_gather_object(list(caption)) for text in part]
-            own, first = (torch.tensor(rows, device=images.device) for rows in distinct(captions))
+            own, first = (torch.tensor(rows).to(images.device, non_blocking=True) for rows in distinct(captions))
             texts = texts[first]  # each caption once
             true = torch.zeros(len(images), len(texts), device=images.device).scatter_(1, own[:, None], 1.0)
             if concepts is not None and level is not None:

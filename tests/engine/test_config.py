@@ -12,6 +12,7 @@ pytest.importorskip("mmdet")
 
 import mmengine
 from helpers.engine import ROOT, make_images, write_config
+from mmengine.model import BaseDataPreprocessor
 from mmengine.runner import activation_checkpointing
 
 from hypvision.cli import main
@@ -147,7 +148,12 @@ def test_compile_and_checkpointing_take_effect(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, **options: compiled.append(options) or function)
     monkeypatch.setattr(activation_checkpointing, "wrap_forward", lambda f: recomputed.append(f) or wrap(f))
     config = write_config(tmp_path / "config.py", make_images(tmp_path / "data", per_class=2))
-    options = ["compile.dynamic=False", "activation_checkpointing=backbone.blocks.1", "val_dataloader=None", "val_cfg=None"]
+    options = [
+        "compile.dynamic=False",
+        "activation_checkpointing=backbone.blocks.1",
+        "val_dataloader=None",
+        "val_cfg=None",
+    ]
     command = [
         "train",
         str(config),
@@ -159,3 +165,62 @@ def test_compile_and_checkpointing_take_effect(tmp_path, monkeypatch):
     ]
     assert main(command) == 0
     assert compiled == [{"dynamic": False}] and len(recomputed) == 1
+
+
+def loaders_of(name, on_gpu, monkeypatch):
+    """The loaders of a shipped config, as a run on such a machine has them."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: on_gpu)
+    config = prepare(load_config(ROOT / name))
+    return {
+        phase: config[f"{phase}_dataloader"] for phase in ("train", "val", "test") if f"{phase}_dataloader" in config
+    }
+
+
+FIRST = {}  # of each folder
+for _path in sorted((ROOT / "configs").glob("[a-z]*/*.py")):
+    FIRST.setdefault(_path.parent.name, _path.relative_to(ROOT).as_posix())
+
+
+@pytest.mark.slow
+def test_all_configs_pin_their_batches(monkeypatch):
+    names = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "configs").glob("[a-z]*/*.py"))]
+    for name in names:
+        loaders = loaders_of(name, True, monkeypatch)
+        wrong = [phase for phase, loader in loaders.items() if loader and loader.get("pin_memory") is not True]
+        assert not wrong, f"{name}: {wrong}"
+
+
+@pytest.mark.parametrize("name", [FIRST["hyperclip"], FIRST["lhier"]])
+def test_batches_are_pinned_where_there_is_a_gpu(name, monkeypatch):
+    assert all(loader.pin_memory is True for loader in loaders_of(name, True, monkeypatch).values())
+    assert not any("pin_memory" in loader for loader in loaders_of(name, False, monkeypatch).values())
+
+
+def test_copies_to_the_device_do_not_wait(tmp_path, monkeypatch):
+    copies = []
+    move = torch.Tensor.to
+
+    def recorded(tensor, *args, **options):
+        copies.append(options.get("non_blocking"))
+        return move(tensor, *args, **options)
+
+    config = write_config(tmp_path / "config.py", make_images(tmp_path / "data", per_class=2))
+    options = ["val_dataloader=None", "val_cfg=None", "val_evaluator=None"]
+    preprocess = BaseDataPreprocessor.cast_data
+
+    def watched(self, data):
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "to", recorded)
+            return preprocess(self, data)
+
+    monkeypatch.setattr(BaseDataPreprocessor, "cast_data", watched)
+    assert main(["train", str(config), "--work-dir", str(tmp_path / "run"), "--cfg-options", *options]) == 0
+    assert copies and all(copies)
+
+
+@pytest.mark.parametrize("folder", ["_base_", "hyperclip/_base_", "hyperbolic-clip/_base_"])
+def test_pieces_that_name_workers_pin_their_batches(folder):
+    """So that mmengine's own tools do, too."""
+    for path in (ROOT / "configs" / folder).rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert text.count("num_workers=") == text.count("pin_memory="), path

@@ -4,6 +4,7 @@ tokenizer = "HuggingFaceTB/SmolLM2-135M"  # 49,152 tokens, free to use; the pape
 train_dataloader = dict(
     batch_size=4,
     num_workers=2,
+    pin_memory=True,
     dataset=dict(type="PackedText", source=data_root + "/train", tokenizer=tokenizer, length=2048),
     sampler=dict(type="InfiniteSampler", shuffle=True),
     collate_fn=dict(type="default_collate"),
@@ -11,6 +12,7 @@ train_dataloader = dict(
 val_dataloader = dict(
     batch_size=4,
     num_workers=2,
+    pin_memory=True,
     dataset=dict(type="PackedText", source=data_root + "/valid", tokenizer=tokenizer, length=2048),
     sampler=dict(type="DefaultSampler", shuffle=False),
     collate_fn=dict(type="default_collate"),
