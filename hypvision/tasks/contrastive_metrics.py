@@ -153,8 +153,9 @@ class ImageTextRetrieval(Metric):
         for query, gallery in (points, points[::-1]):
             hits = []
             for rows, near in nearest(query, gallery, max(self.topk), space):
-                image, text = (rows[:, None], near) if query is points[0] else (near, rows[:, None])
-                hits.append(torch.isin(image * len(texts) + text, pairs))
+                own = rows[:, None]
+                codes = own * len(texts) + near if query is points[0] else near * len(texts) + own
+                hits.append(torch.isin(codes, pairs))
             hit = torch.cat(hits)
             found += [100.0 * float(hit[:, :k].any(1).double().mean()) for k in self.topk]
         return dict(zip(names, found))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -136,8 +137,12 @@ def nearest(
         chosen = own.to(query.device)
         mine = None if exclude is None else exclude[chosen]
         best, numbers = search(products.queries(query[chosen]), mine, int(counts[own].max()))
-        require_finite(best, lambda row, own=own: f"A product of the embedding of query {own[row]}")
+        require_finite(best, partial(_of_query, own))
         yield chosen, numbers
+
+
+def _of_query(queries: Tensor, row: int) -> str:
+    return f"A product of the embedding of query {queries[row]}"
 
 
 def _check_points(query: Tensor, gallery: Tensor) -> None:
@@ -172,7 +177,7 @@ def _with_faiss(products: _Products, gallery: Tensor, gallery_block: int) -> _Se
     def array(rows: Tensor) -> np.ndarray:
         return rows.float().cpu().numpy()
 
-    index = None
+    index: Any = None
     for part in gallery.split(gallery_block):
         columns = array(products.columns(part))
         index = index or require("faiss", "faiss").IndexFlatIP(columns.shape[1])
