@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import ctypes
 import errno
+import gc
 import gzip
 import io
 import json
@@ -356,6 +357,19 @@ def read_text(path: str | Path, limit: int = MAX_BYTES) -> str:
 
 def _decoded(raw: bytes | bytearray) -> str:
     return raw.decode("utf-8-sig")  # Windows editors begin a file with a byte order mark
+
+
+@contextmanager
+def many_objects() -> Iterator[None]:
+    """Context that makes many objects which stay, such as a large file's: Python's search for cycles, which walks over
+    all of them again and again, waits until its end."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def read_json(path: str | Path, unique: bool = False, advice: str = "Correct it.") -> Any:

@@ -35,6 +35,8 @@ BENCHMARKS = {
     "hier": ("hier", "HIER's and LHIER's loss against the published form"),
     "closures": ("closures", "Hierarchies of names: quality by dimension, time beside geoopt and gensim"),
     "scaling": ("scaling", "A step of the toy model of superposition against the published one"),
+    "growth": ("growth", "What time grows with: losses, metrics, listings, samplers and steps at N, 2 N and 4 N"),
+    "retrieval": ("retrieval", "Retrieval metrics by PyTorch and by faiss"),
     "backward": ("backward", "Backward functions written by hand against plain operations, in real steps"),
     "kernels": ("kernels", "How many kernels operations, layers, networks and optimisers launch on a GPU; needs none"),
 }

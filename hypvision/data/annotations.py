@@ -6,12 +6,11 @@ error.
 
 from __future__ import annotations
 
+import math
 import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
@@ -141,16 +140,16 @@ def mask_fault(mask: Any, height: int, width: int) -> str:
         if not isinstance(polygon, list):
             return f"is a list of {_kind(polygon)}"
         try:
-            values = np.frombuffer(array("d", polygon))
+            values = array("d", polygon)
         except (TypeError, OverflowError):
             wrong = [value for value in polygon if type(value) not in (int, float)]
             return f"has a polygon of {_kind(wrong[0])}" if wrong else "has a point that is not finite"
         if len(values) < 6 or len(values) % 2:
             return f"has a polygon of {len(values)} numbers"
-        if not np.isfinite(values).all():
+        if not math.isfinite(sum(values)) and not all(map(math.isfinite, values)):
             return "has a point that is not finite"
         x, y = values[0::2], values[1::2]
-        if x.min() < -width or x.max() > 2 * width or y.min() < -height or y.max() > 2 * height:
+        if min(x) < -width or max(x) > 2 * width or min(y) < -height or max(y) > 2 * height:
             return f"has a point that lies beyond the image of {width} x {height} by more than its own size"
         if (count := count + len(x)) > MAX_POINTS:
             return f"has more than {MAX_POINTS:,} points"
@@ -218,8 +217,9 @@ def compare_names(own: Sequence[str], classes: Sequence[str], where: str, ignore
     """Compare the class names of a file, ``own``, with the ``classes`` of the config, in any order. ``ignored`` names
     of the file to ignore; ``"others"``: all that are not among the classes. ``where`` names the file in the message.
     """
-    extra = [name for name in own if name not in classes and ignored != "others" and name not in ignored]
-    missing = [name for name in classes if name not in own]
+    known, there = {*classes, *ignored}, set(own)
+    extra = [name for name in own if name not in known and ignored != "others"]
+    missing = [name for name in classes if name not in there]
     if extra or missing:
         lacks = [f"lacks {some(missing, 5)}"] if missing else []
         lacks += [f"has {some(extra, 5)}, which the config does not list"] if extra else []
@@ -232,7 +232,7 @@ def compare_names(own: Sequence[str], classes: Sequence[str], where: str, ignore
 def name_difference(names: Sequence[str], place: str, others: Sequence[str], source: str) -> str:
     """A message about the class names that only one side has, with similar names: ``names`` from ``place``, ``others``
     from ``source``."""
-    mine, theirs = ([n for n in one if n not in set(other)] for one, other in ((names, others), (others, names)))
+    mine, theirs = ([n for n in one if n not in other] for one, other in ((names, set(others)), (others, set(names))))
     if not mine and not theirs:
         label = next(i for i, name in enumerate(names) if name != others[i])
         return (

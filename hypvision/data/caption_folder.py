@@ -23,6 +23,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 from torchvision.transforms.v2 import functional
 
+from hypvision.data.folders import Listing
 from hypvision.data.image_folder import build_transform
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
@@ -80,9 +81,10 @@ def read_captions(root: str | Path) -> list[Captioned]:
     if not rows:
         raise HypvisionError(f"'{table}' has no captions. Write a line for each image: its path and its caption.")
     inside([root / "images" / row.image for row in rows], root / "images")
+    there = Listing()
     for row in rows:
         path = root / "images" / row.image
-        if not path.is_file():
+        if str(path) not in there:
             raise HypvisionError(f"'{table}' names the image '{row.image}', but there is no '{path}'. Correct one.")
         if not row.caption.strip():
             raise HypvisionError(f"'{table}': the image '{row.image}' has a caption without words. Write or remove it.")

@@ -25,6 +25,7 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 
+from hypvision.data.folders import Listing
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.images import open_image
@@ -147,14 +148,17 @@ class EmojiCaptions(Dataset):
         self.groups = sorted({item.group for item in self.emoji})
         self.items: list[tuple[int, Path]] = []
         self.usage = Usage(root)
+        listing = Listing()
         for style in self.styles:
             folder = Path(root).expanduser() / "images" / style
             paths = [(number, folder / f"{item.id}.png") for number, item in enumerate(self.emoji)]
-            if not (there := [(number, path) for number, path in paths if path.is_file()]):
+            if not (there := [(number, path) for number, path in paths if str(path) in listing]):
                 raise HypvisionError(f"The style '{style}' has no image of the split '{split}' in '{folder}'.")
             self.items += there
             for _, path in paths:
-                self.usage.use("images") if path.is_file() else self.usage.leave_out("images", "no file", path.name)
+                self.usage.use("images") if str(path) in listing else self.usage.leave_out(
+                    "images", "no file", path.name
+                )
         self.length = length if split == "train" else len(self.items)
         # resize() copies an image that already has the size
         images = (open_image(path).resize((size, size), Image.Resampling.BICUBIC) for _, path in self.items)

@@ -24,6 +24,7 @@ from torch.utils.data import Dataset
 from hypvision.checks import at_least, between
 from hypvision.data.captions import enumerated
 from hypvision.data.emoji import Emoji, augment, read_emoji
+from hypvision.data.folders import Listing
 from hypvision.data.masks import box_of
 from hypvision.errors import HypvisionError
 from hypvision.files import replacing
@@ -107,7 +108,8 @@ class EmojiScenes(Dataset):
         self.photos = images_in(photos)
         folders = [Path(root).expanduser() / "images" / style for style in styles]
         found = [(n, folder / f"{item.id}.png") for folder in folders for n, item in enumerate(self.emoji)]
-        self.items = [(number, path) for number, path in found if path.is_file()]
+        there = Listing()
+        self.items = [(number, path) for number, path in found if str(path) in there]
         if not self.items:
             raise HypvisionError(f"No style of {list(styles)} has an image of the split '{split}' in '{root}/images'.")
         self.length, self.size, self.count, self.side = length, size, tuple(count), tuple(side)

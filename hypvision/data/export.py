@@ -191,9 +191,10 @@ def export_emoji(
     if level == "class":
         items.sort(key=lambda item: item.label)
     classes = list(dict.fromkeys(getattr(item, field) for item in items))
+    place = {name: number for number, name in enumerate(classes)}
     with replacing_folder(out) as temporary:
         for split, data in scenes.items():
-            labels = [classes.index(getattr(item, field)) for item in data.emoji]
+            labels = [place[getattr(item, field)] for item in data.emoji]
             found = (data.scene(i) for i in tqdm(range(len(data)), f"{layout} {split}", leave=False, disable=None))
             (_write_masks if layout == "masks" else _write_instances)(temporary, split, found, labels, classes)
         write_json(temporary / _RECORD, record)

@@ -90,7 +90,8 @@ class Listing:
     def __contains__(self, path: str) -> bool:
         folder, name = os.path.split(path)
         if folder not in self._files:
-            self._files[folder] = set(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else set()
+            entries = os.scandir(folder or ".") if os.path.isdir(folder or ".") else ()
+            self._files[folder] = {entry.name for entry in entries if entry.is_file()}
         return name in self._files[folder]
 
 

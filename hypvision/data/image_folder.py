@@ -270,13 +270,14 @@ class ImageFolderDataset(_ImageDataset):
         self, folders: Mapping[str, str], names: Sequence[str] | None
     ) -> tuple[list[tuple[str, int]], list[str]]:
         names = list(dict.fromkeys(folders.values())) if names is None else list(names)
-        if unknown := [name for name in folders.values() if name not in names]:
+        place = {name: number for number, name in enumerate(names)}
+        if unknown := [name for name in folders.values() if name not in place]:
             raise HypvisionError(
                 f"'folders' of the data set names the class '{unknown[0]}', which is none of the {len(names)} classes."
                 f"{did_you_mean(unknown[0], names)}"
             )
         found, own = self._scan_folders(list(folders), partial=False)
-        return [(path, names.index(folders[own[number]])) for path, number in found], names
+        return [(path, place[folders[own[number]]]) for path, number in found], names
 
     def _scan_list(self, path: Path, classes: Sequence[str] | None) -> tuple[list[tuple[str, int]], list[str]]:
         if not path.is_file():

@@ -13,6 +13,7 @@ from mmengine.registry import DATASETS
 
 from hypvision.clip.classes import check_classes
 from hypvision.data.annotations import name_difference
+from hypvision.data.folders import Listing
 from hypvision.data.image_folder import _ImageDataset
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean
@@ -66,7 +67,8 @@ class MultiLabelDataset(_ImageDataset):
         self.table, self._columns = str(ann_file), own if columns else None
         self._check_columns(names, source)
         self.paths = inside([self.root / image for image in rows], self.root)
-        if missing := [path for path in self.paths if not Path(path).is_file()]:
+        there = Listing()
+        if missing := [path for path in self.paths if path not in there]:
             raise HypvisionError(
                 f"{len(missing)} of the {len(rows)} images of '{ann_file}' do not exist, such as '{missing[0]}'. Its "
                 f"paths start from '{root}': correct them, or 'root' of the data set."
@@ -92,7 +94,8 @@ class MultiLabelDataset(_ImageDataset):
         """Give the labels columns (N, C) in the order of another list of class names, which has all of their own."""
         self._check_columns(names, "the model and the training data")
         labels = np.zeros((len(self.labels), len(names)), dtype=np.float32)
-        labels[:, [list(names).index(name) for name in self.metainfo["classes"]]] = self.labels
+        place = {name: number for number, name in enumerate(names)}
+        labels[:, [place[name] for name in self.metainfo["classes"]]] = self.labels
         self.labels, self.metainfo["classes"] = labels, tuple(names)
 
     def _check_columns(self, names: Sequence[str], source: str) -> None:

@@ -26,9 +26,10 @@ from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import inside
 from hypvision.records import parse, read_record
 
-from .folders import class_names
+from .folders import Listing, class_names
 from .image_folder import ImageFolderDataset, _ImageDataset
 from .published import read_label, read_matlab, read_rows
+from .samplers import members_of
 from .taxonomy import KIND_OF, TAXONOMY
 from .usage import Usage
 
@@ -57,7 +58,8 @@ class _RetrievalDataset(_ImageDataset):
         self.labels = np.array(labels, dtype=np.int64)
         if not self.paths:
             raise self._missing(f"The lists in '{self.root}' name no images of the split '{split}'.")
-        if absent := [path for path in self.paths if not Path(path).is_file()]:
+        there = Listing()
+        if absent := [path for path in self.paths if path not in there]:
             raise self._missing(
                 f"{len(absent)} of the {len(self.paths)} images of the split '{split}' are missing in '{self.root}', "
                 f"the first is '{absent[0]}'."
@@ -318,8 +320,7 @@ class RetrievalFolder(ImageFolderDataset):
 
     def _thin(self, per_class: int) -> None:
         chosen: list[int] = []
-        for label in np.unique(self.labels):
-            members = np.flatnonzero(self.labels == label)
+        for members in members_of(self).values():
             chosen += members[np.linspace(0, len(members) - 1, min(per_class, len(members))).astype(int)].tolist()
         self.usage.use("files", len(chosen) - len(self.paths))
         for i in sorted(set(range(len(self.paths))) - set(chosen)):

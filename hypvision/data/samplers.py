@@ -52,7 +52,7 @@ class MPerClassBatchSampler:
             )
         one_of(("error", "repeat", "drop"), short_classes=short_classes)
         names = (getattr(sampler.dataset, "metainfo", None) or {}).get("classes")
-        members = _members(sampler.dataset)
+        members = members_of(sampler.dataset)
         short = [label for label, indices in members.items() if len(indices) < m]
         if short and short_classes == "error":
             name = names[short[0]] if names is not None else short[0]
@@ -121,7 +121,7 @@ class BalancedSampler:
     ):
         between(0, 1, power=power)
         self.rank, self.world_size = get_dist_info()
-        self.members = list(_members(dataset).values())
+        self.members = list(members_of(dataset).values())
         total = sum(map(len, self.members)) if length is None else length
         at_least(1, integer=True, length=total)
         self.length = -(-total // self.world_size) * self.world_size
@@ -164,7 +164,7 @@ def class_numbers(dataset: Any) -> np.ndarray:
     return labels
 
 
-def _members(dataset: Any) -> dict[int, np.ndarray]:
+def members_of(dataset: Any) -> dict[int, np.ndarray]:
     """The numbers of the samples of each class."""
     labels = class_numbers(dataset)
     order = np.argsort(labels, kind="stable")

@@ -38,8 +38,9 @@ _logger = logging.getLogger(__name__)
 PHASES = ("train", "val", "test")
 # Keys that mmengine's Runner or hypvision reads; a config may have others for its own use.
 RUN_KEYS = (
-    *(key for key in inspect.signature(Runner).parameters if key != "cfg"), "custom_imports",
-    "find_unused_parameters", "model_wrapper_cfg", "runner_type", "tta_model", "tta_pipeline", "vis_backends",
+    *(key for key in inspect.signature(Runner).parameters if key != "cfg"), "activation_checkpointing", "compile",
+    "custom_imports", "efficient_conv_bn_eval", "find_unused_parameters", "model_wrapper_cfg", "runner_type",
+    "sync_bn", "tta_model", "tta_pipeline", "vis_backends",
 )  # fmt: skip
 # The types that mmengine accepts; other types would cause errors far from the config.
 KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
@@ -50,6 +51,7 @@ KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     )),
     "a dict or a list of dicts": ((dict, list, tuple), ("val_evaluator", "test_evaluator", "param_scheduler")),
     "a list of dicts": ((list, tuple), ("custom_hooks", "vis_backends")),
+    "True, False or a dict": ((bool, dict), ("compile",)),
     "a string": ((str, os.PathLike), ("work_dir", "load_from", "default_scope", "experiment_name")),
     "a whole number": (int, (
         "log_processor.window_size", "train_cfg.val_interval", "default_hooks.checkpoint.interval",
@@ -318,7 +320,9 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
         if loader.get("num_workers", 0) == 0:
             loader.persistent_workers = False
             loader.pop("prefetch_factor", None)
-        if not torch.cuda.is_available():
+        if torch.cuda.is_available():
+            loader.setdefault("pin_memory", True)
+        else:  # PyTorch would warn
             loader.pop("pin_memory", None)
     if config.get("train_dataloader") is not None:
         # The main process gives the workers new seeds in each epoch: see RepeatableSeedHook, SeekingIterTrainLoop.

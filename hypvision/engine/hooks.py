@@ -436,7 +436,8 @@ class CheckClassesHook(DatasetHook):
                 )
             return
         if set(names) <= set(known.names) and hasattr(dataset, "use_classes") and "ancestors" not in dataset.metainfo:
-            lacking = [name for name in known.names if name not in names]
+            own = set(names)
+            lacking = [name for name in known.names if name not in own]
             dataset.use_classes(known.names)
             about = f"; it has no images of {some(lacking, 20)}" if lacking else ""
             runner.logger.warning(f"{place}: its labels follow the names of {known.source}{about}.")

@@ -16,6 +16,7 @@ from typing import Any
 
 from mmengine.config import Config
 from mmengine.dist import is_main_process
+from mmengine.model import BaseDataPreprocessor
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
@@ -85,6 +86,9 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
     runner = RUNNERS.build(config) if "runner_type" in config else Runner.from_cfg(config)
     runner.build_dataloader = with_extensions(runner.build_dataloader)
     check_channels(network_of(runner))
+    for part in runner.model.modules():
+        if isinstance(part, BaseDataPreprocessor):  # not all of them take it as an argument
+            part._non_blocking = True
     if console is not None:
         runner.register_hook(console, "LOWEST")
     return runner

@@ -42,7 +42,8 @@ class _InOrder(COCOeval):
         """The parent's method; the classes of ``eval`` are in the order of ``catIds``."""
         super().accumulate(p)
         if self.params.useCats:
-            order = [self.params.catIds.index(number) for number in self.wanted]
+            place = {number: row for row, number in enumerate(self.params.catIds)}
+            order = [place[number] for number in self.wanted]
             axes = dict(precision=2, recall=1, scores=2)
             self.eval |= {name: self.eval[name].take(order, axis) for name, axis in axes.items()}
             self.eval["params"] = copy.copy(self.params)

@@ -70,9 +70,10 @@ class DetectionReport(ReportMetric):
         curves = precision_curves(reference, detections_of(predictions, ids, "bbox"), ids, images, "bbox")
         annotations = [reference.loadAnns(reference.getAnnIds(imgIds=[image])) for image in images]
         counts, scenes = np.zeros((len(names) + 1, len(names) + 1), dtype=np.int64), []
+        place = {number: label for label, number in enumerate(ids)}
         for known, item, path in zip(annotations, predictions, paths):
-            known = [annotation for annotation in known if annotation["category_id"] in ids]
-            scenes.append(_Scene(path, known, item, [ids.index(a["category_id"]) for a in known]))
+            known = [annotation for annotation in known if annotation["category_id"] in place]
+            scenes.append(_Scene(path, known, item, [place[a["category_id"]] for a in known]))
             scenes[-1].count(counts)
         threshold = f"Boxes with a score of at least {_SCORE}, matched at an IoU of at least {_IOU}."
         matrix, *confused = confusion_parts(counts, names, "boxes", extra=("(no object)", "(missed)"))

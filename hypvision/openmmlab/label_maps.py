@@ -67,7 +67,7 @@ class LabelMapIoUMetric(Metric, IoUMetric):
         if self.format_only:
             return super().compute_metrics(results)
         names = self.dataset_meta["classes"]
-        results = results or [(torch.zeros(len(names)),) * 4]
+        results = results or [(torch.zeros(len(names), dtype=torch.int64),) * 4]
         truth = sum(label for *_, label in results)
         self.without_truth = [name for name, count in zip(names, truth) if not count]
         with warnings.catch_warnings():
@@ -77,10 +77,27 @@ class LabelMapIoUMetric(Metric, IoUMetric):
         return found if truth.any() else dict.fromkeys(found, math.nan)
 
     @staticmethod
+    def intersect_and_union(
+        pred_label: torch.Tensor, label: torch.Tensor, num_classes: int, ignore_index: int
+    ) -> tuple[torch.Tensor, ...]:
+        """Count pixels of each class, int64 ``(num_classes,)``: intersection, union, predicted, true; mmseg's float32
+        does not count beyond 2**24. Labels of no class are left out."""
+        known = label != ignore_index
+        found, truth = pred_label[known], label[known]
+
+        def count(labels: torch.Tensor) -> torch.Tensor:
+            labels = labels[(labels >= 0) & (labels < num_classes)]
+            return torch.bincount(labels, minlength=num_classes).cpu()
+
+        both, predicted, true = count(found[found == truth]), count(found), count(truth)
+        return both, predicted + true - both, predicted, true
+
+    @staticmethod
     def total_area_to_metrics(intersect: torch.Tensor, union: torch.Tensor, *areas: Any) -> dict[str, np.ndarray]:
-        """mmseg's metrics, but the F-score of a class that occurs and is never predicted correctly is 0, like its Dice
-        score; mmseg leaves it out of the mean."""
-        found = IoUMetric.total_area_to_metrics(intersect, union, *areas)
+        """mmseg's metrics in float64, but the F-score of a class that occurs and is never predicted correctly is 0,
+        like its Dice score; mmseg leaves it out of the mean."""
+        wide = [area.double() for area in (intersect, union, *areas[:2])]
+        found = IoUMetric.total_area_to_metrics(*wide, *areas[2:])
         if "Fscore" in found:
             missed = (intersect == 0) & (areas[1] > 0)
             found["Fscore"] = np.where(np.asarray(missed), 0, found["Fscore"])

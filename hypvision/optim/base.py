@@ -250,7 +250,7 @@ class RiemannianOptimizer(Optimizer):
         width = x.shape[-1]
         parts = factors(manifold, width)
         state = self.state[parameter]
-        if not state:
+        if not state and group.get("momentum", 1) != 0:  # SGD without momentum keeps nothing
             tangent = torch.zeros(*x.shape[:-1], parts[-1].tangents.stop, dtype=x.dtype, device=x.device)
             state.update(self._begin(group, tangent, len(parts)))
             self._first(group, x, grad, state, parts)

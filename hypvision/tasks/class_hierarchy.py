@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 import hypvision.data.retrieval  # noqa: F401 - registers the data sets
+from hypvision.data.samplers import members_of
 from hypvision.engine.config import load_config
 from hypvision.engine.metrics import tell_missing
 from hypvision.errors import HypvisionError, require, require_finite
@@ -73,12 +74,11 @@ def embed_classes(
         data = DATASETS.build(settings)
         above = data.metainfo.get("ancestors")
         seen: Counter[Any] = Counter()  # classes of one split that share a name are different ones
-        for label in np.unique(data.labels).tolist():
+        for label, members in members_of(data).items():
             named = data.metainfo["classes"][label], above[label] if above else ()
             place = (*named, seen[named])
             seen[named] += 1
             known = place in numbers  # of the other split
-            members = np.flatnonzero(data.labels == label)
             chosen = members[np.linspace(0, len(members) - 1, min(per_class, len(members))).astype(int)].tolist()
             for start in range(0, len(chosen), batch_size):
                 images = torch.stack([data[i]["inputs"] for i in chosen[start : start + batch_size]])
@@ -150,8 +150,9 @@ def recovered_groups(points: Tensor, labels: Tensor, ancestors: Sequence[Sequenc
 
 
 def _centres(points: Tensor, labels: Tensor) -> Tensor:
-    points = points.double()
-    return torch.stack([lorentz.centroid(points[labels == label], None, 1.0) for label in labels.unique()])
+    order = labels.argsort(stable=True)
+    groups = points.double()[order].split(labels.unique(return_counts=True)[1].tolist())
+    return torch.stack([lorentz.centroid(group, None, 1.0) for group in groups])
 
 
 def _distances(points: Tensor) -> np.ndarray:

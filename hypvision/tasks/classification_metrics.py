@@ -20,7 +20,7 @@ from hypvision.engine.metrics import Metric, OfClass
 from hypvision.errors import HypvisionError
 from hypvision.files import write_json
 from hypvision.records import read_record
-from hypvision.tasks.metric_learning_metrics import lca_heights
+from hypvision.tasks.metric_learning_metrics import GroupTree
 
 
 def read_ancestors(given: Mapping[str, Sequence[str]] | str | Path, reader: str) -> Mapping[str, Sequence[str]]:
@@ -185,7 +185,7 @@ class GroupAccuracy(ScoreMetric):
                     f"The class '{name}' has the groups {above[-1]} above it, but the levels are "
                     f"{', '.join(self.levels)}. Correct 'ancestors' of the GroupAccuracy in the config."
                 )
-        heights = lca_heights(above)[tuple(torch.tensor(known).T)]
+        heights = GroupTree(above).heights(*torch.tensor(known).T)
         wrong = heights[heights > 0].double()
         metrics = {
             level: 100.0 * float((heights <= len(self.levels) - place).double().mean())

@@ -18,6 +18,7 @@ from hypvision.files import write_json, write_table
 from hypvision.geometry import Euclidean, Lorentz, ManifoldParameter
 from hypvision.losses.graph import graph_map, mean_rank, neighbour_loss
 from hypvision.optim import RiemannianSGD
+from hypvision.optim.base import RiemannianOptimizer
 from hypvision.viz.sheet import save_figure
 
 SPREAD = 0.01  # standard deviation of the initial tangent vectors
@@ -86,7 +87,8 @@ def fit_closure(
     count, generator = len(closure.names), torch.Generator().manual_seed(seed)
     pairs = torch.from_numpy(closure.pairs)
     related = torch.cat([pairs @ torch.tensor([count, 1]), torch.arange(count) * (count + 1)]).sort().values
-    frequency = torch.bincount(pairs.flatten(), minlength=count).double() ** FLATTEN
+    drawing = (torch.bincount(pairs.flatten(), minlength=count).double() ** FLATTEN).cumsum(0)
+    sparse = isinstance(optimizer, RiemannianOptimizer)  # so that a step costs the same for any number of names
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: (1 - step / steps) * (LOW if step < BURN_IN * steps else 1)
     )
@@ -95,22 +97,25 @@ def fit_closure(
         if not len(rows):
             rows = pairs[torch.randperm(len(pairs), generator=generator)]
         (below, above), rows = rows[:batch].T, rows[batch:]
-        drawn = torch.multinomial(frequency, len(below) * negatives, replacement=True, generator=generator)
-        others = drawn.view(-1, negatives)
+        places = torch.rand(len(below), negatives, generator=generator, dtype=torch.float64) * drawing[-1]
+        others = torch.searchsorted(drawing, places, right=True)
         asked = below.unsqueeze(1) * count + others
         known = related[torch.searchsorted(related, asked).clamp(max=len(related) - 1)] == asked
         hops = F.pad(2 * (~known).to(torch.int8), (1, 0), value=1)
-        chosen = points[torch.cat([above.unsqueeze(1), others], 1)]
+        rows_of_step = torch.cat([below.unsqueeze(1), above.unsqueeze(1), others], 1)
+        own, chosen = F.embedding(rows_of_step, points, sparse=sparse).tensor_split([1], dim=1)
         # A sum, not a mean: each pair moves its own points by the full rate.
-        loss = len(below) * neighbour_loss(space.dist(points[below].unsqueeze(1), chosen), hops)
+        loss = len(below) * neighbour_loss(space.dist(own, chosen), hops)
         loss = loss + PULL * (space.dist0(chosen[:, 0]) / 2).tanh().square().sum()
         optimizer.zero_grad()
         loss.backward()
         with torch.no_grad():
             assert points.grad is not None
-            vectors = space.egrad2rgrad(points, points.grad.clone())  # a copy, because geoopt changes its argument
-            way = space.norm(points, vectors).unsqueeze(-1) * schedule.get_last_lr()[0]
-            points.grad *= REACH / way.clamp(min=REACH)
+            grad = points.grad = points.grad.coalesce() if sparse else points.grad
+            values, moved = (grad.values(), points[grad.indices()[0]]) if sparse else (grad, points)
+            vectors = space.egrad2rgrad(moved, values.clone())  # a copy, because geoopt changes its argument
+            way = space.norm(moved, vectors).unsqueeze(-1) * schedule.get_last_lr()[0]
+            values *= REACH / way.clamp(min=REACH)
         optimizer.step()
         schedule.step()
 

@@ -34,6 +34,16 @@ from hypvision.losses.contrastive import compositional_entailment, contrastive_l
 from hypvision.tasks.classification import per_image
 
 
+def distinct(texts: Sequence[str]) -> tuple[list[int], list[int]]:
+    """The number of each text among the different ones, and the place where each of these occurs first."""
+    number: dict[str, int] = {}
+    own = [number.setdefault(text, len(number)) for text in texts]
+    first: dict[str, int] = {}
+    for place, text in enumerate(texts):
+        first.setdefault(text, place)
+    return own, list(first.values())
+
+
 @MODELS.register_module()
 class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     """CLIP's symmetric contrastive loss (Radford et al., ICML 2021), on its sphere or, for models with
@@ -150,7 +160,9 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         space, count = space_of(self.clip), len(inputs)
         box_words = boxes[1] if boxes else []
         sentences = sorted({*caption, *box_words})
-        encoded = encode_by_length(self.clip, self.tokenizer(sentences).to(self.mean.device), normalize=True)
+        encoded = encode_by_length(
+            self.clip, self.tokenizer(sentences).to(self.mean.device, non_blocking=True), normalize=True
+        )
         # Images come last: their activations, the largest, are freed before gradients of the text tower are allocated.
         points = self._images(torch.cat([inputs, boxes[0]]) if boxes else inputs)
         place = {text: number for number, text in enumerate(sentences)}
@@ -161,10 +173,9 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             points, words = points.float(), words.float()
             images, texts = gathered(points[:count]), gathered(words[:count])
             captions = [text for part in all_gather_object(list(caption)) for text in part]
-            column = {text: number for number, text in enumerate(dict.fromkeys(captions))}
-            own = torch.tensor([column[text] for text in captions], device=images.device)
-            texts = texts[[captions.index(text) for text in column]]  # encode each caption once
-            true = torch.zeros(len(images), len(column), device=images.device).scatter_(1, own[:, None], 1.0)
+            own, first = (torch.tensor(rows).to(images.device, non_blocking=True) for rows in distinct(captions))
+            texts = texts[first]  # each caption once
+            true = torch.zeros(len(images), len(texts), device=images.device).scatter_(1, own[:, None], 1.0)
             if concepts is not None and level is not None:
                 # (B, B): whether image i shows what caption j names.
                 concepts, level = gathered(concepts), gathered(level)

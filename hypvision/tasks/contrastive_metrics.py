@@ -12,10 +12,12 @@ from mmengine.registry import METRICS
 from torch import Tensor
 
 from hypvision.clip.radial.retrieval import read_tree
+from hypvision.clip.spaces import Hyperboloid
 from hypvision.data.closures import read_closure
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.tasks.classification_metrics import ScoreMetric, TopKAccuracy, read_ancestors
+from hypvision.tasks.metric_learning_metrics import nearest
 
 
 @METRICS.register_module()
@@ -160,12 +162,16 @@ class ImageTextRetrieval(Metric):
             images.setdefault(image, row[0])
             texts.setdefault(caption, row[1])
         places = [{key: place for place, key in enumerate(own)} for own in (images, texts)]
-        true = torch.zeros(len(images), len(texts), dtype=torch.bool)
-        for image, caption in keys:
-            true[places[0][image], places[1][caption]] = True
-        scores = self.space.similarity(torch.stack([*images.values()]), torch.stack([*texts.values()]))
+        pairs = torch.tensor([places[0][image] * len(texts) + places[1][caption] for image, caption in keys])
+        points = [torch.stack([*own.values()]) for own in (images, texts)]
+        space = "lorentz" if isinstance(self.space, Hyperboloid) else "cosine"
         found = []
-        for ranked, truth in ((scores, true), (scores.T, true.T)):
-            hit = truth.gather(1, ranked.topk(min(max(self.topk), ranked.shape[1])).indices)
+        for query, gallery in (points, points[::-1]):
+            hits = []
+            for rows, near in nearest(query, gallery, max(self.topk), space):
+                own = rows[:, None]
+                codes = own * len(texts) + near if query is points[0] else near * len(texts) + own
+                hits.append(torch.isin(codes, pairs))
+            hit = torch.cat(hits)
             found += [100.0 * float(hit[:, :k].any(1).double().mean()) for k in self.topk]
         return dict(zip(names, found))

@@ -193,4 +193,4 @@ def distances(x: Tensor, y: Tensor, space: str, c: float = 1.0) -> Tensor:
 
     if space == "lorentz":
         return lorentz.dist(x.expand_as(y), y, c)
-    return (1 - torch.cosine_similarity(x[None], y)).clamp(min=0)
+    return (1 - torch.cosine_similarity(x[None].double(), y.double())).clamp(min=0)

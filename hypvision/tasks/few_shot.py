@@ -441,14 +441,14 @@ def accuracy(
     model.set_data(dataset.metainfo)
     show_to(dataset, model.host.clip)
     right = seen = 0
-    loader = DataLoader(dataset, batch, num_workers=workers)
+    loader = DataLoader(dataset, batch, num_workers=workers, pin_memory=device.type == "cuda")
     batches: Iterable[tuple[Tensor, Tensor]] = ((sample["inputs"], sample["label"]) for sample in loader)
     if features is not None:
         batches = zip(features.split(batch), torch.tensor(dataset.labels).split(batch))
     mixed = amp is not None and device.type == "cuda"
     with torch.autocast(device.type, dtype=amp or torch.bfloat16, enabled=mixed):
         for inputs, labels in batches:
-            logits = model(inputs.to(device))
+            logits = model(inputs.to(device, non_blocking=True))
             names = [f"A logit of the image '{item.path}'" for item in dataset.items[seen : seen + len(labels)]]
             require_finite(logits, names.__getitem__)
             seen += len(labels)

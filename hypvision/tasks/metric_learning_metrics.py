@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,49 +26,123 @@ from hypvision.files import check_output, replacing, with_ending
 SPACES = ("lorentz", "cosine", "euclidean")
 
 
-def _rows(x: Tensor, space: str) -> tuple[Tensor, Tensor]:
-    """Rows for queries and for the gallery, whose product is larger for a nearer neighbour."""
-    if space == "lorentz":  # monotone: the distance is arcosh of minus the Minkowski product, for any curvature
-        query = x.clone()
-        query[:, 0].neg_()
-        return query, x
-    if space == "cosine":
-        x = torch.nn.functional.normalize(x)
-        return x, x
-    # |x - y|^2 = |x|^2 - 2 x.y + |y|^2
-    square, one = (x * x).sum(1, keepdim=True), x.new_ones(len(x), 1)
-    return torch.cat([2 * x, -one], 1), torch.cat([x, square], 1)
+# Queries at once. faiss is several times slower with fewer than some thousand; its results must fit into memory, too.
+_BLOCK, _FAISS_BLOCK, _FAISS_FOUND = 512, 8192, 2**22
+
+
+class _Products:
+    """Rows in float64 whose product is larger for a nearer neighbour, up to a number for each query.
+
+    float32 loses neighbours that are much nearer to each other than to the origin. Columns are differences from a
+    point amid the gallery, which a reflection has brought to the origin of a hyperboloid, so that they keep their
+    digits in float32, too, which faiss takes.
+    """
+
+    def __init__(self, gallery: Tensor, space: str, block: int):
+        self.space, self.mirror = space, None
+        parts = [gallery[start : start + block] for start in range(0, len(gallery), block)]
+        self.square = _squared_radius(parts) if space == "lorentz" else 0.0
+        mean = gallery.new_zeros(1, gallery.shape[1], dtype=torch.float64)
+        for part in parts:
+            mean += self._placed(part).sum(0) / len(gallery)
+        if space == "lorentz":
+            inner = float(2 * mean[0, 0].square() - mean.square().sum())
+            mean = mean * (self.square / inner) ** 0.5 if inner > 0 else 0 * mean  # the centroid
+            normal = self._placed(mean)
+            normal[:, 0] -= self.square**0.5
+            length = float(normal.square().sum() - 2 * normal[0, 0].square())
+            if length > 0:
+                self.mirror = normal, _minkowski(normal) * (2 / length)
+        self.centre = self._placed(mean)
+
+    def _placed(self, x: Tensor) -> Tensor:
+        x = x.double()
+        if self.space == "cosine":
+            return torch.nn.functional.normalize(x)
+        if self.space == "lorentz":  # the time of far points has lost too many digits
+            time = (self.square + x[:, 1:].square().sum(1, keepdim=True)).sqrt()
+            x = torch.cat([time, x[:, 1:]], 1)
+            if self.mirror is not None:
+                normal, dual = self.mirror
+                x = x - (x @ dual.T) * normal
+        return x
+
+    def queries(self, x: Tensor) -> Tensor:
+        """Rows of queries ``(B, d)``."""
+        x = self._placed(x)
+        if self.space == "lorentz":  # monotone: the distance is arcosh of minus the Minkowski product
+            return _minkowski(x)
+        if self.space == "euclidean":  # |x - y|^2 = |x|^2 - 2 x.y + |y|^2
+            return torch.cat([2 * (x - self.centre), -x.new_ones(len(x), 1)], 1)
+        return x
+
+    def columns(self, x: Tensor) -> Tensor:
+        """Rows of images of the gallery ``(B, d)``."""
+        x = self._placed(x) - self.centre
+        return torch.cat([x, (x * x).sum(1, keepdim=True)], 1) if self.space == "euclidean" else x
+
+
+def _squared_radius(parts: Sequence[Tensor]) -> float:
+    """``1 / c`` by points with time first. The further a point, the more of it is lost in the round-off of squares."""
+    found = weights = 0.0
+    for part in parts:
+        square = part.double().square()
+        weight = square[:, :1].clamp(min=1e-9) ** -2
+        weights += float(weight.sum())
+        found += float(((2 * square[:, :1] - square.sum(1, keepdim=True)) * weight).sum())
+    return found / weights if found > 0 else 1.0
+
+
+def _minkowski(x: Tensor) -> Tensor:
+    return torch.cat([-x[:, :1], x[:, 1:]], 1)
 
 
 def nearest(
     query: Tensor,
     gallery: Tensor,
-    k: int,
+    k: int | Tensor,
     space: str = "lorentz",
     exclude: Tensor | None = None,
-    query_block: int = 512,
+    query_block: int | None = None,
     gallery_block: int = 16384,
     backend: str = "torch",
-) -> Iterator[tuple[slice, Tensor]]:
+) -> Iterator[tuple[Tensor, Tensor]]:
     """The ``k`` nearest images of the gallery, for blocks of queries.
 
     Args:
         query, gallery: ``(Q, d)`` and ``(G, d)``, on the same device.
-        k: how many; fewer if the gallery is smaller.
+        k: how many; or for each query at least how many ``(Q,)``: those that need few come first, as a block takes the
+            largest. Fewer if the gallery is smaller.
         space: ``"lorentz"`` (points with time first), ``"cosine"`` or ``"euclidean"``.
         exclude: for each query the number of an image that does not count, itself, or -1: ``(Q,)``.
-        query_block, gallery_block, backend: sizes of a block; ``"torch"``, or ``"faiss"`` for its exact index (on the
-            CPU).
+        query_block, gallery_block: sizes of a block; for queries 512, for faiss up to 8192.
+        backend: ``"torch"``, in float64, or ``"faiss"`` for its exact index, in float32 (on the CPU).
 
     Yields:
-        The queries, and ``(block, k)`` numbers of images, nearest first; equal ones in any order.
+        The numbers of the queries ``(block,)``, and ``(block, k)`` numbers of images, nearest first; equal ones in any
+        order.
     """
     one_of(SPACES, space=space)
     one_of(("torch", "faiss"), backend=backend)
     _check_points(query, gallery)
-    k = min(k, len(gallery) - (exclude is not None))
-    blocks = _with_faiss if backend == "faiss" else _with_torch
-    yield from blocks(query, gallery, k, space, exclude, query_block, gallery_block)
+    counts = torch.as_tensor(k).cpu().expand(len(query)).clamp(max=len(gallery) - (exclude is not None))
+    order = torch.arange(len(query)) if isinstance(k, int) else counts.argsort(stable=True)
+    products = _Products(gallery, space, gallery_block)
+    search = (_with_faiss if backend == "faiss" else _with_torch)(products, gallery, gallery_block)
+    while len(order):
+        size = query_block or (_FAISS_BLOCK if backend == "faiss" else _BLOCK)
+        while query_block is None and size > _BLOCK and size * int(counts[order[:size]].max()) > _FAISS_FOUND:
+            size //= 2
+        own, order = order[:size], order[size:]
+        chosen = own.to(query.device)
+        mine = None if exclude is None else exclude[chosen]
+        best, numbers = search(products.queries(query[chosen]), mine, int(counts[own].max()))
+        require_finite(best, partial(_of_query, own))
+        yield chosen, numbers
+
+
+def _of_query(queries: Tensor, row: int) -> str:
+    return f"A product of the embedding of query {queries[row]}"
 
 
 def _check_points(query: Tensor, gallery: Tensor) -> None:
@@ -76,58 +151,74 @@ def _check_points(query: Tensor, gallery: Tensor) -> None:
         require_finite(gallery, lambda row: f"The embedding of image {row} of the gallery")
 
 
-def _with_torch(query, gallery, k, space, exclude, query_block, gallery_block):
-    for start in range(0, len(query), query_block):
-        chosen = slice(start, min(start + query_block, len(query)))
-        rows, _ = _rows(query[chosen], space)
-        mine = None if exclude is None else exclude[chosen]
-        best = numbers = None
+_Search = Callable[[Tensor, Tensor | None, int], tuple[Tensor, Tensor]]  # rows, exclude, k: products, numbers
+
+
+def _with_torch(products: _Products, gallery: Tensor, gallery_block: int) -> _Search:
+    def search(rows: Tensor, mine: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+        best, numbers = rows[:, :0], rows[:, :0].long()
         for first in range(0, len(gallery), gallery_block):
-            _, columns = _rows(gallery[first : first + gallery_block], space)
+            columns = products.columns(gallery[first : first + gallery_block])
             scores = rows @ columns.T
             if mine is not None:
                 inside = (mine >= first) & (mine < first + len(columns))
                 scores[inside.nonzero()[:, 0], mine[inside] - first] = -torch.inf
             values, indices = scores.topk(min(k, scores.shape[1]), dim=1)
-            indices += first
-            if best is not None:  # merged with the nearest so far, so that the memory does not grow with the gallery
-                indices, values = torch.cat([numbers, indices], 1), torch.cat([best, values], 1)
-                values, order = values.topk(min(k, values.shape[1]), dim=1)
-                indices = indices.gather(1, order)
-            best, numbers = values, indices
-        if best is not None:
-            require_finite(best, lambda row, start=start: f"A product of the embedding of query {start + row}")
-        yield chosen, numbers
+            # merged with the nearest so far, so that the memory does not grow with the gallery
+            indices, values = torch.cat([numbers, indices + first], 1), torch.cat([best, values], 1)
+            best, order = values.topk(min(k, values.shape[1]), dim=1)
+            numbers = indices.gather(1, order)
+        return best, numbers
+
+    return search
 
 
-def _with_faiss(query, gallery, k, space, exclude, query_block, gallery_block):
-    faiss = require("faiss", "faiss")
-    _, columns = _rows(gallery, space)
-    index = faiss.IndexFlatIP(columns.shape[1])
-    index.add(np.ascontiguousarray(columns.cpu().numpy(), dtype=np.float32))
-    del columns
-    for start in range(0, len(query), query_block):
-        chosen = slice(start, min(start + query_block, len(query)))
-        rows, _ = _rows(query[chosen], space)
-        _, found = index.search(np.ascontiguousarray(rows.cpu().numpy(), dtype=np.float32), k + (exclude is not None))
-        numbers = torch.from_numpy(found).to(query.device)
-        if exclude is not None:  # a stable sort moves the query itself to the end
-            order = (numbers == exclude[chosen, None]).int().argsort(1, stable=True)
-            numbers = numbers.gather(1, order)[:, :k]
-        yield chosen, numbers
+def _with_faiss(products: _Products, gallery: Tensor, gallery_block: int) -> _Search:
+    def array(rows: Tensor) -> np.ndarray:
+        return rows.float().cpu().numpy()
+
+    index: Any = None
+    for part in gallery.split(gallery_block):
+        columns = array(products.columns(part))
+        index = index or require("faiss", "faiss").IndexFlatIP(columns.shape[1])
+        index.add(columns)
+
+    def search(rows: Tensor, mine: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+        found = index.search(array(rows), k + (mine is not None))
+        best, numbers = (torch.from_numpy(part).to(rows.device) for part in found)
+        if mine is not None:  # a stable sort moves the query itself to the end
+            order = (numbers == mine[:, None]).int().argsort(dim=1, stable=True)[:, :k]
+            best, numbers = best.gather(1, order), numbers.gather(1, order)
+        return best, numbers
+
+    return search
 
 
 def lca_heights(ancestors: Sequence[Sequence[str]]) -> Tensor:
-    """Height of the lowest common ancestor of every two classes, int64 ``(C, C)``, by the groups above each, from
+    """Height of the lowest common ancestor of every two classes, int16 ``(C, C)``, by the groups above each, from
     general to specific, equally many: 0 for a class and itself, with one level of groups 1 within a group and 2
-    between groups."""
-    depth = len(ancestors[0]) if ancestors else 0
-    height = torch.full((len(ancestors), len(ancestors)), depth + 1)
-    for level in range(1, depth + 1):
-        groups = {prefix: i for i, prefix in enumerate(dict.fromkeys(tuple(a[:level]) for a in ancestors))}
-        number = torch.tensor([groups[tuple(a[:level])] for a in ancestors])
-        height[number[:, None] == number[None]] = depth + 1 - level
-    return height.fill_diagonal_(0)
+    between groups. For some pairs of many classes take :class:`GroupTree`."""
+    tree, rows = GroupTree(ancestors), torch.arange(len(ancestors))
+    heights = torch.empty(len(rows), len(rows), dtype=torch.int16)
+    for row in rows:
+        heights[row] = tree.heights(row, rows)
+    return heights
+
+
+class GroupTree:
+    """Classes as the leaves of a tree, by the groups above each, see :func:`lca_heights`."""
+
+    def __init__(self, ancestors: Sequence[Sequence[str]]):
+        levels = [list(range(len(ancestors)))]
+        for level in range(1, 1 + len(ancestors[0]) if ancestors else 0):
+            numbers: dict[tuple[str, ...], int] = {}
+            levels.append([numbers.setdefault(tuple(above[:level]), len(numbers)) for above in ancestors])
+        self.levels = [torch.tensor(numbers) for numbers in levels]
+
+    def heights(self, one: Tensor, other: Tensor) -> Tensor:
+        """Heights, int64, of the lowest common ancestors of pairs of classes."""
+        levels = [level.to(one.device) for level in self.levels]
+        return torch.stack([level[one] != level[other] for level in levels]).sum(0)
 
 
 def evaluate_retrieval(
@@ -175,16 +266,17 @@ def _measure(
 ) -> tuple[dict[str, float], list[str]]:  # fmt: skip
     """The result of :func:`evaluate_retrieval`, and the number of queries without another image of their class."""
     (query, query_labels), (gallery, gallery_labels) = queries, images or queries
-    exclude = torch.arange(len(query), device=query.device) if images is None else None
+    among = images is None
     _check_points(query, gallery)
-    height = lca_heights(ancestors).to(query.device) if ancestors and ancestors[0] else None
+    tree = GroupTree(ancestors) if ancestors and ancestors[0] else None
     classes = int(torch.cat([query_labels, gallery_labels]).max()) + 1 if len(query) + len(gallery) else 0
-    others = torch.bincount(gallery_labels, minlength=classes)[query_labels] - int(exclude is not None)
+    others = torch.bincount(gallery_labels, minlength=classes)[query_labels] - int(among)
     if not (able := int((others > 0).sum())):
         names = [*(f"recall@{k}" for k in recall), "r_precision", "map@r"]
-        return dict.fromkeys(names + ["height@1", "mistake_height"] * (height is not None), math.nan), []
-    recall = [k for k in recall if k <= len(gallery) - (exclude is not None)]
-    depth = max([int(others.max()), 1, *recall])
+        return dict.fromkeys(names + ["height@1", "mistake_height"] * (tree is not None), math.nan), []
+    recall = [k for k in recall if k <= len(gallery) - among]
+    exclude = torch.arange(len(query), device=query.device) if among else None
+    depth = others.clamp(min=max([1, *recall]))
     hits_at = dict.fromkeys(recall, 0.0)
     precision = average = tall = wrong = 0.0
     for chosen, numbers in nearest(query, gallery, depth, space, exclude, **blocks):
@@ -194,16 +286,16 @@ def _measure(
             hits_at[k] += hits[:, :k].any(1).sum().item()
         r = others[chosen]
         ranks = torch.arange(1, hits.shape[1] + 1, device=query.device)
-        counted = (hits & (ranks <= r[:, None])).float()
+        counted = (hits & (ranks <= r[:, None])).double()
         share = r.clamp(min=1)
         precision += (counted.sum(1) / share).sum().item()
         average += ((counted.cumsum(1) / ranks * counted).sum(1) / share).sum().item()
-        if height is not None:
-            above = height[labels, found[:, 0]]
+        if tree is not None:
+            above = tree.heights(labels, found[:, 0])
             tall, wrong = tall + above.sum().item(), wrong + (~hits[:, 0]).sum().item()
     metrics = {f"recall@{k}": 100 * count / len(query) for k, count in hits_at.items()}
     metrics |= {"r_precision": 100 * precision / able, "map@r": 100 * average / able}
-    if height is not None:
+    if tree is not None:
         metrics |= {"height@1": tall / len(query), "mistake_height": tall / wrong if wrong else 0.0}
     alone = f"{len(query) - able} of {len(query)} queries (misses in recall, not counted elsewhere)"
     return metrics, [alone] if able < len(query) else []

@@ -152,12 +152,12 @@ class RadialTuning(BaseModel):
                     "The frozen embeddings of the texts are not there. Add custom_hooks=[dict(type='FrozenTextsHook')] "
                     "or set loss.prior=0."
                 )
-            reference = self.reference[texts].to(embeddings.device)
+            reference = self.reference[texts].to(embeddings.device, non_blocking=True)
         try:
-            triples = rows[chain_triples(levels, chains, self.pairs)].to(embeddings.device)
+            triples = rows[chain_triples(levels, chains, self.pairs)].to(embeddings.device, non_blocking=True)
         except ValueError as error:
             raise HypvisionError(f"The pairs of the tuning do not fit its chains. {error}") from error
-        counts = rows.bincount().to(embeddings.device)
+        counts = rows.bincount().to(embeddings.device, non_blocking=True)
         if self.with_images:
             if inputs is None:
                 raise HypvisionError(f"The image tower trains, but the data gives no images. {_GIVE_IMAGES}")

@@ -199,6 +199,7 @@ WAITS = {
     "tasks/contrastive.py: CLIPContrast.forward": "of predictions",
     "tasks/contrastive_metrics.py: HierarchicalErrors.compute_metrics": "a metric",
     "tasks/contrastive_metrics.py: HierarchicalErrors.of_scores": "a metric",
+    "openmmlab/label_maps.py: LabelMapIoUMetric.intersect_and_union.count": "a metric",
     "tasks/contrastive_metrics.py: ImageTextRetrieval.process": "a metric",
     "tasks/classification_metrics.py: MultiLabelAP.of_scores": "a metric",
     "tasks/classification.py: PredictionPainterHook.after_test_iter": "of a prediction",

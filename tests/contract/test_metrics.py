@@ -221,6 +221,22 @@ def test_what_is_not_finite_is_an_error_that_names_the_image(name, options, told
         assert CASES[name]["named"] in told()[-1]
 
 
+MAPS = [name for name, case in CASES.items() if any("Seg" in key or "seg" in key for key in case["good"][0])]
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_pixels_and_segments_of_a_long_test_set_are_counted_exactly(name):
+    """2**24 maps and one more: float32 would not see the last."""
+    metric = registered()[name]()
+    metric.dataset_meta = dict(classes=CLASSES)
+    metric.process({}, CASES[name]["good"])
+    (last,) = metric.results
+    for found in zip(*last) if isinstance(last, np.ndarray) else last:
+        one = np.asarray(found)
+        assert sum([one * 2**24, one]).tolist() == [int(count) * (2**24 + 1) for count in one]
+    assert {"IoUMetric", "OpenVocabIoUMetric", "OpenVocabPanopticMetric"} == set(MAPS)
+
+
 # Functions
 
 
@@ -374,7 +390,7 @@ def test_metrics_without_data_are_nan():
 def test_products_that_overflow_are_not_ranked():
     from hypvision.tasks.metric_learning_metrics import nearest
 
-    x = torch.randn(4, 3)
-    x[1] *= 1e20
+    x = torch.randn(4, 3, dtype=torch.float64)
+    x[1] *= 1e200
     with pytest.raises(HypvisionError, match="product of the embedding of query .* is not finite"):
         list(nearest(x, x, 2, "lorentz"))

@@ -1,6 +1,8 @@
 """Reading configs."""
 
+import ast
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,9 +10,13 @@ import torch
 pytest.importorskip("mmengine")
 pytest.importorskip("mmdet")
 
-from helpers.engine import make_images, write_config
+import mmengine
+from helpers.engine import ROOT, make_images, write_config
+from mmengine.model import BaseDataPreprocessor
+from mmengine.runner import activation_checkpointing
 
-from hypvision.engine.config import leave_out_pretrained, load_config, parse_options, prepare
+from hypvision.cli import main
+from hypvision.engine.config import RUN_KEYS, leave_out_pretrained, load_config, parse_options, prepare
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 
@@ -102,3 +108,119 @@ def test_every_key_of_a_run_can_be_an_option(tmp_path):
     assert load_config(path, {wrapper: True}).model_wrapper_cfg.find_unused_parameters
     with pytest.raises(HypvisionError, match="'cfg'"):
         load_config(path, {"cfg": 1})
+
+
+def keys_that_mmengine_reads():
+    """What the Runner and its hooks take from the config by name, by mmengine's source."""
+    found = set()
+    for path in (
+        Path(mmengine.__file__).parent / "runner/runner.py",
+        *Path(mmengine.__file__).parent.glob("hooks/*.py"),
+    ):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+                owner, key = node.func.value, node.args[0]
+            elif isinstance(node, ast.Subscript):
+                owner, key = node.value, node.slice
+            else:
+                continue
+            named = ast.unparse(owner) in ("cfg", "self.cfg", "runner.cfg")
+            if named and isinstance(key, ast.Constant) and isinstance(key.value, str):
+                found.add(key.value)
+    return found
+
+
+def test_every_key_that_mmengine_reads_is_an_option():
+    known = keys_that_mmengine_reads()
+    assert {"compile", "activation_checkpointing", "efficient_conv_bn_eval", "sync_bn"} <= known
+    assert known - {"type"} <= set(RUN_KEYS)
+    options = {"compile": True, "activation_checkpointing": "backbone", "efficient_conv_bn_eval": ["backbone"]}
+    options |= {"sync_bn": "torch", "auto_scale_lr.enable": True, "env_cfg.cudnn_benchmark": True}
+    config = load_config(ROOT / "configs/hcformer/hcformer-medium_4xb256-310e_in1k.py", options)
+    assert all(config.get(key.partition(".")[0]) is not None for key in options)
+    with pytest.raises(HypvisionError, match="compile = 3, but True, False or a dict"):
+        load_config(ROOT / "configs/hcformer/hcformer-medium_4xb256-310e_in1k.py", {"compile": 3})
+
+
+def test_compile_and_checkpointing_take_effect(tmp_path, monkeypatch):
+    compiled, recomputed = [], []
+    wrap = activation_checkpointing.wrap_forward
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compiled.append(options) or function)
+    monkeypatch.setattr(activation_checkpointing, "wrap_forward", lambda f: recomputed.append(f) or wrap(f))
+    config = write_config(tmp_path / "config.py", make_images(tmp_path / "data", per_class=2))
+    options = [
+        "compile.dynamic=False",
+        "activation_checkpointing=backbone.blocks.1",
+        "val_dataloader=None",
+        "val_cfg=None",
+    ]
+    command = [
+        "train",
+        str(config),
+        "--work-dir",
+        str(tmp_path / "run"),
+        "--cfg-options",
+        *options,
+        "val_evaluator=None",
+    ]
+    assert main(command) == 0
+    assert compiled == [{"dynamic": False}] and len(recomputed) == 1
+
+
+def loaders_of(name, on_gpu, monkeypatch):
+    """The loaders of a shipped config, as a run on such a machine has them."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: on_gpu)
+    config = prepare(load_config(ROOT / name))
+    return {
+        phase: config[f"{phase}_dataloader"] for phase in ("train", "val", "test") if f"{phase}_dataloader" in config
+    }
+
+
+FIRST = {}  # of each folder
+for _path in sorted((ROOT / "configs").glob("[a-z]*/*.py")):
+    FIRST.setdefault(_path.parent.name, _path.relative_to(ROOT).as_posix())
+
+
+@pytest.mark.slow
+def test_all_configs_pin_their_batches(monkeypatch):
+    names = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "configs").glob("[a-z]*/*.py"))]
+    for name in names:
+        loaders = loaders_of(name, True, monkeypatch)
+        wrong = [phase for phase, loader in loaders.items() if loader and loader.get("pin_memory") is not True]
+        assert not wrong, f"{name}: {wrong}"
+
+
+@pytest.mark.parametrize("name", [FIRST["hyperclip"], FIRST["lhier"]])
+def test_batches_are_pinned_where_there_is_a_gpu(name, monkeypatch):
+    assert all(loader.pin_memory is True for loader in loaders_of(name, True, monkeypatch).values())
+    assert not any("pin_memory" in loader for loader in loaders_of(name, False, monkeypatch).values())
+
+
+def test_copies_to_the_device_do_not_wait(tmp_path, monkeypatch):
+    copies = []
+    move = torch.Tensor.to
+
+    def recorded(tensor, *args, **options):
+        copies.append(options.get("non_blocking"))
+        return move(tensor, *args, **options)
+
+    config = write_config(tmp_path / "config.py", make_images(tmp_path / "data", per_class=2))
+    options = ["val_dataloader=None", "val_cfg=None", "val_evaluator=None"]
+    preprocess = BaseDataPreprocessor.cast_data
+
+    def watched(self, data):
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "to", recorded)
+            return preprocess(self, data)
+
+    monkeypatch.setattr(BaseDataPreprocessor, "cast_data", watched)
+    assert main(["train", str(config), "--work-dir", str(tmp_path / "run"), "--cfg-options", *options]) == 0
+    assert copies and all(copies)
+
+
+@pytest.mark.parametrize("folder", ["_base_", "hyperclip/_base_", "hyperbolic-clip/_base_"])
+def test_pieces_that_name_workers_pin_their_batches(folder):
+    """So that mmengine's own tools do, too."""
+    for path in (ROOT / "configs" / folder).rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert text.count("num_workers=") == text.count("pin_memory="), path

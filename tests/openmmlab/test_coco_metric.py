@@ -9,11 +9,13 @@ import torch
 
 pytest.importorskip("mmdet")
 from mmdet.registry import DATASETS, METRICS
+from pycocotools import mask as mask_utils
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 import hypvision.openmmlab.datasets.detection  # noqa: F401 - the metric in mmdet's registry
 from hypvision.errors import HypvisionError
+from hypvision.openmmlab.coco_metric import precision_curves
 from hypvision.openmmlab.open_vocabulary.detection import OpenVocabCocoMetric
 
 NAMES = ("cat", "dog", "cow", "emu")
@@ -147,3 +149,80 @@ def test_numbers_of_proposals_are_those_of_the_recalls(tmp_path, counts):
     for count in ends:
         assert got[f"coco/AR@{count}"] == pytest.approx(recalls[count], abs=6e-4)
     assert math.isnan(got[f"coco/AR_l@{counts[-1]}"])  # no large object
+
+
+def crowded(seed):
+    """Objects of all sizes, some of them crowds, with masks; and detections, 130 of the first image, with ties."""
+    random = np.random.default_rng(seed)
+    images = [dict(id=3 + k, file_name=f"{k}.jpg", width=320, height=240) for k in range(5)]
+    annotations, found = [], []
+    for image in images:
+        for _ in range(random.integers(4, 12)):
+            width, height = np.exp(random.uniform(np.log(8), np.log(160), 2))
+            box = np.array([random.uniform(0, 320 - width), random.uniform(0, 240 - height), width, height])
+            category, crowd = int(random.integers(1, 4)), int(random.uniform() < 0.15)
+            shape = ellipse(box)
+            number = len(annotations) + 1
+            annotations.append(
+                dict(id=number, image_id=image["id"], category_id=category, bbox=box.tolist(), iscrowd=crowd)
+                | dict(area=float(shape.sum()), segmentation=coded(shape))
+            )
+            for _ in range(20 if image["id"] == 3 else 3):
+                near = box + random.normal(0, 0.1, 4) * box[[2, 3, 2, 3]]
+                label = category if random.uniform() < 0.8 else int(random.integers(1, 5))
+                score = float(np.round(random.uniform(), 2))
+                found.append((image["id"], label, np.r_[near[:2], np.abs(near[2:])], score))
+    categories = [dict(id=k + 1, name=name) for k, name in enumerate(NAMES)]
+    return dict(images=images, annotations=annotations, categories=categories), found
+
+
+def ellipse(box):
+    y, x = np.mgrid[:240, :320] + 0.5
+    left, top, width, height = box
+    radii = ((x - left - width / 2) / (width / 2)) ** 2 + ((y - top - height / 2) / (height / 2)) ** 2
+    return radii <= 1
+
+
+def coded(shape):
+    code = mask_utils.encode(np.asfortranarray(shape.astype(np.uint8)))
+    return dict(code, counts=code["counts"].decode())
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", ["bbox", "segm"])
+def test_precision_is_that_of_plain_pycocotools(tmp_path, kind, seed):
+    content, found = crowded(seed)
+    path = tmp_path / "truth.json"
+    path.write_text(json.dumps(content))
+    detections = []
+    for image, label, box, score in found:
+        detections.append(dict(image_id=image, category_id=label, score=score))
+        detections[-1] |= dict(segmentation=coded(ellipse(box))) if kind == "segm" else dict(bbox=box.tolist())
+    truth = COCO(str(path))
+    plain = COCOeval(truth, truth.loadRes([dict(one) for one in detections]), kind)
+    plain.evaluate()
+    plain.accumulate()
+    plain.summarize()
+
+    metric = METRICS.build(dict(type="CocoMetric", ann_file=str(path), metric=kind))
+    metric.dataset_meta = dict(classes=NAMES)
+    for image in content["images"]:
+        own = [row for row in found if row[0] == image["id"]]
+        boxes = torch.tensor(np.array([[*box[:2], *(box[:2] + box[2:])] for *_, box, _ in own]), dtype=torch.float64)
+        instances = dict(
+            bboxes=boxes, labels=torch.tensor([label - 1 for _, label, _, _ in own]),
+            scores=torch.tensor([score for *_, score in own], dtype=torch.float64),
+        )  # fmt: skip
+        if kind == "segm":
+            instances["masks"] = torch.tensor(np.stack([ellipse(box) for *_, box, _ in own]))
+        sample = dict(pred_instances=instances, img_id=image["id"], ori_shape=(240, 320), img_path=image["file_name"])
+        metric.process({}, [sample])
+    measured = metric.evaluate(len(content["images"]))
+    names = ("mAP", "mAP_50", "mAP_75", "mAP_s", "mAP_m", "mAP_l")
+    expected = [math.nan if value == -1 else value for value in plain.stats[:6].tolist()]  # without such objects
+    assert [measured[f"coco/{kind}_{name}"] for name in names] == pytest.approx(expected, abs=6e-4, nan_ok=True)
+    assert 0.05 < measured[f"coco/{kind}_mAP"] < 0.95
+
+    images = [image["id"] for image in content["images"]]
+    curves = precision_curves(COCO(str(path)), detections, [1, 2, 3, 4], images, kind)
+    assert np.array_equal(curves, plain.eval["precision"][:, :, :, 0, -1])

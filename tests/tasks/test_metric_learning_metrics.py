@@ -1,7 +1,6 @@
 """Retrieval metrics against loops over queries, and the blocks they are computed in."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -105,10 +104,111 @@ def test_faiss_finds_the_same(space):
         assert torch.equal(one, other)
 
 
+def true_neighbours(x, space):
+    """The nearest other point by differences of coordinates in float64, in which nothing cancels."""
+    x = x.double()
+    if space == "cosine":
+        x = x / x.norm(dim=1, keepdim=True)
+    if space == "lorentz":
+        d = torch.stack([Lorentz(1.0).dist(a.expand_as(x), x) for a in x])
+    else:
+        d = (x[:, None] - x).norm(dim=2)
+    return d.fill_diagonal_(math.inf)
+
+
+def shifted(space):
+    """150 points of 30 classes that are near to each other and far from the origin, float32."""
+    base = torch.randn(30, 8, dtype=torch.float64)[torch.arange(150) // 5]
+    base += 0.3 * torch.randn(150, 8, dtype=torch.float64)
+    if space != "lorentz":
+        return (base + 1000).float()
+    ray = torch.nn.functional.normalize(0.02 * base + torch.eye(8, dtype=torch.float64)[0])
+    return Lorentz(1.0).expmap0((8 + 0.1 * base[:, :1]) * ray).float()
+
+
+def nearer(x, space, **options):
+    """The share of points whose neighbour is the nearest, but for round-off of the coordinates themselves."""
+    distances, itself = true_neighbours(x, space), torch.arange(len(x))
+    found = torch.cat([numbers for _, numbers in nearest(x, x, 1, space, itself, **options)])[:, 0]
+    return float((distances[itself, found] <= 1.001 * distances.min(1).values).double().mean())
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_points_far_from_the_origin_keep_their_neighbours(space):
+    x = shifted(space)
+    assert nearer(x, space) == 1 and nearer(x, space, gallery_block=40, query_block=16) == 1
+    labels = torch.arange(150) // 5
+    order = [row[:-1] for row in true_neighbours(x, space).argsort(1).tolist()]
+    expected = by_hand(order, labels.tolist(), labels.tolist(), (1, 5))
+    assert evaluate_retrieval(x, labels, recall=(1, 5), space=space) == pytest.approx(expected, abs=1.0)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_faiss_keeps_them_too(space):
+    pytest.importorskip("faiss")
+    assert nearer(shifted(space), space, backend="faiss") > 0.99
+
+
+@pytest.mark.parametrize("c", [0.1, 1.0, 4.0])
+def test_points_of_any_curvature(c):
+    x = Lorentz(c).expmap0(2 * torch.randn(100, 5) / c**0.5)
+    true = torch.stack([Lorentz(c).dist(a.expand_as(x), x.double()) for a in x.double()]).fill_diagonal_(math.inf)
+    found = torch.cat([numbers for _, numbers in nearest(x, x, 3, "lorentz", torch.arange(100))])
+    assert torch.equal(found, true.topk(3, largest=False).indices)
+
+
+def test_a_large_class_asks_for_many_neighbours_of_its_own_queries_alone(monkeypatch):
+    from hypvision.tasks import metric_learning_metrics
+
+    x, asked = torch.randn(300, 4), []
+    labels = torch.cat([torch.zeros(100), 1 + torch.arange(200) // 4]).long()[torch.randperm(300)]
+    whole = evaluate_retrieval(x, labels, recall=(1, 4), space="cosine", query_block=300)
+
+    def counted(*args, **options):
+        for rows, numbers in nearest(*args, **options):
+            asked.append(numbers.numel())
+            yield rows, numbers
+
+    monkeypatch.setattr(metric_learning_metrics, "nearest", counted)
+    parts = evaluate_retrieval(x, labels, recall=(1, 4), space="cosine", query_block=50)
+    assert parts == pytest.approx(whole) and asked == [200] * 4 + [50 * 99] * 2
+
+
+def test_faiss_is_asked_thousands_at_once(monkeypatch):
+    """Until its results would take too much memory; without faiss itself: an index that counts."""
+    import sys
+    from types import SimpleNamespace
+
+    sizes = []
+
+    class Index:
+        def __init__(self, _):
+            self.rows = []
+
+        def add(self, rows):
+            self.rows.append(rows)
+
+        def search(self, rows, k):
+            sizes.append((len(rows), k))
+            scores = rows @ np.concatenate(self.rows).T
+            found = np.argsort(-scores, 1)[:, :k]
+            return np.take_along_axis(scores, found, 1), found
+
+    monkeypatch.setitem(sys.modules, "faiss", SimpleNamespace(IndexFlatIP=Index))
+    x, gallery = torch.randn(8300, 2), torch.randn(2100, 2)
+    list(nearest(x, gallery[:50], 4, "cosine", backend="faiss"))
+    assert sizes == [(8192, 4), (108, 4)]
+    sizes.clear()
+    list(nearest(x[:2100], gallery, 2000, "cosine", backend="faiss"))
+    assert sizes == [(2048, 2000), (52, 2000)]
+    found = evaluate_retrieval(x[:200], torch.arange(200) // 9, space="cosine", backend="faiss")
+    assert found == pytest.approx(evaluate_retrieval(x[:200], torch.arange(200) // 9, space="cosine"))
+
+
 def test_blocks_cover_all_queries_and_bad_names_are_told():
     x = points(10, "cosine")
     chosen = [c for c, _ in nearest(x, x, 3, "cosine", query_block=4)]
-    assert chosen[0].start == 0 and chosen[-1].stop == 10 and all(a.stop == b.start for a, b in pairwise(chosen))
+    assert [c.tolist() for c in chosen] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert next(iter(nearest(x, x, 99, "cosine")))[1].shape == (10, 10)
     for options in (dict(space="taxicab"), dict(backend="magic")):
         with pytest.raises(ValueError, match="(space|backend) must be one of"):
@@ -142,7 +242,7 @@ from hypvision.tasks.metric_learning_metrics import nearest
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 x = torch.randn(60502, 513)
 for chosen, _ in nearest(x, x, 1000, exclude=torch.arange(60502)):
-    if chosen.start > 4096:
+    if chosen[0] > 4096:
         break  # every further block of queries is like these
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10)
 """

@@ -24,6 +24,7 @@ tta_pipeline = [
 train_dataloader = dict(
     batch_size=8,
     num_workers=2,
+    pin_memory=True,
     persistent_workers=True,
     sampler=dict(type="InfiniteSampler", shuffle=True),
     dataset=dict(
@@ -36,6 +37,7 @@ train_dataloader = dict(
 val_dataloader = dict(
     batch_size=1,
     num_workers=1,
+    pin_memory=True,
     persistent_workers=True,
     sampler=dict(type="DefaultSampler", shuffle=False),
     dataset=dict(

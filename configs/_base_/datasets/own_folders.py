@@ -3,6 +3,7 @@ data_root = "data/own"
 train_dataloader = dict(
     batch_size=64,
     num_workers=2,
+    pin_memory=True,
     dataset=dict(
         type="ImageFolderDataset",
         root=data_root + "/train",
@@ -14,6 +15,7 @@ train_dataloader = dict(
 val_dataloader = dict(
     batch_size=64,
     num_workers=2,
+    pin_memory=True,
     persistent_workers=True,
     dataset=dict(type="ImageFolderDataset", root=data_root + "/val", transform=dict(input_size=224)),
     sampler=dict(type="DefaultSampler", shuffle=False),

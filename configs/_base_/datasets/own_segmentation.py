@@ -20,6 +20,7 @@ test_pipeline = [
 train_dataloader = dict(
     batch_size=4,
     num_workers=2,
+    pin_memory=True,
     persistent_workers=True,
     sampler=dict(type="InfiniteSampler", shuffle=True),
     dataset=dict(
@@ -32,6 +33,7 @@ train_dataloader = dict(
 val_dataloader = dict(
     batch_size=1,
     num_workers=2,
+    pin_memory=True,
     persistent_workers=True,
     sampler=dict(type="DefaultSampler", shuffle=False),
     dataset=dict(

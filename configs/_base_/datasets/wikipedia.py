@@ -4,6 +4,7 @@ tokenizer = "meta-llama/Llama-3.1-8B"  # the paper's, 128,256 tokens; gated (con
 train_dataloader = dict(
     batch_size=4,
     num_workers=2,
+    pin_memory=True,
     dataset=dict(type="PackedText", source=data_root + "/train", tokenizer=tokenizer, length=2048),
     sampler=dict(type="InfiniteSampler", shuffle=True),
     collate_fn=dict(type="default_collate"),
@@ -11,6 +12,7 @@ train_dataloader = dict(
 val_dataloader = dict(
     batch_size=4,
     num_workers=2,
+    pin_memory=True,
     dataset=dict(type="PackedText", source=data_root + "/valid", tokenizer=tokenizer, length=2048),
     sampler=dict(type="DefaultSampler", shuffle=False),
     collate_fn=dict(type="default_collate"),

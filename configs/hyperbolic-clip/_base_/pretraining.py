@@ -22,6 +22,7 @@ train_dataloader = dict(
 val_dataloader = dict(
     batch_size=256,
     num_workers=8,
+    pin_memory=True,
     sampler=dict(type="DefaultSampler", shuffle=False),
     collate_fn=dict(type="default_collate"),
     dataset=dict(

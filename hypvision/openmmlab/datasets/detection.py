@@ -43,7 +43,7 @@ from hypvision.data.folders import Listing
 from hypvision.data.taxonomy import TAXONOMY
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import inside, read_json, read_lines
+from hypvision.files import inside, many_objects, read_json, read_lines
 from hypvision.images import SUFFIXES, open_image
 from hypvision.viz.palette import palette
 
@@ -74,11 +74,12 @@ class CheckedCOCO(COCO):
         super().__init__(None)
         self.place = annotation_file
         if annotation_file is not None:
-            self.dataset = read_annotations(annotation_file, _NEEDED)
-            self._check_content(usage or Usage(annotation_file))
-            if masks:
-                self.check_masks()
-            self.createIndex()
+            with many_objects():
+                self.dataset = read_annotations(annotation_file, _NEEDED)
+                self._check_content(usage or Usage(annotation_file))
+                if masks:
+                    self.check_masks()
+                self.createIndex()
             self.img_ann_map, self.cat_img_map = self.imgToAnns, self.catToImgs
 
     def _check_content(self, usage: Usage) -> None:
@@ -181,11 +182,12 @@ def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str
     if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in needed):
         raise HypvisionError(f"The annotation file '{path}' lacks one of the lists {', '.join(needed)}. {_ADVICE}")
     for kind, keys in needed.items():
+        wanted, ids = set(keys), [key for key in keys if key.endswith("id")]
         for number, item in enumerate(content[kind]):
-            lacking = [key for key in keys if not isinstance(item, dict) or key not in item]
-            if lacking:
+            if not isinstance(item, dict) or not wanted <= item.keys():
+                lacking = [key for key in keys if not isinstance(item, dict) or key not in item]
                 raise HypvisionError(f"In '{path}', {kind}[{number}] has no '{lacking[0]}'. {_ADVICE}")
-            if wrong := [key for key in keys if key.endswith("id") and not isinstance(item[key], (int, float, str))]:
+            if wrong := [key for key in ids if not isinstance(item[key], (int, float, str))]:
                 raise HypvisionError(
                     f"In '{path}', {kind}[{number}] has the {wrong[0]} {item[wrong[0]]!r:.60}. Expected: a number. "
                     f"{_ADVICE}"
@@ -327,9 +329,10 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
         coco, self.checked = CheckedCOCO(path, self.usage, masks), True
         classes, own = self.metainfo["classes"], {number: item["name"] for number, item in coco.cats.items()}
         compare_names(list(own.values()), classes, f"The annotation file '{path}'", self.ignored)
-        for item in coco.dataset["annotations"]:
-            if (name := own[item["category_id"]]) not in classes:
-                self.usage.leave_out("boxes", "of ignored classes", name)
+        left_out = {number: name for number, name in own.items() if name not in set(classes)}
+        for item in coco.dataset["annotations"] if left_out else ():
+            if item["category_id"] in left_out:
+                self.usage.leave_out("boxes", "of ignored classes", left_out[item["category_id"]])
         return coco
 
 

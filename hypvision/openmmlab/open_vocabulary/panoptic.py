@@ -170,8 +170,8 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
         """
         names = load_classes(classes)
         found = names if things is None else load_classes(things) if things else ()
-        if unknown := [name for name in found if name not in names]:
-            raise HypvisionError(f"things has {unknown[0]!r}, which is not in the class list.")
+        if unknown := set(found) - set(names):
+            raise HypvisionError(f"things has {min(unknown)!r}, which is not in the class list.")
         super().set_test_classes(names)
         self.thing_classes = found
 

@@ -175,7 +175,8 @@ class OpenVocabSegDataset(BaseSegDataset):
         kept = held_out(names, ignore_classes)
         self._map = {}
         if len(kept) < len(names):
-            self._map = {i: kept.index(n) if n in kept else ignore_index for i, n in enumerate(names)}
+            place = {name: number for number, name in enumerate(kept)}
+            self._map = {i: place.get(name, ignore_index) for i, name in enumerate(names)}
         super().__init__(
             metainfo=dict(classes=kept, palette=colours(len(kept))), ignore_index=ignore_index,
             reduce_zero_label=False, seg_map_suffix=seg_map_suffix or ".png", mask_palette=palette or (), **kwargs,
@@ -232,7 +233,7 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
         metrics = dict(super().compute_metrics(results))
         if self.format_only:
             return metrics
-        results = results or [(torch.zeros(len(self.dataset_meta["classes"])),) * 4]
+        results = results or [(torch.zeros(len(self.dataset_meta["classes"]), dtype=torch.int64),) * 4]
         intersect, union, _, label = (sum(part).double().numpy() for part in zip(*results))
         with np.errstate(invalid="ignore", divide="ignore"):
             iou, accuracy = intersect / union, intersect / label

@@ -262,14 +262,15 @@ class TextRadiusHook(Hook):
 def groups_of(classes: Sequence[str], groups: Mapping[str, str | Path | Sequence[str]] | None) -> dict[str, list[int]]:
     """Numbers of the classes of each group, e.g. of ``dict(base="coco48", novel=["cat"])``."""
     found = {}
+    place = {name: number for number, name in enumerate(classes)}
     for group, wanted in (groups or {}).items():
         names = load_classes(wanted)
-        if missing := [name for name in names if name not in classes]:
+        if missing := [name for name in names if name not in place]:
             raise HypvisionError(
                 f"The group '{group}' has {missing[0]!r}, which is not in the class list of the test data "
                 f"({', '.join(list(classes)[:5])}, ...). Correct the group or the list."
             )
-        found[group] = [list(classes).index(name) for name in names]
+        found[group] = [place[name] for name in names]
     return found
 
 
@@ -277,9 +278,10 @@ def held_out(classes: str | Path | Sequence[str], ignore: str | Path | Sequence[
     """Remove names from a class list."""
     names = load_classes(classes)
     out = load_classes(ignore) if ignore else ()
-    if unknown := [name for name in out if name not in names]:
-        raise HypvisionError(f"ignore_classes has {unknown[0]!r}, which is not in the class list.")
-    return load_classes([name for name in names if name not in out])
+    if unknown := set(out) - set(names):
+        raise HypvisionError(f"ignore_classes has {min(unknown)!r}, which is not in the class list.")
+    left_out = set(out)
+    return load_classes([name for name in names if name not in left_out])
 
 
 def mean_percent(values: np.ndarray) -> float:

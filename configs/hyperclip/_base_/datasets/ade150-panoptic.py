@@ -15,6 +15,7 @@ test_pipeline = [
 val_dataloader = dict(
     batch_size=1,
     num_workers=2,
+    pin_memory=True,
     persistent_workers=True,
     drop_last=False,
     sampler=dict(type="DefaultSampler", shuffle=False),

@@ -13,6 +13,7 @@ train_pipeline = [
 train_dataloader = dict(
     batch_size=1,
     num_workers=4,
+    pin_memory=True,
     persistent_workers=True,
     sampler=dict(type="InfiniteSampler", shuffle=True),
     dataset=dict(

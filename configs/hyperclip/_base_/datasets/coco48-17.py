@@ -20,6 +20,7 @@ test_pipeline = [
 train_dataloader = dict(
     batch_size=8,
     num_workers=4,
+    pin_memory=True,
     persistent_workers=True,
     sampler=dict(type="DefaultSampler", shuffle=True),
     batch_sampler=dict(type="AspectRatioBatchSampler"),
@@ -36,6 +37,7 @@ train_dataloader = dict(
 val_dataloader = dict(
     batch_size=1,
     num_workers=2,
+    pin_memory=True,
     persistent_workers=True,
     drop_last=False,
     sampler=dict(type="DefaultSampler", shuffle=False),

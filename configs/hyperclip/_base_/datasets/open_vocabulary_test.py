@@ -8,6 +8,7 @@ test_pipeline = [
 val_dataloader = dict(
     batch_size=1,
     num_workers=2,
+    pin_memory=True,
     persistent_workers=True,
     sampler=dict(type="DefaultSampler", shuffle=False),
     dataset=dict(
