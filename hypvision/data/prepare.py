@@ -10,7 +10,7 @@ Of a test set writes ``OUT/images/validation`` and ``OUT/annotations/validation`
 | voc20 | VOCdevkit/VOC2012 with SegmentationClassAug | 0-19; background and borders 255 |
 | voc20b | the same | background 20, borders 255 |
 
-Of images of classes writes ``OUT/PART/CLASS/NAME``, the layout of :class:`~hypvision.data.image_folder.ImageFolderDataset`:
+Of images of classes writes ``OUT/PART/CLASS/NAME``, which ``ImageFolderDataset`` reads:
 
 | name | SOURCE | parts |
 |---|---|---|
