@@ -274,6 +274,6 @@ def test_configs_are_complete(path):
             assert len(names) == 21 and model.background_from == 20 and len(load_classes(model.test_classes)) == 59
     elif "80k" in path.stem:
         assert model.train_classes == "coco171" and config.train_cfg.max_iters == 80000
-        expected = dict(hyperclip=0.075, catseg=0.01, frozen=0.075)[path.stem.partition("-")[0]]
+        expected = 0.05 if "-paper-" in path.stem else 0.01 if path.stem.startswith("catseg") else 0.075
         assert config.optim_wrapper.paramwise_cfg.custom_keys["clip."].lr_mult == expected
         assert model.resolution == (336 if "vitl14" in path.stem else 384)
