@@ -39,8 +39,8 @@ _ADVICE = (
 )
 
 TUNING = ("adapter", "attention", "bias", "text", "image", "full", "frozen")
-"""Which part of CLIP trains: its adapters; queries and values (CAT-Seg); all biases (BitFit, Ben Zaken et al., ACL 2022);
-one of its towers; everything; nothing."""
+"""Which part of CLIP trains: its adapters; queries and values (CAT-Seg); all biases (BitFit, Ben
+Zaken et al., ACL 2022); one of its towers; everything; nothing."""
 
 
 def set_tuning(model: nn.Module, mode: str) -> None:

@@ -279,8 +279,8 @@ def test_ablations_of_the_paper_equal_the_reference(patch, window, shift, positi
             if "bias" in name and "position" in name and not position_bias:
                 parameter.zero_()
     names = dict(
-        f="feature", v="value", proj="proj", sim_alpha="alpha", sim_alpha2="window_alpha", relative_position_bias="bias",
-        relative_position_bias2="window_bias",
+        f="feature", v="value", proj="proj", sim_alpha="alpha", sim_alpha2="window_alpha",
+        relative_position_bias="bias", relative_position_bias2="window_bias",
     )  # fmt: skip
     own = mixer.state_dict()
     for name, value in reference.state_dict().items():
