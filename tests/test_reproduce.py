@@ -168,7 +168,7 @@ def test_changed_configs_take_a_step(command, data, tmp_path):  # noqa: F811
     config = shrink(path, path.stem, data)
     config.model.backbone.pretrained = False
     if "himapper" in command:
-        config.model.backbone.img_size = 64
+        config.model.backbone.img_size = config.val_dataloader.dataset.transform.input_size = 64
     config.val_dataloader.update(num_workers=0, persistent_workers=False)
     runner = train(config, tmp_path / "work")
     assert runner.iter == 1 and runner.message_hub.get_scalar("train/loss").current() > 0
