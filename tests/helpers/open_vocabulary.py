@@ -25,7 +25,8 @@ def one_step(name, coco):
     config = load_config(CONFIGS / name, {"data_root": f"{coco}/"})
     config.model.clip = dict(name="shapes-s8")
     if config.model.get("adapter"):
-        config.model.adapter.block = 32
+        if "block" in config.model.adapter:
+            config.model.adapter.block = 32
     config.model.neck.out_channels = 32
     for loader in (config.train_dataloader, config.test_dataloader):
         loader.update(batch_size=2, num_workers=0, persistent_workers=False)

@@ -58,7 +58,8 @@ class Bottleneck(Adapter):
                 dtype = torch.promote_types(frozen.dtype, torch.float32)
                 own = SmallMLP(tower.width, self.config.width).to(frozen.device, dtype)
                 block.add_module(self.name, own)
-                self.handles.append(block.mlp.register_forward_hook(own.change_output))
+                mlp: Any = block.mlp
+                self.handles.append(mlp.register_forward_hook(own.change_output))
 
     def detach(self) -> None:
         for handle in self.handles:
