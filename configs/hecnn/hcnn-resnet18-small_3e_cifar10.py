@@ -10,7 +10,7 @@ custom_imports = dict(
     allow_failed_imports=False,
 )
 custom_hooks = [dict(type="CurvatureHook")]
-# augmentation of the papers: crops and mirrored views alone
+# crops, mirrored views, and timm's colour jitter of 0.4, which the papers do not have
 train_dataloader = dict(dataset=dict(transform=dict(auto_augment=None, re_prob=0.0)))
 model = dict(
     type="ImageClassifier",

@@ -19,7 +19,7 @@ from hypvision.errors import HypvisionError
 _logger = logging.getLogger(__name__)
 _judged: ContextVar[bool] = ContextVar("judged", default=False)
 
-ADAPTER_NAMES = ("hyperclip", "lathadapter")
+ADAPTER_NAMES = ("hyperclip", "lathadapter", "lora", "vpt", "bottleneck")
 """The methods of :data:`hypvision.clip.adapters.ADAPTERS`: words in the names of their weights."""
 
 

@@ -84,7 +84,7 @@ COMMANDS = {
     "lm eval": Command("run tasks of the lm-evaluation-harness on a language model"),
     "scaling": Command("the toy model of superposition and its scaling laws"),
     "data make": Command("write the procedural data set to disk"),
-    "data prepare": Command("write label maps of the open-vocabulary test sets"),
+    "data prepare": Command("write a published data set as configs read it: label maps, class folders"),
     "data shard": Command("write images with captions, boxes or labels into shards (webdataset)"),
 }
 

@@ -13,7 +13,7 @@ from hypvision.errors import HypvisionError
 from hypvision.files import read_lines
 
 # Copied from hypvision.data, because importing it imports PyTorch.
-PREPARED = ("ade847", "pc59", "pc459", "voc20", "voc20b")
+PREPARED = ("ade847", "pc59", "pc459", "voc20", "voc20b", "cifar10", "cifar100", "tiny-imagenet")
 LAYOUTS = ("imagefolder", "ade", "coco")
 EMOJI_LAYOUTS = ("masks", "coco")
 LEVELS = ("kind", "shape", "instance")
@@ -21,7 +21,7 @@ EMOJI_LEVELS = ("name", "class", "group")
 
 
 def add_data_prepare_arguments(parser: Parser) -> None:
-    parser.add("name NAME", f"the test set: {', '.join(PREPARED)}", choices=PREPARED)
+    parser.add("name NAME", f"the data set: {', '.join(PREPARED)}", choices=PREPARED)
     parser.add("source SOURCE", "folder of the published data")
     parser.add("out OUT", "folder to write to, e.g. data/ade847", output="folder")
 

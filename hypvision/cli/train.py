@@ -6,8 +6,9 @@ import json
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
-from hypvision.cli.arguments import Parser, add_cfg_options
+from hypvision.cli.arguments import Parser, add_cfg_options, whole
 from hypvision.errors import HypvisionError
 from hypvision.files import check_output
 
@@ -26,6 +27,8 @@ def add_train_arguments(parser: Parser) -> None:
     text = "go on from this checkpoint, or from the newest complete one in the work dir"
     parser.add("--resume CHECKPOINT", text, const="auto", nargs="?")
     parser.add("--amp", "mixed precision")
+    text = "train with the seeds 0 to N - 1, one after the other, and print mean and deviation of the last metrics"
+    parser.add("--seeds N", text, whole(1, 1000))
     parser.add(
         "--log", "send the log there, too, with the package of this name", choices=["tensorboard", "wandb", "mlflow"]
     )
@@ -39,8 +42,24 @@ def run_train(args: Namespace) -> None:
 
     with readable_errors():
         options = parse_options(args.cfg_options)
-        train(args.config, args.work_dir, args.resume, args.amp, options, args.launcher, args.verbose, args.log)
+        common = dict(amp=args.amp, launcher=args.launcher, verbose=args.verbose, log=args.log)
+        if args.seeds is None:
+            train(args.config, args.work_dir, args.resume, cfg_options=options, **common)
+        else:
+            _train_seeds(args, options, common)
         leave_processes()
+
+
+def _train_seeds(args: Namespace, options: dict[str, Any], common: dict[str, Any]) -> None:
+    from mmengine.dist import is_main_process
+
+    from hypvision.engine.seeds import table_of_seeds, train_seeds
+
+    if args.resume not in (None, "auto"):
+        raise HypvisionError("With --seeds each seed goes on from its own checkpoint: give --resume without a file.")
+    found = train_seeds(args.config, args.seeds, args.work_dir, options, resume=args.resume, **common)
+    if is_main_process():
+        print(table_of_seeds(found))
 
 
 def add_test_arguments(parser: Parser) -> None:

@@ -38,8 +38,9 @@ _ADVICE = (
     "downloaded once: --clip ViT-B-16:openai."
 )
 
-TUNING = ("adapter", "attention", "text", "image", "full", "frozen")
-"""Which part of CLIP trains: its adapters; queries and values (CAT-Seg); one of its towers; everything; nothing."""
+TUNING = ("adapter", "attention", "bias", "text", "image", "full", "frozen")
+"""Which part of CLIP trains: its adapters; queries and values (CAT-Seg); all biases (BitFit, Ben
+Zaken et al., ACL 2022); one of its towers; everything; nothing."""
 
 
 def set_tuning(model: nn.Module, mode: str) -> None:
@@ -60,6 +61,9 @@ def set_tuning(model: nn.Module, mode: str) -> None:
     for parameter in model.parameters():
         if (hook := parameter.__dict__.pop("frozen_keys", None)) is not None:
             hook.remove()  # the hook of an earlier call with mode="attention"
+    if mode == "bias":
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name.endswith("bias"))
     if mode == "adapter":
         for parameter in adapters.trainable_parameters(model):
             parameter.requires_grad_(True)

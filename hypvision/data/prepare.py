@@ -1,6 +1,6 @@
-"""Label maps of the open-vocabulary test sets from the published annotations.
+"""Data sets from their published files: label maps of the open-vocabulary test sets, images in class folders.
 
-Writes ``OUT/images/validation`` and ``OUT/annotations/validation``, the layout of ``configs/hyperclip``:
+Of a test set writes ``OUT/images/validation`` and ``OUT/annotations/validation``, the layout of ``configs/hyperclip``:
 
 | name | SOURCE | labels |
 |---|---|---|
@@ -9,6 +9,13 @@ Writes ``OUT/images/validation`` and ``OUT/annotations/validation``, the layout 
 | pc459 | VOCdevkit/VOC2010 with trainval/*.mat and pascalcontext_val.txt | 0-458, 16 bits |
 | voc20 | VOCdevkit/VOC2012 with SegmentationClassAug | 0-19; background and borders 255 |
 | voc20b | the same | background 20, borders 255 |
+
+Of images of classes writes ``OUT/PART/CLASS/NAME``, which ``ImageFolderDataset`` reads:
+
+| name | SOURCE | parts |
+|---|---|---|
+| cifar10, cifar100 | folder of cifar-10-batches-py or cifar-100-python | train, test: PNG files of the same pixels |
+| tiny-imagenet | tiny-imagenet-200 | train, val: the published JPEG files |
 """
 
 from __future__ import annotations
@@ -26,9 +33,10 @@ from tqdm import tqdm
 
 from hypvision.checks import one_of
 from hypvision.clip.classes import official_ids
+from hypvision.data.image_folder import CIFARDataset
 from hypvision.data.label_maps import check_size, read_label_map
 from hypvision.data.masks import decode
-from hypvision.data.published import read_matlab
+from hypvision.data.published import read_matlab, read_rows
 from hypvision.errors import HypvisionError, one_line, require
 from hypvision.files import below, check_output_folder, inside, read_json, read_lines, replacing
 from hypvision.images import image_kind, open_image, read_labels, shown_size, write_image
@@ -167,10 +175,63 @@ PREPARED: dict[str, tuple[Callable[[Path], Iterator[Item]], str, int | None]] = 
 }
 
 
+# part/class/file, and how it is written to a path
+Picture = tuple[str, Callable[[Path], object]]
+
+
+def _cifar(name: str, source: Path) -> Iterator[Picture]:
+    for part in ("train", "test"):
+        data = CIFARDataset(str(source), _as_it_is, train=part == "train", name=name)
+        for number, label in enumerate(data.labels):
+            image = data.read(number)
+            class_name = data.metainfo["classes"][label]
+            yield f"{part}/{class_name}/{number:05d}.png", partial(write_image, image, format="PNG")
+
+
+def _as_it_is(image: Image.Image) -> Image.Image:
+    return image
+
+
+def _tiny_imagenet(source: Path) -> Iterator[Picture]:
+    classes = _names(source / "wnids.txt")
+    for wnid in sorted(classes):
+        for path in sorted(_need(source / "train" / wnid / "images").iterdir()):
+            yield f"train/{wnid}/{path.name}", partial(shutil.copyfile, path)
+    table = _need(source / "val/val_annotations.txt")
+    for name, wnid, *_ in read_rows(table, "the classes of the validation images", 2):
+        if wnid not in classes:
+            raise HypvisionError(f"'{table}' has the class '{wnid}', which wnids.txt does not list. Replace it.")
+        yield f"val/{wnid}/{_plain(name)}", partial(shutil.copyfile, _need(source / "val/images" / name))
+
+
+# name -> function that lists the images of a source
+FOLDERS: dict[str, Callable[[Path], Iterator[Picture]]] = {
+    "cifar10": partial(_cifar, "cifar10"),
+    "cifar100": partial(_cifar, "cifar100"),
+    "tiny-imagenet": _tiny_imagenet,
+}
+
+
+def _prepare_folders(name: str, source: Path, out: Path) -> int:
+    check_output_folder(out)
+    count = 0
+    for place, write in tqdm(FOLDERS[name](source), desc=name, unit="img", disable=None):
+        target = below(out, place)
+        if not target.exists():
+            with replacing(target) as temporary:
+                write(temporary)
+        count += 1
+    if count == 0:
+        raise HypvisionError(f"'{source}' lists no images of {name}. Check SOURCE: it may not be complete.")
+    return count
+
+
 def prepare(name: str, source: str | Path, out: str | Path) -> int:
-    """Write the images and label maps of a test set, by the folder of the published data; returns the number of images.
-    Images that ``out`` has already are skipped, so an interrupted call can be repeated."""
-    one_of(PREPARED, name=name)
+    """Write a data set by the folder of the published data; returns the number of images. Images that ``out`` has
+    already are skipped, so an interrupted call can be repeated."""
+    one_of((*PREPARED, *FOLDERS), name=name)
+    if name in FOLDERS:
+        return _prepare_folders(name, _need(Path(source).expanduser()), Path(out).expanduser())
     items, suffix, limit = PREPARED[name]
     source, out = _need(Path(source).expanduser()), Path(out).expanduser()
     images, annotations = out / "images/validation", out / "annotations/validation"

@@ -39,6 +39,8 @@ class Architecture:
         rms_eps: below the root of RMSNorm; HELM's 1e-8, later code has 1e-4.
         safe_clamp: clamp Minkowski norms at the smallest value that means of points can have, which affects only
             round-off; False for the published floors (1e-4, 1e-6).
+        positions: ``"rotary"``, or ``"learned"``: a vector for each place, added to the space part of its token. The
+            paper compares with learned relative positions, which it does not describe.
         rope_theta: base of the rotary code.
         original_seq_len, rope_factor, beta_fast, beta_slow, mscale: YaRN, used where max_seq_len > original_seq_len.
         kv_lora_rank, q_lora_rank: sizes of the latent keys with values, and of latent queries (0: none).
@@ -73,6 +75,7 @@ class Architecture:
     residual_scale: float | None = None
     rms_eps: float = 1e-8
     safe_clamp: bool = True
+    positions: str = "rotary"
     rope_theta: float = 10000.0
     original_seq_len: int = 2048
     rope_factor: float = 40.0
@@ -110,6 +113,7 @@ class Architecture:
             self.expert_c_init = 1.0
         one_of(("lorentz", "euclidean"), geometry=self.geometry)
         one_of(("full", "latent"), attention=self.attention)
+        one_of(("rotary", "learned"), positions=self.positions)
         one_of(("softmax", "sigmoid"), score_func=self.score_func)
         one_of(("linear", "lorentz"), router=self.router)
         one_of(("released", "centroid"), moe_combine=self.moe_combine)

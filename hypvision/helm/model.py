@@ -99,6 +99,10 @@ class Helm(nn.Module):
             self.embed = PointEmbedding(config.vocab_size, config.dim)
         else:
             self.embed = nn.Embedding(config.vocab_size, layout.size)
+        self.positions = None
+        if config.positions == "learned":
+            self.positions = nn.Embedding(config.max_seq_len, layout.size)
+            nn.init.normal_(self.positions.weight, std=0.02)
         self.first_norm = RowNorm(layout, config.rms_eps)
         self.layers = nn.ModuleList(Block(config, i) for i in range(config.n_layers))
         self.final_proj = None
@@ -127,13 +131,17 @@ class Helm(nn.Module):
                 total += sum(p.numel() for p in module.parameters(recurse=False))
         return total
 
-    def points(self, input_ids: Tensor) -> Tensor:
-        """Embeddings of tokens ``(B, L)`` as rows ``(B, L, width)``."""
+    def points(self, input_ids: Tensor, start: int = 0) -> Tensor:
+        """Embeddings of tokens ``(B, L)``, the first of them at the place ``start``, as rows ``(B, L, width)``."""
         e, layout = rows.upcast(self.embed(input_ids)), self.layout
         if isinstance(self.embed, PointEmbedding):
-            if self.embed.weight.dtype not in rows.HALF:  # a cast to half precision has lost the time coordinate
+            half = self.embed.weight.dtype in rows.HALF  # a cast to half precision has lost the time coordinate
+            if not half and self.positions is None:
                 return F.pad(torch.cat([e[..., 1:], e[..., :1]], -1), (0, layout.width - layout.size - 1))
             e = e[..., 1:]
+        if self.positions is not None:
+            places = torch.arange(start, start + input_ids.shape[1], device=input_ids.device)
+            e = e + rows.upcast(self.positions(places))
         return rows.lift(F.pad(e, (0, layout.width - layout.size)), layout.n)
 
     def hidden(self, input_ids: Tensor, context: Context) -> tuple[Tensor, tuple[Routing, ...]]:
@@ -142,7 +150,7 @@ class Helm(nn.Module):
         An embedding that is not finite would reach all tokens through attention, whose weight of 0 times NaN is NaN. It
         is replaced by zeros, and tokens that attend to it become NaN at the end.
         """
-        x = self.points(input_ids)
+        x = self.points(input_ids, context.start)
         broken = ~x.detach().sum(-1).isfinite()
         # on a GPU skip any(), which would make the CPU wait
         if x.device.type != "cpu" or torch.compiler.is_compiling() or bool(broken.any()):

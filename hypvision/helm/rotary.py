@@ -30,11 +30,14 @@ def yarn(theta: Tensor, base: float, original: int, factor: float, beta_fast: fl
 
 def extended(config: Architecture) -> bool:
     """Whether YaRN stretches the code: that of HELM-MiCE beyond its original context. HELM-D's never is."""
-    return config.mixed and config.max_seq_len > config.original_seq_len
+    rotary = config.positions == "rotary"
+    return rotary and config.mixed and config.max_seq_len > config.original_seq_len
 
 
 def angles(config: Architecture, d: int, device: torch.device | None = None) -> Tensor:
     """Frequencies of the pairs of ``d`` space coordinates, ``(d/2,)`` float32."""
+    if config.positions == "learned":
+        return torch.zeros(d // 2, device=device)
     theta = config.rope_theta ** (-torch.arange(0, d, 2, device=device, dtype=torch.float32) / d)
     if extended(config):
         theta = yarn(

@@ -233,6 +233,9 @@ class HCFormer(StagedModel):
         local_conv: a depthwise 3x3 convolution, added to the map before each block (not in the paper).
         curvature, pad, lift, mixer_norm, alpha, window_alpha, center, locality: see
             :class:`~hypvision.nn.ClusterMixer`.
+        patch_geometry, window_geometry, position_bias: see :class:`~hypvision.nn.ClusterMixer`.
+        shift_windows: every second block of a stage with windows cuts them shifted by half their side; with
+            ``window_level=(False, False, False, False)`` the paper's ablation of its window level.
         layer_scale: initial value of the per-channel layer scales; of two the first is for mixers, the second for MLPs.
         drop_rate, proj_drop_rate, drop_path_rate: dropout before the head, in the MLPs, and stochastic depth.
         feature_norms: one GroupNorm after each stage, applied to the intermediate maps (dense mode of the paper; on by
@@ -265,6 +268,10 @@ class HCFormer(StagedModel):
         window_alpha: float = 1.0,
         center: bool = False,
         locality: float = 0.0,
+        patch_geometry: str = "euclidean",
+        window_geometry: str = "hyperbolic",
+        position_bias: bool = True,
+        shift_windows: bool = False,
         layer_scale: float | tuple[float, float] = 1e-5,
         drop_rate: float = 0.0,
         proj_drop_rate: float = 0.0,
@@ -286,11 +293,15 @@ class HCFormer(StagedModel):
             mixer = dict(
                 heads=heads[i], head_dim=head_dim, nominal_size=-(-nominal // 2**i), curvature=curvature, pad=pad,
                 lift=lift, norm=mixer_norm, alpha=alpha, window_alpha=window_alpha, center=center, locality=locality,
+                patch_geometry=patch_geometry, window_geometry=window_geometry, position_bias=position_bias,
                 **{name: values[i] for name, values in mixer_arguments.items()},
             )  # fmt: skip
-            options = dict(layer_scale=_pair(layer_scale), mixer=mixer, local_conv=local_conv, **factory)
+            options = dict(layer_scale=_pair(layer_scale), local_conv=local_conv, **factory)
             make = partial(HCFormerBlock, dims[i], mlp_ratios[i], proj_drop_rate, **options)
-            blocks = [make(drop_path=rate) for rate in islice(rates, depth)]
+            blocks = []
+            for j, rate in enumerate(islice(rates, depth)):
+                shift = shift_windows and fold[i] > 1 and j % 2 == 1
+                blocks.append(make(drop_path=rate, mixer=mixer | dict(shift=shift)))
             stages.append(HCFormerStage(dims[max(i - 1, 0)], dims[i], i > 0, blocks, **factory))
             self.feature_info.append(dict(num_chs=dims[i], reduction=patch_size * 2**i, module=f"stages.{i}"))
         self.stages = nn.ModuleList(stages)

@@ -44,6 +44,9 @@ class ClusterAssignment(NamedTuple):
     window: Tensor | None
 
 
+GEOMETRIES = ("euclidean", "hyperbolic")
+
+
 def as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
     """``x.to(dtype)``; a compiler or exporter sees nothing where the dtype is that already."""
     return x if x.dtype == dtype else x.to(dtype)
@@ -108,8 +111,15 @@ class ClusterMixer(nn.Module):
         locality: initial weight, per head, of the squared distance (in cells) between a pixel and the cell that a
             centre was pooled from; it is subtracted from their similarity, as in superpixels. 0, as published: no such
             term and no parameter.
+        patch_geometry, window_geometry: ``"euclidean"``, similarities are cosines of features, or ``"hyperbolic"``,
+            minus distances of lifted ones; by default each level has the published one.
+        position_bias: whether logits have a learned bias for each place.
+        shift: move the map by half a window before it is cut, and back afterwards. What leaves it at one side enters
+            at the other, without a mask. The paper's shifted windows, in place of the window level; how they treat
+            the border it does not say.
     """
 
+    bias: nn.Parameter | None
     window_alpha: nn.Parameter | None
     window_bias: nn.Parameter | None
 
@@ -131,6 +141,10 @@ class ClusterMixer(nn.Module):
         window_alpha: float = 1.0,
         center: bool = False,
         locality: float = 0.0,
+        patch_geometry: str = "euclidean",
+        window_geometry: str = "hyperbolic",
+        position_bias: bool = True,
+        shift: bool = False,
         device: Device = None,
         dtype: torch.dtype | None = None,
     ):
@@ -142,11 +156,15 @@ class ClusterMixer(nn.Module):
         at_least(0, locality=locality)
         one_of(("always", "minimal"), pad=pad)
         one_of(("ambient", "space"), lift=lift)
-        if lift == "ambient" and head_dim < 2 and window_level:
+        one_of(GEOMETRIES, patch_geometry=patch_geometry, window_geometry=window_geometry)
+        self.hyperbolic_patches = patch_geometry == "hyperbolic"
+        self.hyperbolic_windows = window_geometry == "hyperbolic"
+        lifted = self.hyperbolic_patches or (window_level and self.hyperbolic_windows)
+        if lift == "ambient" and head_dim < 2 and lifted:
             raise ArgumentError("lift='ambient' takes one feature as time and needs head_dim >= 2; use lift='space'.")
         self.heads, self.head_dim = heads, head_dim
         self.fold, self.prop, self.win, self.window_level = fold, prop, win, window_level
-        self.curvature = float(curvature)
+        self.curvature, self.shift = float(curvature), shift
         self.pad_always, self.ambient_lift, self.center = pad == "always", lift == "ambient", center
         # With centred features, a window of one colour has only round-off, which must not be scaled to length 1.
         self.eps = 1e-3 if center else 1e-12
@@ -160,9 +178,10 @@ class ClusterMixer(nn.Module):
         self.value = SharedLinear(dim, inner, **factory)
         self.alpha = filled(alpha, 1)
         self.locality = filled(locality, heads) if locality > 0 else None
-        self.bias = filled(0, heads, prop * prop, nominal_size, nominal_size)
+        self.bias = filled(0, heads, prop * prop, nominal_size, nominal_size) if position_bias else None
         self.window_alpha = filled(window_alpha, 1) if window_level else None
-        self.window_bias = filled(0, heads, win * win, fold, fold) if window_level else None
+        biased = window_level and position_bias
+        self.window_bias = filled(0, heads, win * win, fold, fold) if biased else None
         width = inner * (2 if window_level else 1)
         self.norm = nn.GroupNorm(1, width, **factory) if norm else None
         self.proj = SharedLinear(width, dim, **factory)
@@ -191,7 +210,7 @@ class ClusterMixer(nn.Module):
             # The norm couples all pixels and both levels, so concatenate them as in the paper.
             window = window.reshape(-1, 1, inner).expand(-1, patch.shape[1], inner)
             patch = torch.cat([patch, window], 2)
-        out = self._to_map(patch, padded)
+        out = self._moved(self._to_map(patch, padded), back=True)
         if padded is not x:
             out = out[:, top : top + height, left : left + width]
         if self.norm is None:
@@ -215,14 +234,30 @@ class ClusterMixer(nn.Module):
         fold, (rows, columns) = self.fold, self._sides(padded)
         patch = patch.reshape(batch, fold, fold, self.heads, self.prop**2, rows, columns)
         patch = patch.permute(0, 3, 4, 1, 5, 2, 6).reshape(batch, self.heads, self.prop**2, fold * rows, fold * columns)
-        y = torch.arange(top, top + height, device=x.device) // rows
-        z = torch.arange(left, left + width, device=x.device) // columns
+        y, z = (
+            self._place(torch.arange(first, first + size, device=x.device), side)
+            for first, size, side in ((top, height, rows), (left, width, columns))
+        )
+        patch = self._moved(patch.permute(0, 3, 4, 1, 2), back=True).permute(0, 3, 4, 1, 2)
         window = None
         if self.window_level:
             _, window = self._window_level(windows, padded)
             window = window.reshape(batch, self.heads, self.win**2, fold, fold)
         patch = patch[..., top : top + height, left : left + width]
         return ClusterAssignment(patch, y.unsqueeze(1) * fold + z, window)
+
+    def _moved(self, x: Tensor, back: bool = False) -> Tensor:
+        """A padded map ``(B, H', W', ...)``, with ``shift`` moved by half a window."""
+        if not self.shift:
+            return x
+        step = 1 if back else -1
+        return x.roll([step * (x.shape[k] // self.fold // 2) for k in (1, 2)], (1, 2))
+
+    def _place(self, pixels: Tensor, side: int) -> Tensor:
+        """Along one axis, the numbers of the windows that pixels of the padded map lie in."""
+        if self.shift:
+            pixels = (pixels - side // 2) % (side * self.fold)
+        return pixels // side
 
     def _padding(self, size: int) -> tuple[int, int]:
         """Pixels to add before and after an axis of ``size``."""
@@ -243,6 +278,7 @@ class ClusterMixer(nn.Module):
             enough = max(top, bottom) < height and max(left, right) < width  # reflection needs more than the padding
             mode = "reflect" if enough else "replicate"
             padded = F.pad(x.permute(0, 3, 1, 2), (left, right, top, bottom), mode=mode).permute(0, 2, 3, 1)
+        padded = self._moved(padded)
         fold, (rows, columns) = self.fold, self._sides(padded)
         windows = padded.reshape(batch, fold, rows, fold, columns, dim).transpose(2, 3)
         return windows.reshape(batch * fold * fold, rows * columns, dim), padded, top, left
@@ -269,16 +305,16 @@ class ClusterMixer(nn.Module):
         pool = torch.einsum("ph,qw->hwpq", *pools).reshape(pixels, centers)
         feature_centers, value_centers = torch.matmul(feature, pool), torch.matmul(value, pool)
 
-        # (e, M, F, F) -> (fold^2 * e, M, N), in the order of the windows
-        bias = F.interpolate(self.bias, size=(padded.shape[1], padded.shape[2]), mode="bilinear", align_corners=True)
-        bias = bias.reshape(self.heads, centers, fold, rows, fold, columns).permute(2, 4, 0, 1, 3, 5)
-        if self.locality is not None:
-            bias = bias - self.locality.reshape(-1, 1, 1, 1) * _squared_distances(rows, columns, self.prop, bias)
-        bias = bias.reshape(1, fold * fold * self.heads, centers, pixels)
-
-        centers_unit, unit = _unit(feature_centers, 1, self.eps), _unit(feature, 1, self.eps)
-        similarity = torch.bmm((centers_unit * self.alpha).transpose(1, 2), unit)
-        logits = similarity.reshape(-1, fold * fold * self.heads, centers, pixels) + bias
+        if self.hyperbolic_patches:
+            points = torch.cat([feature, feature_centers], 2).transpose(1, 2)
+            similarity = -self.alpha * self._distance(points, pixels)
+        else:
+            centers_unit, unit = _unit(feature_centers, 1, self.eps), _unit(feature, 1, self.eps)
+            similarity = torch.bmm((centers_unit * self.alpha).transpose(1, 2), unit)
+        logits = similarity.reshape(-1, fold * fold * self.heads, centers, pixels)
+        bias = self._patch_bias(padded, feature)
+        if bias is not None:
+            logits = logits + bias
         assignment = logits.softmax(2)
         weights = as_dtype(assignment.reshape(-1, centers, pixels), value.dtype)
         total = weights.sum(2).unsqueeze(1)
@@ -286,9 +322,23 @@ class ClusterMixer(nn.Module):
         mixed = torch.bmm(as_dtype(updated, value.dtype), weights)
         return mixed.reshape(count, self.heads * self.head_dim, pixels), assignment
 
+    def _patch_bias(self, padded: Tensor, like: Tensor) -> Tensor | None:
+        """What is added to the logits by place, ``(1, fold^2 * e, M, N)``, in the order of the windows."""
+        fold, (rows, columns) = self.fold, self._sides(padded)
+        centers, bias = self.prop * self.prop, None
+        if self.bias is not None:
+            size = (padded.shape[1], padded.shape[2])
+            bias = F.interpolate(self.bias, size=size, mode="bilinear", align_corners=True)
+            bias = bias.reshape(self.heads, centers, fold, rows, fold, columns).permute(2, 4, 0, 1, 3, 5)
+        if self.locality is not None:
+            near = self.locality.reshape(-1, 1, 1, 1) * _squared_distances(rows, columns, self.prop, like)
+            near = near.expand(fold, fold, -1, -1, -1, -1)
+            bias = -near if bias is None else bias - near
+        return None if bias is None else bias.reshape(1, fold * fold * self.heads, centers, rows * columns)
+
     def _window_level(self, windows: Tensor, padded: Tensor) -> tuple[Tensor, Tensor]:
         """Mixed values ``(B, fold^2, e * d)`` and assignments ``(B, e, K, fold^2)`` of the windows."""
-        assert self.window_alpha is not None and self.window_bias is not None
+        assert self.window_alpha is not None
         batch, height, width, dim = padded.shape
         count, points = self.fold * self.fold, self.win * self.win
         # Means commute with the (affine) projections, so average the input first and project only fold^2 + K tokens.
@@ -306,8 +356,14 @@ class ClusterMixer(nn.Module):
         if self.center:
             feature = feature - feature.narrow(2, 0, count).mean(2, keepdim=True)
 
-        distance = self._distance(feature, count)
-        logits = self.window_bias.flatten(2) - self.window_alpha * distance
+        if self.hyperbolic_windows:
+            similarity = -self._distance(feature, count)
+        else:
+            own, centers = _unit(feature, 3, self.eps).split([count, points], 2)
+            similarity = torch.matmul(centers, own.transpose(2, 3))
+        logits = self.window_alpha * similarity
+        if self.window_bias is not None:
+            logits = self.window_bias.flatten(2) + logits
         assignment = logits.softmax(2)
         weights = as_dtype(assignment, value.dtype)
         total = weights.sum(3, keepdim=True)
@@ -321,12 +377,13 @@ class ClusterMixer(nn.Module):
         return tokens.reshape(batch, count, self.heads, self.head_dim).transpose(1, 2)
 
     def _distance(self, feature: Tensor, count: int) -> Tensor:
-        """Geodesic distances ``(B, e, K, count)`` of lifted features ``(B, e, count + K, d)``, centres last.
+        """Geodesic distances ``(..., K, count)`` of lifted features ``(..., count + K, d)``, centres last.
 
         In float32 at least, also under autocast.
         """
         with exact(feature.device):
-            own, centers = self._lift(precise(feature)).split([count, feature.shape[2] - count], 2)
+            lifted = self._lift(precise(feature))
+            own, centers = lifted.split([count, feature.shape[-2] - count], -2)
             return as_dtype(lorentz.cdist(centers, own, self.curvature), feature.dtype)
 
     def _lift(self, u: Tensor) -> Tensor:

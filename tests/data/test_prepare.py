@@ -216,3 +216,63 @@ def test_links_in_the_output_are_not_followed(tmp_path):
         prepare("voc20", tmp_path / "in", tmp_path / "out")
     assert [path.name for path in (tmp_path / "victim").iterdir()] == ["file"]
     assert (tmp_path / "victim/file").read_text() == "old"
+
+
+def test_cifar_as_published(tmp_path, monkeypatch, capsys):
+    """The pixels and classes of the archive, as torchvision reads them; a second call writes what is missing."""
+    import hashlib
+    import pickle
+
+    from torchvision.datasets import CIFAR10
+
+    from hypvision.data.image_folder import ImageFolderDataset
+
+    batches = tmp_path / "in" / CIFAR10.base_folder
+    batches.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    lists = {}
+    for file in ("data_batch_1", "test_batch"):
+        pixels = random.integers(0, 255, (4, 3072), dtype=np.uint8)
+        content = pickle.dumps(dict(data=pixels, labels=[1, 0, 1, 1]))
+        (batches / file).write_bytes(content)
+        lists[file] = [[file, hashlib.md5(content).hexdigest()]]
+    names = pickle.dumps(dict(label_names=["cat", "dog"]))
+    (batches / "batches.meta").write_bytes(names)
+    meta = dict(filename="batches.meta", key="label_names", md5=hashlib.md5(names).hexdigest())
+    monkeypatch.setattr(CIFAR10, "meta", meta)
+    monkeypatch.setattr(CIFAR10, "train_list", lists["data_batch_1"])
+    monkeypatch.setattr(CIFAR10, "test_list", lists["test_batch"])
+    out = tmp_path / "out"
+    for _ in range(2):
+        assert main(["data", "prepare", "cifar10", str(tmp_path / "in"), str(out)]) == 0
+        assert "cifar10: 8 images" in capsys.readouterr().out
+        (out / "test/dog/00000.png").unlink()
+    assert main(["data", "prepare", "cifar10", str(tmp_path / "in"), str(out)]) == 0
+    for part in ("train", "test"):
+        data = ImageFolderDataset(str(out / part), dict(input_size=32))
+        official = CIFAR10(tmp_path / "in", train=part == "train")
+        assert data.metainfo["classes"] == ("cat", "dog") and len(data) == 4
+        for path, label in zip(data.paths, data.labels):
+            number = int(path[-9:-4])
+            assert np.array_equal(np.array(Image.open(path)), official.data[number])
+            assert label == official.targets[number]
+
+
+def test_tiny_imagenet(tmp_path):
+    source = tmp_path / "tiny-imagenet-200"
+    for wnid in ("n02", "n01"):
+        photo(source / f"train/{wnid}/images/{wnid}_0.JPEG", (64, 64))
+    for name in ("val_0.JPEG", "val_1.JPEG"):
+        photo(source / "val/images" / name, (64, 64))
+    (source / "wnids.txt").write_text("n02\nn01\n")
+    table = source / "val/val_annotations.txt"
+    table.write_text("val_0.JPEG\tn02\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\n")
+    assert prepare("tiny-imagenet", source, tmp_path / "out") == 4
+    found = sorted(path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.JPEG"))
+    assert found == ["train/n01/n01_0.JPEG", "train/n02/n02_0.JPEG", "val/n01/val_1.JPEG", "val/n02/val_0.JPEG"]
+    table.write_text("val_0.JPEG\tn03\n")
+    with pytest.raises(HypvisionError, match="n03"):
+        prepare("tiny-imagenet", source, tmp_path / "new")
+    table.write_text("../up.JPEG\tn01\n")
+    with pytest.raises(HypvisionError, match="up.JPEG"):
+        prepare("tiny-imagenet", source, tmp_path / "new")

@@ -418,3 +418,27 @@ def test_logits_at_full_size(name):
     ids = tokens(1, 96, ours.config.vocab_size)
     expected, found = published_logits(official, ids), ours.eval()(ids)
     assert (found.logits - expected).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("name", ["helm_d_tiny", "helm_mice_tiny"])
+@pytest.mark.parametrize("geometry", ["lorentz", "euclidean"])
+def test_learned_positions(name, geometry):
+    """Without them a layer does not see the order of earlier tokens; with them it does, also from a cache."""
+    torch.manual_seed(0)
+    options = dict(n_layers=1, n_dense_layers=1) if name == "helm_mice_tiny" else dict(n_layers=1)
+    model = Helm(preset(name, positions="learned", geometry=geometry, **options)).eval()
+    ids = tokens(1, 12)
+    turned = torch.cat([ids[:, :-1].flip(1), ids[:, -1:]], 1)
+    with torch.no_grad():
+        table = model.positions.weight.clone()
+        model.positions.weight.zero_()
+        torch.testing.assert_close(model(ids).logits[:, -1], model(turned).logits[:, -1], rtol=1e-4, atol=1e-4)
+        model.positions.weight.copy_(20 * table)
+        whole = model(ids).logits[:, -1]
+        assert (whole - model(turned).logits[:, -1]).abs().max() > 1e-2
+        cache = LatentCache()
+        model(ids[:, :7], cache=cache)
+        torch.testing.assert_close(model(ids[:, 7:], cache=cache).logits[:, -1], whole, rtol=1e-4, atol=1e-4)
+    model(ids, labels=ids).loss.backward()
+    used = model.positions.weight.grad.abs().sum(1) > 0
+    assert used[:11].all() and not used[12:].any()

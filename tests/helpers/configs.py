@@ -52,10 +52,22 @@ def data(tmp_path_factory):
 
 def shrink(config, name, data):
     """One step of two small images."""
-    keys = ["in1k", "cifar10", "grocery", "ade20k", "coco", "camvid", "classification", "segmentation", "detection"]
+    keys = [
+        "in1k",
+        "-imagenet",
+        "cifar10",
+        "grocery",
+        "ade20k",
+        "coco",
+        "camvid",
+        "classification",
+        "segmentation",
+        "detection",
+    ]
     key = next(k for k in keys if k in name)
     root = {
         "in1k": "imagenet",
+        "-imagenet": "imagenet",
         "grocery": "imagenet",
         "ade20k": "ade",
         "segmentation": "ade",
@@ -76,7 +88,7 @@ def shrink(config, name, data):
         loader.dataset.pop("indices", None)  # of more images than there are
     transform = config.train_dataloader.dataset.get("transform")
     if transform is not None:
-        transform.input_size = 64 if key in ("in1k", "grocery", "classification") else 32
+        transform.input_size = 64 if key in ("in1k", "-imagenet", "grocery", "classification") else 32
     for step in config.train_dataloader.dataset.get("pipeline", []):
         if "scale" in step:
             step.scale = (96, 64)

@@ -24,7 +24,7 @@ def one_step(name, coco):
     """A COCO config on the images of a folder at 64 pixels, of one step, with a small random CLIP."""
     config = load_config(CONFIGS / name, {"data_root": f"{coco}/"})
     config.model.clip = dict(name="shapes-s8")
-    if config.model.get("adapter"):
+    if config.model.get("adapter") and "block" in config.model.adapter:
         config.model.adapter.block = 32
     config.model.neck.out_channels = 32
     for loader in (config.train_dataloader, config.test_dataloader):

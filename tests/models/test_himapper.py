@@ -74,6 +74,35 @@ def test_outputs_losses_and_gradients_are_the_reference(name, arguments):
     assert checked > 60
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "arguments"), CASES)
+def test_three_training_steps_are_those_of_the_reference(name, arguments):
+    """AdamW with new images, labels and noise at each step: losses before each, and all weights after the last."""
+    reference, ours = pair(name, arguments)
+    size = arguments.get("img_size", 64)
+    networks = (reference, ours)
+    optimizers = [torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=0) for network in networks]
+    for step in range(3):
+        torch.manual_seed(step)
+        x, labels = torch.randn(2, 3, size, size, dtype=torch.float64), torch.randint(0, 5, (2,))
+        noise = [eps.double() for eps in reference.draws()]
+        levels = reference.last_l(reference.memory(reference.trunk.forward_features(x)), noise)
+        contrastive, kl = reference.auxiliary(levels)
+        expected = F.cross_entropy(reference(x, noise), labels) + 0.1 * contrastive + 0.01 * kl
+        out = ours.forward_with_hierarchy(x, noise=noise)
+        loss = F.cross_entropy(out["logits"], labels) + ours.aux_loss(out)
+        torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+        for optimizer, value in zip(optimizers, (expected, loss)):
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+    weights = himapper_from_official(reference.official_state_dict())
+    for parameter_name, parameter in ours.named_parameters():
+        if parameter.grad is not None:
+            wanted = weights[parameter_name].double().reshape(parameter.shape)
+            torch.testing.assert_close(parameter.detach(), wanted, rtol=1e-4, atol=1e-5, msg=parameter_name)
+
+
 def test_float32_agrees_and_the_seed_gives_the_official_numbers():
     reference, ours = pair(*CASES[0], dtype=torch.float32)
     x = torch.randn(3, 3, 32, 32)

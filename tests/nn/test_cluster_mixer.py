@@ -4,6 +4,7 @@ import geoopt
 import pytest
 import torch
 import torch.nn.functional as F
+from references.hcformer import ClusterMixer as ReferenceMixer
 
 from hypvision.nn import ClusterMixer
 
@@ -23,7 +24,7 @@ def randomised(**kwargs):
     [
         ("curvature", 0.0), ("curvature", -1.0), ("fold", 0), ("prop", -2), ("win", 1.5), ("heads", 0),
         ("pad", "some"), ("lift", "klein"), ("nominal_size", 0), ("alpha", 0.0), ("window_alpha", float("inf")),
-        ("locality", -1.0), ("locality", float("nan")),
+        ("locality", -1.0), ("locality", float("nan")), ("patch_geometry", "flat"), ("window_geometry", "klein"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_named(argument, value):
@@ -255,3 +256,57 @@ def test_much_locality_is_a_grid():
     labels = mixer.assignments(torch.randn(1, 9, 12, 12)).patch.argmax(2)
     assert (labels == torch.arange(3).repeat_interleave(3)[:, None] * 3 + torch.arange(3).repeat_interleave(4)).all()
     assert ClusterMixer(**SMALL).locality is None and "locality" not in ClusterMixer(**SMALL).state_dict()
+
+
+@pytest.mark.parametrize("patch", ["euclidean", "hyperbolic"])
+@pytest.mark.parametrize("window", ["euclidean", "hyperbolic", None])
+@pytest.mark.parametrize("shift", [False, True])
+@pytest.mark.parametrize("position_bias", [False, True])
+def test_ablations_of_the_paper_equal_the_reference(patch, window, shift, position_bias):
+    """Either geometry at either level, no window level, shifted windows, no position bias."""
+    sizes = dict(dim=12, heads=2, head_dim=6, fold=3, prop=2, win=2)
+    geometry = window or "hyperbolic"
+    reference = ReferenceMixer(
+        **sizes, nominal=9, is_global=window is not None, curvature=0.5, patch=patch, window=geometry, shift=shift
+    ).double()
+    mixer = ClusterMixer(
+        **sizes, nominal_size=9, window_level=window is not None, curvature=0.5, patch_geometry=patch,
+        window_geometry=geometry, shift=shift, position_bias=position_bias,
+    ).double()  # fmt: skip
+    with torch.no_grad():
+        for name, parameter in reference.named_parameters():
+            parameter.normal_(0, 0.5)
+            if "bias" in name and "position" in name and not position_bias:
+                parameter.zero_()
+    names = dict(
+        f="feature", v="value", proj="proj", sim_alpha="alpha", sim_alpha2="window_alpha",
+        relative_position_bias="bias", relative_position_bias2="window_bias",
+    )  # fmt: skip
+    own = mixer.state_dict()
+    for name, value in reference.state_dict().items():
+        first, dot, rest = name.partition(".")
+        if (key := names[first] + dot + rest) in own:
+            own[key].copy_(value.reshape(own[key].shape))
+    assert ("bias" in own) == position_bias
+    x = torch.randn(2, 10, 14, 12, dtype=torch.float64)
+    out = mixer(x)
+    torch.testing.assert_close(out, reference(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1), rtol=1e-6, atol=1e-6)
+    out.sum().backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in mixer.parameters())
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_assignments_of_shifted_windows_are_those_of_forward(shift):
+    """Aggregation and dispatch by the drawn assignments give the mixed values."""
+    mixer = randomised(shift=shift, window_level=False).double()
+    x = torch.randn(1, 11, 13, 12, dtype=torch.float64)
+    found = mixer.assignments(x)
+    assert found.window_index.unique().tolist() == list(range(9))
+    windows, padded, top, left = mixer._windows(x)
+    whole = mixer._moved(mixer._to_map(mixer._patch_level(windows, padded)[0].transpose(1, 2), padded), back=True)
+    mixed = whole[0, top : top + 11, left : left + 13].reshape(11, 13, 2, 6)
+    for window in range(9):  # pixels of a window with equal assignments would have equal values
+        inside = found.window_index == window
+        weights, values = found.patch[0, 0][:, inside], mixed[..., 0, :][inside]
+        centres = torch.linalg.lstsq(weights.T, values).solution
+        torch.testing.assert_close(weights.T @ centres, values, rtol=1e-6, atol=1e-6)

@@ -406,4 +406,4 @@ def test_config_takes_a_step_and_tests(name, coco, tmp_path):
 
 
 def test_configs_are_there():
-    assert len(DETECTION) == 3
+    assert len(DETECTION) == 4

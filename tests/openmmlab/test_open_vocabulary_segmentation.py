@@ -45,6 +45,38 @@ def test_train_and_test(folder, tmp_path, amp):
     assert all(set(np.unique(Image.open(path))) <= {0, 1, 2} for path in written)
 
 
+TRAINED = {  # part of CLIP that trains, by the beginning of the config's name
+    "hyperclip": ".hyperclip.", "hyperclip-paper": ".hyperclip.", "lora": ".lora.", "vpt": ".vpt.",
+    "adapter": ".bottleneck.", "bitfit": "bias", "catseg": "weight",
+}  # fmt: skip
+
+
+@pytest.mark.quick("lora")
+@pytest.mark.parametrize("kind", TRAINED)
+def test_methods_of_the_paper_train_what_they_should(folder, tmp_path, kind):
+    """The adapter and the optimiser of the published config on a small CLIP; test, too."""
+    from hypvision.engine.config import load_config
+
+    published = load_config(f"{kind}-vitb16_4xb1-80k_coco-stuff164k")
+    adapter = published.model.get("adapter")
+    if adapter is not None:
+        adapter = dict(adapter)
+        if "block" in adapter:
+            adapter["block"] = 32
+    content = config(folder, adapter=adapter, tune=published.model.tune)
+    content.optim_wrapper = published.optim_wrapper
+    runner = train(content, tmp_path)
+    clip = runner.model.clip
+    trained = {f".{name}" for name, p in clip.named_parameters() if p.requires_grad}
+    assert trained and all(TRAINED[kind] in name for name in trained)
+    first = next(p for p in clip.parameters() if p.requires_grad)
+    rates = {id(p): group["lr"] for group in runner.optim_wrapper.param_groups for p in group["params"]}
+    wanted = {"catseg": 2e-6, "hyperclip-paper": 1e-5}.get(kind, 1.5e-5)
+    assert rates[id(first)] == pytest.approx(wanted)
+    metrics = run_test(content, tmp_path / "iter_2.pth", tmp_path / "test")
+    assert np.isfinite(metrics["mIoU"])
+
+
 def test_radii_of_base_and_novel_texts_are_logged(folder, tmp_path):
     content = config(folder, head=dict(type="similarity"), train_classes=["cat", "dog", "grass"])
     content.val_dataloader.dataset.classes = ["cat", "zebra", "grass"]
@@ -274,6 +306,6 @@ def test_configs_are_complete(path):
             assert len(names) == 21 and model.background_from == 20 and len(load_classes(model.test_classes)) == 59
     elif "80k" in path.stem:
         assert model.train_classes == "coco171" and config.train_cfg.max_iters == 80000
-        expected = dict(hyperclip=0.075, catseg=0.01, frozen=0.075)[path.stem.partition("-")[0]]
+        expected = 0.05 if "-paper-" in path.stem else 0.01 if path.stem.startswith("catseg") else 0.075
         assert config.optim_wrapper.paramwise_cfg.custom_keys["clip."].lr_mult == expected
         assert model.resolution == (336 if "vitl14" in path.stem else 384)

@@ -37,8 +37,12 @@ def ambient_expmap0(u: Tensor, k: float) -> Tensor:
 
 
 class ClusterMixer(nn.Module):
-    def __init__(self, dim, heads, head_dim, fold, prop, win, nominal, is_global, curvature=1.0):
+    def __init__(
+        self, dim, heads, head_dim, fold, prop, win, nominal, is_global, curvature=1.0, patch="euclidean",
+        window="hyperbolic", shift=False,
+    ):  # fmt: skip
         super().__init__()
+        self.patch, self.window, self.shift = patch, window, shift
         self.heads, self.head_dim, self.fold, self.prop, self.win = heads, head_dim, fold, prop, win
         self.is_global, self.k = is_global, 1.0 / curvature
         self.f = nn.Conv2d(dim, heads * head_dim, 1)
@@ -68,6 +72,8 @@ class ClusterMixer(nn.Module):
         pad_h, pad_w = self.fold - height % self.fold, self.fold - width % self.fold
         left, top = pad_w // 2, pad_h // 2
         x = F.pad(x, (left, pad_w - left, top, pad_h - top), mode="reflect")
+        half = [side // self.fold // 2 for side in x.shape[-2:]] if self.shift else [0, 0]
+        x = torch.roll(x, [-half[0], -half[1]], [2, 3])
         feature, value = self.f(x), self.v(x)
         b, _, h, w = feature.shape
         e, d, n = self.heads, self.head_dim, self.fold
@@ -82,7 +88,7 @@ class ClusterMixer(nn.Module):
         centers = F.adaptive_avg_pool2d(local, self.prop).flatten(2).transpose(1, 2)
         value_centers = F.adaptive_avg_pool2d(local_value, self.prop).flatten(2).transpose(1, 2)
         points, points_value = windows.reshape(b2, hw * ww, d), windows_value.reshape(b2, hw * ww, d)
-        similarity = F.normalize(centers, dim=-1) @ F.normalize(points, dim=-1).transpose(1, 2)
+        similarity = self.similarity(centers, points, self.patch)
         bias = nn.Upsample(size=(h, w), mode="bilinear", align_corners=True)(self.relative_position_bias)
         bias = bias.repeat(b, 1, 1, 1)
         bias = self.split(bias).permute(0, 1, 3, 2).reshape(b2, self.prop**2, hw * ww)
@@ -95,24 +101,29 @@ class ClusterMixer(nn.Module):
             points_value = windows_value.mean(2)
             centers = F.adaptive_avg_pool2d(feature, self.win).flatten(2).transpose(1, 2)
             value_centers = F.adaptive_avg_pool2d(value, self.win).flatten(2).transpose(1, 2)
-
-            def lift(u):
-                u = u * torch.clamp(1.0 / u.norm(dim=-1, keepdim=True).clamp(min=1e-12), max=1.0)
-                return ambient_expmap0(u, self.k)
-
-            lifted_points, lifted_centers = lift(points), lift(centers)
-            product = lifted_centers.unsqueeze(2) * lifted_points.unsqueeze(1)  # (b e, K, windows, d)
-            inner = -product[..., 0] + product[..., 1:].sum(-1)
-            distance = (math.sqrt(self.k) * arcosh64(-inner / self.k)).to(x.dtype)
             bias = self.relative_position_bias2.flatten(2).repeat(b, 1, 1)
-            assignment = (bias - self.sim_alpha2 * distance).softmax(1)
+            assignment = (bias + self.sim_alpha2 * self.similarity(centers, points, self.window)).softmax(1)
             mixed = self.aggregate_and_dispatch(assignment, points_value, value_centers)
             mixed = mixed.transpose(1, 2).reshape(b, e * d, n, n)
             mixed = nn.Upsample(size=(h, w), mode="nearest")(mixed)
             out = torch.cat([out, mixed], 1)
 
+        out = torch.roll(out, half, [2, 3])
         out = out[:, :, top : top + height, left : left + width]
         return self.proj(out)
+
+    def similarity(self, centers: Tensor, points: Tensor, geometry: str) -> Tensor:
+        """(b, K, d), (b, N, d) -> (b, K, N): cosines, or minus distances of lifted features."""
+        if geometry == "euclidean":
+            return F.normalize(centers, dim=-1) @ F.normalize(points, dim=-1).transpose(1, 2)
+
+        def lift(u):
+            u = u * torch.clamp(1.0 / u.norm(dim=-1, keepdim=True).clamp(min=1e-12), max=1.0)
+            return ambient_expmap0(u, self.k)
+
+        product = lift(centers).unsqueeze(2) * lift(points).unsqueeze(1)  # (b, K, N, d)
+        inner = -product[..., 0] + product[..., 1:].sum(-1)
+        return -(math.sqrt(self.k) * arcosh64(-inner / self.k)).to(points.dtype)
 
 
 class Mlp(nn.Module):

@@ -1,6 +1,10 @@
-"""The recipes: every method in every protocol as published, and Tip-Adapter's numbers of each data set."""
+"""The recipes: every method in every protocol as published, and Tip-Adapter's numbers of each data set.
+
+python tests/tasks/test_few_shot_recipes.py     # prints the table of configs/fewshot/README.md
+"""
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -82,6 +86,40 @@ def test_recipes_of_other_shots_and_data():
         few_shot_config("maple", "base")
 
 
+UNPUBLISHED = {
+    ("linear-probe", "shots"): "ours: none is published for SGD",
+    ("maple", "shots"): "ours: its few-shot settings are not published",
+}
+
+
+def table():
+    """Published settings, which the recipes have: the tests above compare them."""
+    lines = [
+        "| method | protocol | rate | epochs on ImageNet, on others | batch | published / here |",
+        "|---|---|--:|---|--:|---|",
+    ]
+    for method, rows in RECIPES.items():
+        for protocols, (options, rate, imagenet, others, batch) in rows.items():
+            if rate is not None:
+                wanted = "all" if len(protocols) == len(PROTOCOLS) else ", ".join(protocols)
+                own = UNPUBLISHED.get((method, protocols[0]), "the same")
+                more = ", ".join(f"{key} {value}" for key, value in options.items() if key in ("depth", "words"))
+                cells = [
+                    method + (f" ({more})" if more else ""),
+                    wanted,
+                    f"{rate:g}",
+                    f"{imagenet}, {others}",
+                    str(batch),
+                    own,
+                ]
+                lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def test_the_readme_has_the_table():
+    assert table() in (Path(__file__).parents[2] / "configs/fewshot/README.md").read_text()
+
+
 # In the alphabetical order of the configs of Tip-Adapter's code.
 TIP_SETS = ("caltech101", "dtd", "eurosat", "fgvc_aircraft", "food101", "imagenet", "oxford_flowers", "oxford_pets",
             "stanford_cars", "sun397", "ucf101")  # fmt: skip
@@ -107,3 +145,7 @@ def test_tip_adapters_numbers_are_those_of_its_configs():
         assert (optimizer["type"], optimizer["lr"], optimizer["eps"]) == ("AdamW", 1e-3, 1e-4)
     others = few_shot_config("clip-adapter", "shots", images=1600)["train_dataloader"]
     assert others["drop_last"] and "repeat" not in others["dataset"]
+
+
+if __name__ == "__main__":
+    print(table())

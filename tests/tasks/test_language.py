@@ -46,7 +46,9 @@ def text(tmp_path_factory):
 
 
 # Of configs that differ from another one in size alone.
-SIBLINGS = ("tiny", "120m", "1b-eval")
+SIBLINGS = (
+    "tiny", "120m", "1b-eval", "llama-115m", "deepseek-1b", "const-1b", "full-1b", "learned-1b",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

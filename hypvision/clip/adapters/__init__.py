@@ -1,6 +1,6 @@
 """Adapters of CLIP: a few trained parameters on a frozen model, all with the interface of :mod:`.base`."""
 
-from hypvision.clip.adapters import hyperclip, lathadapter  # importing a method registers it
+from hypvision.clip.adapters import bottleneck, hyperclip, lathadapter, lora, vpt  # importing a method registers it
 from hypvision.clip.adapters.base import (
     ADAPTERS,
     Adapter,
@@ -24,15 +24,18 @@ __all__ = [
     "AdapterConfig",
     "adapter_of",
     "adapter_state_dict",
+    "bottleneck",
     "hyperclip",
     "inject",
     "is_injected",
     "lathadapter",
     "load",
+    "lora",
     "merge",
     "register",
     "remove",
     "save",
     "summary",
     "trainable_parameters",
+    "vpt",
 ]

@@ -46,6 +46,9 @@ METHODS = {
     "hyperclip-feature": Method(dict(type="hyperclip", block=16, form="feature"), merges=False,
                                 models=("openai", "siglip")),
     "lathadapter": Method(dict(type="lathadapter", attributes=3), identity=False, merges=False),
+    "lora": Method(dict(type="lora", rank=2, projections="qkv"), models=tuple(MODELS)),
+    "vpt": Method(dict(type="vpt", tokens=3), identity=False, merges=False),
+    "bottleneck": Method(dict(type="bottleneck", width=4), merges=False, models=tuple(MODELS)),
     "hyperclip-official": Method(dict(type="hyperclip", block=16, official_dense_only=True), merges=False),
 }  # fmt: skip
 assert {method.options["type"] for method in METHODS.values()} == {*adapters.ADAPTERS} == {*ADAPTER_NAMES}
@@ -336,7 +339,7 @@ def test_adapters_of_other_models_are_refused(tmp_path):
         None,
         "{}",
         '{"config": {"rank": 1}, "base": {}}',
-        '{"type": "lora", "config": {}, "base": {}}',
+        '{"type": "dora", "config": {}, "base": {}}',
         '{"type": "hyperclip", "config": {"text_layers": 1.5}, "base": {}}',
         "[1]",
     ):
@@ -386,7 +389,7 @@ def test_mistakes_are_explained(tmp_path):
     model = clip_models.openai_clip()
     for function in (adapters.trainable_parameters, adapters.merge, adapters.remove, adapters.summary):
         fails("has no adapter", function, model)
-    fails("There is no adapter 'lora'. Known: hyperclip", adapters.inject, model, "lora")
+    fails("There is no adapter 'dora'. Known: bottleneck", adapters.inject, model, "dora")
     fails("no option blocks. Did you mean block", adapters.inject, model, blocks=16)
     fails("does not divide the width 32", adapters.inject, model, block=64)
     fails("has blocks 0 to 3", adapters.inject, model, block=16, vision_layers=(4,))

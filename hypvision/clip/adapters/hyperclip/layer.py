@@ -166,28 +166,24 @@ def map_packed(packed: Tensor, s: Tensor, c: float | None, thirds: tuple[int, ..
         return torch.cat([mapped[thirds.index(i)] if i in thirds else rows[i] for i in range(3)])
 
 
-class BlockMaps(nn.Module):
-    """The trainable blocks ``q``, ``k``, ``v`` (or some of them) of one attention block with rows of length ``dim`` in
-    a tower of curvature ``c``; they start at the identity.
+class PackedMap(nn.Module):
+    """A trained map of the packed projection (3d, d) of one attention block to the adapted one, :meth:`adapted`.
 
-    Maps the packed projection to the adapted one. Without gradients the result is cached until a weight changes; with
-    gradients it is computed once in each forward pass of the attention, between the hooks :meth:`begin` and :meth:`end`
-    of the module that owns the projection. With ``dense_only`` the attention uses the frozen projection; only code
-    outside its forward pass, such as the dense path, reads the adapted one.
+    Without gradients the result is cached until a weight changes; with gradients it is computed once in each forward
+    pass of the attention, between the hooks :meth:`begin` and :meth:`end` of the module that owns the projection. With
+    ``dense_only`` the attention uses the frozen projection; only code outside its forward pass, such as the dense path,
+    reads the adapted one.
     """
 
-    def __init__(self, dim: int, config: HyperCLIPConfig, c: float, dense_only: bool = False):
+    def __init__(self, dense_only: bool = False):
         super().__init__()
-        n = config.block
-        if not isinstance(n, int) or n < 1 or dim % n:
-            near = ", ".join(str(i) for i in range(1, dim + 1) if dim % i == 0 and i >= 8)
-            raise HypvisionError(f"A block of {n} does not divide the width {dim}. Use one of {near}.")
-        self.dim, self.config, self.c, self.dense_only = dim, config, float(c), dense_only
-        eye = torch.eye(n)
-        for letter in config.projections:
-            self.register_parameter(letter, nn.Parameter(eye.clone() if config.shared else eye.repeat(dim // n, 1, 1)))
+        self.dense_only = dense_only
         self._memo, self._running = Memo(), False
         self._live: Tensor | None = None
+
+    def adapted(self, packed: Tensor) -> Tensor:
+        """The adapted projection, computed anew."""
+        raise NotImplementedError
 
     def forward(self, packed: Tensor) -> Tensor:
         """The adapted projection (3d, d) in place of the frozen ``packed``."""
@@ -197,16 +193,53 @@ class BlockMaps(nn.Module):
                 return self._live
             # Distributed training waits for the gradient of every parameter, so return zeros.
             zero = 0 * torch.stack([parameter.sum() for parameter in parameters]).sum() if frozen else None
-            found = self._adapted(packed) if zero is None else packed + zero.to(packed.dtype)
+            found = self.adapted(packed) if zero is None else packed + zero.to(packed.dtype)
             self._live = found if self._running else None
             return found
         if frozen:
             return packed
         if torch.compiler.is_compiling():  # a compiled graph must not use the memo
-            return self._adapted(packed)
-        return self._memo.get([*parameters, packed], lambda: self._adapted(packed))
+            return self.adapted(packed)
+        return self._memo.get([*parameters, packed], lambda: self.adapted(packed))
 
-    def _adapted(self, packed: Tensor) -> Tensor:
+    # Hooks on the module that owns the projection. The hooks are methods, so that a copy of the module has its own
+    # hooks.
+
+    def begin(self, owner: nn.Module, args: Any) -> None:
+        """Forward pre-hook: drop the cached result of the last autograd graph."""
+        self._running, self._live = True, None
+
+    def end(self, owner: nn.Module, args: Any, output: Any) -> None:
+        """Forward hook, which runs after errors too."""
+        self._running, self._live = False, None
+
+    def train(self, mode: bool = True) -> PackedMap:
+        """Switch the mode and clear the cache, because weights may have been swapped."""
+        if mode != self.training:
+            self._memo.clear()
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        self._memo.clear()  # a move or a cast of the module makes the stored result useless
+        return super()._apply(*args, **kwargs)
+
+
+class BlockMaps(PackedMap):
+    """The trainable blocks ``q``, ``k``, ``v`` (or some of them) of one attention block with rows of length ``dim`` in
+    a tower of curvature ``c``; they start at the identity."""
+
+    def __init__(self, dim: int, config: HyperCLIPConfig, c: float, dense_only: bool = False):
+        super().__init__(dense_only)
+        n = config.block
+        if not isinstance(n, int) or n < 1 or dim % n:
+            near = ", ".join(str(i) for i in range(1, dim + 1) if dim % i == 0 and i >= 8)
+            raise HypvisionError(f"A block of {n} does not divide the width {dim}. Use one of {near}.")
+        self.dim, self.config, self.c = dim, config, float(c)
+        eye = torch.eye(n)
+        for letter in config.projections:
+            self.register_parameter(letter, nn.Parameter(eye.clone() if config.shared else eye.repeat(dim // n, 1, 1)))
+
+    def adapted(self, packed: Tensor) -> Tensor:
         config = self.config
         # a compiler fuses the operations by itself
         if config.mobius and not torch.compiler.is_compiling():
@@ -227,17 +260,6 @@ class BlockMaps(nn.Module):
             return block_product(x.to(torch.promote_types(x.dtype, s.dtype)), s).to(x.dtype)
         return map_rows(x, s, self.c, self.config.mobius)
 
-    # Hooks on the module that owns the projection. The hooks are methods, so that a copy of the module has its own
-    # hooks.
-
-    def begin(self, owner: nn.Module, args: Any) -> None:
-        """Forward pre-hook: drop the cached result of the last autograd graph."""
-        self._running, self._live = True, None
-
-    def end(self, owner: nn.Module, args: Any, output: Any) -> None:
-        """Forward hook, which runs after errors too."""
-        self._running, self._live = False, None
-
     def map_attention_inputs(self, owner: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Forward pre-hook of :class:`torch.nn.MultiheadAttention` in the feature form."""
         query, key, value = args[:3]
@@ -257,24 +279,14 @@ class BlockMaps(nn.Module):
         """Input of the value projection in place of ``x`` in the feature form, for a tower's dense path."""
         return self.rows("v", x)
 
-    def train(self, mode: bool = True) -> BlockMaps:
-        """Switch the mode and clear the cache, because weights may have been swapped."""
-        if mode != self.training:
-            self._memo.clear()
-        return super().train(mode)
-
-    def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self._memo.clear()  # a move or a cast of the module makes the stored result useless
-        return super()._apply(*args, **kwargs)
-
     def extra_repr(self) -> str:
         return f"dim={self.dim}, c={self.c:g}, {self.config.geometry}, {self.config.form} form"
 
 
 class AdaptedWeight(nn.Module):
-    """Parametrisation of a packed projection by blocks that the transformer block owns."""
+    """Parametrisation of a packed projection by a map that the transformer block owns."""
 
-    def __init__(self, maps: BlockMaps):
+    def __init__(self, maps: PackedMap):
         super().__init__()
         self.maps = (maps,)  # a tuple, so that PyTorch does not register the maps as a submodule a second time
 

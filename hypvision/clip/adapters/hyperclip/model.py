@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from torch.nn.utils import parametrize
 
 from hypvision.clip.adapters.base import Adapter, adapter_of, register
 from hypvision.clip.adapters.hyperclip.config import HyperCLIPConfig
-from hypvision.clip.adapters.hyperclip.layer import CLIP_RADIUS, AdaptedWeight, BlockMaps, block_product
+from hypvision.clip.adapters.hyperclip.layer import CLIP_RADIUS, AdaptedWeight, BlockMaps, PackedMap, block_product
 from hypvision.clip.towers import Tower, find_towers
 from hypvision.errors import HypvisionError
 
@@ -23,7 +24,7 @@ class _Site(NamedTuple):
 
     tower: Tower
     number: int
-    maps: BlockMaps
+    maps: Any
 
     @property
     def block(self) -> Any:
@@ -35,13 +36,87 @@ class _Site(NamedTuple):
         return self.tower.owner(self.block)
 
 
+class PackedAdapter(Adapter):
+    """A trained map (:class:`.layer.PackedMap`) of the packed projection of each attention block.
+
+    The block gets a child of the method's name, and its projection becomes a parametrised weight of it. In state dicts
+    the projection keeps the name of the base model.
+    """
+
+    def __init__(self, model: nn.Module, config: Any):
+        super().__init__(model, config)
+        self.sites = [
+            _Site(tower, number, self.make_maps(tower, number))
+            for tower in find_towers(model)
+            for number in self.layers(tower)
+        ]
+        if not self.sites:
+            raise HypvisionError(
+                f"{type(model).__name__} has no transformer tower that {type(self).__name__} could adapt with "
+                f"text={config.text}, vision={config.vision}. Use an open_clip model with a ViT image tower or a "
+                "transformer text tower."
+            )
+        self.handles: list[Any] = []
+
+    @abstractmethod
+    def layers(self, tower: Tower) -> Sequence[int]:
+        """Numbers of the adapted blocks of a tower."""
+
+    @abstractmethod
+    def make_maps(self, tower: Tower, number: int) -> PackedMap:
+        """The trained map of a block."""
+
+    def attach(self) -> None:
+        for site in self.sites:
+            site.block.add_module(self.name, site.maps)
+            self.connect(site)
+            self.handles += [
+                site.block.register_state_dict_post_hook(_base_names),
+                site.block.register_load_state_dict_pre_hook(_own_names),
+            ]
+
+    def connect(self, site: _Site) -> None:
+        """Let the attention use the map."""
+        # The transformer block registers the maps; the parametrised module must not register them again.
+        parametrize.register_parametrization(site.owner, site.tower.packed_name, AdaptedWeight(site.maps))
+        self.handles += [
+            site.owner.register_forward_pre_hook(site.maps.begin),
+            site.owner.register_forward_hook(site.maps.end, always_call=True),
+        ]
+
+    def disconnect(self, site: _Site) -> None:
+        """Undo :meth:`connect` but for its hooks."""
+        _remove_parametrization(site.owner, site.tower.packed_name)
+
+    def detach(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+        for site in self.sites:
+            self.disconnect(site)
+            delattr(site.block, self.name)
+
+    def merge(self) -> None:
+        with torch.no_grad():
+            for site in self.sites:
+                frozen = site.tower.frozen(site.block)
+                frozen.copy_(site.maps(frozen))
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Those of the maps, text tower first."""
+        return [parameter for site in self.sites for parameter in site.maps.parameters()]
+
+    def acts_on(self) -> list[tuple[Tower, Sequence[int]]]:
+        towers = {site.tower.modality: site.tower for site in self.sites}
+        return [(tower, [site.number for site in self.sites if site.tower.modality == kind])
+                for kind, tower in towers.items()]  # fmt: skip
+
+
 @register
-class HyperCLIP(Adapter):
+class HyperCLIP(PackedAdapter):
     """Blocks on the attention projections of any open_clip ViT, timm ViT (SigLIP) or text transformer.
 
-    Each adapted transformer block gets a child ``hyperclip`` (:class:`.layer.BlockMaps`) with the parameters ``q``,
-    ``k``, ``v``; the packed projection becomes a parametrised weight of it. In state dicts the projection keeps the
-    name of the base model.
+    The child ``hyperclip`` of an adapted block (:class:`.layer.BlockMaps`) has the parameters ``q``, ``k``, ``v``.
     """
 
     name = "hyperclip"
@@ -49,54 +124,41 @@ class HyperCLIP(Adapter):
 
     config: HyperCLIPConfig
 
-    def __init__(self, model: nn.Module, config: HyperCLIPConfig):
-        super().__init__(model, config)
-        self.sites = [
-            _Site(tower, number, _make_maps(config, tower, number))
-            for tower in find_towers(model)
-            if getattr(config, tower.modality)
-            for number in config.layers(tower.modality, len(tower.blocks))
-        ]
-        if not self.sites:
+    def layers(self, tower: Tower) -> Sequence[int]:
+        wanted = getattr(self.config, tower.modality)
+        return self.config.layers(tower.modality, len(tower.blocks)) if wanted else ()
+
+    def make_maps(self, tower: Tower, number: int) -> PackedMap:
+        config, owner = self.config, tower.owner(tower.blocks[number])
+        packed = check_packed(tower, number, "HyperCLIP")
+        if config.form == "feature" and not isinstance(owner, (nn.MultiheadAttention, nn.Linear)):
             raise HypvisionError(
-                f"{type(model).__name__} has no transformer tower that HyperCLIP could adapt with text={config.text}, "
-                f"vision={config.vision}. Use an open_clip model with a ViT image tower or a transformer text tower."
+                f"HyperCLIP's feature form does not reach inside {type(owner).__name__}. Use form='weight'."
             )
-        self.handles: list[Any] = []
+        last = tower.modality == "vision" and number == len(tower.blocks) - 1
+        maps = BlockMaps(packed.shape[1], config, config.curvature(tower.modality), config.official_dense_only and last)
+        return as_owner(maps, owner, packed)
 
     def attach(self) -> None:
-        for site in self.sites:
-            block, owner, maps = site.block, site.owner, site.maps
-            block.add_module(self.name, maps)
-            if self.config.form == "weight":
-                # The transformer block registers the maps; the parametrised module must not register them again.
-                parametrize.register_parametrization(owner, site.tower.packed_name, AdaptedWeight(maps))
-                self.handles += [
-                    owner.register_forward_pre_hook(maps.begin),
-                    owner.register_forward_hook(maps.end, always_call=True),
-                ]
-            else:
-                owner.map_value_input = maps.map_value_input
-                if not maps.dense_only and isinstance(owner, nn.MultiheadAttention):
-                    self.handles.append(owner.register_forward_pre_hook(maps.map_attention_inputs, with_kwargs=True))
-                elif not maps.dense_only:
-                    self.handles.append(owner.register_forward_hook(maps.map_linear_output))
-            self.handles += [
-                block.register_state_dict_post_hook(_base_names),
-                block.register_load_state_dict_pre_hook(_own_names),
-            ]
+        super().attach()
         self._warn_of_clip()
 
-    def detach(self) -> None:
-        for handle in self.handles:
-            handle.remove()
-        self.handles = []
-        for site in self.sites:
-            if self.config.form == "weight":
-                _remove_parametrization(site.owner, site.tower.packed_name)
-            else:
-                del site.owner.map_value_input
-            delattr(site.block, self.name)
+    def connect(self, site: _Site) -> None:
+        owner, maps = site.owner, site.maps
+        if self.config.form == "weight":
+            super().connect(site)
+            return
+        owner.map_value_input = maps.map_value_input
+        if not maps.dense_only and isinstance(owner, nn.MultiheadAttention):
+            self.handles.append(owner.register_forward_pre_hook(maps.map_attention_inputs, with_kwargs=True))
+        elif not maps.dense_only:
+            self.handles.append(owner.register_forward_hook(maps.map_linear_output))
+
+    def disconnect(self, site: _Site) -> None:
+        if self.config.form == "weight":
+            super().disconnect(site)
+        else:
+            del site.owner.map_value_input
 
     def merge(self) -> None:
         if self.config.form == "feature":
@@ -110,19 +172,7 @@ class HyperCLIP(Adapter):
                 "the dense path alone inject a base model without the option, load adapter_state_dict into it, and "
                 "merge that."
             )
-        with torch.no_grad():
-            for site in self.sites:
-                frozen = site.tower.frozen(site.block)
-                frozen.copy_(site.maps(frozen))
-
-    def parameters(self) -> list[nn.Parameter]:
-        """The blocks S, text tower first."""
-        return [parameter for site in self.sites for parameter in site.maps.parameters()]
-
-    def acts_on(self) -> list[tuple[Tower, Sequence[int]]]:
-        towers = {site.tower.modality: site.tower for site in self.sites}
-        return [(tower, [site.number for site in self.sites if site.tower.modality == kind])
-                for kind, tower in towers.items()]  # fmt: skip
+        super().merge()
 
     def freeze_unused(self) -> None:
         """Freeze q and k of the last image block in the feature form, since its dense path uses v alone. In the weight
@@ -188,25 +238,25 @@ def clip_report(model: nn.Module) -> dict[str, dict[str, float]]:
     return adapter.clip_report()
 
 
-def _make_maps(config: HyperCLIPConfig, tower: Tower, number: int) -> BlockMaps:
+def as_owner(maps: PackedMap, owner: nn.Module, packed: Tensor) -> PackedMap:
+    """A map in the mode and on the device of the attention, in float32 at least."""
+    return maps.train(owner.training).to(packed.device, torch.promote_types(packed.dtype, torch.float32))
+
+
+def check_packed(tower: Tower, number: int, method: str) -> nn.Parameter:
+    """The packed projection (3d, d) of a block, which it must have."""
     owner = tower.owner(tower.blocks[number])
     packed = getattr(owner, tower.packed_name, None)
     if not isinstance(packed, nn.Parameter):
         raise HypvisionError(
-            f"HyperCLIP adapts packed q, k, v projections, which {type(owner).__name__} does not have. Use a ViT tower."
+            f"{method} adapts packed q, k, v projections, which {type(owner).__name__} does not have. Use a ViT tower."
         )
     if packed.shape[0] != 3 * packed.shape[1]:
         raise HypvisionError(
-            f"The {tower.modality} tower has a projection of shape {tuple(packed.shape)}; HyperCLIP needs q, k and v "
+            f"The {tower.modality} tower has a projection of shape {tuple(packed.shape)}; {method} needs q, k and v "
             "packed into (3 * width, width)."
         )
-    if config.form == "feature" and not isinstance(owner, (nn.MultiheadAttention, nn.Linear)):
-        raise HypvisionError(
-            f"HyperCLIP's feature form does not reach inside {type(owner).__name__}. Use form='weight'."
-        )
-    last = tower.modality == "vision" and number == len(tower.blocks) - 1
-    maps = BlockMaps(packed.shape[1], config, config.curvature(tower.modality), config.official_dense_only and last)
-    return maps.train(owner.training).to(packed.device, torch.promote_types(packed.dtype, torch.float32))
+    return packed
 
 
 def _remove_parametrization(owner: nn.Module, name: str) -> None:
@@ -234,7 +284,7 @@ def _base_names(block: nn.Module, state_dict: dict[str, Tensor], prefix: str, _:
 
 def _own_names(block: Any, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
     """Before ``block.load_state_dict()``: translate names in files to those of the modules."""
-    if block.hyperclip.config.form == "weight":
-        for name, parametrised in _PARAMETRISED.items():
-            if prefix + name in state_dict:
-                state_dict[prefix + parametrised] = state_dict.pop(prefix + name)
+    own = {name for name, _ in block.named_parameters()}
+    for name, parametrised in _PARAMETRISED.items():
+        if parametrised in own and prefix + name in state_dict:
+            state_dict[prefix + parametrised] = state_dict.pop(prefix + name)

@@ -1,0 +1,4 @@
+# BitFit, all biases of CLIP, in place of HyperCLIP's blocks: a rival of the paper,
+# which gives no settings of it. Otherwise as hyperclip-vitb16_4xb1-80k_coco-stuff164k.py.
+_base_ = ["./hyperclip-vitb16_4xb1-80k_coco-stuff164k.py"]
+model = dict(adapter=None, tune="bias")

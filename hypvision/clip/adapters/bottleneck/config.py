@@ -1,0 +1,29 @@
+"""How wide the modules are, and where they are put."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypvision.checks import at_least
+from hypvision.clip.adapters.base import AdapterConfig
+from hypvision.errors import HypvisionError
+
+
+@dataclass(frozen=True)
+class BottleneckConfig(AdapterConfig):
+    """How wide the modules are, and where they are put. HyperCLIP's paper gives no settings of this rival.
+
+    Attributes:
+        width: inner width of a module (Houlsby et al., Sec. 3.2: from 2 to 256).
+        text, vision: which towers.
+    """
+
+    width: int = 64
+    text: bool = True
+    vision: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, integer=True, width=self.width)
+        if not (self.text or self.vision):
+            raise HypvisionError("Bottleneck: with text=False and vision=False nothing would be adapted.")

@@ -1,0 +1,75 @@
+"""Put learned tokens behind the class token of an image tower."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hypvision.clip.adapters.base import Adapter, register
+from hypvision.clip.adapters.vpt.config import VPTConfig
+from hypvision.clip.towers import Tower, patch_size, vision_tower
+from hypvision.errors import HypvisionError
+
+
+class LearnedTokens(nn.Module):
+    """Tokens ``(layers, n, width)``, uniform in the interval of VPT's code at the start."""
+
+    def __init__(self, layers: int, tokens: int, width: int, patch: Sequence[int]):
+        super().__init__()
+        bound = math.sqrt(6 / (3 * patch[0] * patch[1] + width))
+        self.tokens = nn.Parameter(torch.empty(layers, tokens, width).uniform_(-bound, bound))
+
+    def put(self, layer: int, present: int, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Forward pre-hook: tokens of a layer behind the first of ``(B, L, width)``, in place of ``present`` ones."""
+        x: Tensor = args[0]
+        own = self.tokens[layer].to(x.dtype).expand(len(x), -1, -1)
+        return torch.cat([x[:, :1], own, x[:, 1 + present :]], 1), *args[1:]
+
+
+@register
+class VPT(Adapter):
+    """Learned tokens in an open_clip ViT that pools its class token. They stand between the class token and the
+    patches, come before the norm of the tower, and need not be removed: nothing reads their outputs."""
+
+    name = "vpt"
+    Config = VPTConfig
+
+    config: VPTConfig
+
+    def __init__(self, model: nn.Module, config: VPTConfig):
+        super().__init__(model, config)
+        tower, visual = vision_tower(model), getattr(model, "visual", None)
+        kind = getattr(visual, "pool_type", None)
+        if tower.family != "open_clip" or kind != "tok" or getattr(visual, "attn_pool", None) is not None:
+            raise HypvisionError("VPT needs a ViT of open_clip that pools its class token, such as ViT-B-16.")
+        self.tower: Tower = tower
+        self.handles: list[Any] = []
+
+    def attach(self) -> None:
+        visual: Any = self.model.visual
+        count, blocks = self.config.tokens, self.tower.blocks
+        layers = len(blocks) if self.config.deep else 1
+        learned = LearnedTokens(layers, count, self.tower.width, patch_size(self.model))
+        place = self.tower.frozen(blocks[0])
+        visual.add_module(self.name, learned.to(place.device, torch.promote_types(place.dtype, torch.float32)))
+        self.handles = [visual.ln_pre.register_forward_pre_hook(partial(learned.put, 0, 0))]
+        for number in range(1, layers):
+            self.handles.append(blocks[number].register_forward_pre_hook(partial(learned.put, number, count)))
+
+    def detach(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+        delattr(self.model.visual, self.name)
+
+    def acts_on(self) -> list[tuple[Tower, Sequence[int]]]:
+        return [(self.tower, range(len(self.tower.blocks)))]
+
+    def describe(self) -> str:
+        where = "each image block" if self.config.deep else "the first image block"
+        return f"VPT: {self.config.tokens} tokens in {where}"

@@ -1,0 +1,474 @@
+"""The recipes of the papers beside the configs as they resolve: a table in the README of each family.
+
+python tests/test_recipes.py hecnn     # prints the table of configs/hecnn/README.md
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mmengine.config import Config
+
+from hypvision.engine.config import load_config
+
+ROOT = Path(__file__).parents[1] / "configs"
+UNKNOWN = "unknown"
+OURS = "ours: it is not published"
+
+# family -> training -> the config, what paper and code say of each setting, and why something differs here
+PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
+    "hecnn": {
+        "HCNN, CIFAR": (
+            "hcnn-resnet18_200e_cifar10",
+            {
+                "optimiser": "RiemannianSGD, rate 0.1, decay 0.0005, momentum 0.9 (Nesterov)",
+                "batch": "128",
+                "length": "200 epochs",
+                "schedule": "x0.2 after epochs 60, 120, 160",
+                "other rates": "points x0.2, without the first step; curvatures fixed",
+                "precision": "float32",
+                "clipping": "none",
+                "augmentation": "crops of 32 padded by 4, mirrored",
+                "padding": "zeros",
+                "test": "32 pixels, whole image",
+                "seeds": "5",
+            },
+            {"padding": "that of our crops", "seeds": "`--seeds 5`",
+             "other rates": "they have a rate in every config; HCNN has no curvature to learn"},
+        ),
+        "HECNN+, CIFAR": (
+            "hecnn-resnet18_200e_cifar10",
+            {
+                "optimiser": "RiemannianSGD, rate 0.1, decay 0.0005, momentum 0.9 (Nesterov)",
+                "batch": "128",
+                "length": "200 epochs",
+                "schedule": "x0.2 after epochs 60, 120, 160",
+                "other rates": UNKNOWN,
+                "precision": "float32",
+                "augmentation": "crops of 32 padded by 4, mirrored",
+                "seeds": "5",
+            },
+            {"other rates": "of points as HCNN's; of curvatures " + OURS, "seeds": "`--seeds 5`"},
+        ),
+        "HECNN+, Tiny-ImageNet": (
+            "hecnn-resnet18_200e_tiny-imagenet",
+            {
+                "batch": "128",
+                "length": "200 epochs",
+                "augmentation": "crops of 64 padded by 4, mirrored",
+                "test": "64 pixels, whole image",
+            },
+            {},
+        ),
+    },
+    "himapper": {
+        "paper": (
+            "himapper-deit-small_8xb128-50e_in1k",
+            {
+                "optimiser": "AdamW, rate 0.0001, decay 0.0001",
+                "batch": "1024",
+                "length": "50 epochs",
+                "schedule": "cosine to 0.01 of the rate",
+                "other rates": UNKNOWN,
+                "precision": UNKNOWN,
+                "clipping": "none",
+                "augmentation": "rand-m9-mstd0.5-inc1, jitter 0.3, erasing 0.25",
+                "mixup, cutmix, label smoothing": "0.8, 1, 0.1",
+                "repeated augmentation": "1",
+                "drop path": "0.1",
+                "moving average": UNKNOWN,
+                "test": "224 pixels, crop 0.875",
+            },
+            {
+                "batch": "8 processes, of which the paper does not say",
+                "schedule": "the lowest rate " + OURS,
+                "other rates": OURS,
+                "precision": "as the released code",
+                "moving average": "as the released code",
+            },
+        ),
+        "released code": (
+            "himapper-official-deit-small_8xb64-100e_in1k",
+            {
+                "optimiser": "AdamW, rate 1e-05, decay 0.05",
+                "batch": "64 a process, rate for 512",
+                "length": "100 epochs",
+                "schedule": "cosine to 1e-06",
+                "other rates": "none",
+                "precision": "AMP",
+                "clipping": "none",
+                "repeated augmentation": "3",
+                "moving average": "0.99996",
+                "frozen": "patch_embed",
+                "test": "224 pixels, crop 0.875",
+            },
+            {"batch": "8 processes"},
+        ),
+    },
+    "hyperclip": {
+        "segmentation, the code": (
+            "hyperclip-vitb16_4xb1-80k_coco-stuff164k",
+            {
+                "optimiser": "AdamW, rate 0.0002, decay 0.0001",
+                "batch": "4 x 1",
+                "length": "80000 iterations",
+                "schedule": "cosine to 0",
+                "other rates": "clip x0.075",
+                "not decayed": "norms",
+                "precision": "float32",
+                "clipping": "norm 0.01",
+                "training size": "short side 384, crops of 384",
+                "test size": "short side 640, slides of 384 on 640 x 640",
+                "curvatures of text and image": "1, 0.01",
+            },
+            {"curvatures of text and image": "the paper's text has 0.01 for both; the same numbers unless a row is "
+             "longer than 3.8"},
+        ),
+        "segmentation, the paper's text": (
+            "hyperclip-paper-vitb16_4xb1-80k_coco-stuff164k",
+            {"optimiser": "Adam, rate unknown", "other rates": "clip 1e-05"},
+            {"optimiser": "the head's rate is the code's", "other rates": "the same: 0.05 of 0.0002"},
+        ),
+        "CAT-Seg": ("catseg-vitb16_4xb1-80k_coco-stuff164k", {"other rates": "clip x0.01", "batch": "4 x 1"}, {}),
+    },
+    "lhier": {
+        "HIER, ResNet-50, CUB": (
+            "hier_resnet50_2xb90-100e_cub200",
+            {
+                "optimiser": "AdamW, rate 0.0001, decay 0.01, eps 0.0001",
+                "batch": "2 x 90, rate for 180",
+                "images of a class in a batch": "2",
+                "length": "100 epochs",
+                "schedule": "x0.5 every 5 epochs",
+                "warm-up of the neck alone": "1 epochs",
+                "other rates": "neck x1, ancestors x50, class proxies x10000",
+                "precision": "AMP",
+                "clipping": "values 10",
+                "augmentation": "random crops of 224, from 0.08 of the area, mirrored",
+                "batch norms": "frozen",
+                "loss": "Proxy-Anchor + 0.5 HIER, 512 ancestors, 20 neighbours, 50 draws",
+                "test": "224 pixels, crop 0.875",
+            },
+            {},
+        ),
+        "HIER, DeiT-S, SOP": (
+            "hier_deit-small_2xb90-150e_sop",
+            {
+                "optimiser": "AdamW, rate 1e-05, decay 0.0001, eps 0.0001",
+                "batch": "2 x 90, rate for 180",
+                "length": "150 epochs",
+                "schedule": "constant",
+                "warm-up of the neck alone": "5 epochs",
+                "other rates": "neck x100, ancestors x50, class proxies x10000",
+                "augmentation": "random crops of 224, from 0.2 of the area, mirrored",
+            },
+            {},
+        ),
+        "LHIER, ResNet-50, CUB": (
+            "lhier_resnet50_2xb90-100e_cub200",
+            {
+                "optimiser": "RiemannianAdamW, other settings as HIER's",
+                "batch": "2 x 90, rate for 180",
+                "length": "100 epochs",
+                "curvature": UNKNOWN,
+            },
+            {"optimiser": "HIER's settings", "curvature": OURS},
+        ),
+    },
+    "hierarcaps": {
+        "radial embeddings": (
+            "radial-clip-vitb32_1xb8-1e_hierarcaps",
+            {
+                "optimiser": "AdamW, rate 1e-07, decay 0.01",
+                "batch": "1 x 8",
+                "length": "1 epochs",
+                "schedule": "constant",
+                "precision": "float32",
+                "clipping": "none",
+                "root": "the empty text, learning along",
+            },
+            {},
+        ),
+    },
+    "hyperbolic-clip": {
+        "MERU": (
+            "meru-vit-s_8xb256-120k_redcaps",
+            {
+                "optimiser": "AdamW, rate 0.0005, decay 0.2, betas 0.9, 0.98",
+                "batch": "2048",
+                "length": "120000 iterations",
+                "schedule": "linear over 4000 iterations, cosine squared to 0",
+                "clipping": "none",
+                "augmentation": "random crops of 224, from 0.5 of the area",
+                "entailment": "0.2",
+                "captions that begin with their subreddit": "0.5",
+            },
+            {"batch": "8 processes", "schedule": "the same: (1 + cos x) / 2 is the square of cos x / 2"},
+        ),
+        "HyCoCLIP": (
+            "hycoclip-vit-s_8xb96-500k_grit",
+            {
+                "optimiser": "AdamW, rate 0.0005, decay 0.2, betas 0.9, 0.98",
+                "batch": "768",
+                "length": "500000 iterations",
+                "augmentation": "random crops of 224, from 0.5 of the area",
+                "entailment": "0.2",
+            },
+            {"batch": "8 processes"},
+        ),
+    },
+    "helm": {
+        "115M, 120M": (
+            "helm-mice-120m_4xb4_wikipedia",
+            {
+                "optimiser": "RiemannianAdamW, rate 0.0004, decay 0.01",
+                "batch": "4 x 4, accumulated over 64",
+                "length": "2400 steps",
+                "schedule": "linear over 72 steps, cosine to 0.1 of the rate",
+                "precision": "AMP, bfloat16",
+                "clipping": "norm 1",
+                "context": "2048 tokens",
+            },
+            {},
+        ),
+        "1B": (
+            "helm-mice-1b_4xb1_wikipedia",
+            {"batch": "4 x 1, accumulated over 256", "length": "2400 steps", "precision": "AMP, bfloat16"},
+            {},
+        ),
+    },
+}  # fmt: skip
+
+
+@cache
+def recipe(name: str) -> dict[str, str]:
+    """What a config says once its bases are resolved; only settings that it has."""
+    cfg = load_config(name)
+    found = {**_optimiser(cfg, name), **_data(cfg), **_model(cfg)}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _optimiser(cfg: Config, name: str) -> dict[str, Any]:
+    wrapper, loop, loader = cfg.optim_wrapper, cfg.train_cfg, cfg.train_dataloader
+    optimizer, scales = wrapper.optimizer, wrapper.get("paramwise_cfg") or {}
+    steps = wrapper.get("accumulative_counts", 1)
+    text = f"{optimizer.type}, rate {optimizer.lr:g}, decay {optimizer.weight_decay:g}"
+    if "momentum" in optimizer:
+        text += f", momentum {optimizer.momentum:g}{' (Nesterov)' if optimizer.get('nesterov') else ''}"
+    if tuple(optimizer.get("betas", (0.9, 0.999))) != (0.9, 0.999):
+        text += f", betas {', '.join(f'{beta:g}' for beta in optimizer.betas)}"
+    if optimizer.get("eps", 1e-8) != 1e-8:
+        text += f", eps {optimizer.eps:g}"
+    processes = re.search(r"_(\d+)xb(\d+)", name)
+    batch = str(loader.batch_size)
+    if processes is not None:
+        assert int(processes[2]) == loader.batch_size
+        batch = f"{processes[1]} x {batch}"
+    scaled = cfg.get("auto_scale_lr") or {}
+    if scaled.get("enable") and processes and int(processes[1]) * loader.batch_size != 1024:
+        batch += f", rate for {scaled.base_batch_size}"
+    clip = wrapper.get("clip_grad")
+    if clip is None:
+        clipping = "none"
+    else:
+        clipping = f"values {clip.clip_value:g}" if clip.get("type") == "value" else f"norm {clip.max_norm:g}"
+    kind = f", {wrapper.dtype}" if "dtype" in wrapper else ""
+    hooks = {hook.type: hook for hook in cfg.get("custom_hooks") or []}
+    average, warm = hooks.get("EMAHook"), hooks.get("BackboneWarmUpHook")
+    length = f"{loop.max_epochs} epochs" if "max_epochs" in loop else f"{loop.max_iters // steps} iterations"
+    return {
+        "optimiser": text,
+        "batch": batch + (f", accumulated over {steps}" if steps > 1 else ""),
+        "length": length.replace("iterations", "steps") if steps > 1 else length,
+        "schedule": _schedule(cfg.get("param_scheduler") or [], steps),
+        "other rates": _rates(scales),
+        "not decayed": "norms" if scales.get("norm_decay_mult") == 0.0 else None,
+        "precision": f"AMP{kind}" if wrapper.get("type") == "AmpOptimWrapper" else "float32",
+        "clipping": clipping,
+        "moving average": f"{1 - average.momentum:g}" if average else None,
+        "warm-up of the neck alone": f"{warm.epochs} epochs" if warm else None,
+        "seeds": "1",
+    }
+
+
+def _schedule(schedulers: list[Any], steps: int) -> str:
+    parts: list[str] = []
+    milestones: list[int] = []
+    for part in schedulers:
+        if part.type == "LinearLR":
+            unit = "epochs" if part.by_epoch else "steps" if steps > 1 else "iterations"
+            parts.append(f"linear over {part.end // steps if steps > 1 else part.end // 1000 * 1000} {unit}")
+        elif part.type == "CosineAnnealingLR":
+            ratio = part.get("eta_min_ratio")
+            parts.append(f"cosine to {part.eta_min:g}" if ratio is None else f"cosine to {ratio:g} of the rate")
+        elif part.type == "StepLR":
+            parts.append(f"x{part.gamma:g} every {part.step_size} epochs")
+        else:
+            milestones += part.milestones
+            gamma = part.gamma
+    if milestones:
+        parts.append(f"x{gamma:g} after epochs {', '.join(map(str, milestones))}")
+    return ", ".join(parts) or "constant"
+
+
+def _rates(scales: Any) -> str:
+    names = dict(neck_lr_scale="neck", hier_lr_scale="ancestors", class_lr_scale="class proxies")
+    found = [f"{name} x{scales[key]:g}" for key, name in names.items() if key in scales]
+    if "manifold_lr_scale" in scales:
+        found.append(
+            f"points x{scales.manifold_lr_scale:g}, without the first step; curvatures {scales.curvature_lr:g}"
+        )
+    for key, value in (scales.get("lr_mult") or {}).items():
+        found.append(f"{key.rpartition('.')[2]} x{value:g}")
+    for key, options in (scales.get("custom_keys") or {}).items():
+        if "lr_mult" in options:
+            found.append(f"{key.rstrip('.')} x{options.lr_mult:g}")
+    return ", ".join(found) or "none"
+
+
+def _data(cfg: Config) -> dict[str, Any]:
+    loader = cfg.train_dataloader
+    train = loader.dataset.get("transform") or {}
+    test = (cfg.get("test_dataloader") or {}).get("dataset", {}).get("transform") or {}
+    found: dict[str, Any] = {}
+    if train:
+        if "pad_crop" in train:
+            assert train.get("color_jitter") is None and not train.get("auto_augment") and not train.get("re_prob")
+            text = f"crops of {train.input_size} padded by {train.pad_crop}, mirrored"
+            found["padding"] = "reflection"
+        elif train.get("auto_augment"):
+            text = f"{train.auto_augment}, jitter {train.color_jitter:g}, erasing {train.re_prob:g}"
+        else:
+            assert train.color_jitter is None
+            area = f"random crops of {train.input_size}, from {train.scale[0]:g} of the area"
+            text = area if train.get("hflip", 0.5) == 0 else f"{area}, mirrored"
+        found["augmentation"] = text
+    if test:
+        crop = test.get("crop_pct") or 0.875
+        found["test"] = f"{test.input_size} pixels, {'whole image' if crop == 1 else f'crop {crop:g}'}"
+    batches = loader.get("batch_sampler")
+    if batches and batches.type == "MPerClassBatchSampler":
+        found["images of a class in a batch"] = str(batches.m)
+    sampler = loader.get("sampler") or {}
+    found["repeated augmentation"] = str(sampler.get("num_repeats", 1))
+    if "length" in loader.dataset:
+        found["context"] = f"{loader.dataset.length} tokens"
+    if "subreddits" in loader.dataset:
+        found["captions that begin with their subreddit"] = f"{loader.dataset.subreddits:g}"
+    for step in loader.dataset.get("pipeline") or []:
+        if step.type == "RandomCrop":
+            side = next(min(s.scale) for s in loader.dataset.pipeline if s.type == "Resize")
+            found["training size"] = f"short side {side}, crops of {step.crop_size[0]}"
+    return found
+
+
+def _model(cfg: Config) -> dict[str, Any]:
+    model, found = cfg.model, {}
+    backbone = model.get("backbone") or {}
+    if "mixup" in model:
+        mix = model.mixup
+        found["mixup, cutmix, label smoothing"] = (
+            f"{mix.mixup_alpha:g}, {mix.cutmix_alpha:g}, {model.label_smoothing:g}"
+        )
+    if "drop_path_rate" in backbone:
+        found["drop path"] = f"{backbone.drop_path_rate:g}"
+    if isinstance(model.get("freeze"), str):
+        found["frozen"] = model["freeze"]  # the attribute is a method of the config
+    if model.get("freeze_bn"):
+        found["batch norms"] = "frozen"
+    if "hier_loss" in model:
+        own = model.hier_loss
+        found["loss"] = (
+            f"Proxy-Anchor + {model.hier_weight:g} HIER, {own.num_proxies} ancestors, {own.neighbours} neighbours, "
+            f"{own.draws} draws"
+        )
+    if model.get("neck", {}).get("learnable"):
+        found["curvature"] = f"{model.neck.c:g} at first, learned"
+    if "entail" in model:
+        found["entailment"] = f"{model.entail:g}"
+    if model.type == "RadialTuning":
+        assert model.root == "text"
+        found["root"] = "the empty text, learning along"
+    if model.type == "HyperCLIPSegmentor":
+        found["test size"] = f"short side 640, slides of {model.crop} on {model.slide} x {model.slide}"
+        if model.get("adapter"):
+            found["curvatures of text and image"] = f"{model.adapter.c_text:g}, {model.adapter.c_vision:g}"
+    return found
+
+
+SCALING = {
+    "figures 3 to 7": {
+        "features, widths": "1000, 10 to 100", "batch": "2048", "length": "20000 steps, warm-up 2000",
+        "rate of W and b at m = 10": "0.01, 0.01", "loss": "mean squared error x1",
+    },
+    "figure 1": {
+        "features, widths": "10240, 8 to 1024", "batch": "2048", "length": "20000 steps, warm-up 1000",
+        "rate of W and b at m = 10": "0.0189, 0.2", "loss": "mean squared error x100",
+    },
+}  # fmt: skip
+
+
+def _scaling(training: str) -> dict[str, str]:
+    from hypvision.scaling import experiments
+
+    large = training == "figure 1"
+    settings = experiments._LARGE if large else experiments._SMALL
+    widths = experiments._LARGE_WIDTHS if large else experiments.WIDTHS
+    return {
+        "features, widths": f"{settings.n}, {widths[0]} to {widths[-1]}",
+        "batch": str(settings.batch),
+        "length": f"{settings.steps} steps, warm-up {settings.warmup}",
+        "rate of W and b at m = 10": ", ".join(f"{rate:.3g}" for rate in settings.peaks(10)),
+        "loss": f"mean squared error x{settings.loss_scale:g}",
+    }
+
+
+def _rows(training: str, settings: dict[str, str], here: dict[str, str], why: dict[str, str]) -> list[str]:
+    lines = []
+    for place, (setting, value) in enumerate(settings.items()):
+        same = here[setting] == value
+        cells = [training if place == 0 else "", setting, value, "the same" if same else here[setting]]
+        lines.append(f"| {' | '.join(cells)} | {'' if same else why[setting]} |".replace("|  |", "| |"))
+    return lines
+
+
+def table(family: str) -> str:
+    """The rows of a family's README, in Markdown."""
+    lines = ["| training | setting | published | here | why |", "|---|---|---|---|---|"]
+    if family == "scaling":
+        for training, published in SCALING.items():
+            lines += _rows(training, published, _scaling(training), {})
+    else:
+        for training, (name, published, why) in PUBLISHED[family].items():
+            lines += _rows(training, published, recipe(name), why)
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("family", PUBLISHED)
+def test_the_readme_has_the_table_and_only_what_is_said_differs(family):
+    for training, (name, published, why) in PUBLISHED[family].items():
+        differ = {setting for setting, value in published.items() if recipe(name).get(setting) != value}
+        assert differ == set(why) & differ and all(setting in recipe(name) for setting in published), (training, differ)
+        assert set(why) <= set(published)
+    assert table(family) in (ROOT / family / "README.md").read_text()
+
+
+def test_scaling():
+    assert {training: _scaling(training) for training in SCALING} == SCALING
+    assert table("scaling") in (ROOT / "scaling/README.md").read_text()
+
+
+def test_every_family_of_configs_has_one():
+    others = {"hcformer": "test_hcformer_recipes.py", "fewshot": "tasks/test_few_shot_recipes.py"}
+    folders = {path.parent.name for path in ROOT.glob("*/metafile.yml")} - {"baselines", "demo", "scaling"}
+    assert folders == set(PUBLISHED) | set(others)
+    assert all((Path(__file__).parent / file).is_file() for file in others.values())
+
+
+if __name__ == "__main__":
+    print(table(sys.argv[1]))
