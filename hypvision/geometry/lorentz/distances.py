@@ -133,8 +133,11 @@ def _chosen(
         c = c.expand(shape)[pairs].unsqueeze(-1)
 
     def part(batch: list[Tensor], rows: Tensor, columns: Tensor, c: Curvature) -> Tensor:
-        left = x.expand(*shape[:-2], *x.shape[-2:])[(*batch, rows)]
-        return each(left, y.expand(*shape[:-2], *y.shape[-2:])[(*batch, columns)], c)
+        of_left = (*batch, rows)
+        of_right = (*batch, columns)
+        left = x.expand(*shape[:-2], *x.shape[-2:])[of_left]
+        right = y.expand(*shape[:-2], *y.shape[-2:])[of_right]
+        return each(left, right, c)
 
     step = max(1, 2**22 // x.shape[-1])
     if len(rows) <= step:
