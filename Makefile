@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+LATEST := .venv-latest
 RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 FULL_STAMP := $(VENV)/.installed-full
@@ -24,7 +25,7 @@ LOCK := pyproject.toml --universal --python-version 3.10 --generate-hashes --no-
 	--custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format docs bench lines lock clean
+.PHONY: help demo test test-all test-latest lint format docs bench lines lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,6 +38,12 @@ test: $(DEV_STAMP)  ## set up, then run the tests (a few minutes)
 
 test-all: $(FULL_STAMP)  ## the tests, the slow ones too: notebooks, and the app in a browser
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+test-latest: | $(LATEST)/bin/python  ## the tests with the newest versions that pyproject.toml allows, in .venv-latest
+	@echo "Installing into $(LATEST): 6 GB at the first call ..."
+	@$(LATEST)/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager -e '.[dev]'
+	@$(LATEST)/bin/python tools/compare_versions.py
+	$(LATEST)/bin/python -m pytest -m "not slow" -n $(JOBS) --dist worksteal
 
 lint: $(DEV_STAMP)  ## ruff, codespell, layers of packages, types of the package and of the documentation's examples
 	$(BIN)/ruff check .
@@ -69,12 +76,12 @@ lock:  ## resolve requirements/ anew for Linux and every Python from constraints
 	uv pip compile $(LOCK) $(foreach extra,$(subst $(comma), ,$(RUN_EXTRAS)),--extra $(extra)) -c requirements/dev.txt -o requirements/run.txt
 	uv pip compile $(subst 3.10,3.11,$(LOCK)) --extra full -c requirements/dev.txt -o requirements/full.txt
 
-clean:  ## remove what was built and trained, and the environment
-	rm -rf $(VENV) work_dirs build dist docs/api *.egg-info .pytest_cache .ruff_cache .hypothesis .cache
+clean:  ## remove what was built and trained, and the environments
+	rm -rf $(VENV) $(LATEST) work_dirs build dist docs/api *.egg-info .pytest_cache .ruff_cache .hypothesis .cache
 
-$(BIN)/python:
+$(BIN)/python $(LATEST)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info < (3, 14) else "hypvision needs Python 3.10 to 3.13: make PYTHON=python3.12 ...")'
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "No environment could be made: see above (Debian and Ubuntu: apt install python3-venv)."; exit 1; }
+	@$(PYTHON) -m venv $(@:/bin/python=) || { rm -rf $(@:/bin/python=); echo "No environment could be made: see above (Debian and Ubuntu: apt install python3-venv)."; exit 1; }
 
 $(RUN_STAMP): pyproject.toml requirements/run.txt Makefile | $(BIN)/python
 	@echo "Installing into $(VENV): a few minutes and 6 GB at the first call ..."

@@ -186,7 +186,7 @@ class _Shards(IterableDataset):
             raise HypvisionError("A test on shards must run in a single process. Run it without --launcher.")
         skip = -(-max(0, batches - worker) // workers) * size  # the loader takes batches from the workers in turn
         for epoch in count():
-            order = np.arange(len(self.paths))
+            order: np.ndarray = np.arange(len(self.paths))
             if self.shuffle:
                 order = np.random.default_rng([self.seed, epoch]).permutation(order)
             for number in order[own::readers]:

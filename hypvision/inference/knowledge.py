@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hypvision.inference.results import Boxes, Classes, Result, Tags
 from hypvision.inference.sources import IN_MEMORY
@@ -85,7 +87,7 @@ def doubts(result: Result, size: tuple[int, int], known: Known) -> tuple[str, ..
     return tuple(found)
 
 
-def entropy(scores: np.ndarray) -> float:
+def entropy(scores: NDArray[Any]) -> float:
     """Entropy of probabilities (C,) as a share of that of a uniform guess, from 0 to 1; 0 for a single class."""
     if len(scores) < 2:
         return 0.0

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from hypvision.errors import require
@@ -58,7 +59,7 @@ class Classes(Result):
     """A classification; ``scores`` is float (C,), a probability for each class."""
 
     task = "classification"
-    scores: np.ndarray
+    scores: NDArray[Any]
     names: tuple[str, ...]
 
     @property
@@ -110,11 +111,11 @@ class Boxes(Result):
     """
 
     task = "detection"
-    boxes: np.ndarray
-    scores: np.ndarray
-    labels: np.ndarray
+    boxes: NDArray[Any]
+    scores: NDArray[Any]
+    labels: NDArray[Any]
     names: tuple[str, ...]
-    masks: np.ndarray | None = None
+    masks: NDArray[Any] | None = None
 
     def annotations(self) -> list[dict[str, Any]]:
         """One a box, as COCO's files of instances have them, with ``score``."""
@@ -144,7 +145,7 @@ class Labels(Result):
     """A semantic segmentation; ``labels`` is int (H, W), a class for each pixel."""
 
     task = "segmentation"
-    labels: np.ndarray
+    labels: NDArray[Any]
     names: tuple[str, ...]
 
     def annotations(self) -> list[dict[str, Any]]:
@@ -167,8 +168,8 @@ class Segments(Result):
     none, and ``labels`` is int (S,), the class of each segment."""
 
     task = "panoptic"
-    segments: np.ndarray
-    labels: np.ndarray
+    segments: NDArray[Any]
+    labels: NDArray[Any]
     names: tuple[str, ...]
 
     def annotations(self) -> list[dict[str, Any]]:
@@ -202,7 +203,7 @@ class Embedding(Result):
     """A point in the space of a metric learner; ``vector`` is float (D,)."""
 
     task = "embedding"
-    vector: np.ndarray
+    vector: NDArray[Any]
     names: tuple[str, ...] = ()
 
     def annotations(self) -> list[dict[str, Any]]:
@@ -224,7 +225,7 @@ def _entry(label: int, names: tuple[str, ...]) -> dict[str, Any]:
     return dict(category_id=label, name=names[label], iscrowd=0)
 
 
-def _coded(mask: np.ndarray) -> dict[str, Any]:
+def _coded(mask: NDArray[Any]) -> dict[str, Any]:
     """COCO's area, box and compressed run lengths of a mask (H, W)."""
     coco = require("pycocotools.mask", "mm")
     code = coco.encode(np.asfortranarray(mask, dtype=np.uint8))

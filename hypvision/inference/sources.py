@@ -9,9 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from hypvision.data.usage import Usage
@@ -20,7 +21,7 @@ from hypvision.files import read_lines
 from hypvision.images import find_images, leaving_out, not_taken, open_channels, output_names, require_all
 from hypvision.viz.video import VIDEO_SUFFIXES, frame_count, read_frames
 
-Source: TypeAlias = str | Path | Image.Image | np.ndarray
+Source: TypeAlias = str | Path | Image.Image | NDArray[Any]
 """The name of images, or one in memory."""
 
 IN_MEMORY = "image"
@@ -43,7 +44,7 @@ class Frame(NamedTuple):
     file: str
     name: str
     number: int | None
-    source: Path | Image.Image | np.ndarray
+    source: Path | Image.Image | NDArray[Any]
 
     def open(self, channels: int = 3) -> Image.Image:
         """The image, RGB or of other channels."""
@@ -60,7 +61,7 @@ class Sources:
         every: take every so-many-th frame of a video.
     """
 
-    images: tuple[Path | Image.Image | np.ndarray, ...]
+    images: tuple[Path | Image.Image | NDArray[Any], ...]
     videos: tuple[Path, ...] = ()
     every: int = 1
 
@@ -123,7 +124,7 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
     """
     if isinstance(given, (str, Path, Image.Image, np.ndarray)):
         given = [given]
-    images: list[Path | Image.Image | np.ndarray] = []
+    images: list[Path | Image.Image | NDArray[Any]] = []
     videos: list[Path] = []
     seen: set[Path] = set()
     for item in given:

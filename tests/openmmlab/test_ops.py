@@ -385,13 +385,14 @@ def test_configs_with_missing_operators_are_refused_before_they_are_built():
 
 def operators_of(thing, seen):
     """The functions of the extension that a class or function of mmcv.ops calls, itself or through its module."""
+    thing = getattr(thing, "__self__", thing)  # `apply` of an autograd function, which may be built in
     if thing in seen:
         return set()
     seen.add(thing)
     source, module = inspect.getsource(thing), sys.modules[thing.__module__]
     found = set(re.findall(r"ext_module\.(\w+)", source))
     for name in set(re.findall(r"\w+", source)) & set(vars(module)):
-        other = getattr(vars(module)[name], "__self__", vars(module)[name])  # `apply` of an autograd function
+        other = getattr(vars(module)[name], "__self__", vars(module)[name])
         if getattr(other, "__module__", "").startswith("mmcv.ops") and (
             inspect.isclass(other) or inspect.isfunction(other)
         ):

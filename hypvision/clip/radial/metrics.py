@@ -161,8 +161,9 @@ def chain_metrics(
 def _longest_rise(levels: np.ndarray, merged: np.ndarray) -> np.ndarray:
     """Length ``(m,)`` of the longest strictly rising run in each row of levels ``(m, steps)``, without the levels below
     0; in the rows that are ``merged``, equal levels next to each other count as one."""
-    longest = run = np.zeros(len(levels), dtype=int)
-    before = np.full(len(levels), -1)
+    longest: np.ndarray = np.zeros(len(levels), dtype=int)
+    run = longest
+    before: np.ndarray = np.full(len(levels), -1)
     for level in levels.T:
         there = (level >= 0) & ~(merged & (level == before))
         run = np.where(there, np.where(level > before, run + 1, 1), run)
