@@ -24,6 +24,7 @@ def main(words=None) -> int:
     parser.add_argument("--only", metavar="GROUP", nargs="+", help="these groups, or cases whose name contains the word")
     parser.add_argument("--list", action="store_true", help="name the cases, and run none")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="cases at a time (default: one a core)")
+    parser.add_argument("--details", metavar="FILE", type=Path, help="write what every case did, a line each")
     parser.add_argument("--write", metavar="FILE", type=Path, help="put the table between the marks of this file")
     options = parser.parse_args(words)
     found = table.modules()
@@ -45,6 +46,8 @@ def main(words=None) -> int:
     print(f"\n{text}\n\n{len(outcomes)} cases in {minutes:.1f} minutes; every process begins with {table.base():.0f} MB.")
     for outcome in broken:
         print(f"BROKEN {outcome.case.group}: {outcome.case.name}: {outcome.said.splitlines()[0]}")
+    if options.details:
+        options.details.write_text("".join(map(table.line, outcomes)))
     if options.write:
         write_section(options.write, table.MARKS, text)
     return 1 if broken else 0

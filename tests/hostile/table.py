@@ -228,6 +228,13 @@ def run_all(cases: Sequence[Case], jobs: int, quiet: bool = False) -> list[Outco
     return [found[number] for number in sorted(found)]
 
 
+def line(outcome: Outcome) -> str:
+    """What a case did, in a line."""
+    case = outcome.case
+    said = " ".join(outcome.said.split())
+    return f"{outcome.verdict}\t{outcome.seconds:.1f} s\t{outcome.megabytes:.0f} MB\t{case.group}: {case.name}\t{said}\n"
+
+
 def render(outcomes: Sequence[Outcome], what: dict[str, str]) -> str:
     """The table, in Markdown."""
     lines = [
