@@ -237,6 +237,8 @@ class _Part(io.FileIO):
         return len(data)
 
 
+_NAMES = ("etag", "x-linked-etag", "x-repo-commit")  # by which the hub's client names files in its cache
+_NO_NAME = re.compile(r"[/\\](?<!^W/)|\.\.|^.{200}")
 _thread = threading.local()  # of the thread that waits for an answer: see guarded()
 
 
@@ -285,6 +287,8 @@ def _check_answer(response: Any) -> None:
         return
     _pause(response)
     if response.request.method != "GET":
+        if any(_NO_NAME.search(response.headers.get(name, "")) for name in _NAMES):
+            raise SourceError("names the file by a path")
         return
     if response.status_code >= 400:
         raise _Answered(response)
@@ -293,8 +297,28 @@ def _check_answer(response: Any) -> None:
     start = response.request.headers.get("range", "").removeprefix("bytes=").removesuffix("-")
     if response.status_code == 206 and not response.headers.get("content-range", "").startswith(f"bytes {start}-"):
         raise WrongContentError("sends another part of the file than was asked for")
-    if _thread.part is not None and "content-length" not in response.headers:
+    packed = response.headers.get("content-encoding", "identity") != "identity"
+    if not packed and "content-length" in response.headers:
+        return  # which the HTTP library enforces
+    if _thread.part is not None:
         _thread.part.limit = min(_thread.part.limit, UNTOLD)
+    else:
+        _bound(response, 2**20 if packed else UNTOLD)  # the hub compresses small texts
+
+
+def _bound(response: Any, limit: int) -> None:
+    """Let an answer have at most so many bytes, as they are sent."""
+    pieces = response.iter_raw
+
+    def bounded(chunk_size: int | None = None) -> Iterator[bytes]:
+        have = 0
+        for piece in pieces(chunk_size):
+            have += len(piece)
+            if have > limit:
+                raise SourceError(f"sends more than {limit} bytes without saying how many")
+            yield piece
+
+    response.iter_raw = bounded
 
 
 def _pause(response: Any) -> float:

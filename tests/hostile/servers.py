@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .table import Case, Skipped
+from .table import Case, Skipped, shared
 
 GROUP = "servers"
 SECONDS, BYTES = 60, 2**31  # of one answer
@@ -32,6 +32,7 @@ PASSWORD = "hunter2"
 class Request(NamedTuple):
     """What a client asked for, and what an answer needs to know."""
 
+    method: str
     path: str
     headers: dict[str, str]
     number: int  # of this request, from 0
@@ -59,6 +60,7 @@ class Server:
     def __init__(self, answer: Answer, data: bytes, secret: Path, other: Any = None, context: Any = None):
         self.answer, self.data, self.secret, self.other, self.context = answer, data, secret, other, context
         self.seen: list[Request] = []
+        self.metadata: Answer | None = None  # of a hub that lies about the file
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=20)
         scheme = "http" if context is None else "https"
         self.url = f"{scheme}://127.0.0.1:{self.socket.getsockname()[1]}"
@@ -83,7 +85,7 @@ class Server:
             first, *lines = text.decode("latin1").split("\r\n")
             fields = (line.partition(":") for line in lines)
             headers = {name.lower(): value.strip() for name, _, value in fields}
-            request = Request(first.split()[1], headers, len(self.seen), self.data, self.other, self.secret)
+            request = Request(*first.split()[:2], headers, len(self.seen), self.data, self.other, self.secret)
             self.seen.append(request)
             end, sent = time.monotonic() + SECONDS, 0
             for piece in self.answer(request):
@@ -266,16 +268,21 @@ def no_progress(request: Request) -> Iterator[bytes]:
     yield reply("206 Partial Content" if request.start else "200 OK", body[:1], length=len(body))
 
 
-def gzip_bomb(layers: int) -> Answer:
-    """A small body that unpacks to gigabytes, in one or several layers, though no compression was asked for."""
-
-    def answer(request: Request) -> Iterator[bytes]:
-        body, piece = b"", bytes(2**20)
-        packer = zlib.compressobj(9, zlib.DEFLATED, 31)
-        body = b"".join(packer.compress(piece) for _ in range(4096)) + packer.flush()
+def _bomb(folder: Path) -> None:
+    for layers in (1, 3):
+        packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+        body = b"".join(packer.compress(bytes(2**20)) for _ in range(1024)) + packer.flush()
         for _ in range(layers - 1):
             packer = zlib.compressobj(9, zlib.DEFLATED, 31)
             body = packer.compress(body) + packer.flush()
+        (folder / f"{layers}.gz").write_bytes(body)
+
+
+def gzip_bomb(layers: int) -> Answer:
+    """A small body that unpacks to 1 GiB, in one or several layers, though no compression was asked for."""
+
+    def answer(request: Request) -> Iterator[bytes]:
+        body = (shared("bombs", _bomb) / f"{layers}.gz").read_bytes()
         yield reply("200 OK", body, Content_Encoding=", ".join(["gzip"] * layers))
 
     return answer
@@ -361,7 +368,7 @@ ANSWERS: dict[str, Answer] = {
     "a connection that closes": closes,
 }
 # Which may give the file, some after a second beginning.
-RECOVERS = {"a redirect to another host", "cut, then the whole file", "cut, then bytes of another place"}
+RECOVERS = {"a redirect to another host", "cut, then the whole file", "cut, then bytes of another place", "good"}
 
 
 # Ways of downloading
@@ -415,6 +422,22 @@ def of_an_index(server: Server, file: Path) -> Path:
 
 
 def of_the_hub(server: Server, file: Path) -> Path:
+    """The hub says what file it has, and sends it as the case wants."""
+    answer = server.answer
+    digest = hashlib.sha256(server.data).hexdigest()
+    about = dict(X_Repo_Commit="1" * 40, ETag=f'"{digest}"')
+    asked = []
+
+    def of_a_hub(request: Request) -> Iterator[bytes]:
+        if request.path.startswith("/api/"):  # the hub's client looks for a list of programs that use it
+            yield reply("404 Not Found")
+        elif request.method == "HEAD":
+            yield reply("200 OK", length=len(request.data), **about)
+        else:
+            asked.append(request)
+            yield from answer(request._replace(number=len(asked) - 1))
+
+    server.answer = of_a_hub if server.metadata is None else server.metadata
     import huggingface_hub.file_download
     from huggingface_hub import constants
 
@@ -460,15 +483,15 @@ def _check(way: str, name: str, folder: Path, server: Server, file: Path, deadli
     seconds = time.monotonic() - begun
     assert seconds < deadline + 6, f"it took {seconds:.1f} s: {said}"
     if isinstance(found, Path):
-        assert name in RECOVERS or name == "good" or way == "hub", f"it gave {found}"
-        assert way == "hub" or found.read_bytes() == file.read_bytes(), "it gave another file"
+        assert name in RECOVERS, f"it gave {found}"
+        assert found.read_bytes() == file.read_bytes(), "it gave another file"
     assert PASSWORD not in said or "with a password" in name, said
     token = base64.b64encode(f"me:{PASSWORD}".encode()).decode()
     if other is not None:
         told = [request for request in other.seen if token in request.headers.get("authorization", "")]
         assert not told, "another host got the password"
     _look_around(folder, file, way)
-    return " ".join(said.split())[:200]
+    return " ".join(said.split())[-300:]
 
 
 def _look_around(folder: Path, file: Path, way: str) -> None:
@@ -479,7 +502,8 @@ def _look_around(folder: Path, file: Path, way: str) -> None:
         content = path.read_bytes() if path.stat().st_size < 2**24 else b""
         assert SECRET[:200] not in content, f"the secret is in {path.name}"
         complete = path.suffix == ".safetensors"
-        assert way == "hub" or not complete or content == right, f"wrong bytes in {path.name}"
+        assert not complete or content == right, f"wrong bytes in {path.name}"
+        assert way == "hub" or "etc" not in path.parts, f"it wrote {path}"
         assert path.stat().st_size < 8 * 2**20, f"{path.name} has {path.stat().st_size} bytes"
 
 
@@ -489,9 +513,56 @@ def _attack(way: str, name: str) -> Callable[[Path], str]:
         file, secret = _inputs(folder)
         data = file.read_bytes()
         other = Server(good, data, secret)
+        if "bomb" in name:
+            shared("bombs", _bomb)
         return _check(way, name, folder, Server(ANSWERS[name], data, secret, other), file)
 
     return run
+
+
+def _metadata(**headers: str) -> Callable[[Path], str]:
+    """A hub whose answer about the file names it so that the file would lie elsewhere."""
+
+    def run(folder: Path) -> str:
+        _environment(folder)
+        file, secret = _inputs(folder)
+        data = file.read_bytes()
+        told = {"X_Repo_Commit": "1" * 40, "ETag": '"' + "2" * 40 + '"'} | headers
+
+        def answer(request: Request) -> Iterator[bytes]:
+            if request.path.startswith("/api/"):
+                yield reply("404 Not Found")
+            else:
+                yield reply("200 OK", b"" if request.method == "HEAD" else data, length=len(data), **told)
+
+        server = Server(good, data, secret)
+        server.metadata = answer
+        before = {path for path in folder.rglob("*")}
+        said = _check("hub", "good", folder, server, file)
+        new = {path for path in folder.rglob("*")} - before
+        out = [path for path in new if not path.is_relative_to(folder / "hub") and path != folder / "hub"]
+        assert not out, f"it wrote {out}"
+        inside = [path for path in new if path.is_file() and "models--me--net" not in path.parts]
+        assert not [path for path in inside if path.read_bytes() == data], f"it wrote {inside}"
+        return said
+
+    return run
+
+
+METADATA: dict[str, dict[str, str]] = {
+    "no lie": {},
+    "an ETag that is a path": dict(ETag='"../../../outside.txt"'),
+    "an ETag in the root": dict(ETag='"/tmp/attack-outside.txt"'),
+    "an X-Linked-ETag that is a path": dict(X_Linked_ETag='"../../../outside.txt"'),
+    "a commit that is a path": dict(X_Repo_Commit="../../../../outside"),
+    "a commit in the root": dict(X_Repo_Commit="/tmp/attack-outside"),
+    "an ETag of 100 kB": dict(ETag='"' + "e" * 50_000 + '"'),
+    "a size of 2**62": dict(X_Linked_Size=str(2**62)),
+    "a size that is no number": dict(X_Linked_Size="many"),
+    "a size below 0": dict(X_Linked_Size="-7"),
+    "a sum of another file": dict(ETag='"' + "3" * 64 + '"'),
+    "an error that is none": dict(X_Error_Code="EntryNotFound", X_Error_Message="x" * 9000),
+}
 
 
 def _to_http(folder: Path) -> str:
@@ -549,10 +620,11 @@ def _first_of_two(folder: Path) -> str:
 
 def cases() -> list[Case]:
     found = [
-        Case(GROUP, f"{way}: {name}", _attack(way, name), seconds=25, megabytes=1500)
+        Case(GROUP, f"{way}: {name}", _attack(way, name), megabytes=900)
         for way in WAYS
         for name in ANSWERS
     ]
+    found += [Case(GROUP, f"hub's metadata: {name}", _metadata(**headers)) for name, headers in METADATA.items()]
     found.append(Case(GROUP, "address: from https to http", _to_http))
     found.append(Case(GROUP, "mirror: the next one is asked", _first_of_two, seconds=40))
     return found

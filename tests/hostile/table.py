@@ -12,6 +12,7 @@ import json
 import os
 import pkgutil
 import resource
+import shutil
 import signal
 import sys
 import tempfile
@@ -101,6 +102,7 @@ def shared(name: str, make: Callable[[Path], object]) -> Path:
     folder = root / name
     with FileLock(root / f"{name}.lock"):
         if not (root / f"{name}.made").exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a case that was ended
             folder.mkdir()
             make(folder)
             (root / f"{name}.made").touch()
