@@ -4,9 +4,11 @@ The exit status is 1 if code was run or another promise was broken.
 """
 
 import argparse
+import importlib
 import os
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -17,6 +19,9 @@ sys.path[:0] = [str(ROOT), str(TESTS), str(ROOT / "tools")]  # of `helpers` and 
 
 from bench.common import write_section  # noqa: E402
 from tests.hostile import table  # noqa: E402
+
+PRELOADED = ("hypvision", "huggingface_hub.file_download", "transformers.dynamic_module_utils", "open_clip", "mmengine",
+             "hypvision.helm.huggingface")  # fmt: skip
 
 
 def main(words=None) -> int:
@@ -35,9 +40,9 @@ def main(words=None) -> int:
     if options.list or not cases:
         print("\n".join(f"{case.group}: {case.name}" for case in cases) or "No such case.")
         return 0 if cases else 2
-    import hypvision  # noqa: F401 - once, so that no case waits for it
-    import huggingface_hub.file_download  # noqa: F401
-
+    for name in PRELOADED:  # once, so that no case waits for it
+        if find_spec(name.partition(".")[0]):
+            importlib.import_module(name)
     begun = time.monotonic()
     outcomes = table.run_all(cases, options.jobs)
     text = table.render(outcomes, table.tried(found))

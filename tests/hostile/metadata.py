@@ -153,7 +153,7 @@ def _pickled_adapter(folder: Path, outside: Path) -> None:
 
 def _adapter_of(place: Callable[[Path], str], **values: Any) -> Change:
     def change(folder: Path, outside: Path) -> None:
-        about = dict(peft_type="LORA", task_type="CAUSAL_LM", r=2, target_modules=["q"])
+        about = dict(peft_type="LORA", task_type="CAUSAL_LM", r=2, target_modules=["qkv"])
         _change(folder / "adapter_config.json", **about, base_model_name_or_path=place(outside), **values)
 
     return change
@@ -268,6 +268,10 @@ CLIP: dict[str, Change] = {
     ),
     "a tokenizer in the folder with auto_map": lambda folder, outside: (
         _change(folder / "tokenizer_config.json", auto_map=ALL, tokenizer_class="T"),
+        _clip_config(text_cfg=dict(hf_tokenizer_name="me/words"))(folder, outside),
+    ),  # type: ignore[func-returns-value, return-value]
+    "a tokenizer that is this folder": lambda folder, outside: (
+        _change(folder / "tokenizer_config.json", auto_map=ALL, tokenizer_class="T"),
         _clip_config(text_cfg=dict(hf_tokenizer_name=str(folder)))(folder, outside),
     ),  # type: ignore[func-returns-value, return-value]
     "a merges file that is code": _clip_config(text_cfg=dict(tokenizer_kwargs=dict(bpe_path="OUTSIDE/secret.txt"))),
@@ -368,12 +372,12 @@ def _attack(loader: str, name: str) -> Callable[[Path], str]:
         _change(outside / "config.json", auto_map=ALL, model_type="own")
         _change(outside / "tokenizer_config.json", auto_map=ALL, tokenizer_class="T")
         changes[name](folder, outside)
-        return _watched(lambda: load(folder), Watch(place, outside), name)
+        return _watched(lambda: load(folder), Watch(place, outside), name, loader in ("HelmForCausalLM", "timm"))
 
     return run
 
 
-def _watched(load: Callable[[], object], watch: Watch, name: str) -> str:
+def _watched(load: Callable[[], object], watch: Watch, name: str, errors: bool) -> str:
     from hypvision.errors import HypvisionError
 
     try:
@@ -382,6 +386,9 @@ def _watched(load: Callable[[], object], watch: Watch, name: str) -> str:
     except HypvisionError as error:
         said = " ".join(str(error).split())[:300]
         assert name != "nothing odd", said
+    except Exception as error:  # functions that promise the errors of the library that they stand for
+        said = f"{type(error).__name__}: {' '.join(str(error).split())[:250]}"
+        assert errors, said
     watch.check()
     return said
 
