@@ -24,7 +24,7 @@ LOCK := pyproject.toml --universal --python-version 3.10 --generate-hashes --no-
 	--custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format docs bench lines lock clean
+.PHONY: help demo test test-all attack lint format docs bench lines lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,6 +37,9 @@ test: $(DEV_STAMP)  ## set up, then run the tests (a few minutes)
 
 test-all: $(FULL_STAMP)  ## the tests, the slow ones too: notebooks, and the app in a browser
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+attack: $(DEV_STAMP)  ## send hypvision hostile files, servers, disks and huge data (twenty minutes); the table of SECURITY.md
+	$(BIN)/python -m tests.hostile --write SECURITY.md
 
 lint: $(DEV_STAMP)  ## ruff, codespell, layers of packages, types of the package and of the documentation's examples
 	$(BIN)/ruff check .
