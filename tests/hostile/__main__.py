@@ -18,6 +18,7 @@ ROOT = TESTS.parent
 sys.path[:0] = [str(ROOT), str(TESTS), str(ROOT / "tools")]  # of `helpers` and `bench`
 
 from bench.common import write_section  # noqa: E402
+
 from tests.hostile import table  # noqa: E402
 
 PRELOADED = ("hypvision", "huggingface_hub.file_download", "transformers.dynamic_module_utils", "open_clip", "mmengine",
@@ -26,10 +27,12 @@ PRELOADED = ("hypvision", "huggingface_hub.file_download", "transformers.dynamic
 
 def main(words=None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
-    parser.add_argument("--only", metavar="GROUP", nargs="+", help="these groups, or cases whose name contains the word")
+    parser.add_argument(
+        "--only", metavar="GROUP", nargs="+", help="these groups, or cases whose name contains the word"
+    )
     parser.add_argument("--list", action="store_true", help="name the cases, and run none")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="cases at a time (default: one a core)")
-    parser.add_argument("--details", metavar="FILE", type=Path, help="write what every case did, a line each")
+    parser.add_argument("--details", metavar="FILE", type=Path, help="add what every case did, a line each")
     parser.add_argument("--write", metavar="FILE", type=Path, help="put the table between the marks of this file")
     options = parser.parse_args(words)
     found = table.modules()
@@ -44,15 +47,15 @@ def main(words=None) -> int:
         if find_spec(name.partition(".")[0]):
             importlib.import_module(name)
     begun = time.monotonic()
-    outcomes = table.run_all(cases, options.jobs)
+    outcomes = table.run_all(cases, options.jobs, log=options.details)
     text = table.render(outcomes, table.tried(found))
     minutes = (time.monotonic() - begun) / 60
     broken = [outcome for outcome in outcomes if outcome.verdict == "broken"]
-    print(f"\n{text}\n\n{len(outcomes)} cases in {minutes:.1f} minutes; every process begins with {table.base():.0f} MB.")
+    print(
+        f"\n{text}\n\n{len(outcomes)} cases in {minutes:.1f} minutes; every process begins with {table.base():.0f} MB."
+    )
     for outcome in broken:
         print(f"BROKEN {outcome.case.group}: {outcome.case.name}: {outcome.said.splitlines()[0]}")
-    if options.details:
-        options.details.write_text("".join(map(table.line, outcomes)))
     if options.write:
         write_section(options.write, table.MARKS, text)
     return 1 if broken else 0

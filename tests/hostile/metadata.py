@@ -147,7 +147,9 @@ def _pickled(folder: Path, outside: Path) -> None:
 
 
 def _pickled_adapter(folder: Path, outside: Path) -> None:
-    _change(folder / "adapter_config.json", base_model_name_or_path=str(folder), peft_type="LORA", task_type="CAUSAL_LM")
+    _change(
+        folder / "adapter_config.json", base_model_name_or_path=str(folder), peft_type="LORA", task_type="CAUSAL_LM"
+    )
     (folder / "adapter_model.bin").write_bytes(pickle.dumps({"w": Evil(folder.parent / "ran")}))
 
 
@@ -173,8 +175,8 @@ def _outside(file: str, key: str, name: str) -> Change:
     return lambda folder, outside: _change(folder / file, **{key: str(outside / name)})
 
 
-ALL = {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M", "AutoModel": "own.M", "AutoTokenizer": ["own.T", "own.T"],
-       "AutoProcessor": "own.P"}  # fmt: skip
+ALL = {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M", "AutoModel": "own.M",
+       "AutoTokenizer": ["own.T", "own.T"], "AutoProcessor": "own.P"}  # fmt: skip
 THERE = {key: [f"evil/code--{each}" for each in value] if isinstance(value, list) else f"evil/code--{value}"
          for key, value in ALL.items()}  # fmt: skip
 LANGUAGE: dict[str, Change] = {
@@ -193,7 +195,9 @@ LANGUAGE: dict[str, Change] = {
     "auto_map in processor_config.json": _both("processor_config.json", auto_map=ALL, processor_class="P"),
     "auto_map in preprocessor_config.json": _both("preprocessor_config.json", auto_map=ALL, processor_class="P"),
     "code for generate()": _generation,
-    "attention from the hub": _both("config.json", _attn_implementation="evil/kernel", attn_implementation="evil/kernel"),
+    "attention from the hub": _both(
+        "config.json", _attn_implementation="evil/kernel", attn_implementation="evil/kernel"
+    ),
     "experts from the hub": _both("config.json", _experts_implementation="evil/kernel"),
     "a dtype that is code": _both("config.json", dtype="__import__('os').system('true')"),
     "a quantisation": _both("config.json", quantization_config=dict(quant_method="own", modules_to_not_convert=["a"])),

@@ -68,7 +68,8 @@ def _config(folder: Path) -> Path:
     for split in ("train", "val"):
         about = dict(kind, ann_file=f"annotations/instances_{split}2017.json", data_prefix=dict(img=f"{split}2017/"))
         text += f"\n{split}_dataloader['dataset'] = {about!r}\n"
-        text += f"{split}_dataloader['dataset']['pipeline'] = {{{{_base_.{'train' if split == 'train' else 'test'}_pipeline}}}}\n"
+        pipeline = "train_pipeline" if split == "train" else "test_pipeline"
+        text += f"{split}_dataloader['dataset']['pipeline'] = {{{{_base_.{pipeline}}}}}\n"
     text += "test_dataloader = val_dataloader\n"
     text += "model['roi_head'] = dict(bbox_head=dict(num_classes=2), mask_head=dict(num_classes=2))\n"
     path.write_text(text)
@@ -94,7 +95,10 @@ def _train(folder: Path) -> str:
 
     mmengine.runner.runner.collect_env = dict
     config = _config(folder)
-    text = config.read_text() + "train_cfg = dict(type='IterBasedTrainLoop', max_iters=1, val_interval=10, _delete_=True)\n"
+    text = (
+        config.read_text()
+        + "train_cfg = dict(type='IterBasedTrainLoop', max_iters=1, val_interval=10, _delete_=True)\n"
+    )
     config.write_text(text + "val_cfg = None\nval_dataloader = None\nval_evaluator = None\n")
     begun = time.monotonic()
     status, said = call(["train", str(config), "--work-dir", str(folder / "work")])

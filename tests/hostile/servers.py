@@ -537,9 +537,9 @@ def _metadata(**headers: str) -> Callable[[Path], str]:
 
         server = Server(good, data, secret)
         server.metadata = answer
-        before = {path for path in folder.rglob("*")}
+        before = set(folder.rglob("*"))
         said = _check("hub", "good", folder, server, file)
-        new = {path for path in folder.rglob("*")} - before
+        new = set(folder.rglob("*")) - before
         out = [path for path in new if not path.is_relative_to(folder / "hub") and path != folder / "hub"]
         assert not out, f"it wrote {out}"
         inside = [path for path in new if path.is_file() and "models--me--net" not in path.parts]
@@ -586,7 +586,9 @@ def _to_http(folder: Path) -> str:
 
 def _certificate(folder: Path) -> ssl.SSLContext:
     """A server's context with a new certificate, which the clients of this process trust."""
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+    )
     try:
         made = subprocess.run(
             [*command.split(), "-keyout", folder / "key.pem", "-out", folder / "cert.pem"], capture_output=True
@@ -619,11 +621,7 @@ def _first_of_two(folder: Path) -> str:
 
 
 def cases() -> list[Case]:
-    found = [
-        Case(GROUP, f"{way}: {name}", _attack(way, name), megabytes=900)
-        for way in WAYS
-        for name in ANSWERS
-    ]
+    found = [Case(GROUP, f"{way}: {name}", _attack(way, name), megabytes=900) for way in WAYS for name in ANSWERS]
     found += [Case(GROUP, f"hub's metadata: {name}", _metadata(**headers)) for name, headers in METADATA.items()]
     found.append(Case(GROUP, "address: from https to http", _to_http))
     found.append(Case(GROUP, "mirror: the next one is asked", _first_of_two, seconds=40))

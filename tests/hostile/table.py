@@ -20,6 +20,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,10 +169,8 @@ class Attempt:
 
 
 def _kill(group: int) -> None:
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def _work(case: Case, place: Path, answer: Path, output: Path) -> None:
@@ -201,8 +200,9 @@ def _work(case: Case, place: Path, answer: Path, output: Path) -> None:
         os._exit(0)
 
 
-def run_all(cases: Sequence[Case], jobs: int, quiet: bool = False) -> list[Outcome]:
-    """Run all cases, ``jobs`` at a time, with a progress bar; the outcomes in the order of the cases."""
+def run_all(cases: Sequence[Case], jobs: int, quiet: bool = False, log: Path | None = None) -> list[Outcome]:
+    """Run all cases, ``jobs`` at a time, with a progress bar; the outcomes in the order of the cases. Each is also
+    written to the file ``log``, a line each."""
     found: dict[int, Outcome] = {}
     running: dict[int, Attempt] = {}
     tqdm.monitor_interval = 0  # no thread while this process forks
@@ -222,6 +222,9 @@ def run_all(cases: Sequence[Case], jobs: int, quiet: bool = False) -> list[Outco
                     continue
                 del running[number]
                 found[number] = outcome
+                if log is not None:
+                    with open(log, "a") as file:
+                        file.write(line(outcome))
                 label = f"{outcome.case.group}: {outcome.case.name}"
                 if outcome.verdict != "kept" and not quiet:
                     bar.write(f"{outcome.verdict.upper()} {label}: {outcome.said}")
@@ -236,7 +239,9 @@ def line(outcome: Outcome) -> str:
     """What a case did, in a line."""
     case = outcome.case
     said = " ".join(outcome.said.split())
-    return f"{outcome.verdict}\t{outcome.seconds:.1f} s\t{outcome.megabytes:.0f} MB\t{case.group}: {case.name}\t{said}\n"
+    return (
+        f"{outcome.verdict}\t{outcome.seconds:.1f} s\t{outcome.megabytes:.0f} MB\t{case.group}: {case.name}\t{said}\n"
+    )
 
 
 def render(outcomes: Sequence[Outcome], what: dict[str, str]) -> str:

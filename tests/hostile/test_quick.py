@@ -5,9 +5,10 @@ import pytest
 pytest.importorskip("open_clip")
 pytest.importorskip("mmengine")
 pytest.importorskip("transformers")
+from hostile import metadata, servers, table
+
 import hypvision.data.language
 import hypvision.helm.huggingface  # noqa: F401 - once, so that no case waits for it
-from hostile import metadata, servers, table
 
 ONCE_BROKEN = {
     servers: [

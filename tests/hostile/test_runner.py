@@ -98,7 +98,13 @@ def test_every_module_has_cases_and_every_case_a_name_of_its_own():
     found = table.modules("hostile")
     cases = table.all_cases(found)
     groups = {case.group for case in cases}
-    assert {module.__name__.rpartition(".")[2] for module in found} >= {"servers", "metadata", "disk", "endurance", "scale"}
+    assert {module.__name__.rpartition(".")[2] for module in found} >= {
+        "servers",
+        "metadata",
+        "disk",
+        "endurance",
+        "scale",
+    }
     assert all(table.tried(found)[group] for group in groups)
     assert all(case.name and case.seconds > 0 and "|" not in case.name for case in cases)
 
