@@ -157,6 +157,11 @@ class Attempt:
         self._folder.cleanup()
         return Outcome(self.case, verdict, said, seconds, peak)
 
+    def stop(self) -> None:
+        """End a case that nobody waits for any longer."""
+        _kill(self._child)
+        self._folder.cleanup()
+
     def _said(self, status: int, peak: float) -> tuple[str, str]:
         if os.WIFSIGNALED(status):
             return "broken", f"the process was ended by {signal.Signals(os.WTERMSIG(status)).name}"
@@ -212,25 +217,29 @@ def run_all(cases: Sequence[Case], jobs: int, quiet: bool = False, log: Path | N
         tqdm(total=len(cases), disable=quiet, unit="case") as bar,
     ):
         os.environ[SHARED] = folder
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                number, case = waiting.pop()
-                running[number] = Attempt(case)
-            for number, attempt in list(running.items()):
-                outcome = attempt.poll()
-                if outcome is None:
-                    continue
-                del running[number]
-                found[number] = outcome
-                if log is not None:
-                    with open(log, "a") as file:
-                        file.write(line(outcome))
-                label = f"{outcome.case.group}: {outcome.case.name}"
-                if outcome.verdict != "kept" and not quiet:
-                    bar.write(f"{outcome.verdict.upper()} {label}: {outcome.said}")
-                bar.set_postfix_str(label[:50], refresh=False)
-                bar.update()
-            time.sleep(0.02)
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    number, case = waiting.pop()
+                    running[number] = Attempt(case)
+                for number, attempt in list(running.items()):
+                    outcome = attempt.poll()
+                    if outcome is None:
+                        continue
+                    del running[number]
+                    found[number] = outcome
+                    if log is not None:
+                        with open(log, "a") as file:
+                            file.write(line(outcome))
+                    label = f"{outcome.case.group}: {outcome.case.name}"
+                    if outcome.verdict != "kept" and not quiet:
+                        bar.write(f"{outcome.verdict.upper()} {label}: {outcome.said}")
+                    bar.set_postfix_str(label[:50], refresh=False)
+                    bar.update()
+                time.sleep(0.02)
+        finally:
+            for attempt in running.values():
+                attempt.stop()
         subprocess.run(["rm", "-rf", folder], check=False)  # a hundred thousand folders, faster than Python
     return [found[number] for number in sorted(found)]
 
