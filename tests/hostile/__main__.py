@@ -51,9 +51,7 @@ def main(words=None) -> int:
     text = table.render(outcomes, table.tried(found))
     minutes = (time.monotonic() - begun) / 60
     broken = [outcome for outcome in outcomes if outcome.verdict == "broken"]
-    print(
-        f"\n{text}\n\n{len(outcomes)} cases in {minutes:.1f} minutes; every process begins with {table.base():.0f} MB."
-    )
+    print(f"\n{text}\n\n{len(outcomes)} cases in {minutes:.1f} minutes.")
     for outcome in broken:
         print(f"BROKEN {outcome.case.group}: {outcome.case.name}: {outcome.said.splitlines()[0]}")
     if options.write:
