@@ -100,6 +100,8 @@ def tried(found: Iterable) -> dict[str, str]:
 
 def shared(name: str, make: Callable[[Path], object]) -> Path:
     """A folder of this name that all cases of a call read: the first that asks for it makes it."""
+    if SHARED not in os.environ:
+        os.environ[SHARED] = tempfile.mkdtemp(prefix="attack-")
     root = Path(os.environ[SHARED])
     folder = root / name
     with FileLock(root / f"{name}.lock"):
