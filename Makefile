@@ -25,7 +25,7 @@ LOCK := pyproject.toml --universal --python-version 3.10 --generate-hashes --no-
 	--custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-latest lint format docs bench lines lock clean
+.PHONY: help demo test test-all test-latest attack lint format docs bench lines lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,9 @@ test: $(DEV_STAMP)  ## set up, then run the tests (a few minutes)
 
 test-all: $(FULL_STAMP)  ## the tests, the slow ones too: notebooks, and the app in a browser
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+attack: $(DEV_STAMP)  ## send hypvision hostile files, servers, disks and huge data (twenty minutes); the table of SECURITY.md
+	$(BIN)/python -m tests.hostile --write SECURITY.md
 
 test-latest: | $(LATEST)/bin/python  ## the tests with the newest versions that pyproject.toml allows, in .venv-latest
 	@echo "Installing into $(LATEST): 6 GB at the first call ..."

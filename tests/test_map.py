@@ -42,7 +42,7 @@ def test_rows_stand_in_the_order_of_the_layers():
 
 def test_the_folders_of_tests_are_the_packages():
     packages = {path.name for path in (ROOT / "hypvision").iterdir() if (path / "__init__.py").is_file()}
-    others = {"contract", "goldens", "helpers", "references", "tools"}
+    others = {"contract", "goldens", "helpers", "hostile", "references", "tools"}
     tests = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.glob("*.py"))}
     assert tests - others <= packages
 

@@ -1,10 +1,10 @@
 """Downloads of one file from one address. The bytes are streamed to a part file, which is moved into place once it is
 complete and verified.
 
-The transfer is huggingface_hub's ``http_get``, which resumes by range requests, repeats broken connections and answers
-of 408 and 429, follows redirects and honours proxies. It sets no limits, so this module does: on the bytes that a
-server sends (the size of the file) and on the total time (:func:`deadline`). A part file outlives the process, and a
-later call goes on from it.
+The transfer is huggingface_hub's ``http_get``, which resumes by range requests, repeats broken connections, follows
+redirects and honours proxies. It sets no limits, so this module does: on the bytes that a server sends (the size of the
+file), on the total time (:func:`deadline`), and on what an answer may say (:func:`guarded`). A part file outlives the
+process, and a later call goes on from it.
 
 filelock keeps two processes from downloading the same file; the operating system frees its locks when a process is
 killed.
@@ -17,6 +17,7 @@ import hashlib
 import io
 import logging
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -41,7 +42,9 @@ _Result = TypeVar("_Result")
 ATTEMPTS = 5  # failed attempts in a row that received no bytes
 WAIT = 0.5  # seconds before the first retry; doubled for each further one
 LOCK_WAIT = 900.0  # seconds that a process waits while another one downloads the file
-LARGEST = 2**37  # limit in bytes where the server does not say the size
+PATIENCE = 30.0  # seconds that a server may ask to be left alone; beyond that another source is asked
+LARGEST = 2**37  # limit in bytes where the record does not say the size
+UNTOLD = 2**32  # the same where the server does not say it either
 _RETRY = (408, 425, 429, 500, 502, 503, 504)
 _HINTS = {401: " (log in: hf auth login)", 403: " (no access)", 404: " (no such file)"}
 
@@ -234,6 +237,102 @@ class _Part(io.FileIO):
         return len(data)
 
 
+_NAMES = ("etag", "x-linked-etag", "x-repo-commit")  # by which the hub's client names files in its cache
+_NO_NAME = re.compile(r"[/\\](?<!^W/)|\.\.|^.{200}")
+_thread = threading.local()  # of the thread that waits for an answer: see guarded()
+
+
+class _Answered(Exception):
+    """A server refused; the page that it sends with that is not read, because it may have no end."""
+
+    def __init__(self, response: Any):
+        super().__init__(f"answers {response.status_code}")
+        self.response = response
+
+
+def guarded(work: Callable[[], _Result], part: _Part | None = None) -> _Result:
+    """The result of work with huggingface_hub's client, each answer to which is checked before its body is read.
+
+    Args:
+        work: what to do, in this thread.
+        part: where the bytes go; its limit is lowered if the server does not say how many there are.
+
+    Raises:
+        SourceError: a redirect leads from https to http, or an answer is of another range than was asked for, is
+            compressed more than once, or asks for a wait of more than :data:`PATIENCE`.
+    """
+    from huggingface_hub.utils import get_session
+
+    for kind, check in (("request", _check_request), ("response", _check_answer)):
+        hooks = get_session().event_hooks[kind]
+        if check not in hooks:  # it does nothing in other threads
+            hooks.append(check)
+    _thread.guards, _thread.secure, _thread.part = True, False, part
+    try:
+        return work()
+    finally:
+        _thread.guards = False
+
+
+def _check_request(request: Any) -> None:
+    if not getattr(_thread, "guards", False):
+        return
+    if _thread.secure and request.url.scheme != "https":
+        raise SourceError("redirects from https to an address without it")
+    _thread.secure = request.url.scheme == "https"
+
+
+def _check_answer(response: Any) -> None:
+    if not getattr(_thread, "guards", False):
+        return
+    _pause(response)
+    if response.request.method != "GET":
+        if any(_NO_NAME.search(response.headers.get(name, "")) for name in _NAMES):
+            raise SourceError("names the file by a path")
+        return
+    if response.status_code >= 400:
+        raise _Answered(response)
+    if "," in response.headers.get("content-encoding", ""):
+        raise SourceError("sends a file that is compressed more than once")
+    start = response.request.headers.get("range", "").removeprefix("bytes=").removesuffix("-")
+    if response.status_code == 206 and not response.headers.get("content-range", "").startswith(f"bytes {start}-"):
+        raise WrongContentError("sends another part of the file than was asked for")
+    packed = response.headers.get("content-encoding", "identity") != "identity"
+    if not packed and "content-length" in response.headers:
+        return  # which the HTTP library enforces
+    if _thread.part is not None:
+        _thread.part.limit = min(_thread.part.limit, UNTOLD)
+    else:
+        _bound(response, 2**20 if packed else UNTOLD)  # the hub compresses small texts
+
+
+def _bound(response: Any, limit: int) -> None:
+    """Let an answer have at most so many bytes, as they are sent."""
+    pieces = response.iter_raw
+
+    def bounded(chunk_size: int | None = None) -> Iterator[bytes]:
+        have = 0
+        for piece in pieces(chunk_size):
+            have += len(piece)
+            if have > limit:
+                raise SourceError(f"sends more than {limit} bytes without saying how many")
+            yield piece
+
+    response.iter_raw = bounded
+
+
+def _pause(response: Any) -> float:
+    """The seconds that a busy server asks to be left alone."""
+    if response is None or response.status_code not in _RETRY:
+        return 0.0
+    told = response.headers.get("retry-after", ""), response.headers.get("ratelimit", "")
+    found = re.fullmatch(r"\s*(\d{1,18})\d*\s*", told[0]) or re.search(r"\br=0;t=(\d{1,18})", told[1])
+    seconds = 0.0 if found is None else float(found[1])
+    if seconds > PATIENCE:
+        raise SourceError(f"answers {response.status_code} and asks to be left alone for {seconds:.0f} s")
+    return seconds
+
+
 def _fetch(url: str, part: Path, limit: int, headers: dict[str, str], name: str, end: float) -> None:
     """Append the bytes of an address to a part, by ``end`` at the latest, a time of :func:`time.monotonic`."""
     from huggingface_hub import constants, file_download
@@ -247,10 +346,12 @@ def _fetch(url: str, part: Path, limit: int, headers: dict[str, str], name: str,
         try:
             with _Part(part, limit) as file:  # closed at the deadline, so that a late thread writes no more
                 transfer = partial(file_download.http_get, url, file, resume_size=have, headers=fields)
-                return in_time(partial(transfer, displayed_filename=name), end - time.monotonic())
+                work = partial(guarded, partial(transfer, displayed_filename=name), file)
+                return in_time(work, end - time.monotonic())
         except (SourceError, HypvisionError):
             raise
         except Exception as error:  # huggingface_hub raises its own errors and those of its HTTP library
+            pause = _pause(getattr(error, "response", None))
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise HypvisionError(_full(part.parent)) from error
             status = getattr(getattr(error, "response", None), "status_code", None)
@@ -263,7 +364,7 @@ def _fetch(url: str, part: Path, limit: int, headers: dict[str, str], name: str,
             if failures >= (1 if status is None else ATTEMPTS):  # http_get itself repeats broken connections
                 raise SourceError(reason) from error
             _logger.warning("%s: %s. Trying again ...", url, reason)
-        time.sleep(min(WAIT * 2**failures, max(0.0, end - time.monotonic())))
+        time.sleep(min(max(pause, WAIT * 2**failures), max(0.0, end - time.monotonic())))
 
 
 def download_text(url: str, headers: Mapping[str, str] | None = None) -> str:

@@ -37,6 +37,7 @@ from hypvision.checkpoints.download import (
     download,
     download_text,
     file_sha256,
+    guarded,
     in_time,
     locked,
     verify_file,
@@ -376,10 +377,12 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
         return kept
     try:
         try:
-            found = in_time(partial(get_hf_file_metadata, hf_hub_url(repository, name)), deadline(0))
+            about = partial(get_hf_file_metadata, hf_hub_url(repository, name))
+            found = in_time(partial(guarded, about), deadline(0))
         except EntryNotFoundError:
             return None
-        path = Path(in_time(partial(hf_hub_download, repository, name), deadline(found.size)))
+        transfer = partial(hf_hub_download, repository, name)
+        path = Path(in_time(partial(guarded, transfer), deadline(found.size)))
         if found.etag is not None and len(found.etag) == 64:  # a sha256, which the hub knows of large files only
             try:
                 verify_sum(path, found.etag)

@@ -18,13 +18,14 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict
 from importlib.util import find_spec
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
@@ -346,11 +347,13 @@ def _explained(name: str) -> Iterator[None]:
     """Turn open_clip's errors about a model or its tokenizer into one sentence, and mute what it tells the root logger
     about weights that are not loaded."""
     root, level = logging.getLogger(), logging.getLogger().level
-    with offering():
+    # transformers would ask whether to run the code of a tokenizer; without time for an answer it refuses
+    waits = "transformers.dynamic_module_utils.TIME_OUT_REMOTE_CODE"
+    with offering(), patch(waits, 0) if find_spec("transformers") else nullcontext():
         root.setLevel(logging.CRITICAL)
         try:
             yield
-        except (OSError, RuntimeError, ImportError, TypeError, ValueError) as error:
+        except (OSError, RuntimeError, ImportError, LookupError, TypeError, ValueError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             raise HypvisionError(
                 f"The CLIP model '{name}' or its tokenizer cannot be made: {reason}. If a file had to be downloaded, "

@@ -34,6 +34,9 @@ _FOLDER_WEIGHTS = (
     "pytorch_model.bin", "pytorch_model.pth", "model.pth",
 )  # fmt: skip
 
+_HUB_NAME = r"\w[\w.-]*(/\w[\w.-]*)?"
+_NAMES = {"timm_model_name": r"[\w.-]+", "hf_model_name": _HUB_NAME, "hf_tokenizer_name": _HUB_NAME}  # never a path
+
 
 def is_repository(name: str) -> bool:
     """Whether a model name is a repository or folder with config and weights."""
@@ -85,7 +88,8 @@ def config_folder(name: str) -> Path:
 
 
 def repository_config(folder: Path) -> dict[str, Any]:
-    """``model_cfg`` and ``preprocess_cfg`` of a model; refuses a config that would run code."""
+    """``model_cfg`` and ``preprocess_cfg`` of a model; refuses a config that would run code or read other
+    folders."""
     path = folder / _CONFIG
     found = read_record(dict[str, Any], path, "It describes no model of open_clip.")
     where = f"'{path}' describes no model of open_clip"
@@ -97,6 +101,17 @@ def repository_config(folder: Path) -> dict[str, Any]:
             f"'{path}' was refused: it contains trust_remote_code, which would run code of the repository. Remove this "
             "setting, or take another model."
         )
+    text = inner["text_cfg"]
+    kwargs = parse(dict[str, Any], text.get("tokenizer_kwargs") or {}, f"{where}: tokenizer_kwargs")
+    named = dict(timm_model_name=inner["vision_cfg"].get("timm_model_name"))
+    named |= {key: text.get(key) for key in ("hf_model_name", "hf_tokenizer_name")}
+    named |= {key: value for key, value in kwargs.items() if key.endswith(("_path", "_file"))}
+    for key, value in named.items():
+        if value is not None and not (key in _NAMES and re.fullmatch(_NAMES[key], str(value))):
+            raise HypvisionError(
+                f"'{path}' was refused: {key} is '{value}', a place on this machine or a model of another source. Put "
+                "the files of the tokenizer into its folder, and name models of timm and of the hub."
+            )
     return found
 
 

@@ -24,11 +24,12 @@ def class_names(root: Path, usage: Usage, wanted: Collection[str] | None = None)
     """The folders in ``root``, sorted, without hidden folders and, if ``wanted`` classes are given, without other
     classes; ``usage`` counts the folders that are left out."""
     found = []
+    kept = None if wanted is None else set(wanted)
     for name, entry in sorted((name_of(entry.name), entry) for entry in os.scandir(root)):
-        if wanted is not None and name in wanted:
+        if kept is not None and name in kept:
             reason = None
         elif entry.is_dir():
-            reason = "hidden" if is_hidden(name) else None if wanted is None else "none of the classes"
+            reason = "hidden" if is_hidden(name) else None if kept is None else "none of the classes"
         else:
             reason = None if why_no_image(name) else "an image beside the class folders"
         if reason is not None:

@@ -249,7 +249,7 @@ class ImageFolderDataset(_ImageDataset):
             )
         missing = [] if partial else sorted(set(wanted) - set(found))
         if missing or not found or not wanted:
-            reason = f"has no folder for the classes {', '.join(missing)}" if missing else "has no sub-folders"
+            reason = f"has no folder for the classes {some(missing, 5)}" if missing else "has no sub-folders"
             raise HypvisionError(
                 f"The data folder '{self.root}' {reason}. Expected: one folder a class with its images, e.g. "
                 f"'{self.root}/cat/0001.jpg'. {self._found()}"
@@ -270,14 +270,14 @@ class ImageFolderDataset(_ImageDataset):
         self, folders: Mapping[str, str], names: Sequence[str] | None
     ) -> tuple[list[tuple[str, int]], list[str]]:
         names = list(dict.fromkeys(folders.values())) if names is None else list(names)
-        place = {name: number for number, name in enumerate(names)}
-        if unknown := [name for name in folders.values() if name not in place]:
+        labels = {name: label for label, name in enumerate(names)}
+        if unknown := [name for name in folders.values() if name not in labels]:
             raise HypvisionError(
                 f"'folders' of the data set names the class '{unknown[0]}', which is none of the {len(names)} classes."
                 f"{did_you_mean(unknown[0], names)}"
             )
         found, own = self._scan_folders(list(folders), partial=False)
-        return [(path, place[folders[own[number]]]) for path, number in found], names
+        return [(path, labels[folders[own[number]]]) for path, number in found], names
 
     def _scan_list(self, path: Path, classes: Sequence[str] | None) -> tuple[list[tuple[str, int]], list[str]]:
         if not path.is_file():

@@ -27,7 +27,7 @@ from tqdm import tqdm
 from hypvision.checkpoints.sources import offline
 from hypvision.checks import at_least, one_of
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError, require
+from hypvision.errors import HypvisionError, one_line, require
 from hypvision.files import check_regular, parse_json, read_text, replacing, write_json
 from hypvision.records import positive, read_record
 
@@ -70,9 +70,9 @@ class _Pretrained:
             self.inner = transformers.AutoTokenizer.from_pretrained(
                 name, trust_remote_code=False, local_files_only=offline()
             )
-        except (OSError, ValueError) as error:
+        except Exception as error:  # the readers raise errors of many classes for damaged files
             raise HypvisionError(
-                f"The tokenizer '{name}' cannot be loaded ({str(error).splitlines()[0]}). Give 'byte', a folder with a "
+                f"The tokenizer '{name}' cannot be loaded ({one_line(error)}). Give 'byte', a folder with a "
                 "tokenizer of transformers, or a name on the hub that you have access to."
             ) from error
         self.name, self.vocab_size = name, len(self.inner)

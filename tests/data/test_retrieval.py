@@ -191,7 +191,7 @@ def test_folders_search_in_a_gallery_and_lists_come_from_files(tmp_path):
     assert len(RetrievalFolder(**folders, **lists, per_class=2)) == 8
     (tmp_path / "above.json").write_text(json.dumps(above))
     assert RetrievalFolder(**folders, ancestors=f"{tmp_path}/above.json").metainfo["classes"] == ("cat", "dog", "ship")
-    with pytest.raises(HypvisionError, match="has no folder for the classes eel"):
+    with pytest.raises(HypvisionError, match="has no folder for the classes 'eel'"):
         RetrievalFolder(**{**folders, "root": folders["gallery"], "gallery": folders["root"]})
     for wrong in (f"{tmp_path}/split.json:val", f"{tmp_path}/none.json:test"):
         with pytest.raises(HypvisionError, match="has no 'val'|no file '.*none.json"):

@@ -1,0 +1,37 @@
+"""Of each promise that the attack has shown to be broken once, the case; all of them are in `make attack`."""
+
+import pytest
+
+pytest.importorskip("open_clip")
+pytest.importorskip("mmengine")
+pytest.importorskip("transformers")
+from hostile import metadata, servers, table
+
+import hypvision.data.language
+import hypvision.helm.huggingface  # noqa: F401 - once, so that no case waits for it
+
+ONCE_BROKEN = {
+    servers: [
+        "address: a part that was not asked for",
+        "address: from https to http",
+        "hub: a body without an end",
+        "hub's metadata: an ETag that is a path",
+        "mirror: an error page without an end",
+        "mirror: the next one is asked",
+    ],
+    metadata: [
+        "CLIP: a merges file that is code",
+        "CLIP: a text tower outside",
+        "CLIP: a tokenizer in the folder with auto_map",
+        "CLIP: weights of timm outside",
+        "tokenizer: a dtype that is code",
+    ],
+}
+
+
+@pytest.mark.parametrize("module", ONCE_BROKEN, ids=lambda module: module.GROUP)
+def test_what_was_broken_once_is_kept(module):
+    cases = {case.name: case for case in module.cases()}
+    outcomes = table.run_all([cases[name] for name in ONCE_BROKEN[module]], jobs=2, quiet=True)
+    broken = [table.line(outcome) for outcome in outcomes if outcome.verdict == "broken"]
+    assert not broken, "\n".join(broken)
