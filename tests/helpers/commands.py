@@ -18,16 +18,16 @@ import numpy as np
 import timm
 import torch
 import transformers
+from helpers import fewshot
+from helpers.engine import make_images, write_config
+from helpers.fewshot_layouts import coop
+from helpers.language import make_text, small
 from mmengine.config import Config
 from mmengine.registry import MODELS
 from PIL import Image
 from safetensors.torch import save_file
 
 import hypvision_cli
-from helpers import fewshot
-from helpers.engine import make_images, write_config
-from helpers.fewshot_layouts import coop
-from helpers.language import make_text, small
 from hypvision.engine.config import load_config
 from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
 from hypvision.models.lorentz_resnet_checkpoint import hyperboliccv_to_official

@@ -3,8 +3,8 @@
 import zlib
 
 import torch
-
 from helpers import clip_models
+
 from hypvision.clip.models import CLIPBundle
 
 NAMES = ["cat", "big dog", "old red car", "tree"]

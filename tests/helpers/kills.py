@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import mmengine.runner.runner
+from helpers.engine import make_images, write_config
+from helpers.language import make_text, small
+from helpers.processes import Forks
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, METRICS
 
 import hypvision.engine.run
-from helpers.engine import make_images, write_config
-from helpers.language import make_text, small
-from helpers.processes import Forks
 from hypvision.engine.checkpoint import newest_checkpoint
 from hypvision.engine.metrics import Metric
 from hypvision.engine.run import train
@@ -217,6 +217,7 @@ def _language(kind, folder):
 def _few_shot(kind, folder):
     from helpers.fewshot import bundle
     from helpers.fewshot_layouts import coop
+
     from hypvision.clip.prompting import promptkd  # noqa: F401
     from hypvision.tasks import few_shot, few_shot_benchmark
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from helpers.engine import ROOT
+
 from hypvision.engine.config import load_config
 
 WORDS = ["the", "sea", "a", "grey", "ship", "far", "away", "it", "was", "cold", "and", "men", "sang", "of", "home"]

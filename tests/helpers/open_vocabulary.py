@@ -1,6 +1,7 @@
 """The configs of open-vocabulary detection and panoptic segmentation, made small."""
 
 from helpers.engine import ROOT
+
 from hypvision.engine.config import load_config
 
 CONFIGS = ROOT / "configs/hyperclip"

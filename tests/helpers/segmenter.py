@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-
 from helpers import clip_models
+
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 
 HEAD = dict(

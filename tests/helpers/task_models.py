@@ -96,6 +96,7 @@ def segmenter() -> nn.Module:
 def learner(geometry: str) -> nn.Module:
     """A metric learner with the losses of HIER or LHIER."""
     from helpers.metric_learning import HIER, VIT
+
     from hypvision.tasks.metric_learning import MetricLearner
 
     torch.manual_seed(0)
@@ -106,6 +107,7 @@ def learner(geometry: str) -> nn.Module:
 def clip(options: dict[str, Any]) -> nn.Module:
     """A CLIP with an adapter that has learned something."""
     from helpers import clip_models
+
     from hypvision.clip import adapters
 
     model = adapters.inject(clip_models.openai_clip(), options)

@@ -4,11 +4,11 @@ import huggingface_hub.constants
 import pytest
 import timm
 import torch
+from helpers.bad_server import Server
+from helpers.zoo import MICRO, NAME, make_item
 
 import hypvision
 import hypvision.checkpoints.download
-from helpers.bad_server import Server
-from helpers.zoo import MICRO, NAME, make_item
 from hypvision.checkpoints.index import parse_record, write_index
 from hypvision.checkpoints.records import Index
 from hypvision.checkpoints.storage import write_weights

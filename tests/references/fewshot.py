@@ -11,7 +11,6 @@ import math
 
 import torch
 import torch.nn.functional as F
-
 from references.clip import _block, _norm, prompted_image
 
 

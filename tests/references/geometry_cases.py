@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from references import geometry_mpmath as reference
 
 from hypvision.geometry import lorentz, maps, poincare
-from references import geometry_mpmath as reference
 
 CURVATURES = (0.01, 0.1, 1.0, 10.0)
 DIMENSIONS = (2, 16, 512)
