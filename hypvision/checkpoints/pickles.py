@@ -58,8 +58,8 @@ def check_pickle(file: IO[bytes], path: str | Path) -> None:
         elif code.name == "MARK":
             marks.append(len(depths))
             continue
-        elif argument in memo and "GET" in code.name:
-            deepest = memo[argument]
+        elif "GET" in code.name:
+            deepest = memo.get(argument, 0)
         elif "PUT" in code.name:
             memo[argument] = depths[-1]
         depths += [deepest] * len(code.stack_after)

@@ -100,6 +100,11 @@ class HyperbolicCLIP(CLIP):
             buffer = self.get_buffer(name)
             buffer.copy_(torch.tensor(tuple(values)).reshape(buffer.shape))
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for name in PIXELS:  # older files of trainings lack them
+            state_dict.setdefault(prefix + name, self.get_buffer(name))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     @property
     def space(self) -> Space:
         """The space of the embeddings, with the present curvature and scales."""

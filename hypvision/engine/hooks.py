@@ -142,7 +142,7 @@ class UnusedParametersHook(Hook):
 
 @HOOKS.register_module()
 class CanLearnHook(Hook):
-    """Tells of a training that changes nothing: frozen weights, a softmax of one output, a learning rate of 0."""
+    """Tells of a training that changes nothing: a softmax of one output, a learning rate of 0, frozen weights."""
 
     def before_train(self, runner: Runner) -> None:
         self._told = False
@@ -150,8 +150,8 @@ class CanLearnHook(Hook):
         rates: list[float] = sum(runner.optim_wrapper.get_lr().values(), [])
         groups = getattr(runner.optim_wrapper, "param_groups", ())
         reason = ""
-        if not any(parameter.requires_grad for parameter in model.parameters()):
-            reason = "All weights of the model are frozen. Take frozen_stages, or the like, out of the config."
+        if not any(parameter.requires_grad for parameter in model.parameters()):  # as of methods without a training
+            runner.logger.warning("All weights of the model are frozen: the training changes none of them.")
         elif any(_is_constant(part) for part in class_heads(model)):
             reason = (
                 "The model has one class with one output, whose softmax is always 1. Add a class of everything else, "

@@ -48,7 +48,6 @@ def run_with(*rates, frozen=False, **heads):
     ("run", "message"),
     [
         (run_with(0.0, 0.0), "rate is 0"),
-        (run_with(0.1, frozen=True), "frozen"),
         (run_with(0.1, num_classes=1, multi_label=False), "one class"),
         (run_with(0.1, decode_head=SimpleNamespace(num_classes=1, out_channels=1,
                                                    loss_decode=SimpleNamespace(use_sigmoid=False))), "one class"),
@@ -83,3 +82,10 @@ def test_a_schedule_that_ends_at_0_is_told_once():
     hook.before_train_iter(run, 0)
     hook.before_train_iter(run, 1)
     assert len(run.told) == 1 and "From iteration 5 of 10" in run.told[0]
+
+
+def test_frozen_weights_are_told():
+    """As a warning: methods without a training have nothing else."""
+    run = run_with(0.1, frozen=True)
+    CanLearnHook().before_train(run)
+    assert "frozen" in run.told[0]

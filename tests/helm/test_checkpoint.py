@@ -104,6 +104,7 @@ def test_files(tmp_path):
 
 # How a model is trained or stored; and the beginning of curvatures, which are weights.
 TRAINING = {"pad", "fused", "geometry", "train_curv", "expert_c_init", "bias_rule", "bias_rate", "aux_alpha"}
+OURS = {"positions"}  # an option of which there are no official weights
 
 
 def test_every_option_is_inferred_from_weights_or_named():
@@ -123,7 +124,7 @@ def test_every_option_is_inferred_from_weights_or_named():
         told |= options.keys()
         assert not told & untold(found).keys()
     named = untold(preset("helm_mice_tiny")).keys()
-    assert told | named | TRAINING == {field.name for field in dataclasses.fields(Architecture)}
+    assert told | named | TRAINING | OURS == {field.name for field in dataclasses.fields(Architecture)}
     assert "moe_combine" in untold(preset("helm_mice_tiny", n_shared_experts=0))
 
 
