@@ -361,6 +361,9 @@ def _check_content(content: Any, path: Path) -> None:
             raise HypvisionError(_refused(path, f"'{getattr(value, '__name__', type(value).__name__)}'"))
 
 
+_MOST_DIMENSIONS = 64  # which PyTorch's operations take
+
+
 def tensor_problem(value: Tensor) -> str | None:
     """Why a tensor cannot be used as a weight, to complete "it contains ..."; None if it is dense and has numbers."""
     if value.is_nested or value.layout != torch.strided:
@@ -371,6 +374,8 @@ def tensor_problem(value: Tensor) -> str | None:
         return "a quantised tensor"
     if type(value) not in (Tensor, torch.nn.Parameter):
         return f"a tensor of the type {type(value).__name__}"
+    if value.dim() > _MOST_DIMENSIONS:
+        return f"a tensor of {value.dim():,} dimensions"
     return None
 
 

@@ -111,3 +111,10 @@ def test_what_trainings_save_is_read(tmp_path):
     model = torch.nn.ModuleDict({"a": torch.nn.Linear(4, 4)})
     load_into(model, read.network_weights(found), "a.pth", "it", "")
     assert torch.equal(model["a"].weight, WEIGHTS["a.weight"])
+
+
+def test_tensors_of_more_dimensions_than_operations_take_are_refused(tmp_path):
+    path = tmp_path / "deep.pth"
+    torch.save({"weight": torch.zeros(1).as_strided((1,) * 70, (1,) * 70)}, path)
+    with pytest.raises(HypvisionError, match="deep.pth.*70 dimensions"):
+        read_file(path)
