@@ -117,4 +117,4 @@ def test_tensors_of_more_dimensions_than_operations_take_are_refused(tmp_path):
     path = tmp_path / "deep.pth"
     torch.save({"weight": torch.zeros(1).as_strided((1,) * 70, (1,) * 70)}, path)
     with pytest.raises(HypvisionError, match="deep.pth.*70 dimensions"):
-        read_file(path)
+        read.read_file(path)
