@@ -50,28 +50,27 @@ def _hypll(name: str, **options) -> Callable[..., Tensor] | None:
 
 
 OPS = {
-    "dist": Op("lorentz", lorentz.dist, "xy", "dist", large=(3.5, 4.0), small=3.0),
-    "dist, far": Op("lorentz", lorentz.dist, "xy", "dist", small=3.0, radius=14.0),
+    "dist": Op("lorentz", lorentz.dist, "xy", "dist", large=(4.0, 4.0), small=3.0),
     "logmap": Op("lorentz", lorentz.logmap, "xy", "logmap", large=(2.0, 2.0)),
     "transp": Op("lorentz", lorentz.transp, "xyv", "transp", large=(2.0, 2.0)),
-    "expmap": Op("lorentz", lorentz.expmap, "xv", "expmap", large=(1.5, 1.5)),
-    "expmap0": Op("lorentz", lorentz.expmap0, "u", "expmap0", large=(1.1, 1.1)),
-    "logmap0": Op("lorentz", lorentz.logmap0, "x", "logmap0", large=(1.1, 1.1)),
-    "dist0": Op("lorentz", lorentz.dist0, "x", "dist0", large=(1.1, 1.1)),
+    "expmap": Op("lorentz", lorentz.expmap, "xv", "expmap", large=(2.0, 2.0)),
+    "expmap0": Op("lorentz", lorentz.expmap0, "u", "expmap0", large=(2.0, 2.0)),
+    "logmap0": Op("lorentz", lorentz.logmap0, "x", "logmap0", large=(2.0, 2.0)),
+    "dist0": Op("lorentz", lorentz.dist0, "x", "dist0", large=(2.0, 2.0)),
     "projx": Op("lorentz", lorentz.projx, "x", "projx"),
     "proju": Op("lorentz", lorentz.proju, "xv", "proju"),
     "transp0": Op("lorentz", lorentz.transp0, "xu", "transp0"),
     "transp0back": Op("lorentz", lorentz.transp0back, "xv", "transp0back"),
-    "ball dist": Op("ball", poincare.dist, "xy", "dist", lambda x, y: _hypll("dist")(x=x, y=y), large=(1.1, 1.1)),
+    "ball dist": Op("ball", poincare.dist, "xy", "dist", lambda x, y: _hypll("dist")(x=x, y=y), large=(2.0, 2.0)),
     "ball logmap": Op(
-        "ball", poincare.logmap, "xy", "logmap", lambda x, y: _hypll("logmap")(x=x, y=y), large=(1.1, 1.1)
+        "ball", poincare.logmap, "xy", "logmap", lambda x, y: _hypll("logmap")(x=x, y=y), large=(2.0, 2.0)
     ),
     "ball expmap": Op("ball", poincare.expmap, "xv", "expmap", lambda x, v: _hypll("expmap")(x=x, v=v)),
-    "ball expmap0": Op("ball", poincare.expmap0, "u", "expmap0", lambda u: _hypll("expmap0")(v=u), large=(1.1, 1.1)),
-    "ball logmap0": Op("ball", poincare.logmap0, "x", "logmap0", lambda x: _hypll("logmap0")(y=x), large=(1.1, 1.1)),
-    "ball dist0": Op("ball", poincare.dist0, "x", "dist0", large=(1.1, 1.1)),
+    "ball expmap0": Op("ball", poincare.expmap0, "u", "expmap0", lambda u: _hypll("expmap0")(v=u), large=(2.0, 2.0)),
+    "ball logmap0": Op("ball", poincare.logmap0, "x", "logmap0", lambda x: _hypll("logmap0")(y=x), large=(2.0, 2.0)),
+    "ball dist0": Op("ball", poincare.dist0, "x", "dist0", large=(2.0, 2.0)),
     "mobius_add": Op(
-        "ball", poincare.mobius_add, "xy", "mobius_add", lambda x, y: _hypll("mobius_add")(x=x, y=y), large=(1.1, 1.1)
+        "ball", poincare.mobius_add, "xy", "mobius_add", lambda x, y: _hypll("mobius_add")(x=x, y=y), large=(2.0, 2.0)
     ),
     "ball transp": Op("ball", poincare.transp, "xyv", "transp"),
     "ball project": Op("ball", poincare.project, "x", "projx", lambda x: _hypll("project")(x=x)),
