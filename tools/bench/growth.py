@@ -29,7 +29,8 @@ INTRODUCTION = """
 ## Growth
 
 What takes how many times as long with more of it, on the host. The tests count (`tests/contract/test_growth.py`).
-The losses that compare all pairs stop at a batch of 2,048, because their tables grow with its square (16 MiB each there).
+The losses that compare all pairs stop at a batch of 2,048, because their tables grow with its square (16 MiB each
+there).
 
 <!-- growth:begin -->
 <!-- growth:end -->
