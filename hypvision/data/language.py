@@ -73,7 +73,9 @@ class _Pretrained:
         except Exception as error:  # the readers raise errors of many classes for damaged files
             raise HypvisionError(
                 f"The tokenizer '{name}' cannot be loaded ({one_line(error)}). Give 'byte', a folder with a "
-                "tokenizer of transformers, or a name on the hub that you have access to."
+                "tokenizer of transformers, or a name on the hub that you have access to. Llama's tokenizers are "
+                "gated: ask for access on their page, or take a free one, such as 'HuggingFaceTB/SmolLM2-135M' with "
+                "vocab_size=49152 (configs/helm/README.md has the config)."
             ) from error
         self.name, self.vocab_size = name, len(self.inner)
         first = [self.inner.bos_token_id, self.inner.eos_token_id, self.inner.cls_token_id, 0]

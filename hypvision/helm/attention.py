@@ -35,6 +35,8 @@ class Context(NamedTuple):
         cache: of earlier tokens, or None.
         documents: numbers ``(B, L)`` of the documents that ``lengths`` are of, -1 for padding; or None.
         broken: ``(B, L)``, True for tokens whose embeddings are not finite and were replaced; None if there are none.
+        places: ``(B, L)`` or ``(1, L)``, the places of the tokens in their documents; None with the rotary code, to
+            which only differences of columns matter.
     """
 
     start: int = 0
@@ -43,6 +45,7 @@ class Context(NamedTuple):
     cache: Cache | None = None
     documents: Tensor | None = None
     broken: Tensor | None = None
+    places: Tensor | None = None
 
     def remember(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Add keys ``(B, H, L, d)`` to the cache; returns all."""
@@ -54,10 +57,7 @@ class Context(NamedTuple):
             return (self.mask[:, 0, :, self.start :] & broken[:, None]).any(-1)
         count = broken.long().cumsum(1)
         if self.documents is not None:
-            begins = F.pad(self.documents[:, 1:] != self.documents[:, :-1], (min(1, count.shape[1]), 0))
-            place = torch.arange(count.shape[1], device=count.device)
-            begin = torch.where(begins, place, 0).cummax(1).values
-            count = count - (count - broken.long()).gather(1, begin)
+            count = count - (count - broken.long()).gather(1, first_columns(self.documents))
         return count > 0
 
     def marked(self, keys: Tensor) -> Tensor:
@@ -69,6 +69,14 @@ class Context(NamedTuple):
     def weighed(self, values: Tensor) -> Tensor:
         """Values from a cache, with NaN removed if there is a mask, because a weight of 0 times NaN is NaN."""
         return values if self.mask is None else values.masked_fill(values.isnan(), 0.0)
+
+
+def first_columns(documents: Tensor) -> Tensor:
+    """The column ``(B, L)`` where the document of each token begins, by the numbers ``(B, L)`` of the documents."""
+    length = documents.shape[1]
+    begins = F.pad(documents[:, 1:] != documents[:, :-1], (min(1, length), 0))
+    column = torch.arange(length, device=documents.device)
+    return torch.where(begins, column, 0).cummax(1).values
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, context: Context) -> Tensor:

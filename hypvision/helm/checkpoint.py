@@ -24,6 +24,7 @@ from .rotary import angles
 _ALIAS = re.compile(r"(?:^|\.)(?:c|k)$")
 _EXPERT = re.compile(r"(layers\.\d+\.ffn\.(?:shared_)?experts\.\d+)\.(expert_manifold\.|w\d\.(?:manifold\.)?[ck]$)?")
 _BUFFERS = ("attn_mask", "freqs_complex", "freqs_cis")
+_POSITIONS = "positions.weight"
 # prefix of the decoder in a training's checkpoint and in one of save_pretrained()
 _DECODER = re.compile(r"(?:decoder|model)\.(.+)")
 
@@ -39,10 +40,14 @@ def untold(config: Architecture) -> dict[str, Any]:
 
     Options for training or storage are not included.
     """
-    names = ["max_seq_len", "rope_theta", "residual_scale", "rms_eps", "safe_clamp"]
+    names = ["residual_scale", "rms_eps", "safe_clamp"]
+    if config.positions == "rotary":
+        names += ["max_seq_len", "rope_theta"]
+        if config.mixed:
+            names += ["original_seq_len", "rope_factor", "beta_fast", "beta_slow", "mscale"]
     if config.mixed:
         names += ["n_activated_experts", "score_func", "route_scale", "router", "renorm_topk", "n_expert_groups"]
-        names += ["n_limited_groups", "original_seq_len", "rope_factor", "beta_fast", "beta_slow", "mscale"]
+        names.append("n_limited_groups")
         if not config.n_shared_experts:
             names.append("moe_combine")
     return {name: getattr(config, name) for name in names}
@@ -291,14 +296,27 @@ def _packed(name: str, module: nn.Module | None, value: Tensor) -> Tensor:
 
 def helm_to_official(state_dict: Mapping[str, Tensor], config: Architecture | None = None) -> dict[str, Tensor]:
     """The inverse of :func:`helm_from_official`, of a training's weights and of transformers' too; the published code
-    loads it with ``strict=False``."""
+    loads it with ``strict=False``.
+
+    Raises:
+        HypvisionError: an entry is missing or has no published form, as learned positions.
+    """
     state_dict = decoder_weights(state_dict)
+    if _POSITIONS in state_dict:
+        raise HypvisionError(
+            f"The model has learned positions ('{_POSITIONS}'), but published HELM models have the rotary code and no "
+            "place for them. Convert a model with positions='rotary', or keep this one in its own form."
+        )
     config = helm_architecture(state_dict) if config is None else config
     official: dict[str, Tensor] = {}
+    rest = set(state_dict)
     for entry, module in _tensors(config):
+        rest.discard(entry.ours)
         value = _unpacked(entry.ours, module, _find(state_dict, entry.ours))
         pieces = value.split(_parts(config, entry, len(value))) if len(entry.official) > 1 else [value]
         official |= {name: piece.clone() for name, piece in zip(entry.official, pieces)}
+    for name in sorted(rest):
+        raise HypvisionError(unknown_name(name, "HELM"))
     embedding = next((name for name in official if name.endswith(".embedding")), None)
     if embedding is not None:  # the official model requires this weight but does not use it
         prefix = embedding.removesuffix("embedding")
@@ -338,6 +356,8 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
             dim=dim, n_layers=layers, vocab_size=weights["head.weight"].shape[0],
             project_emb=weights["embed.weight"].shape[1] == dim - 1,
         )  # fmt: skip
+        if _POSITIONS in weights:
+            found |= dict(positions="learned", max_seq_len=len(weights[_POSITIONS]))
         attn = "layers.0.attn."
         if f"{attn}qkv.weight" in weights:
             found["n_heads"] = dim - _live(weights[f"{attn}qkv.weight"]) // 3
@@ -372,7 +392,8 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
 def helm_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
     """The preset of converted weights, and the options that differ from it."""
     found = helm_architecture(state_dict).to_dict()
-    ignored = {"max_seq_len"}  # the weights do not determine this field
+    # the weights do not determine this field
+    ignored = {"max_seq_len"} if found["positions"] == "rotary" else set()
     if not found["n_routed_experts"]:
         ignored |= {"mice_inter_dim", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}
     differences = {

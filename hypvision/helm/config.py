@@ -39,8 +39,8 @@ class Architecture:
         rms_eps: below the root of RMSNorm; HELM's 1e-8, later code has 1e-4.
         safe_clamp: clamp Minkowski norms at the smallest value that means of points can have, which affects only
             round-off; False for the published floors (1e-4, 1e-6).
-        positions: ``"rotary"``, or ``"learned"``: a vector for each place, added to the space part of its token. The
-            paper compares with learned relative positions, which it does not describe.
+        positions: ``"rotary"``, or ``"learned"``: a vector for each place in a document, added to the space part of its
+            token. The paper compares with learned relative positions, which it does not describe.
         rope_theta: base of the rotary code.
         original_seq_len, rope_factor, beta_fast, beta_slow, mscale: YaRN, used where max_seq_len > original_seq_len.
         kv_lora_rank, q_lora_rank: sizes of the latent keys with values, and of latent queries (0: none).

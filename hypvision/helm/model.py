@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from hypvision.errors import HypvisionError
 
 from . import rows
-from .attention import Context, FullAttention, LatentAttention
+from .attention import Context, FullAttention, LatentAttention, first_columns
 from .cache import Cache
 from .config import Architecture
 from .experts import MixtureOfCurvatures, Routing
@@ -131,8 +131,11 @@ class Helm(nn.Module):
                 total += sum(p.numel() for p in module.parameters(recurse=False))
         return total
 
-    def points(self, input_ids: Tensor, start: int = 0) -> Tensor:
-        """Embeddings of tokens ``(B, L)``, the first of them at the place ``start``, as rows ``(B, L, width)``."""
+    def points(self, input_ids: Tensor, places: Tensor | None = None) -> Tensor:
+        """Embeddings of tokens ``(B, L)`` as rows ``(B, L, width)``.
+
+        Learned positions are those of ``places``, ``(B, L)`` or ``(1, L)``; by default the columns.
+        """
         e, layout = rows.upcast(self.embed(input_ids)), self.layout
         if isinstance(self.embed, PointEmbedding):
             half = self.embed.weight.dtype in rows.HALF  # a cast to half precision has lost the time coordinate
@@ -140,7 +143,8 @@ class Helm(nn.Module):
                 return F.pad(torch.cat([e[..., 1:], e[..., :1]], -1), (0, layout.width - layout.size - 1))
             e = e[..., 1:]
         if self.positions is not None:
-            places = torch.arange(start, start + input_ids.shape[1], device=input_ids.device)
+            if places is None:
+                places = torch.arange(input_ids.shape[1], device=input_ids.device)
             e = e + rows.upcast(self.positions(places))
         return rows.lift(F.pad(e, (0, layout.width - layout.size)), layout.n)
 
@@ -150,7 +154,7 @@ class Helm(nn.Module):
         An embedding that is not finite would reach all tokens through attention, whose weight of 0 times NaN is NaN. It
         is replaced by zeros, and tokens that attend to it become NaN at the end.
         """
-        x = self.points(input_ids, context.start)
+        x = self.points(input_ids, context.places)
         broken = ~x.detach().sum(-1).isfinite()
         # on a GPU skip any(), which would make the CPU wait
         if x.device.type != "cpu" or torch.compiler.is_compiling() or bool(broken.any()):
@@ -212,16 +216,49 @@ class Helm(nn.Module):
             )
         if position_ids is not None:
             sequence_id = _documents(position_ids, attention_mask, sequence_id, start, input_ids)
+        if sequence_id is not None and attention_mask is not None:
+            sequence_id = sequence_id.masked_fill(~attention_mask.bool(), -1)
+        places = None
+        if self.positions is not None:
+            places = self._places(input_ids, start, attention_mask, sequence_id, position_ids)
         if sequence_id is not None:
-            if attention_mask is not None:
-                sequence_id = sequence_id.masked_fill(~attention_mask.bool(), -1)
-            return Context(0, None, document_lengths(sequence_id), cache, sequence_id)
+            return Context(0, None, document_lengths(sequence_id), cache, sequence_id, places=places)
         mask = None
         if attention_mask is not None and not bool(attention_mask.all()):
             mask = _padding_mask(attention_mask.bool(), start)
         if mask is None and start and length > 1:
             mask = _padding_mask(torch.ones(b, start + length, dtype=torch.bool, device=input_ids.device), start)
-        return Context(start, mask, None, cache)
+        return Context(start, mask, None, cache, places=places)
+
+    def _places(
+        self,
+        input_ids: Tensor,
+        start: int,
+        attention_mask: Tensor | None,
+        sequence_id: Tensor | None,
+        position_ids: Tensor | None,
+    ) -> Tensor:
+        """Places ``(B, L)`` or ``(1, L)`` of tokens in their documents; those of padding are of no consequence."""
+        length, limit = input_ids.shape[1], self.config.max_seq_len
+        column = torch.arange(start, start + length, device=input_ids.device)
+        if position_ids is None and sequence_id is not None:
+            return column - first_columns(sequence_id)
+        if position_ids is None and attention_mask is not None:
+            before = (attention_mask.bool().cumsum(1) == 0).sum(1, keepdim=True)
+            return (column - before).clamp(min=0)
+        if position_ids is None:
+            return column[None]
+        outside = (position_ids < 0) | (position_ids >= limit)
+        if sequence_id is not None:
+            outside = outside & (sequence_id >= 0)
+        elif attention_mask is not None:
+            outside = outside & attention_mask[:, start:].bool()
+        if bool(outside.any()):
+            raise HypvisionError(
+                f"position_ids must be from 0 to {limit - 1}, the learned positions that this model has, got "
+                f"{int(position_ids.min())} to {int(position_ids.max())}. Begin each document at 0."
+            )
+        return position_ids.clamp(0, limit - 1)
 
     def forward(
         self,
@@ -243,9 +280,10 @@ class Helm(nn.Module):
             sequence_id: ``(B, L)``, numbers of the documents in a row, -1 for padding: none sees another.
             cache: stores keys and values for later tokens; needs the methods ``update`` and ``get_seq_length``.
             logits_to_keep: how many of the last positions to compute logits of; 0: all; or which, ``(count,)``.
-            position_ids: ``(B, L)`` or ``(1, L)``. Only differences matter, so that they must go up by one within a
-                document; without a mask, numbers or a filled cache each jump begins another document, as
-                transformers has it.
+            position_ids: ``(B, L)`` or ``(1, L)``. They must go up by one within a document; without a mask, numbers or
+                a filled cache each jump begins another document, as transformers has it. To the rotary code only
+                differences matter. Learned positions are read at these places, by default counted from the first
+                token of each document, behind the padding.
         """
         context = self.context(input_ids, attention_mask, sequence_id, cache, position_ids)
         if labels is not None:
@@ -309,7 +347,7 @@ def document_lengths(sequence_id: Tensor) -> list[int]:
 def _documents(
     position_ids: Tensor, attention_mask: Tensor | None, sequence_id: Tensor | None, start: int, input_ids: Tensor
 ) -> Tensor | None:
-    """The numbers of documents that positions tell; the code of positions is relative and goes by columns."""
+    """The numbers of documents that positions tell."""
     b, length = input_ids.shape
     if position_ids.shape not in ((b, length), (1, length)):
         raise HypvisionError(

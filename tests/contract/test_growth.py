@@ -22,6 +22,7 @@ from hypvision.data.multi_label import MultiLabelDataset
 from hypvision.data.retrieval import CUB200, Cars196, InShop, StanfordOnlineProducts
 from hypvision.files import many_objects
 from hypvision.geometry import Euclidean, Lorentz
+from hypvision.losses import SupConLoss, contrastive_loss
 from hypvision.openmmlab.open_vocabulary.vocabulary import groups_of, held_out
 from hypvision.tasks.closures import embed_closure
 from hypvision.tasks.contrastive import distinct
@@ -154,6 +155,33 @@ def test_a_step_on_a_closure_makes_nothing_of_the_size_of_all_names(space):
             embed_closure(closure, 2, space, steps=steps, batch=8, negatives=5)
         counts.append(large.found)
     assert counts[0] == counts[1]
+
+
+class Written(TorchDispatchMode):
+    """Counts the numbers that operations write."""
+
+    found = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        made = out if isinstance(out, (tuple, list)) else (out,)
+        self.found += sum(x.numel() for x in made if isinstance(x, torch.Tensor))
+        return out
+
+
+@pytest.mark.parametrize("loss", ["contrastive", "SupCon"])
+def test_losses_of_all_pairs_write_some_tables_of_them(loss):
+    counts = []
+    for n in (128, 256, 512):
+        x = torch.randn(n, 16, requires_grad=True)
+        with Written() as written:
+            if loss == "contrastive":
+                sum(contrastive_loss(x @ x.T)).backward()
+            else:
+                SupConLoss()(x, torch.arange(n) // 2).backward()
+        counts.append(written.found)
+    assert counts[1] <= 4.1 * counts[0] and counts[2] <= 4.1 * counts[1]
+    assert counts[2] < 40 * 512**2
 
 
 def test_heights_of_pairs_need_no_table():

@@ -1,6 +1,8 @@
 """Text out of files, tokenizers, and rows of packed documents."""
 
 import json
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -138,8 +140,12 @@ def test_mistakes_are_sentences(tmp_path):
         with pytest.raises(HypvisionError, match="blank.txt' is empty"):
             PackedText(tmp_path / "blank.txt", cache=tmp_path)
     pytest.importorskip("transformers")
-    with pytest.raises(HypvisionError, match="cannot be loaded"):
+    with pytest.raises(HypvisionError, match="cannot be loaded") as told:
         load_tokenizer(str(tmp_path / "nowhere"))
+    message = str(told.value)
+    free = re.search(r"'(\S+/\S+)' with vocab_size=", message)[1]
+    readme = Path(__file__).parents[2] / re.search(r"configs/\S+\.md", message)[0]
+    assert free in readme.read_text()
 
 
 def test_stored_tokens_are_those_of_the_tokenizer(tmp_path):

@@ -104,7 +104,6 @@ def test_files(tmp_path):
 
 # How a model is trained or stored; and the beginning of curvatures, which are weights.
 TRAINING = {"pad", "fused", "geometry", "train_curv", "expert_c_init", "bias_rule", "bias_rate", "aux_alpha"}
-OURS = {"positions"}  # an option of which there are no official weights
 
 
 def test_every_option_is_inferred_from_weights_or_named():
@@ -124,8 +123,25 @@ def test_every_option_is_inferred_from_weights_or_named():
         told |= options.keys()
         assert not told & untold(found).keys()
     named = untold(preset("helm_mice_tiny")).keys()
-    assert told | named | TRAINING | OURS == {field.name for field in dataclasses.fields(Architecture)}
+    learned = Helm(preset("helm_d_tiny", positions="learned", max_seq_len=20))
+    assert helm_architecture(learned.state_dict()) == learned.config
+    assert not {"max_seq_len", "rope_theta"} & untold(learned.config).keys()
+    told.add("positions")
+    assert told | named | TRAINING == {field.name for field in dataclasses.fields(Architecture)}
     assert "moe_combine" in untold(preset("helm_mice_tiny", n_shared_experts=0))
+
+
+@pytest.mark.parametrize("name", ["helm_d_tiny", "helm_mice_tiny"])
+def test_nothing_is_left_out_of_official_files(name):
+    """Published models have no learned positions, and no names but their own."""
+    learned = Helm(preset(name, positions="learned", max_seq_len=40)).state_dict()
+    found, differences = helm_variant(learned)
+    assert found == name and differences == dict(positions="learned", max_seq_len=40)
+    for config in (None, preset(name)):
+        with pytest.raises(HypvisionError, match="positions.weight"):
+            helm_to_official({f"decoder.{n}": w for n, w in learned.items()}, config)
+    with pytest.raises(HypvisionError, match="layers.0.extra"):
+        helm_to_official(Helm(preset(name)).state_dict() | {"layers.0.extra": torch.zeros(2)})
 
 
 def test_the_note_names_settings_that_weights_do_not_contain(tmp_path, capsys):

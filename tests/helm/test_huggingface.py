@@ -231,6 +231,21 @@ def test_trainer(tmp_path):
     torch.testing.assert_close(time, (1 + space.square().sum(1)).sqrt(), rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("way", [{}, dict(num_beams=3)])
+def test_padded_prompts_with_learned_positions_go_on_as_alone(way):
+    torch.manual_seed(0)
+    model = HelmForCausalLM(HelmConfig.of(preset("helm_d_tiny", positions="learned"))).eval()
+    with torch.no_grad():
+        model.model.head.weight.mul_(8)
+        model.model.positions.weight.mul_(20)
+    ids, mask = tokens(2, 14), torch.ones(2, 14, dtype=torch.long)
+    mask[0, :5] = 0
+    options = dict(max_new_tokens=8, pad_token_id=0, do_sample=False, **way)
+    found = model.generate(ids, attention_mask=mask, **options)
+    assert torch.equal(found[:1, 5:], model.generate(ids[:1, 5:], **options))
+    assert torch.equal(found[1:], model.generate(ids[1:], **options))
+
+
 def packed():
     """Three documents in a row, alone and packed, by positions that begin anew."""
     ids, ends = tokens(1, 30), (0, 9, 23, 30)

@@ -442,3 +442,62 @@ def test_learned_positions(name, geometry):
     model(ids, labels=ids).loss.backward()
     used = model.positions.weight.grad.abs().sum(1) > 0
     assert used[:11].all() and not used[12:].any()
+
+
+def positioned(name, positions):
+    """A model whose learned positions are as large as its tokens."""
+    torch.manual_seed(0)
+    model = Helm(preset(name, positions=positions)).eval()
+    if positions == "learned":
+        with torch.no_grad():
+            model.positions.weight.mul_(20)
+    return model
+
+
+@pytest.mark.parametrize("name", ["helm_d_tiny", "helm_mice_tiny"])
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+@torch.no_grad()
+def test_packed_and_padded_documents_are_as_alone(name, positions):
+    model, ids = positioned(name, positions), tokens(2, 20)
+    ends = (0, 7, 16, 20)
+    parts = list(zip(ends, ends[1:]))
+    numbers = torch.cat([torch.full((2, j - i), n) for n, (i, j) in enumerate(parts)], 1)
+    anew = torch.cat([torch.arange(j - i) for i, j in parts])[None]
+    padded = numbers.masked_fill(numbers == 2, -1)
+    packed = {
+        "numbers": (parts, dict(sequence_id=numbers)),
+        "positions": (parts, dict(position_ids=anew)),
+        "both": (parts, dict(sequence_id=numbers, position_ids=anew)),
+        "padding behind": (parts[:2], dict(sequence_id=padded)),
+        "padding in front": (parts[1:], dict(sequence_id=numbers, attention_mask=(numbers > 0).long())),
+    }
+    for way, (documents, given) in packed.items():
+        found = model(ids, **given).logits
+        for i, j in documents:
+            torch.testing.assert_close(found[:, i:j], model(ids[:, i:j]).logits, rtol=1e-4, atol=1e-4, msg=way)
+    mask = torch.ones(2, 20, dtype=torch.long)
+    mask[0, :7] = 0
+    alone = [model(ids[:1, 7:]).logits[0], model(ids[1:]).logits[0]]
+    after = (mask.cumsum(1) - 1).masked_fill(mask == 0, 1)
+    for ahead in (None, after):
+        cache, found = LatentCache(), []
+        for i, j in ((0, 12), (12, 13), (13, 20)):  # the prompt, one token and several
+            own = None if ahead is None else ahead[:, i:j]
+            found.append(model(ids[:, i:j], attention_mask=mask[:, :j], position_ids=own, cache=cache).logits)
+        whole = model(ids, attention_mask=mask, position_ids=ahead).logits
+        for logits in (whole, torch.cat(found, 1)):
+            torch.testing.assert_close(logits[0, 7:], alone[0], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(logits[1], alone[1], rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_given_positions_are_those_that_were_learned():
+    model, ids = positioned("helm_d_tiny", "learned"), tokens(1, 6)
+    limit, place = model.config.max_seq_len, torch.arange(6)[None]
+    shifted = model(ids, position_ids=place + 3).logits
+    model.positions.weight.copy_(model.positions.weight.roll(-3, 0))
+    torch.testing.assert_close(model(ids).logits, shifted)
+    for wrong in (place + limit - 5, place - 1):
+        with pytest.raises(HypvisionError, match=f"position_ids must be from 0 to {limit - 1}"):
+            model(ids, position_ids=wrong)
+    assert model(ids[:, :0], position_ids=place[:, :0]).logits.shape[1] == 0

@@ -24,6 +24,7 @@ def test_what_grows_faster_than_it_may_fails(power, wrong, monkeypatch, tmp_path
     for name in ("data: captions", "loss: contrastive", "step: closure"):
         assert bench.run(arguments("--only", name, "--write", str(page))) == int(name in wrong)
         assert f"| {name} |" in page.read_text() and f"| {power:.2f} |" in capsys.readouterr().out
+        assert ("**above** |" in page.read_text()) == (name in wrong)
 
 
 @pytest.mark.slow
