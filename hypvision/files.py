@@ -126,45 +126,31 @@ def below(folder: str | Path, name: str) -> Path:
 
 
 def inside(paths: Iterable[str | Path], *roots: str | Path) -> list[str]:
-    """Paths of files to read whose names come from data, if all of them lie in one of the folders, links followed.
+    """Paths of files to read whose names come from data, if none of them leads out of the folders.
 
-    The environment variable ``HYPVISION_ALLOW_OUTSIDE`` names further folders, separated as in ``PATH``.
+    Links inside of the folders are followed: who owns the folder made them, not the list of names. The environment
+    variable ``HYPVISION_ALLOW_OUTSIDE`` names further folders, separated as in ``PATH``.
 
     Raises:
         HypvisionError: a path leads out of the folders.
     """
     more = filter(None, os.environ.get("HYPVISION_ALLOW_OUTSIDE", "").split(os.pathsep))
-    allowed = [Path(os.path.realpath(root)) for root in (*roots, *more)]
-    known: dict[str, tuple[bool, set[str]]] = {}
+    allowed = [os.path.abspath(os.path.expanduser(root)) for root in (*roots, *more)]
+    fine: dict[str, bool] = {}
     found = [os.fspath(path) for path in paths]
     for path in found:
         folder, name = os.path.split(path)
-        if folder not in known:  # list each folder once, as a look for every file takes long on a network disk
-            known[folder] = _lies_in(folder, allowed), _links(folder)
-        fine, links = known[folder]
-        if name == os.pardir or name in links:
-            fine = _lies_in(path, allowed)
-        if not fine:
+        if name in ("", os.curdir, os.pardir):
+            folder = path
+        if folder not in fine:
+            place = Path(os.path.abspath(folder))
+            fine[folder] = any(place.is_relative_to(root) for root in allowed)
+        if not fine[folder]:
             raise HypvisionError(
                 f"The data name the file '{path}', which lies outside of '{roots[0]}', so it is not read. Correct its "
-                f"name. If the file is meant, allow its folder: HYPVISION_ALLOW_OUTSIDE='{folder}'."
+                f"name. If the file is meant, allow its folder: HYPVISION_ALLOW_OUTSIDE='{os.path.abspath(folder)}'."
             )
     return found
-
-
-def _lies_in(path: str, folders: Sequence[Path]) -> bool:
-    try:
-        place = Path(os.path.realpath(path))
-    except ValueError:  # the path has a NUL
-        return False
-    return any(place.is_relative_to(folder) for folder in folders)
-
-
-def _links(folder: str) -> set[str]:
-    """The names of the links in a folder."""
-    with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
-        return {entry.name for entry in entries if entry.is_symlink()}
-    return set()
 
 
 def with_ending(path: str | Path, ending: str) -> Path:

@@ -347,7 +347,7 @@ def _read(
             if width * height > MAX_PIXELS:
                 raise ValueError(f"{width} x {height} pixels, more than {MAX_PIXELS:,} in all")
             part = next((part for part in (1, 2, 4) if -(-width // part) * -(-height // part) <= most), 8)
-            if part > 1:
+            if part > 1 and not image.info.get("progressive"):  # whose numbers are all held, whatever the size
                 image.draft(None, (max(1, width // part), max(1, height // part)))  # does nothing but for JPEG
             if image.width * image.height > most:
                 raise HypvisionError(

@@ -7,6 +7,7 @@ of timm, of the zoo or of open_clip only, and folders must lie below the one tha
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,7 +144,7 @@ class Answers:
             raise HypvisionError("Give either words or an example image, not both.")
         root = self._below(folder)
         name = model.strip() if gives_features(model.strip()) else known_clip(model)
-        gallery = find_gallery(root)
+        gallery = self._own(find_gallery(root))
         times = tuple(file.stat().st_mtime_ns for file in gallery.files)
         embedded = self._embedded(name, gallery, times)
         asked: Sources | list[str] = [words.strip()] if words.strip() else find_sources(self._photo(photo))
@@ -152,6 +153,14 @@ class Answers:
             (image, f"{distance:.3f}  {Path(frame.file).relative_to(root).as_posix()}")
             for frame, distance, image in found.neighbours
         ]
+
+    def _own(self, found: Sources) -> Sources:
+        """What lies in the gallery itself: a link in it may lead elsewhere."""
+        assert self.gallery is not None
+        images = [image for image in found.images if Path(str(image)).resolve().is_relative_to(self.gallery)]
+        if not images:
+            raise HypvisionError("The folder has no images but links to other places, which the app does not follow.")
+        return replace(found, images=tuple(images))
 
     def _below(self, folder: str) -> Path:
         """A folder of the gallery."""

@@ -12,7 +12,7 @@ from hypvision.errors import HypvisionError, explain_machine, one_line
 
 NOT_YOURS = "This file was not uploaded here, or was removed, as happens after an hour. Upload it again."
 UNKNOWN = "The app made a mistake of its own, which its terminal shows. Try another input."
-_FOLDERS = re.compile(r"(?<=')/(?:[^'\n]*/)?(?=[^'/\n])|(?<![\w/.:'])~?/(?:[^\s'\"/]+/)*(?=[\w.])")
+_FOLDERS = re.compile(r"file://[^\s'\"]*/|(?<=')/(?:[^'\n]*/)?(?=[^'/\n])|(?<![\w/.'])~?/(?:[^\s'\"/]+/)*(?=[\w.])")
 
 
 def uploads() -> Path:

@@ -60,10 +60,13 @@ class Worker:
             try:
                 self._process.result()  # the start does not count
                 found, notes, mistake = self._pool.submit(_answer, name, args).result(self._seconds)
-            except BrokenExecutor:
+            except BrokenExecutor as error:
                 self._pool.shutdown()
                 self._start()
-                raise
+                raise HypvisionError(
+                    "The process that computes the answers has ended, perhaps for lack of memory, and was started "
+                    "anew. Try again, with a smaller input."
+                ) from error
             except TimeoutError as error:
                 self.close()
                 self._start()

@@ -20,9 +20,11 @@ from torch import _weights_only_unpickler
 
 from hypvision.errors import HypvisionError
 
-_MOST_STEPS = 1_500_000  # torch.save writes 30 instructions for a tensor: 50,000 tensors
+# Instructions of a small file: torch.save writes 30 for a tensor, and 119 for a parameter with AdamW. A larger file may
+# have one for every eight bytes, more than any tensor takes with its name and its numbers.
+_MOST_STEPS = 1_500_000
 _DEEPEST = 100  # dicts in dicts
-_LARGEST_DIRECTORY = 8 * 2**20  # bytes: 100,000 entries
+_LARGEST_DIRECTORY = 8 * 2**20  # bytes, 100,000 entries, of a small file; of a large one an eighth of it
 _DIRECTORY, _DIRECTORY_64 = b"PK\x05\x06", b"PK\x06\x06"
 _IN_PLACE = {"APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"}
 
@@ -41,11 +43,12 @@ def check_pickle(file: IO[bytes], path: str | Path) -> None:
     depths: list[int] = []  # of the objects on the stack
     marks: list[int] = []
     memo: dict[Any, int] = {}
+    most = max(_MOST_STEPS, os.path.getsize(path) // 8)
     for step, (code, argument, _) in enumerate(pickletools.genops(file)):
         before = code.stack_before
         deepest = 0
-        if step == _MOST_STEPS:
-            raise _too_much(path, f"more than {_MOST_STEPS:,} instructions to build objects")
+        if step == most:
+            raise _too_much(path, f"more than {most:,} instructions to build objects")
         if before:
             marked = pickletools.markobject in before
             start = marks.pop() - before.index(pickletools.markobject) if marked else len(depths) - len(before)
@@ -74,8 +77,9 @@ def open_zip(path: str | Path) -> zipfile.ZipFile:
     place = len(end) - 22 if plain else end.rfind(_DIRECTORY)
     wide = place >= 76 and end[place - 76 : place - 72] == _DIRECTORY_64
     size = end[place - 36 : place - 28] if wide else end[place + 12 : place + 16]
-    if place >= 0 and int.from_bytes(size, "little") > _LARGEST_DIRECTORY:
-        raise _too_much(path, "a directory with more than 100,000 entries")
+    most = max(_LARGEST_DIRECTORY, os.path.getsize(path) // 8)
+    if place >= 0 and int.from_bytes(size, "little") > most:
+        raise _too_much(path, "a directory with more entries than its size allows")
     return zipfile.ZipFile(path)
 
 

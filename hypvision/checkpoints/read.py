@@ -178,7 +178,7 @@ def _unpickle(path: Path, device: Any, mapped: bool) -> Any:
 # Reading
 
 _LONGEST_NAME = 1000
-_MOST_SPREAD = 16  # times the size of the file: weights that several layers share
+_MOST_SPREAD = 64  # times the size of the file: weights that many layers share
 
 
 def read(source: str | Path, device: Any = "cpu") -> dict[str, Any]:
@@ -302,12 +302,13 @@ def _check_archive(path: Path) -> None:
 
 def _check_names(content: dict[str, Any], path: Path) -> dict[str, Any]:
     """The content of a checkpoint, if its weights are a dict and have names as in a state dict."""
+    for part in ("state_dict", "ema_state_dict", "message_hub"):
+        if not isinstance(content.get(part, {}), dict):
+            raise HypvisionError(
+                f"'{part}' in the checkpoint '{path}' is a {type(content[part]).__name__}, not a dict. Save it again "
+                "with torch.save({'state_dict': model.state_dict()}, path)."
+            )
     weights = content.get("state_dict", content)
-    if not isinstance(weights, dict):
-        raise HypvisionError(
-            f"'state_dict' in the checkpoint '{path}' is a {type(weights).__name__}, not a dict of weights. Save it "
-            "again with torch.save({'state_dict': model.state_dict()}, path)."
-        )
     wrong = [name for name in weights if not isinstance(name, str)] if weights is not content else []
     wrong += [name for name in weights if isinstance(name, str) and len(name) > _LONGEST_NAME]
     if wrong:

@@ -208,7 +208,8 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
     if diverged := diverged_weights(checkpoint):
         return f"its weight '{diverged[0]}' is not finite"
     try:
-        for one in checkpoint.get("accumulated", []):
+        scaled = isinstance(checkpoint.get("optimizer"), dict) and "loss_scaler" in checkpoint["optimizer"]
+        for one in () if scaled else checkpoint.get("accumulated", []):  # a scaler leaves out what has overflowed
             if diverged := nonfinite_names({**one["gradients"], **one["whole"]}):
                 return f"the gradient of '{diverged[0]}' that it has accumulated is not finite"
         for parameter, entry in (item for one in states for item in one["state"].items()):
@@ -363,10 +364,10 @@ class _Schedule:
                 for scheduler in self.schedulers:
                     if not scheduler.by_epoch or (length and step % length == 0):
                         scheduler.step()
+        why = "; ".join(changes[:3]) or "its epochs have another length, or it lies within one, which begins again"
         self.runner.logger.warning(
-            f"The schedule of the config is not that of '{self.runner._load_from}' "
-            f"({'; '.join(changes[:3]) or 'its epochs have another length'}): from iteration {loop._iter} on the rates "
-            "are those of the config."
+            f"The schedule of the config is not that of '{self.runner._load_from}' ({why}): from iteration "
+            f"{loop._iter} on the rates are those of the config."
         )
 
 
@@ -398,7 +399,7 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
     folder = Path(work_dir)
     numbered: dict[str, dict[int, Path]] = {"epoch": {}, "iter": {}}
     for path in folder.glob("*.pth"):
-        if match := _NUMBERED.fullmatch(path.name):
+        if match := NUMBERED.fullmatch(path.name):
             numbered[match[1]][int(match[2])] = path
     groups = [group for group in numbered.values() if group]
     groups.sort(key=lambda group: max(path.stat().st_mtime for path in group.values()), reverse=True)
@@ -410,6 +411,11 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
         pointed = [folder / Path(named).name, Path(named)]
         later = _written_after(pointer, pointed[0].name, numbered)
         gone = not later and not any(path.exists() for path in pointed)
+        if later:
+            MMLogger.get_current_instance().warning(
+                f"'{later[0]}' was written after last_checkpoint, which names '{named}': the training was killed "
+                "between the two. Going on from the former; for the other give --resume CHECKPOINT."
+            )
         candidates = [*later, *pointed, *candidates]
     wrong: dict[Path, str] = {}
     for path in candidates:
@@ -437,23 +443,25 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
             f"None of the checkpoints in '{folder}' can be resumed ({', '.join(sorted(path.name for path in wrong))}); "
             f"of {first.name}: {reason.rstrip('.')}. Give an intact one, --resume CHECKPOINT; {over}"
         )
-    others = sorted(path.name for path in folder.glob("*.pth"))
+    others = sorted(path.name for path in folder.glob("best_*.pth"))
     if others or pointer.is_file():
         gone_one = f"'{named}', which its last_checkpoint names, is not there; " if named else ""
         there = f"it has {', '.join(others[:3])} alone, which hold weights only" if others else "it has no other"
+        back = "Put it back, or give" if named else "Give"
         raise HypvisionError(
-            f"A training was in '{folder}', but no checkpoint of it can be resumed: {gone_one}{there}. Put it back, or "
-            f"give one from another place, --resume CHECKPOINT; {over}"
+            f"A training was in '{folder}', but no checkpoint of it can be resumed: {gone_one}{there}. {back} one from "
+            f"another place, --resume CHECKPOINT; {over}"
         )
     return None
 
 
-_NUMBERED = re.compile(r"(epoch|iter)_(\d+)\.pth")
+NUMBERED = re.compile(r"(epoch|iter)_(\d+)\.pth")
+"""Names of the checkpoints that a training can go on from."""
 
 
 def _written_after(pointer: Path, named: str, numbered: dict[str, dict[int, Path]]) -> list[Path]:
     """The checkpoints of a higher number than the one that ``last_checkpoint`` names, and written after it was."""
-    match = _NUMBERED.fullmatch(named)
+    match = NUMBERED.fullmatch(named)
     if match is None:
         return []
     time, group = pointer.stat().st_mtime_ns, numbered[match[1]]

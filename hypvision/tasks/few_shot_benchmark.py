@@ -29,7 +29,7 @@ from hypvision.data.fewshot import FewShotDataset
 from hypvision.data.fewshot.dataset import intact, load_cell
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.data.fewshot.splits import class_names
-from hypvision.engine.checkpoint import load
+from hypvision.engine.checkpoint import NUMBERED, load
 from hypvision.engine.hooks import last_checkpoint
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
@@ -232,6 +232,9 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
         if before is not None:  # its weights were deleted, so train and measure anew
             Path(folder, "last_checkpoint").unlink(missing_ok=True)
         before = None
+        if not any(path.name == "last_checkpoint" or NUMBERED.match(path.name) for path in folder.glob("*")):
+            for best in folder.glob("best_*.pth"):  # of a cell that begins anew
+                best.unlink()
     if trains:
         runner = train(config, folder, resume="auto")
         model, steps = runner.model, runner.iter if learns else 0

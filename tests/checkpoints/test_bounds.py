@@ -40,9 +40,17 @@ def test_instructions_are_counted(tmp_path, monkeypatch):
     torch.save(WEIGHTS, tmp_path / "a.pth")
     monkeypatch.setattr(pickles, "_MOST_STEPS", 100)
     assert len(read.read_file(tmp_path / "a.pth")) == 2
-    torch.save({str(number): torch.zeros(1) for number in range(10)}, tmp_path / "a.pth")
-    with pytest.raises(HypvisionError, match="more than 100 instructions"):
+    torch.save({"a": list(range(2000))}, tmp_path / "a.pth")
+    with pytest.raises(HypvisionError, match="instructions"):
         read.read_file(tmp_path / "a.pth")
+    # a training's file is larger than its instructions, however many they are
+    weights = [torch.nn.Parameter(torch.zeros(4)) for _ in range(60)]
+    optimizer = torch.optim.AdamW([{"params": [weight]} for weight in weights])
+    sum(weight.sum() for weight in weights).backward()
+    optimizer.step()
+    named = {str(number): weight for number, weight in enumerate(weights)}
+    torch.save({"state_dict": named, "optimizer": optimizer.state_dict()}, tmp_path / "a.pth")
+    assert len(read.read_file(tmp_path / "a.pth")["state_dict"]) == 60
     (tmp_path / "b.pkl").write_bytes(b"\x80\x02](" + b"]" * 200 + b"e.")
     with pytest.raises(HypvisionError, match="more than 100 instructions"):
         kinds.kind_of(tmp_path / "b.pkl")
