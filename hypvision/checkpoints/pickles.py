@@ -21,7 +21,7 @@ from torch import _weights_only_unpickler
 from hypvision.errors import HypvisionError
 
 # Instructions of a small file: torch.save writes 30 for a tensor, and 119 for a parameter with AdamW. A larger file may
-# have one for every eight bytes, more than any tensor takes with its name and its numbers.
+# have one for every six bytes: a training of parameters of four numbers has one for every seven.
 _MOST_STEPS = 1_500_000
 _DEEPEST = 100  # dicts in dicts
 _LARGEST_DIRECTORY = 8 * 2**20  # bytes, 100,000 entries, of a small file; of a large one an eighth of it
@@ -43,7 +43,7 @@ def check_pickle(file: IO[bytes], path: str | Path) -> None:
     depths: list[int] = []  # of the objects on the stack
     marks: list[int] = []
     memo: dict[Any, int] = {}
-    most = max(_MOST_STEPS, os.path.getsize(path) // 8)
+    most = max(_MOST_STEPS, os.path.getsize(path) // 6)
     for step, (code, argument, _) in enumerate(pickletools.genops(file)):
         before = code.stack_before
         deepest = 0
