@@ -85,6 +85,17 @@ def test_every_command_is_one(command):
     parser_of(name).parse_args(words[len(name.split()) :])
 
 
+def test_every_training_has_a_folder_of_its_own():
+    """Else a second one would replace the first's checkpoints, or be refused beside its seeds.json."""
+    folders = []
+    for command in COMMANDS:
+        if command.startswith("hypvision train "):
+            args = parser_of("train").parse_args(shlex.split(command)[2:])
+            assert (args.work_dir is None) != bool(args.cfg_options), command  # the default is the bare config's
+            folders.append(args.work_dir or f"work_dirs/{Path(args.config).stem}")
+    assert len(set(folders)) == len(folders)
+
+
 def metafiles():
     for path in sorted(ROOT.glob("configs/*/metafile.yml")):
         for model in yaml.safe_load(path.read_text())["Models"]:
