@@ -61,7 +61,7 @@ def train_seeds(
         advice = "Give another folder with --work-dir, or delete the file."
         earlier = read_record(_Found, file, advice)
         if earlier.training != found.training:
-            raise HypvisionError(f"'{file}' has the numbers of a training with another config or other options. {advice}")
+            raise HypvisionError(f"'{file}' is of a training with another config or other options. {advice}")
         found = earlier
     for seed in map(str, range(seeds)):
         if seed in found.seeds:
