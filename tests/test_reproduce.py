@@ -13,7 +13,7 @@ import yaml
 from helpers.configs import data, shrink  # noqa: F401 - a fixture
 from mmengine.registry import MODELS, init_default_scope
 
-from hypvision.cli import _command, parser_of
+from hypvision.cli import _command, main, parser_of
 from hypvision.engine.config import load_config, parse_options
 from hypvision.engine.extensions import import_extensions
 from hypvision.engine.run import train
@@ -83,6 +83,33 @@ def test_every_command_is_one(command):
     words = shlex.split(command)[1:]
     name = _command(list(words))
     parser_of(name).parse_args(words[len(name.split()) :])
+
+
+def test_every_training_has_a_folder_of_its_own():
+    """Else a second one would replace the first's checkpoints, or be refused beside its seeds.json."""
+    folders = []
+    for command in set(COMMANDS):
+        if command.startswith("hypvision train "):
+            args = parser_of("train").parse_args(shlex.split(command)[2:])
+            assert (args.work_dir is None) != bool(args.cfg_options), command  # the default is the bare config's
+            folders.append(args.work_dir or f"work_dirs/{Path(args.config).stem}")
+    assert len(set(folders)) == len(folders)
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("hypvision summary ")])
+def test_summaries_run(command, capsys):
+    assert main([*shlex.split(command)[1:], "--repeats", "0"]) == 0
+    row = next(row for row in RUNS if command in spans(row))
+    if row[5].endswith(" G"):
+        counted = float(re.search(r"([\d.]+) M multiply-adds", capsys.readouterr().out)[1]) / 1000
+        assert f"{counted:.2f}" == NUMBER.findall(row[5])[0]
+
+
+def test_every_clip_says_which_weights():
+    for command in COMMANDS:
+        words = shlex.split(command)
+        if "--clip" in words:
+            assert ":" in words[words.index("--clip") + 1], command
 
 
 def metafiles():

@@ -63,7 +63,7 @@ def set_tuning(model: nn.Module, mode: str) -> None:
             hook.remove()  # the hook of an earlier call with mode="attention"
     if mode == "bias":
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name.endswith("bias"))
+            parameter.requires_grad_(name.endswith("bias") and not name.startswith("logit_"))
     if mode == "adapter":
         for parameter in adapters.trainable_parameters(model):
             parameter.requires_grad_(True)

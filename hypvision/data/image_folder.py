@@ -41,9 +41,9 @@ def build_transform(config: dict[str, Any] | Callable) -> Callable:
     Args:
         config: arguments of :func:`timm.data.create_transform`, e.g. ``dict(input_size=224, is_training=True,
             auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25)``. One more key, ``pad_crop=4``, replaces timm's random
-            resized crop by the one used for small images: pad by so many pixels (reflected), crop at random, flip; what
-            shapes timm's crop (``scale``, ``ratio``, ``train_crop_mode``) is an error beside it. A callable is returned
-            as it is.
+            resized crop by the one used for small images: the short side resized to ``input_size`` (images of this size
+            stay as they are), padded by so many pixels (reflected), a random crop, a flip; what shapes timm's crop
+            (``scale``, ``ratio``, ``train_crop_mode``) is an error beside it. A callable is returned as it is.
     """
     if callable(config):
         return config
@@ -65,8 +65,10 @@ def build_transform(config: dict[str, Any] | Callable) -> Callable:
             f"The config has a 'transform' that timm.data.create_transform does not accept: {error}. Its arguments are "
             "listed in timm's documentation; ours adds 'pad_crop' alone."
         ) from error
+    size = config.get("input_size", 224)
     primary = [
-        tv_transforms.RandomCrop(config.get("input_size", 224), padding=pad_crop, padding_mode="reflect"),
+        tv_transforms.Resize(size),  # a crop of this size would be a scrap of a larger image
+        tv_transforms.RandomCrop(size, padding=pad_crop, padding_mode="reflect"),
         tv_transforms.RandomHorizontalFlip(config.get("hflip", 0.5)),
         # without one no random number is drawn
         *([tv_transforms.RandomVerticalFlip(config["vflip"])] if config.get("vflip") else []),

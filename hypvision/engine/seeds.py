@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from mmengine.dist import is_main_process
 
+from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
-from hypvision.files import read_json, write_text
-from hypvision.records import parse
+from hypvision.files import write_text
+from hypvision.records import read_record
 
 Metrics = dict[str, float]
+
+
+@dataclass
+class _Found:
+    """What ``seeds.json`` has: the training that it is of (:func:`_training`), and the metrics of each seed."""
+
+    training: str
+    seeds: dict[str, Metrics]
 
 
 def train_seeds(
@@ -25,7 +36,7 @@ def train_seeds(
     **arguments: Any,
 ) -> dict[str, Metrics]:
     """Train with the seeds 0, 1, ..., each in a folder of its own, and write the last metrics of all into
-    ``seeds.json``. A second call leaves out the seeds that the file has.
+    ``seeds.json``. A second call of the same training leaves out the seeds that the file has.
 
     Args:
         config: path of a config file, or the name of one that ships.
@@ -36,24 +47,44 @@ def train_seeds(
 
     Returns:
         The metrics by name of each seed.
+
+    Raises:
+        HypvisionError: if ``seeds.json`` is of another config, or of other ``cfg_options``.
     """
     options = dict(cfg_options or {})
     if "randomness.seed" in options:
         raise HypvisionError("Several seeds are 0, 1, ...: leave out randomness.seed, or train with that one alone.")
     folder = Path(work_dir or Path("work_dirs", Path(config).stem))
     file = folder / "seeds.json"
-    found: dict[str, Metrics] = {}
+    found = _Found(_training(config, options, bool(arguments.get("amp"))), {})
     if file.is_file():
-        found = parse(dict[str, Metrics], read_json(file), f"'{file}'")
+        advice = "Give another folder with --work-dir, or delete the file."
+        earlier = read_record(_Found, file, advice)
+        if earlier.training != found.training:
+            raise HypvisionError(f"'{file}' is of a training with another config or other options. {advice}")
+        found = earlier
     for seed in map(str, range(seeds)):
-        if seed in found:
+        if seed in found.seeds:
             continue
         own = options | {"randomness.seed": int(seed)}
         runner = train(config, folder / f"seed-{seed}", cfg_options=own, **arguments)
-        found[seed] = _last_metrics(runner)
+        found.seeds[seed] = _last_metrics(runner)
         if is_main_process():
-            write_text(file, json.dumps(found, indent=1))
-    return {seed: found[seed] for seed in map(str, range(seeds))}
+            write_text(file, json.dumps(asdict(found), indent=1))
+    return {seed: found.seeds[seed] for seed in map(str, range(seeds))}
+
+
+def _training(config: str | Path, options: dict[str, Any], amp: bool) -> str:
+    """The SHA-256 of all that the trainings of several seeds have in common: the resolved config and the precision."""
+    settings = load_config(config, options).to_dict()
+    settings.pop("work_dir", None)
+    text = json.dumps([settings, amp], sort_keys=True, default=_name)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _name(value: Any) -> str:
+    """A class or function by its name: its text would have an address of the memory."""
+    return getattr(value, "__qualname__", type(value).__qualname__)
 
 
 def _last_metrics(runner: Any) -> Metrics:

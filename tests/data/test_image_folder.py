@@ -155,6 +155,10 @@ def test_transforms():
         build_transform(dict(input_size=32, pad_crop=4))
     small = dict(input_size=32, is_training=True, pad_crop=0, hflip=0.0, vflip=1.0, color_jitter=None, normalize=False)
     assert np.array_equal(build_transform(small)(image).permute(1, 2, 0), np.asarray(image)[::-1])
+    large = image.resize((96, 64), Image.Resampling.NEAREST)  # its short side becomes 32: a crop has all rows
+    square = build_transform({**small, "vflip": 0.0})(large)
+    columns = np.asarray(large.resize((48, 32), Image.Resampling.BILINEAR))
+    assert any(np.array_equal(square.permute(1, 2, 0), columns[:, x : x + 32]) for x in range(17))
     for key, value in dict(scale=(0.5, 1.0), ratio=(1.0, 1.0), train_crop_mode="rkrc").items():
         with pytest.raises(HypvisionError, match=f"'{key}', which shape .* 'pad_crop' replaces that crop. Leave out"):
             build_transform({**small, key: value})

@@ -9,6 +9,7 @@ from hypvision.cli import main
 from hypvision.data.export import export
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
+from hypvision.engine.seeds import train_seeds
 from hypvision.errors import HypvisionError
 
 SMALL = [
@@ -29,8 +30,13 @@ def test_seeds_as_one_command(tmp_path, capsys):
     logs = {path.name: path.stat().st_mtime_ns for path in (folder / "seed-0").iterdir()}
     assert main([*command, "--seeds", "2"]) == 0
     found = json.loads((folder / "seeds.json").read_text())
-    assert found["0"] == first["0"] and set(found) == {"0", "1"}
+    assert found["seeds"]["0"] == first["seeds"]["0"] and set(found["seeds"]) == {"0", "1"}
     assert logs == {path.name: path.stat().st_mtime_ns for path in (folder / "seed-0").iterdir()}
+    with pytest.raises(HypvisionError, match="seeds.json.*--work-dir"):  # of another training
+        train_seeds("resnet18-small_3e_cifar10", 2, folder, _parsed([*options, "model.backbone.plus=True"]))
+    with pytest.raises(HypvisionError, match="seeds.json.*--work-dir"):
+        train_seeds("resnet18-small_3e_cifar10", 2, folder, _parsed(options), amp=True)
+    found = found["seeds"]
     for seed in ("0", "1"):  # the seed is that of the run
         run = next((folder / f"seed-{seed}").glob("*.py"))
         assert load_config(run).randomness.seed == int(seed)
@@ -49,9 +55,10 @@ def _parsed(options):
 
 
 def test_mistakes(tmp_path, capsys):
-    from hypvision.engine.seeds import train_seeds
-
     with pytest.raises(HypvisionError, match="randomness.seed"):
         train_seeds("resnet18-small_3e_cifar10", 2, tmp_path, {"randomness.seed": 3})
+    (tmp_path / "seeds.json").write_text('{"0": {"top1": 50.0}}')  # says nothing of its training
+    with pytest.raises(HypvisionError, match="seeds.json.*--work-dir"):
+        train_seeds("resnet18-small_3e_cifar10", 1, tmp_path)
     assert main(["train", "resnet18-small_3e_cifar10", "--seeds", "2", "--resume", "a.pth"]) == 2
     assert "--seeds" in capsys.readouterr().err

@@ -100,7 +100,20 @@ def test_bottleneck_is_a_small_mlp_behind_the_mlp():
 
 def test_bitfit_trains_biases_alone():
     model = clip_models.openai_clip()
+    model.logit_bias = nn.Parameter(torch.tensor(-10.0))  # SigLIP's, of the loss and not of a layer
     set_tuning(model, "bias")
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert trained == {name for name, _ in model.named_parameters() if name.endswith("bias")}
+    biases = {name for name, _ in model.named_parameters() if name.endswith((".bias", "_proj_bias"))}
+    assert trained == biases and "logit_bias" not in biases
     assert "visual.transformer.resblocks.0.attn.in_proj_bias" in trained and "ln_final.bias" in trained
+
+
+@pytest.mark.parametrize(("first", "second"), [("hyperclip", "lora"), ("lora", "hyperclip")])
+@pytest.mark.parametrize("make", [clip_models.openai_clip, clip_models.siglip])
+def test_a_second_adapter_of_the_projections_is_told_of_the_first(make, first, second):
+    options = dict(hyperclip=dict(block=16), lora=dict(rank=2))
+    model = adapters.inject(make(), first, **options[first])
+    with pytest.raises(HypvisionError, match=f"have an adapter already: {first}.*adapters.remove"):
+        adapters.inject(model, second, **options[second])
+    assert not adapters.is_injected(model, second)
+    adapters.inject(adapters.remove(model), second, **options[second])

@@ -6,7 +6,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ class _Site(NamedTuple):
 
     tower: Tower
     number: int
-    maps: Any
+    maps: PackedMap
 
     @property
     def block(self) -> Any:
@@ -144,7 +144,7 @@ class HyperCLIP(PackedAdapter):
         self._warn_of_clip()
 
     def connect(self, site: _Site) -> None:
-        owner, maps = site.owner, site.maps
+        owner, maps = site.owner, cast(BlockMaps, site.maps)
         if self.config.form == "weight":
             super().connect(site)
             return
@@ -246,6 +246,13 @@ def as_owner(maps: PackedMap, owner: nn.Module, packed: Tensor) -> PackedMap:
 def check_packed(tower: Tower, number: int, method: str) -> nn.Parameter:
     """The packed projection (3d, d) of a block, which it must have."""
     owner = tower.owner(tower.blocks[number])
+    if parametrize.is_parametrized(owner, tower.packed_name):
+        children = tower.blocks[number].named_children()
+        other = next((name for name, child in children if isinstance(child, PackedMap)), "of PyTorch's parametrize")
+        raise HypvisionError(
+            f"{method} adapts the q, k, v projections, which have an adapter already: {other}. Call "
+            "adapters.merge(model) or adapters.remove(model) first."
+        )
     packed = getattr(owner, tower.packed_name, None)
     if not isinstance(packed, nn.Parameter):
         raise HypvisionError(

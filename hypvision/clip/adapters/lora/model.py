@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +50,7 @@ class LoRA(PackedAdapter):
 
     config: LoRAConfig
 
-    def layers(self, tower: Tower) -> Any:
+    def layers(self, tower: Tower) -> Sequence[int]:
         return range(len(tower.blocks)) if getattr(self.config, tower.modality) else ()
 
     def make_maps(self, tower: Tower, number: int) -> PackedMap:
