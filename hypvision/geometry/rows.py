@@ -57,9 +57,10 @@ def _one(results: list[Tensor | None]) -> Tensor:
 
 def _worth_it(rows: list[Tensor], shared: list[Any]) -> bool:
     first = rows[0]
-    if first.device.type != "cpu" or first.numel() <= BLOCK:
-        return False
+    # Asked first: a comparison of a free size would bind an exported program to small batches.
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    if first.device.type != "cpu" or first.numel() <= BLOCK:
         return False
     if any(isinstance(value, Tensor) and value.dim() for value in shared):
         return False

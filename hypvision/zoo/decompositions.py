@@ -6,11 +6,12 @@ the time of an export, to replace a few of hundreds of operations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -23,15 +24,53 @@ _KEPT = {  # composite operations that ONNX has, though the table does not say s
 _CHECKS = ("aten::_assert_tensor_metadata", "aten::_assert_scalar", "aten::_assert_async")
 
 
+def _series(x: Tensor, direct: Tensor, below: float, *factors: float) -> Tensor:
+    """``x (1 + a q (1 + b q (...)))`` with ``q = x^2`` where ``|x|`` is small, ``direct`` elsewhere."""
+    q, out = x * x, torch.ones_like(x)
+    for factor in reversed(factors):
+        out = 1 + factor * q * out
+    return torch.where(x.abs() < below, x * out, direct)
+
+
+def _sinh(x: Tensor) -> Tensor:
+    return _series(x, (torch.exp(x) - torch.exp(-x)) / 2, 0.1, 1 / 6, 1 / 20, 1 / 42)
+
+
+def _cosh(x: Tensor) -> Tensor:
+    return (torch.exp(x) + torch.exp(-x)) / 2
+
+
+def _asinh(x: Tensor) -> Tensor:
+    size = x.abs()
+    direct = torch.sign(x) * torch.log(size + torch.sqrt(x * x + 1))
+    return _series(x, direct, 0.02, -1 / 6, -9 / 20, -25 / 42)
+
+
+def _atanh(x: Tensor) -> Tensor:
+    return _series(x, torch.log((1 + x) / (1 - x)) / 2, 0.02, 1 / 3, 3 / 5, 5 / 7)
+
+
+def _of_doubles(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Any]:
+    """A decomposition for float64 alone."""
+    return lambda x: function(x) if x.dtype == torch.float64 else NotImplemented
+
+
+_aten = torch.ops.aten
+_DOUBLES = {  # onnxruntime computes these in float32 only
+    _aten.sinh.default: _of_doubles(_sinh), _aten.cosh.default: _of_doubles(_cosh),
+    _aten.asinh.default: _of_doubles(_asinh), _aten.atanh.default: _of_doubles(_atanh),
+}  # fmt: skip
+
+
 def decompose(program: ExportedProgram, table: Mapping[Any, Any]) -> ExportedProgram:
     """``program.run_decompositions(table)`` in place, operation by operation where the program allows it.
 
     The program does not allow it if an operation writes into a tensor or contains another program, as loops do, or if
     this version of PyTorch works differently.
     """
-    graph = program.graph_module.graph
+    graph, table = program.graph_module.graph, {**table, **_DOUBLES}
     if _writes(graph) or any(node.op == "get_attr" for node in graph.nodes):
-        return ExportedProgram.run_decompositions(program, dict(table))
+        return ExportedProgram.run_decompositions(program, table)
     for node in _calls(graph):
         if cast("Any", node.target).name().startswith(_CHECKS):
             graph.erase_node(node)
@@ -42,7 +81,7 @@ def decompose(program: ExportedProgram, table: Mapping[Any, Any]) -> ExportedPro
             if node.target in table or (node.target not in kept and _composite(node.target)):
                 _replace(program, node, table)
     except Exception:  # this rests on parts of PyTorch that other versions may change; the program is whole at any time
-        return ExportedProgram.run_decompositions(program, dict(table))
+        return ExportedProgram.run_decompositions(program, table)
     graph.eliminate_dead_code()
     program.graph_module.recompile()
     return program

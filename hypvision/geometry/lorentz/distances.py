@@ -89,7 +89,8 @@ def product(rows: Tensor, columns: Tensor, same: bool, dtype: torch.dtype) -> Te
 
     Computed in float64, or in ``dtype`` where there are many; 0 on the diagonal if both are of the same points.
     """
-    if rows.shape[:-1].numel() * columns.shape[-2] > WIDEST:
+    # An exported program takes any number, so it is not asked for.
+    if not torch.compiler.is_exporting() and rows.shape[:-1].numel() * columns.shape[-2] > WIDEST:
         rows, columns = bounded(rows, dtype), bounded(columns, dtype)
     out = narrow(torch.matmul(rows, columns.transpose(-1, -2)), dtype)
     if same:

@@ -1,0 +1,169 @@
+"""One small network of every family that can be exported, at three sizes and in 8 bits, against eager PyTorch."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+import torch
+from helpers.families import FAMILIES
+from torch import nn
+from torch.ao.nn.quantized.dynamic import Linear as Linear8
+
+from hypvision.checkpoints.storage import pack, unpack
+from hypvision.errors import HypvisionError
+from hypvision.zoo.export import _difference, _several, export_network, part_of
+
+ROUND_OFF = 1e-5  # of the largest output; measured: 3e-6 at most
+LISTS = 5e-4  # of a whole detector, whose boxes are scaled by its own numbers; measured: 5e-5 at most
+
+
+class Case(NamedTuple):
+    """A network, its height and width in training, and what is free."""
+
+    create: Callable[[], nn.Module]
+    size: tuple[int, int]
+    free: bool  # otherwise it takes images of this size alone
+    batches: tuple[int, ...] = (1, 4, 3)
+
+
+def classifier(name):
+    return part_of(FAMILIES[name].create(), "classification", "whole", ())[0]
+
+
+def task(name, kind, part, size=()):
+    from helpers.task_models import TASKS
+
+    return part_of(TASKS[name].create(), kind, part, size)[0]
+
+
+def tower(name):
+    """The image tower of a CLIP, with its lift where it is hyperbolic."""
+    from helpers import clip_models
+
+    return part_of(getattr(clip_models, name)(), "zero-shot", "features", ())[0]
+
+
+SCENES = (64, 96)
+FIXED = ("himapper-vit", "himapper-official")  # transformers' positions fix the size
+CASES = {
+    **{
+        name: Case(partial(classifier, name), (family.side, family.side), name not in FIXED)
+        for name, family in FAMILIES.items()
+    },
+    "clip": Case(partial(tower, "openai_clip"), (64, 64), False),
+    "meru": Case(partial(tower, "meru"), (32, 32), False),
+    "hyperclip": Case(partial(task, "hyperclip-image", "zero-shot", "features"), (64, 64), False),
+    **{
+        name: Case(partial(task, name, "retrieval", "whole"), (32, 32), False)
+        for name in ("learner-poincare", "learner-lorentz", "learner-euclidean")
+    },
+    "learner-features": Case(partial(task, "learner-lorentz", "retrieval", "features"), (32, 32), False),
+    "segmenter": Case(partial(task, "segmenter", "segmentation", "whole"), SCENES, True),
+    "segmenter-maps": Case(partial(task, "segmenter", "segmentation", "features"), SCENES, True),
+    "detector-maps": Case(partial(task, "retinanet", "detection", "features"), SCENES, True),
+    **{
+        name: Case(partial(task, name, "detection", "whole", SCENES), SCENES, False, (1,))
+        for name in ("retinanet", "fcos", "faster_rcnn", "mask_rcnn")
+    },
+}
+
+
+def created(name):
+    """The network of a case, or a skip where a package is missing."""
+    for package in ("mmseg", "mmdet") if CASES[name].size == SCENES else ("open_clip",):
+        pytest.importorskip(package)
+    torch.manual_seed(0)
+    return CASES[name].create().eval()
+
+
+def images(case):
+    """Batches at three sizes, of which none is one that the export compares, or at the only size."""
+    height, width = case.size
+    sizes = [case.size, (height + 64, width + 32), (2 * height, width + 128)]
+    generator = torch.Generator().manual_seed(5)
+    return [
+        torch.randn(batch, 3, *(size if case.free else case.size), generator=generator)
+        for batch, size in zip(case.batches, sizes)
+    ]
+
+
+def reader(path, kind):
+    """A file as a function of images."""
+    if kind == "torchexport":
+        return torch.export.load(path).module()
+    session = pytest.importorskip("onnxruntime").InferenceSession(path, providers=["CPUExecutionProvider"])
+    return lambda x: [torch.from_numpy(y) for y in session.run(None, {"images": x.numpy()})]
+
+
+@pytest.mark.quick("onnx-learner-lorentz")
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("kind", ["onnx", "torchexport"])
+def test_files_at_three_sizes(tmp_path, record_property, name, kind):
+    if kind == "onnx":
+        pytest.importorskip("onnxruntime")
+    case, network = CASES[name], created(name)
+    lists = case.batches == (1,)
+    report = export_network(network, (3, *case.size), kind, tmp_path / "m.pt2", case.free)
+    said = "One image of this size" if lists else "Batch is free, sizes are fixed"
+    assert (f"Batch and size are free: sides are multiples of 32 from {case.size[0]}x" if case.free else said) in str(report)
+    run, found = reader(tmp_path / "m.pt2", kind), []
+    with torch.no_grad():
+        for x in images(case):
+            found.append(_difference(network, _several(run(x)), _several(network(x))))
+        if not case.free:
+            with pytest.raises(Exception, match="Guard failed|invalid dimensions"):
+                run(torch.randn(1, 3, case.size[0] + 32, case.size[1] + 32))
+    record_property("differences", found)
+    assert max(found) < (LISTS if lists else ROUND_OFF)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n, case in CASES.items() if not case.free and case.batches != (1,)])
+def test_free_sizes_are_refused_where_the_network_takes_one(tmp_path, name):
+    with pytest.raises(HypvisionError, match="--fixed-size"):
+        export_network(created(name), (3, *CASES[name].size), "torchexport", tmp_path / "m", True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def error(found, expected):
+    """The largest error of an output, as a share of its length."""
+    shares = [(y - z).norm() / z.norm() for y, z in zip(_several(found), _several(expected), strict=True)]
+    return float(torch.stack(shares).max())
+
+
+def stored(network, factor):
+    """The network from weights stored in 8 bits, with scales multiplied by a factor."""
+    packed = pack(network.state_dict(), "int8")
+    scaled = {key: value * factor if key.endswith(".int8_scale") else value for key, value in packed.items()}
+    assert any(key.endswith(".int8_scale") for key in packed)
+    copy = deepcopy(network)
+    copy.load_state_dict(unpack(scaled))
+    return copy
+
+
+def quantised(network, factor):
+    """The network with linear layers that compute in 8 bits, the same; None if it has none."""
+    copy = torch.ao.quantization.quantize_dynamic(deepcopy(network), {nn.Linear}, dtype=torch.qint8)
+    layers = [layer for layer in copy.modules() if isinstance(layer, Linear8)]
+    for layer in layers:
+        weight, bias = layer._packed_params._weight_bias()
+        numbers = (weight.int_repr(), factor * weight.q_scale(), weight.q_zero_point())
+        layer.set_weight_bias(torch._make_per_tensor_quantized_tensor(*numbers), bias)
+    return copy if layers else None
+
+
+if __name__ == "__main__":
+    import sys, time
+    import hypvision.openmmlab
+    for name, case in CASES.items():
+        if case.batches == (1,): continue
+        t = time.time()
+        network = created(name)
+        xs = images(case)
+        with torch.no_grad():
+            ex = [network(x) for x in xs]
+            for way in (stored, quantised):
+                if way(network, 1) is None: print(name, way.__name__, None); continue
+                print(name, way.__name__, *("%s: %s" % (f, " ".join("%.1e" % error(way(network, f)(x), e) for x, e in zip(xs, ex))) for f in (1, 1.25, 2)), "%.1f" % (time.time() - t), flush=True)
