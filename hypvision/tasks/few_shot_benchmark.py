@@ -233,8 +233,8 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
             Path(folder, "last_checkpoint").unlink(missing_ok=True)
         before = None
         if not any(path.name == "last_checkpoint" or NUMBERED.match(path.name) for path in folder.glob("*")):
-            for best in folder.glob("best_*.pth"):  # of a cell that begins anew
-                best.unlink()
+            for path in folder.glob("best_*.pth"):  # of a cell that begins anew
+                path.unlink()
     if trains:
         runner = train(config, folder, resume="auto")
         model, steps = runner.model, runner.iter if learns else 0

@@ -64,6 +64,16 @@ def test_a_damaged_image_of_the_gallery_does_not_cost_the_others(pictures, tmp_p
     assert [caption.split("  ")[1] for _, caption in found] == ["good.png"]
 
 
+def test_a_link_of_the_gallery_to_a_file_elsewhere_is_not_shown(pictures, tmp_path):
+    shutil.copy(pictures / "object.png", tmp_path / "good.png")
+    (tmp_path / "link.png").symlink_to(pictures / "secret.png")
+    found = Answers(tmp_path).find("a house", None, "shapes-s8.captions", 9)
+    assert [caption.split("  ")[1] for _, caption in found] == ["good.png"]
+    (tmp_path / "good.png").unlink()
+    with pytest.raises(HypvisionError, match="links to other places"):
+        Answers(tmp_path).find("a house", None, "shapes-s8.captions", 9)
+
+
 def test_search_by_words_in_a_part_of_the_gallery(answers):
     found = answers.find("a blue disk", None, "shapes-s8.captions", 1, "round")
     assert [caption.split("  ")[1] in ("blue.png", "navy.png") for _, caption in found] == [True]
