@@ -105,7 +105,7 @@ def reader(path, kind):
     return lambda x: [torch.from_numpy(y) for y in session.run(None, {"images": x.numpy()})]
 
 
-@pytest.mark.quick("onnx-meru")
+@pytest.mark.quick("torchexport-meru")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("kind", ["onnx", "torchexport"])
 def test_files_at_three_sizes(tmp_path, record_property, name, kind):
