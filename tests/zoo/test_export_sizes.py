@@ -166,7 +166,7 @@ def quantised(network, factor):
     return copy if layers else None
 
 
-@pytest.mark.quick("stored-hcnn-plus", "stored-learner-lorentz", "quantised-learner-lorentz")
+@pytest.mark.quick("stored-hcnn-plus", "stored-meru", "quantised-meru")
 @pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.batches != (1,)])
 @pytest.mark.parametrize("way", [stored, quantised], ids=lambda way: way.__name__)
 def test_eight_bits_at_three_sizes(record_property, way, name):
