@@ -58,3 +58,25 @@ def test_a_program_that_writes_is_traced_as_a_whole(inplace):
     program = decompose(exported(model, x), dict(default_decompositions().items()))
     assert not any(name.endswith("_.default") for name in operations(program))
     torch.testing.assert_close(program.module()(x), model(x))
+
+
+class Hyperbolic(nn.Module):
+    """The functions that onnxruntime has in float32 only."""
+
+    def forward(self, x):
+        return torch.sinh(x), torch.cosh(x), torch.asinh(x), torch.atanh(torch.tanh(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_hyperbolic_functions_of_doubles_are_replaced(dtype):
+    program = torch.export.export(Hyperbolic(), (torch.ones(4, dtype=dtype),), dynamic_shapes=({0: Dim("batch")},))
+    table = {op: rule for op, rule in default_decompositions().items() if "sinh" not in str(op)}
+    left = {f"aten.{name}.default" for name in ("sinh", "cosh", "asinh", "atanh")} & operations(
+        decompose(program, table)
+    )
+    assert len(left) == (0 if dtype == torch.float64 else 4)
+    sizes = torch.cat([torch.zeros(1), torch.logspace(-30, 1, 500)]).to(dtype)
+    x = torch.cat([-sizes, sizes])
+    for got, expected in zip(program.module()(x), Hyperbolic()(x), strict=True):
+        near = expected.isfinite() & (expected.abs() < 8)  # beyond, the hyperbolic tangent is 1
+        torch.testing.assert_close(got[near], expected[near], rtol=1e-8, atol=0)
