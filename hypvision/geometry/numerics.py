@@ -168,7 +168,9 @@ def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     """``x`` in a dtype, for products: numbers beyond 1e18 are cut, but for float64."""
-    return x if dtype == x.dtype == torch.float64 else _convert(x, dtype, 1e18, None)
+    if x.dtype == dtype:  # a Function that changes no dtype loses its gradient in PyTorch's compiler
+        return x if dtype == torch.float64 else _cut(x, 1e18)
+    return _convert(x, dtype, 1e18, None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ STEEPER = {
     ("lorentz", "expmap"): 1e5,  # by up to 0.9 times the radius inwards: the square of that cosh, too
     ("lorentz", "transp"): 1e7,  # gradients of near points
     ("lorentz", "centroid"): 1e5,  # likewise
+    ("poincare", "midpoint"): 1e5,  # likewise
 }
 # on one ray the angle has a kink
 KINKS = ("ray", "antipodal")
@@ -60,6 +61,8 @@ def check(
             most = CLOSE
             if dtype == torch.float64 or not found.value <= CLOSE:
                 most = allowed(model, name, kind, radius, c, n, dtype, draws()) * (5 if every else 1)
+                # points along an axis, which rounding hardly turns, have the error of float64
+                most += 20 * SMALL * math.cosh(radius) ** 2 if every else 0.0
             steepest = allowed_gradient(model, name, radius, dtype) * (50 if every else 1)
             # not "greater than": an error may be NaN
             if not (found.value <= most and found.gradient <= steepest):

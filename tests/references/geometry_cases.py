@@ -53,7 +53,7 @@ class Operation(NamedTuple):
             # The coordinates of a tangent vector at the radius r are cosh(r) times as long as its perpendicular part:
             # beyond, rounding alone makes them as long as the unit.
             if name == "lorentz_expmap":
-                return 10.0 if single else 17.0
+                return 10.0  # of steps inwards float64 has no digit left beyond
             return 17.0 if single else 25.0
         return math.inf
 
