@@ -147,20 +147,20 @@ MINE = """
 _base_ = ["hypvision::_base_/own_photos.py"]
 data_root = "data/mine"
 model = dict(_delete_=True, type="ImageClassifier", backbone=dict(model_name="test_efficientnet", num_classes=3))
-view = dict(transform=dict(input_size=32))
+view = dict(transform=dict(input_size=64))
 train_dataloader = dict(num_workers=0, dataset=view)
 val_dataloader = test_dataloader = dict(num_workers=0, persistent_workers=False, dataset=view)
 """
 
 
 @pytest.mark.slow
-def test_own_data_from_the_first_line_to_a_prediction(tmp_path, monkeypatch):
+def test_own_data_from_the_first_line_to_an_export(tmp_path, monkeypatch):
     """The first block of docs/own-data.md, in its order."""
     make_images(tmp_path / "data/mine", per_class=4)
     page = ROOT / "docs/own-data.md"
     count = len([line for line in blocks(page)[0].splitlines() if line.startswith("hypvision ")])
     lines = list(commands_of(page, tmp_path))[:count]
-    assert [words[0] for words in lines] == ["check", "browse", "summary", "train", "test", "predict"]
+    assert [words[0] for words in lines] == ["check", "browse", "summary", "train", "test", "predict", "export"]
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(MINE)
     shutil.copytree("data/mine/val/red", "photos")
