@@ -8,7 +8,7 @@ import shutil
 import threading
 import warnings
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 pytest.importorskip("mmcv")
+from helpers.bad_server import QuietServer
 from mmengine.dataset import BaseDataset
 from mmengine.fileio import dump, get, get_file_backend, put_text
 from mmengine.hooks import Hook
@@ -197,7 +198,7 @@ def site(tmp_path, monkeypatch):
         def log_message(self, *arguments):
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
+    server = QuietServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     for name in ("HYPVISION_OFFLINE", "HF_HUB_OFFLINE"):
