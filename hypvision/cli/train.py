@@ -27,6 +27,8 @@ def add_train_arguments(parser: Parser) -> None:
     text = "go on from this checkpoint, or from the newest complete one in the work dir"
     parser.add("--resume CHECKPOINT", text, const="auto", nargs="?")
     parser.add("--amp", "mixed precision")
+    text = "compile the network's blocks by torch.compile (compile=dict(...) in the config has its options)"
+    parser.add("--compile", text)
     text = "train with the seeds 0 to N - 1, one after the other, and print mean and deviation of the last metrics"
     parser.add("--seeds N", text, whole(1, 1000))
     parser.add(
@@ -42,6 +44,8 @@ def run_train(args: Namespace) -> None:
 
     with readable_errors():
         options = parse_options(args.cfg_options)
+        if args.compile and not any(key.partition(".")[0] == "compile" for key in options):
+            options["compile"] = True
         common = dict(amp=args.amp, launcher=args.launcher, verbose=args.verbose, log=args.log)
         if args.seeds is None:
             train(args.config, args.work_dir, args.resume, cfg_options=options, **common)

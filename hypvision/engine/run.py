@@ -89,6 +89,10 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
     for part in runner.model.modules():
         if isinstance(part, BaseDataPreprocessor):  # not all of them take it as an argument
             part._non_blocking = True
+    if config.get("compile"):
+        from hypvision.engine.compiling import let_compile  # PyTorch's compiler takes seconds to import
+
+        let_compile(runner)
     if console is not None:
         runner.register_hook(console, "LOWEST")
     return runner

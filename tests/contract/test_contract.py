@@ -11,11 +11,12 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from helpers.devices import on_gpu
+from helpers.devices import any_batch, on_gpu
 from helpers.families import FAMILIES
 from helpers.processes import run_in_two
 from timm.models import save_for_hf
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hypvision
@@ -295,13 +296,17 @@ def test_one_graph_forward_and_backward(name):
     gradients = {key: value.grad.clone() for key, value in model.named_parameters() if value.grad is not None}
     model.zero_grad()
     torch._dynamo.reset()
-    got = torch.compile(model, fullgraph=True, backend="aot_eager")(family.images())
+    counter = CompileCounterWithBackend("aot_eager")
+    run = torch.compile(model, fullgraph=True, backend=counter)
+    got = run(any_batch(family.images()))
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
     got.sum().backward()
     for key, value in model.named_parameters():
         if key in gradients:
             scale = gradients[key].abs().max().item()
             torch.testing.assert_close(value.grad, gradients[key], rtol=1e-2, atol=1e-3 * scale + 1e-5, msg=key)
+    run(any_batch(family.images(5)))
+    assert counter.frame_count == 1  # for all batch sizes
 
 
 @every_family

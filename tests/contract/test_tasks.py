@@ -13,11 +13,12 @@ import torch
 pytest.importorskip("mmdet")
 pytest.importorskip("mmseg")
 pytest.importorskip("open_clip")
-from helpers.devices import on_gpu
+from helpers.devices import any_batch, on_gpu
 from helpers.metric_learning import HIER, VIT
 from helpers.processes import run_in_two
 from helpers.task_models import CLASSES, HEADS, SIZE, TASKS, config_of, detector, learner, segmenter
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -141,10 +142,13 @@ def test_one_graph_forward_and_backward(name):
     gradients = {key: value.grad.clone() for key, value in model.named_parameters() if value.grad is not None}
     model.zero_grad()
     torch._dynamo.reset()
-    run = torch.compile(lambda x: TASKS[name].run(model, x), fullgraph=True, backend="aot_eager")
-    found = several(run(inputs))
+    counter = CompileCounterWithBackend("aot_eager")
+    run = torch.compile(lambda x: TASKS[name].run(model, x), fullgraph=True, backend=counter)
+    found = several(run(any_batch(inputs)))
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
     sum(value.sum() for value in found).backward()
+    run(any_batch(torch.cat([inputs, inputs])))
+    assert counter.frame_count == 1  # for all batch sizes
     with torch.no_grad():  # adapters keep what they computed without gradients
         torch.testing.assert_close(several(run(inputs)), expected, rtol=1e-3, atol=1e-4)
     own = dict(model.named_parameters())

@@ -1,4 +1,4 @@
-"""A GPU that is not there: for tests under torch's FakeTensorMode, where tensors have shapes and devices alone."""
+"""A GPU that is not there, for tests under torch's FakeTensorMode; and batches of any size, for compilers."""
 
 import torch
 from torch import nn
@@ -15,3 +15,9 @@ def on_gpu(model: nn.Module) -> nn.Module:
                     moved[id(value)] = value, nn.Parameter(fake) if isinstance(value, nn.Parameter) else fake
                 table[key] = None if value is None else moved[id(value)][1]
     return model
+
+
+def any_batch(x: torch.Tensor) -> torch.Tensor:
+    """The batch, which a compiled graph must take at any size: PyTorch raises an error if it binds the graph to one."""
+    torch._dynamo.mark_dynamic(x, 0)
+    return x
