@@ -69,10 +69,8 @@ docs: $(FULL_STAMP)  ## build the site into build/docs, offline; runs the notebo
 bench: $(DEV_STAMP)  ## measure HCFormer against its reference implementation and timm's models; writes docs/benchmarks.md
 	$(BIN)/python tools/benchmark.py hcformer --write docs/benchmarks.md
 
-lines:  ## count the lines of Python, package by package
-	@git ls-files '*.py' | xargs wc -l | awk '$$2 != "total" { n = split($$2, p, "/"); \
-		package = n == 1 ? "." : p[1] == "hypvision" && n > 2 ? p[1] "/" p[2] : p[1]; lines[package] += $$1; all += $$1 } \
-		END { for (package in lines) printf "%7d  %s\n", lines[package], package; printf "%7d  together\n", all }' | sort -k2
+lines:  ## count lines, tokens, branches and guards of the package, room by room
+	@$(PYTHON) tools/count_code.py
 
 lock:  ## resolve requirements/ anew for Linux and every Python from constraints.txt and pyproject.toml (needs uv)
 	uv pip compile $(LOCK) --extra dev -c constraints.txt -o requirements/dev.txt
