@@ -45,8 +45,7 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
                 "test": "32 pixels, whole image",
                 "seeds": "5",
             },
-            {"padding": "that of our crops", "seeds": "`--seeds 5`",
-             "other rates": "they have a rate in every config; HCNN has no curvature to learn"},
+            {"seeds": "`--seeds 5`", "other rates": "they have a rate in every config; HCNN has no curvature to learn"},
         ),
         "HECNN+, CIFAR": (
             "hecnn-{resnet18,resnet50}_200e_{cifar10,cifar100}",
@@ -68,6 +67,7 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
                 "batch": "128",
                 "length": "200 epochs",
                 "augmentation": "crops of 64 padded by 4, mirrored",
+                "padding": "zeros",
                 "test": "64 pixels, whole image",
             },
             {},
@@ -575,7 +575,7 @@ def _data(cfg: Config) -> dict[str, Any]:
         if "pad_crop" in train:
             assert train.get("color_jitter") is None and not train.get("auto_augment") and not train.get("re_prob")
             text = f"crops of {train.input_size} padded by {train.pad_crop}, mirrored"
-            found["padding"] = "reflection"
+            found["padding"] = {"constant": "zeros"}[train.pad_mode]
         elif train.get("auto_augment"):
             text = f"{train.auto_augment}, jitter {train.color_jitter:g}, erasing {train.re_prob:g}"
         else:
