@@ -76,7 +76,8 @@ def test_names_say_the_batch_of_a_process():
 
 # Of CLIPs, which open_clip does not build without memory: about three seconds each.
 REAL = [name for name in LOADED if name.startswith(("hyperclip", "hierarcaps"))]
-LEAST = {"vitl14-336": 420e6, "vitl14": 120e6, "vitb32": 60e6, "vitb16": 140e6}  # radial tuning drops the image tower
+# parameters; radial tuning, of vitl14 and vitb32, drops the image tower
+LEAST = {"vitl14-336": 420e6, "vitl14": 120e6, "vitb32": 60e6, "vitb16": 140e6}
 
 
 @pytest.mark.slow

@@ -463,7 +463,7 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
 
 @cache
 def recipe(pattern: str) -> dict[str, str]:
-    """What configs, ``a{b,c}``, say once their bases are resolved; only settings that they have and share."""
+    """What configs, ``a{b,c}``, say once their bases are resolved; only settings that they share."""
     first, *others = (_one(name) for name in braces(pattern))
     return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
 
@@ -673,7 +673,10 @@ def _model(cfg: Config) -> dict[str, Any]:
 def _dense(cfg: Config) -> dict[str, Any]:
     """Of a segmenter or detector on Hi-Mapper's backbone."""
     model = cfg.model
-    found = {"mapper": {"init": "dropped"}[model.backbone.dense], "maps": _numbers(model.backbone.get("out_indices"))}
+    found = {
+        "mapper": {"init": "dropped"}[model.backbone.dense],
+        "maps": _numbers(model.backbone.get("out_indices")),
+    }
     if "decode_head" in model:
         second = model.auxiliary_head
         weight = second.loss_decode.loss_weight
@@ -687,7 +690,7 @@ def _dense(cfg: Config) -> dict[str, Any]:
 
 
 def _spared(cfg: Config) -> str:
-    """The kinds of parameters of the backbone that get no decay; those of a kind are treated alike."""
+    """The kinds of parameters of the backbone that get no decay; a kind is treated alike."""
     assert cfg.optim_wrapper.constructor == "TimmParamGroups"
     options = {key: value for key, value in cfg.model.backbone.items() if key not in ("type", "init_cfg")}
     with torch.device("meta"):
@@ -698,7 +701,8 @@ def _spared(cfg: Config) -> str:
     for name, parameter in backbone.named_parameters():
         own = id(parameter) in spared
         assert kinds.setdefault(_kind(name), own) == own, name
-    return ", ".join(kind for kind in ("norms", "positions", "class token", "biases", "weights") if kinds.get(kind))
+    order = ("norms", "positions", "class token", "biases", "weights")
+    return ", ".join(kind for kind in order if kinds.get(kind))
 
 
 def _kind(name: str) -> str:
@@ -723,7 +727,8 @@ def _open_vocabulary(model: Any) -> dict[str, Any]:
         official = model.adapter.get("official_twelve_layers")
         found["adapted image blocks"] = "the first 11 and the last" if official else "all"
     if "roi_head" in model:
-        head, test = model.roi_head.bbox_head, model.test_cfg.rcnn
+        head = model.roi_head.bbox_head
+        test = model.test_cfg.rcnn
         found["convolutions of proposals and boxes"] = f"{model.rpn_head.num_convs}, {head.num_shared_convs}"
         found["temperatures of head and CLIP"] = _numbers((head.temperature, model.roi_head.clip_temperature))
         found["weights of CLIP, base and novel"] = _numbers((model.roi_head.alpha, model.roi_head.beta))

@@ -42,9 +42,9 @@ def build_transform(config: dict[str, Any] | Callable) -> Callable:
         config: arguments of :func:`timm.data.create_transform`, e.g. ``dict(input_size=224, is_training=True,
             auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25)``. One more key, ``pad_crop=4``, replaces timm's random
             resized crop by the one used for small images: the short side resized to ``input_size`` (images of this size
-            stay as they are), padded by so many pixels, a random crop, a flip; what shapes timm's crop (``scale``,
-            ``ratio``, ``train_crop_mode``) is an error beside it. ``pad_mode`` says what it pads with: "reflect", the
-            default, or "constant", black. A callable is returned as it is.
+            stay as they are), padded by so many pixels, a random crop, a flip; what shapes timm's crop
+            (``scale``, ``ratio``, ``train_crop_mode``) is an error beside it. ``pad_mode`` says what it
+            pads with: "reflect", the default, or "constant", black. A callable is returned as it is.
     """
     if callable(config):
         return config

@@ -27,8 +27,10 @@ def gathered(x: Tensor) -> Tensor:
 
 
 def soft_cross_entropy(logits: Tensor, true: Tensor, dim: int = 1) -> Tensor:
-    """Mean cross-entropy of the rows of ``logits`` (N, M), or of its columns with ``dim`` 0; a target is shared evenly
-    among what ``true`` (N, M), 0 or 1, marks in a row."""
+    """Mean cross-entropy of the rows of ``logits`` (N, M), or of its columns with ``dim`` 0.
+
+    A target is shared evenly among what ``true`` (N, M), 0 or 1, marks in a row.
+    """
     shares = true / true.sum(dim, keepdim=True)
     return -(logits.log_softmax(dim) * shares).sum(dim).mean()
 

@@ -5,7 +5,8 @@ from helpers.engine import ROOT
 from hypvision.engine.config import load_config
 
 CONFIGS = ROOT / "configs/hyperclip"
-RIVALS = {  # a part of the names of CLIP's parameters that train, by the beginning of the config's name
+# what the names of CLIP's trained parameters have in common, by the beginning of the config's name
+RIVALS = {
     "lora": ".lora.",
     "vpt": ".vpt.",
     "adapter": ".bottleneck.",
@@ -14,9 +15,9 @@ RIVALS = {  # a part of the names of CLIP's parameters that train, by the beginn
 
 
 def check_what_trains(model, name):
-    """The part of CLIP that trains is the one of the config's method, in both towers but for VPT."""
+    """The part of CLIP that trains is that of the config's method, in both towers but for VPT."""
     kind = name.split("-")[0]
-    trained = {f".{key}" for key, parameter in model.clip.named_parameters() if parameter.requires_grad}
+    trained = {f".{key}" for key, p in model.clip.named_parameters() if p.requires_grad}
     mark = dict(RIVALS, hyperclip=".hyperclip.").get(kind)
     assert bool(trained) == (mark is not None)
     assert all(mark in key for key in trained)

@@ -30,8 +30,8 @@ INTRODUCTION = """
 
 What takes how many times as long with more of it, on the host. The tests count (`tests/contract/test_growth.py`).
 The losses that compare all pairs stop at a batch of 2,048, because their tables grow with its square (16 MiB each
-there); the contrastive loss and the search stop where their tables leave the caches of the processor, from where a
-doubling costs more than four times.
+there); the contrastive loss and the search stop where their tables leave the caches of the processor,
+from where a doubling costs more than four times.
 
 <!-- growth:begin -->
 <!-- growth:end -->
@@ -273,7 +273,7 @@ def _compared(n: int, _: Path) -> Callable[[], object]:
 PAIRS = dict(limit=2.3, note="compares all pairs")
 CASES = {
     "loss: captions of a contrastive step": Case(_contrastive, "captions", 8192),
-    # sizes whose tables stay in the caches of a processor: beyond them a doubling costs more than its work
+    # its tables stay in the caches of a processor; beyond them a doubling costs more than its work
     "loss: contrastive": Case(_loss("contrastive"), "batch", 200, **PAIRS),
     "loss: SupCon": Case(_loss("supcon"), "batch", 512, **PAIRS),
     "loss: HIER": Case(_loss("hier"), "batch", 32, **PAIRS),
