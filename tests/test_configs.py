@@ -61,6 +61,41 @@ def test_configs_have_the_size_that_their_names_say(name):
     assert count == pytest.approx(SIZED[name], rel=0.08)
 
 
+LOADED = [path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("[!_]*/*xb*.py"))]
+
+
+def test_names_say_the_batch_of_a_process():
+    wrong = []
+    for name in LOADED:
+        loader = load_config(ROOT / name).get("train_dataloader")
+        said = int(re.search(r"_\d+xb(\d+)", name)[1])
+        if loader is not None and loader.batch_size != said:
+            wrong.append(f"{name}: {loader.batch_size}")
+    assert len(LOADED) > 120 and wrong == []
+
+
+# Of CLIPs, which open_clip does not build without memory: about three seconds each.
+REAL = [name for name in LOADED if name.startswith(("hyperclip", "hierarcaps"))]
+# parameters; radial tuning, of vitl14 and vitb32, drops the image tower
+LEAST = {"vitl14-336": 420e6, "vitl14": 120e6, "vitb32": 60e6, "vitb16": 140e6}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL)
+def test_networks_of_clip_are_built_at_their_real_size(name):
+    pytest.importorskip("open_clip")
+    config = load_config(ROOT / name)
+    import_extensions(config)
+    init_default_scope(config.get("default_scope", "mmengine"))
+    config.model.clip.pretrained = None
+    if config.model.get("backbone"):
+        config.model.backbone.init_cfg = None
+    model = MODELS.build(config.model)
+    least = next(LEAST[key] for key in LEAST if key in name)
+    assert least < sum(p.numel() for p in model.parameters()) < 1.5 * least
+    assert any(p.requires_grad for p in model.parameters())
+
+
 @pytest.mark.parametrize("name", [n for n in CONFIGS if n not in QUICK])
 def test_siblings_are_read_and_their_parts_are_known(name):
     """Without their step; on the meta device, which makes no weights."""

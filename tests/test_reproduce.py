@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from helpers.configs import data, shrink  # noqa: F401 - a fixture
+from helpers.configs import braces, data, shrink  # noqa: F401 - a fixture
 from mmengine.registry import MODELS, init_default_scope
 
 from hypvision.cli import _command, main, parser_of
@@ -33,15 +33,6 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 def spans(row):
     return re.findall(r"`([^`]+)`", row[1])
-
-
-def braces(pattern):
-    """``a{b,c}d`` as a shell expands it."""
-    found = re.search(r"\{([^{}]*)\}", pattern)
-    if found is None:
-        return [pattern]
-    parts = [pattern[: found.start()] + part + pattern[found.end() :] for part in found[1].split(",")]
-    return list(chain.from_iterable(map(braces, parts)))
 
 
 def configs_of(row):

@@ -5,6 +5,7 @@ _base_ = [
     "../_base_/schedules/ade20k_adamw_upernet.py",
     "../_base_/seg_runtime.py",
 ]
+train_dataloader = dict(batch_size=2)
 custom_imports = dict(
     imports=[
         "hypvision.openmmlab",

@@ -5,6 +5,7 @@ _base_ = [
     "../_base_/schedules/ade20k_adamw_upernet.py",
     "../_base_/seg_runtime.py",
 ]
+train_dataloader = dict(batch_size=2)
 model = dict(
     backbone=dict(model_name="himapper_deit_small_patch16_224", out_indices=(2, 5, 8, 11)),
     decode_head=dict(in_channels=[384, 384, 384, 384]),

@@ -4,6 +4,7 @@ _base_ = [
     "../_base_/schedules/ade20k_adamw_upernet.py",
     "../_base_/seg_runtime.py",
 ]
+train_dataloader = dict(batch_size=2)
 model = dict(
     backbone=dict(model_name="himapper_swin_tiny_patch4_window7_224", drop_path_rate=0.3),
     decode_head=dict(in_channels=[96, 192, 384, 768]),

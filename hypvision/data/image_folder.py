@@ -42,8 +42,9 @@ def build_transform(config: dict[str, Any] | Callable) -> Callable:
         config: arguments of :func:`timm.data.create_transform`, e.g. ``dict(input_size=224, is_training=True,
             auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25)``. One more key, ``pad_crop=4``, replaces timm's random
             resized crop by the one used for small images: the short side resized to ``input_size`` (images of this size
-            stay as they are), padded by so many pixels (reflected), a random crop, a flip; what shapes timm's crop
-            (``scale``, ``ratio``, ``train_crop_mode``) is an error beside it. A callable is returned as it is.
+            stay as they are), padded by so many pixels, a random crop, a flip; what shapes timm's crop
+            (``scale``, ``ratio``, ``train_crop_mode``) is an error beside it. ``pad_mode`` says what it
+            pads with: "reflect", the default, or "constant", black. A callable is returned as it is.
     """
     if callable(config):
         return config
@@ -59,16 +60,18 @@ def build_transform(config: dict[str, Any] | Callable) -> Callable:
                 f"The transform has {', '.join(map(repr, unused))}, which shape timm's random resized crop, but "
                 f"'pad_crop' replaces that crop. Leave out 'pad_crop', or {', '.join(map(repr, unused))}."
             )
+        pad_mode = config.pop("pad_mode", "reflect")
+        one_of(("reflect", "constant"), pad_mode=pad_mode)
         _, secondary, final = create_transform(**config, separate=True)
     except TypeError as error:
         raise HypvisionError(
             f"The config has a 'transform' that timm.data.create_transform does not accept: {error}. Its arguments are "
-            "listed in timm's documentation; ours adds 'pad_crop' alone."
+            "listed in timm's documentation; ours adds 'pad_crop' and 'pad_mode'."
         ) from error
     size = config.get("input_size", 224)
     primary = [
         tv_transforms.Resize(size),  # a crop of this size would be a scrap of a larger image
-        tv_transforms.RandomCrop(size, padding=pad_crop, padding_mode="reflect"),
+        tv_transforms.RandomCrop(size, padding=pad_crop, padding_mode=pad_mode),
         tv_transforms.RandomHorizontalFlip(config.get("hflip", 0.5)),
         # without one no random number is drawn
         *([tv_transforms.RandomVerticalFlip(config["vflip"])] if config.get("vflip") else []),

@@ -159,6 +159,14 @@ def test_transforms():
     square = build_transform({**small, "vflip": 0.0})(large)
     columns = np.asarray(large.resize((48, 32), Image.Resampling.BILINEAR))
     assert any(np.array_equal(square.permute(1, 2, 0), columns[:, x : x + 32]) for x in range(17))
+    white = Image.new("RGB", (32, 32), "white")
+    for mode, darkest in dict(reflect={255}, constant={0, 255}).items():
+        padded = build_transform({**small, "pad_crop": 4, "pad_mode": mode})
+        assert set(torch.cat([padded(white).flatten() for _ in range(20)]).tolist()) == darkest
+    with pytest.raises(HypvisionError, match="pad_mode must be one of 'reflect', 'constant', got 'zeros'"):
+        build_transform({**small, "pad_mode": "zeros"})
+    with pytest.raises(HypvisionError, match="does not accept.*pad_mode"):
+        build_transform(dict(input_size=32, is_training=True, pad_mode="constant"))
     for key, value in dict(scale=(0.5, 1.0), ratio=(1.0, 1.0), train_crop_mode="rkrc").items():
         with pytest.raises(HypvisionError, match=f"'{key}', which shape .* 'pad_crop' replaces that crop. Leave out"):
             build_transform({**small, key: value})

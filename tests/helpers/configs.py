@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,15 @@ WHOLE = (
     "hcformer/semantic-fpn_hcformer-nano_4xb4-80k_ade20k-512x512.py",
     "hcformer/mask-rcnn_hcformer-nano_8xb2-1x_coco.py",
 )
+
+
+def braces(pattern):
+    """``a{b,c}d`` as a shell expands it."""
+    found = re.search(r"\{([^{}]*)\}", pattern)
+    if found is None:
+        return [pattern]
+    parts = [pattern[: found.start()] + part + pattern[found.end() :] for part in found[1].split(",")]
+    return list(chain.from_iterable(map(braces, parts)))
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,24 @@ from helpers.engine import ROOT
 from hypvision.engine.config import load_config
 
 CONFIGS = ROOT / "configs/hyperclip"
+# what the names of CLIP's trained parameters have in common, by the beginning of the config's name
+RIVALS = {
+    "lora": ".lora.",
+    "vpt": ".vpt.",
+    "adapter": ".bottleneck.",
+    "bitfit": "bias",
+}
+
+
+def check_what_trains(model, name):
+    """The part of CLIP that trains is that of the config's method, in both towers but for VPT."""
+    kind = name.split("-")[0]
+    trained = {f".{key}" for key, p in model.clip.named_parameters() if p.requires_grad}
+    mark = dict(RIVALS, hyperclip=".hyperclip.").get(kind)
+    assert bool(trained) == (mark is not None)
+    assert all(mark in key for key in trained)
+    towers = {key.startswith(".visual.") for key in trained}
+    assert towers == {"frozen": set(), "vpt": {True}}.get(kind, {True, False})
 
 
 def small(name, options=None):

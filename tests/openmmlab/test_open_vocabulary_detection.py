@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 pytest.importorskip("open_clip")
-from helpers.open_vocabulary import CONFIGS, one_step, small
+from helpers.open_vocabulary import CONFIGS, RIVALS, check_what_trains, one_step, small
 
 from hypvision.clip.regions import fuse_scores, pool_boxes, pool_masks, region_logits
 from hypvision.data.export import export
@@ -401,9 +401,10 @@ QUICK = "hyperclip-det-vitb16_8xb8-3e_coco48-17.py"
 def test_config_takes_a_step_and_tests(name, coco, tmp_path):
     runner = train(shrink(name, coco), tmp_path)
     assert runner.iter == 1 and runner.message_hub.get_scalar("train/loss").current() > 0
+    check_what_trains(runner.model, name)
     metrics = run_test(shrink(name, coco), tmp_path / "iter_1.pth", tmp_path / "test")
     assert {"ov/AP50", "ov/AP50_base", "ov/AP50_novel"} <= set(metrics)
 
 
 def test_configs_are_there():
-    assert len(DETECTION) == 4
+    assert {name.partition("-det-")[0] for name in DETECTION} == {"hyperclip", "frozen", *RIVALS}

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 pytest.importorskip("open_clip")
-from helpers.open_vocabulary import CONFIGS, one_step, small
+from helpers.open_vocabulary import CONFIGS, RIVALS, check_what_trains, one_step, small
 
 from hypvision.clip.classes import load_classes
 from hypvision.data.shapes import make_scene
@@ -341,6 +341,7 @@ def test_config_takes_a_step_and_tests(name, coco, tmp_path):
     runner = train(shrink(name, coco), tmp_path)
     assert runner.iter == 1 and runner.message_hub.get_scalar("train/loss").current() > 0
     assert len(runner.model.train_classes) == 116
+    check_what_trains(runner.model, name)
     metrics = run_test(shrink(name, coco), tmp_path / "iter_1.pth", tmp_path / "test")
     assert {"ov/PQ", "ov/PQ_novel", "ov/PQ_rest", "ov/PQ_things"} <= set(metrics)
 
@@ -348,6 +349,7 @@ def test_config_takes_a_step_and_tests(name, coco, tmp_path):
 def test_ade_config():
     """Test only, and its words fit its labels; what training knew is told."""
     config = load_config(CONFIGS / "hyperclip-panoptic-vitb16_test-ade150.py")
-    assert len(PANOPTIC) == 2 and "train_dataloader" not in config and config.model.clip.pretrained is None
+    assert {name.partition("-panoptic-")[0] for name in PANOPTIC} == {"hyperclip", "frozen", *RIVALS}
+    assert "train_dataloader" not in config and config.model.clip.pretrained is None
     assert config.model.test_classes == config.test_dataloader.dataset.classes == "ade150"
     assert {"sky", "grass", "fence"} <= set(load_classes(config.model.train_classes)) & set(load_classes("ade150"))

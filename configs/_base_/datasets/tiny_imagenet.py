@@ -9,7 +9,9 @@ train_dataloader = dict(
     dataset=dict(
         type="ImageFolderDataset",
         root=data_root + "/train",
-        transform=dict(input_size=64, is_training=True, pad_crop=4, color_jitter=None, **normalisation),
+        transform=dict(
+            input_size=64, is_training=True, pad_crop=4, pad_mode="constant", color_jitter=None, **normalisation
+        ),
     ),
     sampler=dict(type="DefaultSampler", shuffle=True),
     collate_fn=dict(type="default_collate"),

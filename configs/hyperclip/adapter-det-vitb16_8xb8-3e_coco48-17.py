@@ -1,0 +1,4 @@
+# Small MLPs of width 64 behind those of CLIP (Adapter) in place of HyperCLIP's blocks,
+# with the settings of segmentation.
+_base_ = ["./hyperclip-det-vitb16_8xb8-3e_coco48-17.py"]
+model = dict(adapter=dict(_delete_=True, type="bottleneck", width=64))
