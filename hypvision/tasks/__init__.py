@@ -8,6 +8,7 @@ from hypvision.tasks.classification import ImageClassifier, PredictionPainterHoo
 from hypvision.tasks.classification_metrics import CalibrationError, GroupAccuracy, MultiLabelAP, TopKAccuracy
 from hypvision.tasks.classification_report import ClassificationReport, MultiLabelReport
 from hypvision.tasks.hierarchy import HierarchyClassifier
+from hypvision.tasks.probe import LinearProbeHook
 
 __all__ = [
     "CalibrationError",
@@ -15,6 +16,7 @@ __all__ = [
     "GroupAccuracy",
     "HierarchyClassifier",
     "ImageClassifier",
+    "LinearProbeHook",
     "MultiLabelAP",
     "MultiLabelReport",
     "PredictionPainterHook",
