@@ -12,6 +12,7 @@ import logging
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -472,7 +473,10 @@ def _predictor(model: ImageClassifier, config: Config, request: Request) -> Pred
     known = Known(names, source, input_size(config)[1:])
     transform = build_transform(dict(dataset["transform"]))
     shown, channels = label_score(request) if model.multi_label else None, dataset.get("channels", 3)
-    return classifier(model.test_logits, transform, known, request.device, shown, channels)
+    found: Any = model  # with what its checkpoint holds
+    head = None if found.familiar is None else model.backbone.get_classifier()
+    known = replace(known, familiar=found.familiar)
+    return classifier(model.test_logits, transform, known, request.device, shown, channels, head)
 
 
 PREDICTORS.update(ImageClassifier=_predictor, HierarchyClassifier=_predictor)

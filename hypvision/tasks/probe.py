@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils.data import DataLoader, default_collate
 
 from hypvision.engine.extensions import RUN_HOOKS
@@ -60,19 +61,20 @@ def linear_head(network: Any) -> nn.Linear:
 
 
 @torch.no_grad()
-def head_inputs(network: nn.Module, batches: Iterable[Tensor]) -> Tensor:
+def head_inputs(network: nn.Module, batches: Iterable[Tensor], weights: Mapping[str, Tensor] | None = None) -> Tensor:
     """What the linear head of a network gets ``(N, D)``, in float32 on the CPU, of batches of images
-    ``(B, 3, H, W)``."""
+    ``(B, 3, H, W)``; with its own weights or others."""
     found: list[Tensor] = []
-    training = network.training
+    modes = [(module, module.training) for module in network.modules()]
     handle = linear_head(network).register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].float().cpu()))
     network.eval()
     try:
         for images in batches:
-            network(images)
+            functional_call(network, dict(weights or {}), (images,))
     finally:
         handle.remove()
-        network.train(training)
+        for module, mode in modes:  # some may rest, as frozen norms
+            module.training = mode
     return torch.cat(found)
 
 
@@ -168,36 +170,59 @@ def _quality(weight: Tensor, bias: Tensor, features: Tensor, labels: Tensor) -> 
     return right, -F.cross_entropy(logits, labels).item()
 
 
+def labelled_features(
+    model: Any, dataset: Any, batch_size: int = 32, workers: int = 0, weights: Mapping[str, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """The features ``(N, D)`` and labels ``(N,)`` of a data set.
+
+    Args:
+        model: an :class:`~hypvision.tasks.ImageClassifier`.
+        dataset: gives images and labels.
+        batch_size: images at a time.
+        workers: processes that load them.
+        weights: of the model, from a checkpoint; None: those that it has.
+    """
+    apart = torch.Generator()  # the training's own random numbers stay as they are
+    loader = DataLoader(dataset, batch_size, num_workers=workers, collate_fn=default_collate, generator=apart)
+    labels: list[Tensor] = []
+    device = next(model.parameters()).device
+    start = "backbone."
+    given = {name.removeprefix(start): v.to(device) for name, v in (weights or {}).items() if name.startswith(start)}
+
+    def images() -> Iterable[Tensor]:
+        for batch in loader:
+            labels.append(batch["label"])
+            yield model.data_preprocessor(batch)["inputs"]
+
+    features = head_inputs(model.backbone, images(), given)
+    return features, torch.cat(labels)
+
+
+def as_tested(train: Any, held_out: Any) -> Any:
+    """The training data with images prepared as those of the validation data are, without augmentation."""
+    found = copy.copy(train)
+    found.transform = held_out.transform
+    return found
+
+
 def probe_of(model: Any, train: Any, held_out: Any = None, batch_size: int = 32, workers: int = 0) -> Probe:
     """The probe of an :class:`~hypvision.tasks.ImageClassifier` for its data sets.
 
     Args:
         model: the classifier.
-        train: the training data; its images are prepared as those of ``held_out``, without augmentation.
+        train: the training data.
         held_out: the validation data, or None.
         batch_size: images at a time.
         workers: processes that load them.
     """
-
-    def of(dataset: Any) -> tuple[Tensor, Tensor]:
-        loader = DataLoader(dataset, batch_size, num_workers=workers, collate_fn=default_collate)
-        labels: list[Tensor] = []
-
-        def images() -> Iterable[Tensor]:
-            for batch in loader:
-                labels.append(batch["label"])
-                yield model.data_preprocessor(batch)["inputs"]
-
-        features = head_inputs(model.backbone, images())
-        return features, torch.cat(labels)
-
-    as_tested = copy.copy(train)
-    if held_out is not None:
-        as_tested.transform = held_out.transform
     weights = model.class_weights()
     weights = None if weights is None else weights.cpu()
-    chosen_by = None if held_out is None else of(held_out)
-    return fit_probe(*of(as_tested), model.num_classes, chosen_by, weights)
+    chosen_by = None
+    if held_out is not None:
+        train = as_tested(train, held_out)
+        chosen_by = labelled_features(model, held_out, batch_size, workers)
+    features, labels = labelled_features(model, train, batch_size, workers)
+    return fit_probe(features, labels, model.num_classes, chosen_by, weights)
 
 
 @HOOKS.register_module()

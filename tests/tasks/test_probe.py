@@ -171,3 +171,11 @@ def test_a_head_that_is_no_linear_layer_is_told():
 
     with pytest.raises(HypvisionError, match="is Conv2d"):
         linear_head(Other())
+
+
+def test_the_head_of_a_hi_mapper_gets_what_its_hierarchy_gives():
+    import timm
+
+    model = timm.create_model("himapper", backbone="test_resnet", num_classes=3).eval()
+    images = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(linear_head(model)(head_inputs(model, [images])), model(images))
