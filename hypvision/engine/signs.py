@@ -111,16 +111,14 @@ class SignsHook(Hook):
         self._predicted = []
 
     def after_val_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
-        for output in outputs or ():
-            if isinstance(output, dict) and "label" in output and isinstance(output.get("scores"), Tensor):
-                self._predicted.append(int(output["scores"].argmax()))
+        if getattr(network_of(runner), "multi_label", None) is False:
+            self._predicted += [int(output["scores"].argmax()) for output in outputs or ()]
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         """All images of one class are no sign where the data have one class."""
         labels = getattr(runner.val_dataloader.dataset, "labels", ())
         several = len({str(label) for label in labels}) > 1
-        of_one_label = getattr(network_of(runner), "multi_label", None) is False
-        if runner._train_loop is None or not several or not of_one_label or not self._late(runner):
+        if runner._train_loop is None or not several or not self._late(runner):
             return
         if len(self._predicted) > 1 and len(set(self._predicted)) == 1:
             number = self._predicted[0]

@@ -246,6 +246,8 @@ class ImageClassifier(BackboneModel):
     ):
         super().__init__(backbone, **kwargs)
         one_of(("zero", "probe", "timm"), **{"model.head_init": head_init})
+        if head_init == "probe" and multi_label:
+            raise HypvisionError("A linear probe has one label an image: leave out model.head_init, or multi_label.")
         self.head_init = head_init
         self.multi_label = multi_label
         self.class_weights = ClassWeights(class_weights)

@@ -18,7 +18,7 @@ from hypvision.tasks.probe import as_tested, labelled_features
 from hypvision.zoo.familiar import KEY, fit, written
 
 _OF_A_CLASS = 20
-_MOST = 2000
+_MOST = 1000
 
 
 @HOOKS.register_module()
@@ -26,7 +26,7 @@ class FamiliarHook(Hook):
     """Puts :class:`~hypvision.zoo.familiar.Familiar` into the checkpoints that are there to be used: the best ones, the
     probe and the last, of classifiers of one label with a linear head and validation data.
 
-    It looks at 20 training images of a class, and at 2,000 images of the training and of the validation at most.
+    It looks at 20 training images of a class, and at 1,000 images of the training and of the validation at most.
     """
 
     priority = "LOW"  # after EMAHook has put the average into the checkpoint

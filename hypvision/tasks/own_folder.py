@@ -12,13 +12,13 @@ from hypvision.data.image_folder import ImageFolderDataset
 from hypvision.data.usage import Usage
 from hypvision.engine.config import load_config
 from hypvision.errors import HypvisionError
-from hypvision.shipped import config_folder
+from hypvision.shipped import config_folder, find_config
 from hypvision.tasks.probe import every_fifth
 
 
 def config_of(source: str | Path | Config) -> str | Path | Config:
-    """The recipe for a folder; anything else as it is."""
-    if isinstance(source, Config) or not Path(source).expanduser().is_dir():
+    """The recipe for a folder; anything else, and a name of a shipped config, as it is."""
+    if isinstance(source, Config) or not Path(source).expanduser().is_dir() or find_config(source) is not None:
         return source
     return folder_config(Path(source).expanduser())
 

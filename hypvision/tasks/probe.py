@@ -315,11 +315,12 @@ def only_probe(config: Config) -> Config:
             f"model of '{config.filename}' is another. Leave out --method probe."
         )
     config.model.head_init = "probe"
-    length = "max_iters" if "max_iters" in config.train_cfg else "max_epochs"
-    config.train_cfg[length] = 0
+    schedule = config.get("train_cfg") or {}
+    schedule["max_iters" if "max_iters" in schedule else "max_epochs"] = 0
     config.param_scheduler = None
-    config.default_hooks.checkpoint.save_best = None
-    config.default_hooks.pop("early_stopping", None)
+    hooks = config.get("default_hooks") or {}
+    (hooks.get("checkpoint") or {}).update(save_best=None)
+    hooks.pop("early_stopping", None)
     return config
 
 

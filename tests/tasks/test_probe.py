@@ -179,3 +179,8 @@ def test_the_head_of_a_hi_mapper_gets_what_its_hierarchy_gives():
     model = timm.create_model("himapper", backbone="test_resnet", num_classes=3).eval()
     images = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(linear_head(model)(head_inputs(model, [images])), model(images))
+
+
+def test_a_probe_has_one_label_an_image():
+    with pytest.raises(HypvisionError, match="one label an image"):
+        ImageClassifier(VIT, head_init="probe", multi_label=True)
