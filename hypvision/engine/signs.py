@@ -134,7 +134,7 @@ def listen(model: Any, keep: Callable[[Any], None]) -> Any:
     Returns:
         The handle that ends it; None for a model without a backbone.
     """
-    network = getattr(model, "backbone", None)
+    network: Any = getattr(model, "backbone", None)
     head = network.get_classifier() if hasattr(network, "get_classifier") else None
     if isinstance(head, nn.Linear):
         return head.register_forward_pre_hook(lambda _, inputs: keep(inputs[0]))

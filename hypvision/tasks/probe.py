@@ -143,10 +143,12 @@ def fit_probe(
             choice, and the chosen regression is fitted to all.
         class_weights: ``(classes,)``.
     """
-    fitted, wanted = (features, labels), held_out
-    if held_out is None:
-        apart = every_fifth(labels)
-        fitted, wanted = (features[~apart], labels[~apart]), (features[apart], labels[apart])
+    fitted = (features, labels)
+    wanted = held_out or fitted
+    apart = every_fifth(labels)
+    if held_out is None and apart.any():
+        fitted = (features[~apart], labels[~apart])
+        wanted = (features[apart], labels[apart])
     path = fit_path(*fitted, classes, class_weights=class_weights)
     best = max(range(len(path)), key=lambda i: _quality(*path[i], *wanted))
     accuracy = 100 * _quality(*path[best], *wanted)[0]
@@ -286,14 +288,13 @@ class LinearProbeHook(Hook):
 
     def after_train(self, runner: Runner) -> None:
         """Say what the probe and the training reached, and which checkpoint has it."""
-        key = next(iter(self._of_probe or ()), None)
         if not is_main_process():
             return
         if self._fitted and not self._of_training:
             say(f"weights {Path(runner.work_dir, FILE)}")
-        if key is None or not self._of_training:
+        if not self._of_probe or not self._of_training:
             return
-        probe = self._of_probe[key]
+        key, probe = next(iter(self._of_probe.items()))
         epoch, best = max(((step, found[key]) for step, found in self._of_training), key=lambda pair: pair[1])
         last = self._of_training[-1][1][key]
         verdict = f"{best:.4g} after epoch {epoch}, {last:.4g} at the end"
