@@ -217,8 +217,9 @@ def _timm_predictor(network: TimmModel, request: Request, names: Sequence[str] =
     source = f"the weights {given.get('architecture', request.model)}.{given.get('tag') or 'none'}, of timm"
     if request.weights is not None:
         source = f"the weights {request.weights}"
-    familiar = getattr(network, "familiar", None)
-    head = None if familiar is None else network.get_classifier()
+    trained: Any = network
+    familiar = getattr(trained, "familiar", None)
+    head = None if familiar is None else trained.get_classifier()
     known = Known(tuple(names), source, (size[-2], size[-1]), familiar=familiar)
     return classifier(network.to(device).eval(), create_transform(**data), known, device, shown, channels, head)
 
@@ -252,7 +253,9 @@ def classifier(
 
     def find(images: list[Tensor]) -> list[Classes]:
         kept: list[Tensor] = []
-        handle = head and head.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
+        handle = None
+        if head is not None:
+            handle = head.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
         found = logits(torch.stack(images).to(device, non_blocking=True)).float()
         if handle is not None:
             handle.remove()

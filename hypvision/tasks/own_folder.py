@@ -38,9 +38,9 @@ def folder_config(folder: Path) -> Config:
     train, val = folder / "train", folder / "val"
     parts = ("train", "val", "test")
     datasets = [config[f"{part}_dataloader"].dataset for part in parts]
-    if train.is_dir() and val.is_dir():
-        places, indices = (train, val, val), (None, None, None)
-    else:
+    places = (train, val, val)
+    indices: tuple[list[int] | None, ...] = (None, None, None)
+    if not (train.is_dir() and val.is_dir()):
         images = ImageFolderDataset(str(folder), dict(datasets[1].transform))
         apart = every_fifth(torch.from_numpy(images.labels))
         held_out = apart.nonzero().flatten().tolist()

@@ -187,7 +187,8 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
         "Give the model that it was trained with and its arguments, as in model.backbone of the training's config.",
     )  # fmt: skip
     network.pretrained_cfg = {**network.pretrained_cfg, **training_cfg(checkpoint, network.num_classes)}
-    network.familiar = familiar_of(checkpoint)
+    holder: Any = network
+    holder.familiar = familiar_of(checkpoint)
     return network
 
 
