@@ -26,6 +26,10 @@ def test_the_page_has_the_tables_of_the_results(tool):
     found = json.loads((ROOT / "docs/studies/photos-unlike.json").read_text())
     for line in tool["unlike_table"](found).splitlines():
         assert line in page, line
+    case = json.loads((ROOT / "docs/studies/photos-case.json").read_text())
+    for value in case.values():
+        assert f" | {value:.1f} |" in page
+    assert f"knew {case['probe']:.1f} %" in (ROOT / "docs/own-data.md").read_text()
 
 
 def test_a_row_is_compared_with_the_probe_of_its_own_split(tool):
