@@ -195,8 +195,8 @@ def run(data: Data, shots: str, seed: int, changes: dict[str, Any], out: Path) -
     """Train and measure one.
 
     Returns:
-        ``probe``, ``best`` and ``last``: top-1 on the test images, in percent; ``probe_validation``:
-        that of the probe on the validation images; ``images`` trained on; ``core_seconds``.
+        ``probe``, ``best`` and ``last``: top-1 on the test images, in percent; ``probe_validation`` and
+        ``last_validation``: on the validation images; ``images`` trained on; ``core_seconds``.
     """
     link(data, shots, seed, out / "data")
     config = load_config(RECIPE)
@@ -217,6 +217,7 @@ def run(data: Data, shots: str, seed: int, changes: dict[str, Any], out: Path) -
     runner = engine.train(config, work)
     row: dict[str, Any] = dict(images=len(runner.train_dataloader.dataset))
     row["core_seconds"] = round(time.process_time() - begin)
+    row["last_validation"] = float(runner.message_hub.get_scalar("val/top1").current())
     row["last"] = runner.test()["top1"]
     files = {"probe": work / "probe.pth", "best": next(iter(work.glob("best_*.pth")), None)}
     for name, path in files.items():
@@ -322,28 +323,36 @@ def unlike_table(found: dict[str, dict[str, float]]) -> str:
 def tables(rows: list[dict[str, Any]]) -> str:
     """Markdown: the choice of the recipe, then what it reaches, top-1 in percent."""
     lines = [
-        "| setting | runs | probe | last epoch | best checkpoint | least gain of the last epoch |",
-        "|---|--:|--:|--:|--:|--:|",
+        "| setting | runs | probe | last epoch | best epoch | what `result` says | least gain of that |",
+        "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for setting in SETTINGS:
         own = [row for row in rows if row["setting"] == setting and row["set"] in CHOICE]
         if own:
             means = [statistics.mean(row[key] for row in own if key in row) for key in ("last", "best")]
             probes = [_probe(row, rows) for row in own]
-            least = min(row["last"] - probe for row, probe in zip(own, probes))
-            cells = [statistics.mean(probes), *means]
+            taken = [_taken(row) for row in own]
+            least = min(value - probe for value, probe in zip(taken, probes))
+            cells = [statistics.mean(probes), *means, statistics.mean(taken)]
             lines.append(f"| {setting} | {len(own)} | {' | '.join(f'{cell:.1f}' for cell in cells)} | {least:+.1f} |")
     lines += [
         "",
-        "| data | images a class | setting | probe | last epoch | best checkpoint |",
-        "|---|--:|---|--:|--:|--:|",
+        "| data | images a class | setting | probe | last epoch | best epoch | what `result` says |",
+        "|---|--:|---|--:|--:|--:|--:|",
     ]
     for row in rows:
-        cells = [_probe(row, rows), row["last"], row["best"]]
+        cells = [_probe(row, rows), row["last"], row["best"], _taken(row)]
         lines.append(
             f"| {row['set']} | {row['shots']} | {row['setting']} | {' | '.join(f'{cell:.1f}' for cell in cells)} |"
         )
     return "\n".join(lines)
+
+
+def _taken(row: dict[str, Any]) -> float:
+    """Of the probe and the last epoch the one that was better on the validation images, as the end of a
+    training says; of a training that did not begin with a probe the last."""
+    known = row["probe_validation"] is not None
+    return row["probe"] if known and row["last_validation"] < row["probe_validation"] else row["last"]
 
 
 def _probe(row: dict[str, Any], rows: list[dict[str, Any]]) -> float:

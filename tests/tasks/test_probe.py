@@ -107,7 +107,10 @@ def test_a_training_begins_with_the_probe(tmp_path, capsys, average):
     found = metrics_of(work)
     text = capsys.readouterr().err
     assert list(found) == [0, 1, 2] and found[0] == 100.0, "noise of three colours"
-    assert found[1] == found[0] and "linear probe 100, fine-tuned 100 after epoch 1, 100 at the end; equally" in text
+    assert (
+        found[1] == found[0]
+        and "linear probe 100, fine-tuned 100 after epoch 1, 100 at the end; take epoch_2.pth" in text
+    )
     weights = torch.load(work / "probe.pth", weights_only=False)
     assert "optimizer" not in weights and weights["meta"]["dataset_meta"]["classes"] == ("blue", "green", "red")
     assert list(work.glob("best_top1_epoch_0.pth")), "none of the epochs is better than the probe"

@@ -34,13 +34,17 @@ def test_the_page_has_the_tables_of_the_results(tool):
 
 def test_a_row_is_compared_with_the_probe_of_its_own_split(tool):
     def row(shots, setting, last, **more):
-        return dict(set="grocery", shots=shots, setting=setting, seed=0, last=last, best=last + 1, **more)
+        known = dict(set="grocery", shots=shots, setting=setting, seed=0, last=last, best=last + 1)
+        return known | dict(probe_validation=None) | more
 
     first, second, *_ = tool["SETTINGS"]
-    rows = [row("4", "probe, 1e-4", 52.0, probe=50.0), row("8", "probe, 1e-4", 61.0, probe=60.0), row("8", first, 20.0)]
+    up = dict(probe_validation=70.0, last_validation=70.0)
+    down = dict(probe_validation=70.0, last_validation=69.0)
+    rows = [row("4", "probe, 1e-4", 52.0, probe=50.0, **up), row("8", "probe, 1e-4", 58.0, probe=60.0, **down)]
+    rows.append(row("8", first, 20.0))
     text = tool["tables"](rows)
-    assert f"| {first} | 1 | 60.0 | 20.0 | 21.0 | -40.0 |" in text and second not in text
-    assert "| probe, 1e-4 | 2 | 55.0 | 56.5 | 57.5 | +1.0 |" in text
+    assert f"| {first} | 1 | 60.0 | 20.0 | 21.0 | 20.0 | -40.0 |" in text and second not in text
+    assert "| probe, 1e-4 | 2 | 55.0 | 55.0 | 56.0 | 56.0 | +0.0 |" in text
 
 
 def test_parts_of_a_run_share_no_image(tool, tmp_path):
