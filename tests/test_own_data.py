@@ -14,6 +14,7 @@ from helpers.open_vocabulary_segmentation import SMALL, make_folder
 import hypvision.openmmlab  # noqa: F401 - mmcv's operations, before mmdet
 from hypvision.data.export import export
 from hypvision.engine.config import load_config
+from hypvision.engine.predicting import untrained_model
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 
@@ -133,7 +134,21 @@ def test_few_photos(tmp_path):
         assert (loader.dataset.transform.mean, loader.dataset.transform.std) == (known.mean, known.std)
     assert loaded.param_scheduler[-1].end == loaded.train_cfg.max_epochs
     assert runner.model.backbone.conv_stem.weight.requires_grad is False
+    assert (tmp_path / "work/probe.pth").is_file() and runner.message_hub.get_info("probe_accuracy") > 25
     assert runner.message_hub.get_scalar("val/top1").current() >= 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("section", ["Boxes: COCO's JSON", "Boxes and masks", "Semantic segmentation"])
+def test_new_heads_start_small(tmp_path, section):
+    """Logits of deviation 4 killed the features of the classifier."""
+    for block in blocks(section):
+        (tmp_path / "mine.py").write_text(block)
+        model = untrained_model(load_config(tmp_path / "mine.py"))
+        model.init_weights()
+        last = ("fc_cls", "retina_cls", "conv_cls", "conv_seg", "conv_logits")
+        found = {name: p.std().item() for name, p in model.named_parameters() if name.split(".")[-2] in last}
+        assert found and max(value for name, value in found.items() if name.endswith("weight")) < 0.011
 
 
 @pytest.mark.slow

@@ -1,5 +1,12 @@
 # What every detection run shares: logging, checkpoints, drawings.
-custom_imports = dict(imports=["hypvision.openmmlab", "hypvision.tasks", "hypvision.openmmlab.datasets.detection"])
+custom_imports = dict(
+    imports=[
+        "hypvision.openmmlab",
+        "hypvision.tasks",
+        "hypvision.openmmlab.datasets.detection",
+        "hypvision.openmmlab.mask_head",
+    ]
+)
 default_scope = "mmdet"
 
 default_hooks = dict(

@@ -1,5 +1,6 @@
 # Your own photos in class folders, from the features of ImageNet that ship: EfficientNet-Lite0, 160 pixels, 12 epochs.
-# The stem and the first three stages rest, which saves 40 % of the time; the new head learns ten times faster.
+# The stem and the first three stages rest, which saves 40 % of the time. The head begins as the logistic regression on
+# the features, and all else learns slowly from there: rates by docs/studies/photos.md.
 _base_ = ["./datasets/own_folders.py", "./default_runtime.py"]
 view = dict(input_size=160, interpolation="bicubic", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 train_dataloader = dict(batch_size=16, dataset=dict(transform=view))
@@ -12,13 +13,13 @@ model = dict(
     frozen=("conv_stem.*", "bn1.*", "blocks.[012].*"),
     freeze_bn=True,
     channels_last=True,
+    head_init="probe",
 )
 train_cfg = dict(by_epoch=True, max_epochs=12, val_interval=1)
 optim_wrapper = dict(
     type="OptimWrapper",
     constructor="TimmParamGroups",
-    paramwise_cfg=dict(lr_mult={"backbone.classifier": 10.0}),
-    optimizer=dict(type="AdamW", lr=5e-4, weight_decay=0.05),
+    optimizer=dict(type="AdamW", lr=1e-4, weight_decay=0.05),
     clip_grad=dict(max_norm=5.0),
 )
 param_scheduler = [

@@ -13,6 +13,7 @@ model = dict(
     frozen=("conv_stem.*", "bn1.*", "blocks.[012].*"),
     channels_last=True,
     label_smoothing=0.1,
+    head_init="timm",  # as it was measured; own photos begin with a probe
 )
 train_dataloader = dict(dataset=dict(transform=view))
 val_dataloader = dict(dataset=dict(transform=view))

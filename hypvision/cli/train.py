@@ -23,7 +23,12 @@ def _add_common_arguments(parser: Parser) -> None:
 
 
 def add_train_arguments(parser: Parser) -> None:
-    parser.add("config CONFIG", "config file")
+    parser.add("config CONFIG|FOLDER", "config file, or a folder with a sub-folder of images for each class")
+    text = (
+        "finetune (default), or probe: only logistic regression on the features of the model as it "
+        "begins, in seconds; its checkpoint is probe.pth"
+    )
+    parser.add("--method", text, default="finetune", choices=["finetune", "probe"])
     text = "go on from this checkpoint, or from the newest complete one in the work dir"
     parser.add("--resume CHECKPOINT", text, const="auto", nargs="?")
     parser.add("--amp", "mixed precision")
@@ -39,15 +44,22 @@ def add_train_arguments(parser: Parser) -> None:
 
 def run_train(args: Namespace) -> None:
     from hypvision.engine.checks import readable_errors
-    from hypvision.engine.config import leave_processes, parse_options
+    from hypvision.engine.config import leave_processes, load_config, parse_options
     from hypvision.engine.run import train
+    from hypvision.tasks.own_folder import config_of
+    from hypvision.tasks.probe import only_probe
 
     with readable_errors():
         options = parse_options(args.cfg_options)
         if args.compile and not any(key.partition(".")[0] == "compile" for key in options):
             options["compile"] = True
         common = dict(amp=args.amp, launcher=args.launcher, verbose=args.verbose, log=args.log)
-        if args.seeds is None:
+        args.config = config_of(args.config)
+        if args.method == "probe":
+            if args.resume is not None:
+                raise HypvisionError("A linear probe has no steps to go on from: leave out --resume.")
+            train(only_probe(load_config(args.config, options)), args.work_dir, **common)
+        elif args.seeds is None:
             train(args.config, args.work_dir, args.resume, cfg_options=options, **common)
         else:
             _train_seeds(args, options, common)

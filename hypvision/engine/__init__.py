@@ -30,8 +30,9 @@ from hypvision.engine import (  # noqa: E402 - after the check
     loops,
     optim_wrappers,
     param_groups,
+    signs,
 )
 
 checkpoint.install()
 
-__all__ = ["accumulation", "checkpoint", "hooks", "loops", "optim_wrappers", "param_groups"]
+__all__ = ["accumulation", "checkpoint", "hooks", "loops", "optim_wrappers", "param_groups", "signs"]

@@ -16,6 +16,7 @@ from hypvision.engine.config import leave_out_pretrained, load_config
 from hypvision.engine.extensions import PREDICTORS, PREPARATIONS, import_extensions
 from hypvision.errors import HypvisionError
 from hypvision.inference.predictors import Predictor, Request
+from hypvision.zoo.familiar import familiar_of
 
 
 def predictor_of(request: Request) -> Predictor:
@@ -52,10 +53,12 @@ def untrained_model(config: Config, whole: bool = False) -> Any:
 
 
 def trained_model(config: Config | str | Path, weights: str | Path) -> nn.Module:
-    """The model of a config with the weights of its checkpoint, in eval mode, with ``dataset_meta`` or None."""
+    """The model of a config with the weights of its checkpoint, in eval mode, with ``dataset_meta`` and ``familiar``,
+    or None."""
     model = untrained_model(load_config(config))
     checkpoint = load(weights)
     load_trained(model, checkpoint, weights)
     about = (checkpoint.get("meta") or {}).get("dataset_meta") or {}
     model.dataset_meta = about if about.get("classes") else None
+    model.familiar = familiar_of(checkpoint)
     return model.eval()

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hypvision.inference.results import Boxes, Classes, Result, Tags
+from hypvision.inference.results import Boxes, Classes, PlacedClasses, Result, Tags
 from hypvision.inference.sources import IN_MEMORY
+from hypvision.zoo.familiar import Familiar
 
 # No class stands out if entropy / log(number of classes) is above this. Share of images above it: grocery classifier:
 # 15 % of its own photos (13 % of all 160; it is right for 14 % of these and for 81 % of the others), 52 % of emoji, 96
@@ -51,12 +52,14 @@ class Known:
         source: where they and the weights come from, in words.
         size: height and width of the pictures that it was trained on, in pixels; None if nothing says so.
         resized: whether pictures are brought to that size.
+        familiar: where the features of its classes lie; None if nothing says so.
     """
 
     names: tuple[str, ...] = ()
     source: str = ""
     size: tuple[int, int] | None = None
     resized: bool = True
+    familiar: Familiar | None = None
 
     def __str__(self) -> str:
         names = [name.partition(",")[0] for name in self.names[:5]]  # ImageNet's names have synonyms after commas
@@ -68,12 +71,14 @@ class Known:
 
 
 def doubts(result: Result, size: tuple[int, int], known: Known) -> tuple[str, ...]:
-    """Why the answer for a picture of this width and height is in doubt, as :func:`warnings_of` puts it into words; ()
-    where it is not."""
+    """Why the answer for a picture of this width and height is in doubt, as :func:`warnings_of` puts it into words,
+    with a number after a space; () where it is not."""
     found = []
     if isinstance(result, Tags):
         if not (result.scores >= result.threshold).any():
             found.append("unlabelled")
+    elif isinstance(result, PlacedClasses) and result.foreign:
+        found.append(f"foreign {result.distance:.2f}")
     elif isinstance(result, Classes) and entropy(result.scores) > UNSURE:
         found.append("unsure")
     elif isinstance(result, Boxes) and max(result.scores.tolist(), default=0.0) < WEAK:
@@ -100,7 +105,10 @@ def warnings_of(doubted: Iterable[tuple[str, Sequence[str]]], known: Known) -> l
     :data:`~hypvision.inference.sources.IN_MEMORY`, and its :func:`doubts`."""
     size = "" if known.size is None else f"{known.size[0]} x {known.size[1]} pixels"
     foreign = "perhaps the model knows nothing like it"
+    limit = "" if known.familiar is None else f"{known.familiar.limit:.2f}"
     texts = dict(
+        foreign="unlike anything the model was trained on: features farther from every class than the "
+        f"{limit} within which 95 % of its own pictures are",
         unsure=f"no class stands out, the scores are near those of a guess among {len(known.names)}: {foreign}",
         unlabelled=f"no label has a score that counts: {foreign}",
         weak=f"no box has a score of {WEAK:g} or more: {foreign}",
@@ -108,15 +116,16 @@ def warnings_of(doubted: Iterable[tuple[str, Sequence[str]]], known: Known) -> l
         scale=f"far from the {size} of the training (below half or above three times their size), so that objects have "
         "another size than the model knows: resize first",
     )
-    pictures: dict[str, list[str]] = {}
+    pictures: dict[str, list[tuple[str, str]]] = {}
     everything = list(doubted)
     for name, kinds in everything:
-        for kind in kinds:
-            pictures.setdefault(kind, []).append(name)
+        for kind, _, number in (kind.partition(" ") for kind in kinds):
+            pictures.setdefault(kind, []).append((name, f" ({number})" if number else ""))
     found = []
     for kind in (kind for kind in texts if kind in pictures):
         names = pictures[kind]
-        files = [f"'{name}'" for name in dict.fromkeys(names) if name != IN_MEMORY]  # frames of a video have one name
+        # frames of a video have one name
+        files = [f"'{name}'{number}" for name, number in dict(names).items() if name != IN_MEMORY]
         listed = ", ".join(files[:_NAMED]) + (", ..." if len(files) > _NAMED else "")
         if len(everything) == 1:
             which = listed or "this picture"

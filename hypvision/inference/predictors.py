@@ -17,7 +17,7 @@ import timm
 import torch
 from PIL import Image
 from timm.data import ImageNetInfo, create_transform, infer_imagenet_subset, resolve_model_data_config
-from torch import Tensor
+from torch import Tensor, nn
 
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.pretrained import record_overlay
@@ -25,7 +25,7 @@ from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.errors import HypvisionError, did_you_mean, one_line
 from hypvision.images import check_normalisation
 from hypvision.inference.knowledge import Known
-from hypvision.inference.results import Classes, Result, Tags
+from hypvision.inference.results import Classes, PlacedClasses, Result, Tags
 from hypvision.plugins import plugin
 from hypvision.shipped import find_config, shipped_configs
 from hypvision.zoo.loading import SEVERAL_LABELS, TimmModel, load, load_trained, timm_model
@@ -217,8 +217,11 @@ def _timm_predictor(network: TimmModel, request: Request, names: Sequence[str] =
     source = f"the weights {given.get('architecture', request.model)}.{given.get('tag') or 'none'}, of timm"
     if request.weights is not None:
         source = f"the weights {request.weights}"
-    known = Known(tuple(names), source, (size[-2], size[-1]))
-    return classifier(network.to(device).eval(), create_transform(**data), known, device, shown, channels)
+    trained: Any = network
+    familiar = getattr(trained, "familiar", None)
+    head = None if familiar is None else trained.get_classifier()
+    known = Known(tuple(names), source, (size[-2], size[-1]), familiar=familiar)
+    return classifier(network.to(device).eval(), create_transform(**data), known, device, shown, channels, head)
 
 
 def label_score(request: Request) -> float:
@@ -242,15 +245,27 @@ def classifier(
     device: str,
     score: float | None = None,
     channels: int = 3,
+    head: nn.Module | None = None,
 ) -> Predictor:
     """A predictor of classes, from a function of images ``(B, C, H, W)`` to logits and one from an image to
-    ``(C, H, W)``; with ``score`` an image has any number of labels, those of at least this score."""
+    ``(C, H, W)``; with ``score`` an image has any number of labels, those of at least this score. Where it is known
+    how far familiar images lie from the classes, ``head`` is the layer that gets the features."""
 
     def find(images: list[Tensor]) -> list[Classes]:
+        kept: list[Tensor] = []
+        handle = None
+        if head is not None:
+            handle = head.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
         found = logits(torch.stack(images).to(device, non_blocking=True)).float()
+        if handle is not None:
+            handle.remove()
         scores = (found.softmax(-1) if score is None else found.sigmoid()).cpu().numpy()
         if scores.shape[-1] != len(known.names):
             raise HypvisionError(f"The model has {scores.shape[-1]} outputs, but {len(known.names)} class names.")
+        if known.familiar is not None and kept and score is None:
+            distances = known.familiar.distances(kept[0].float().cpu()).tolist()
+            limit = known.familiar.limit
+            return [PlacedClasses(row, known.names, far, limit) for row, far in zip(scores, distances)]
         return [Classes(row, known.names) if score is None else Tags(row, known.names, score) for row in scores]
 
     return Predictor(transform, find, channels=channels, known=known)

@@ -84,6 +84,34 @@ class Classes(Result):
 
 
 @dataclass(frozen=True)
+class PlacedClasses(Classes):
+    """A classification by a model that knows how far its own images lie from its classes, in the space of features.
+
+    Attributes:
+        distance: of the image from the nearest class, see :class:`~hypvision.zoo.familiar.Familiar`.
+        limit: 95 % of images like those of the training are nearer.
+    """
+
+    distance: float
+    limit: float
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the image is unlike anything that the model was trained on."""
+        return self.distance > self.limit
+
+    def annotations(self) -> list[dict[str, Any]]:
+        place = dict(distance=round(self.distance, 4), foreign=self.foreign)
+        return [item | place for item in super().annotations()]
+
+    def draw(self, image: Image.Image, legend: bool = True) -> Image.Image:
+        drawn = super().draw(image, legend)
+        if not self.foreign or not legend:
+            return drawn
+        return add_legend(drawn, [("unlike its training", None)], 1)
+
+
+@dataclass(frozen=True)
 class Tags(Classes):
     """The labels of an image that has any number of them: those whose score, a probability by itself, is at least
     ``threshold``."""

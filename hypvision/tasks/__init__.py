@@ -7,14 +7,18 @@ Importing this package registers classification; configs of ``metric_learning`` 
 from hypvision.tasks.classification import ImageClassifier, PredictionPainterHook
 from hypvision.tasks.classification_metrics import CalibrationError, GroupAccuracy, MultiLabelAP, TopKAccuracy
 from hypvision.tasks.classification_report import ClassificationReport, MultiLabelReport
+from hypvision.tasks.familiar import FamiliarHook
 from hypvision.tasks.hierarchy import HierarchyClassifier
+from hypvision.tasks.probe import LinearProbeHook
 
 __all__ = [
     "CalibrationError",
     "ClassificationReport",
+    "FamiliarHook",
     "GroupAccuracy",
     "HierarchyClassifier",
     "ImageClassifier",
+    "LinearProbeHook",
     "MultiLabelAP",
     "MultiLabelReport",
     "PredictionPainterHook",

@@ -12,6 +12,7 @@ import logging
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,12 +95,13 @@ def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
             parameter.requires_grad_(False)
 
 
-def load_start(network: nn.Module, checkpoint: str) -> tuple[str, ...]:
+def load_start(network: nn.Module, checkpoint: str) -> tuple[tuple[str, ...], bool]:
     """Load the weights that a fine-tuning starts from, without a head for other classes; a Hi-Mapper also accepts
     weights of its backbone alone, its ``trunk``.
 
     Returns:
-        The names of the classes of the head that was loaded; () without one or without names.
+        The names of the classes of the head that was loaded, () without one or without names; and whether the network
+        has a head that was not loaded.
     """
     content = CheckpointLoader.load_checkpoint(checkpoint, "cpu")
     weights = network_weights(content)
@@ -122,7 +124,8 @@ def load_start(network: nn.Module, checkpoint: str) -> tuple[str, ...]:
             len(other), checkpoint, other[0],
         )  # fmt: skip
     network.load_state_dict({**own, **fitting})
-    return classes_in(content) if head and head <= fitting.keys() else ()
+    is_new = not head <= fitting.keys()
+    return classes_in(content) if head and not is_new else (), is_new
 
 
 class BackboneModel(BaseModel):
@@ -158,6 +161,9 @@ class BackboneModel(BaseModel):
         if channels_last:
             self.backbone.to(memory_format=torch.channels_last)
         self.checkpoint, self.freeze_bn = checkpoint, freeze_bn
+        # timm keeps the head of published weights only for as many classes
+        published = self.backbone.pretrained_cfg.get("num_classes") if backbone.get("pretrained") else None
+        self.head_is_new = published is not None and published != self.backbone.num_classes
         freeze_parameters(self.backbone, frozen)
 
     def check_channels(self, images: Tensor) -> None:
@@ -172,7 +178,7 @@ class BackboneModel(BaseModel):
     def init_weights(self) -> None:
         super().init_weights()
         if self.checkpoint is not None:
-            self.start_classes = load_start(self.backbone, self.checkpoint)
+            self.start_classes, self.head_is_new = load_start(self.backbone, self.checkpoint)
 
     def train(self, mode: bool = True) -> Self:
         """Switch the mode; frozen batch norms stay in evaluation mode, with their statistics."""
@@ -219,6 +225,10 @@ class ImageClassifier(BackboneModel):
         distillation: ``dict(teacher=dict(model_name=..., ...), loss="hard", alpha=0.5, temperature=1.0, size=None)``:
             ``alpha`` is the teacher's share of the loss of the classes. It sees the images of the training, at ``size``
             pixels a side if given, so that their mean and deviation must be its own. It is not stored in checkpoints.
+        head_init: how a new head on trained features begins: ``"zero"``, so that its first gradients do not harm the
+            features; ``"probe"``, as the logistic regression on them
+            (:class:`~hypvision.tasks.probe.LinearProbeHook`); or ``"timm"``, as timm makes it: EfficientNet's has
+            logits of deviation 4 for 20 classes. Of a network without trained features it is timm's.
         **kwargs: see :class:`BackboneModel`.
     """
 
@@ -231,9 +241,14 @@ class ImageClassifier(BackboneModel):
         class_weights: str | Sequence[float] | None = None,
         multi_label: bool = False,
         distillation: dict[str, Any] | None = None,
+        head_init: str = "zero",
         **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
+        one_of(("zero", "probe", "timm"), **{"model.head_init": head_init})
+        if head_init == "probe" and multi_label:
+            raise HypvisionError("A linear probe has one label an image: leave out model.head_init, or multi_label.")
+        self.head_init = head_init
         self.multi_label = multi_label
         self.class_weights = ClassWeights(class_weights)
         self.num_classes: int = self.backbone.num_classes
@@ -250,6 +265,14 @@ class ImageClassifier(BackboneModel):
         self.distillation: dict[str, Any] = {}
         if distillation is not None:
             self._set_teacher(**distillation)
+
+    def init_weights(self) -> None:
+        super().init_weights()
+        if self.head_is_new and self.head_init != "timm":
+            head = head_names(self.backbone)
+            for name, parameter in self.backbone.named_parameters():
+                if name in head:
+                    nn.init.zeros_(parameter)
 
     def _set_teacher(
         self, teacher: dict[str, Any], loss: str = "hard", alpha: float = 0.5, temperature: float = 1.0,
@@ -452,7 +475,10 @@ def _predictor(model: ImageClassifier, config: Config, request: Request) -> Pred
     known = Known(names, source, input_size(config)[1:])
     transform = build_transform(dict(dataset["transform"]))
     shown, channels = label_score(request) if model.multi_label else None, dataset.get("channels", 3)
-    return classifier(model.test_logits, transform, known, request.device, shown, channels)
+    found: Any = model  # with what its checkpoint holds
+    head = None if found.familiar is None else model.backbone.get_classifier()
+    known = replace(known, familiar=found.familiar)
+    return classifier(model.test_logits, transform, known, request.device, shown, channels, head)
 
 
 PREDICTORS.update(ImageClassifier=_predictor, HierarchyClassifier=_predictor)

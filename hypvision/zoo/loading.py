@@ -23,6 +23,7 @@ from hypvision.models.timm_models import create_model
 from hypvision.plugins import PLUGINS, plugin
 from hypvision.records import is_plain
 from hypvision.shipped import is_config
+from hypvision.zoo.familiar import familiar_of
 
 
 class TimmModel(nn.Module):
@@ -167,6 +168,9 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
         model: name in :func:`timm.list_models`.
         arguments: of :func:`timm.create_model`, as ``model.backbone`` of the training's config has them; by default
             those that a training of hypvision wrote into the file, and as many classes as its head has.
+
+    Returns:
+        The network; its ``familiar`` is a :class:`~hypvision.zoo.familiar.Familiar`, or None.
     """
     known_model(model)
     checkpoint = read(path)
@@ -183,6 +187,8 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
         "Give the model that it was trained with and its arguments, as in model.backbone of the training's config.",
     )  # fmt: skip
     network.pretrained_cfg = {**network.pretrained_cfg, **training_cfg(checkpoint, network.num_classes)}
+    holder: Any = network
+    holder.familiar = familiar_of(checkpoint)
     return network
 
 

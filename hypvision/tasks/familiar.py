@@ -1,0 +1,72 @@
+"""Writes into the checkpoints of a classifier where the features of its classes lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import nn
+from torch.utils.data import Subset
+
+from hypvision.engine.extensions import RUN_HOOKS
+from hypvision.engine.hooks import network_of
+from hypvision.tasks.probe import as_tested, labelled_features
+from hypvision.zoo.familiar import KEY, fit, written
+
+_OF_A_CLASS = 20
+_MOST = 1000
+
+
+@HOOKS.register_module()
+class FamiliarHook(Hook):
+    """Puts :class:`~hypvision.zoo.familiar.Familiar` into the checkpoints that are there to be used: the best ones, the
+    probe and the last, of classifiers of one label with a linear head and validation data.
+
+    It looks at 20 training images of a class, and at 1,000 images of the training and of the validation at most.
+    """
+
+    priority = "LOW"  # after EMAHook has put the average into the checkpoint
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        """Changes ``checkpoint`` in place."""
+        model = network_of(runner)
+        is_last = checkpoint["meta"]["iter"] >= runner.max_iters
+        if not ("optimizer" not in checkpoint or is_last) or not _measurable(runner, model):
+            return
+        held_out = runner.val_dataloader.dataset
+        train = as_tested(runner.train_dataloader.dataset, held_out)
+        weights = checkpoint["state_dict"]
+        features, labels = labelled_features(model, Subset(train, some_of_each(train.labels)), weights=weights)
+        if len(held_out) > _MOST:
+            held_out = Subset(held_out, np.linspace(0, len(held_out) - 1, _MOST).astype(int).tolist())
+        others, _ = labelled_features(model, held_out, weights=weights)
+        checkpoint["meta"][KEY] = written(fit(features, labels, others))
+
+
+def _measurable(runner: Runner, model: Any) -> bool:
+    """Whether there are the images and the head that it needs."""
+    of_one_label = getattr(model, "multi_label", None) is False
+    linear = of_one_label and isinstance(model.backbone.get_classifier(), nn.Linear)
+    if not linear or runner.val_loop is None or "runner_type" in runner.cfg:
+        return False
+    datasets = (runner.train_dataloader.dataset, runner.val_dataloader.dataset)
+    known = all(hasattr(dataset, "transform") and hasattr(dataset, "labels") for dataset in datasets)
+    return known and len(datasets[1]) > 1
+
+
+def some_of_each(labels: np.ndarray) -> list[int]:
+    """The numbers of the first images of each class, of so many classes as the limits allow."""
+    found = []
+    for label in np.unique(labels):
+        found += np.flatnonzero(labels == label)[:_OF_A_CLASS].tolist()
+    if len(found) <= _MOST:
+        return found
+    chosen = torch.linspace(0, len(found) - 1, _MOST).long().tolist()
+    return [found[i] for i in chosen]
+
+
+RUN_HOOKS.append("FamiliarHook")

@@ -1,0 +1,328 @@
+"""A linear probe: logistic regression on the features of a network that rests.
+
+It takes seconds, is the first answer on data of one's own, and what a fine-tuning must beat. :class:`LinearProbeHook`
+puts it into the head before a training (``model.head_init="probe"``), so that fine-tuning begins where the probe ends.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from mmengine.config import Config
+from mmengine.dist import broadcast, is_main_process
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.data import DataLoader, default_collate
+
+from hypvision.engine.extensions import RUN_HOOKS
+from hypvision.engine.hooks import network_of
+from hypvision.errors import HypvisionError
+from hypvision.inference.progress import say
+
+#: Decays of the weights that are tried, from the strongest on, for features of deviation 1.
+DECAYS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+
+
+FILE = "probe.pth"  # the checkpoint of the model with the probe as its head
+
+
+class Probe(NamedTuple):
+    """A fitted head: ``weight`` (C, D) and ``bias`` (C,), the ``decay`` that was chosen, and the
+    ``accuracy`` in percent on the images that it was chosen by."""
+
+    weight: Tensor
+    bias: Tensor
+    decay: float
+    accuracy: float
+
+
+def linear_head(network: Any) -> nn.Linear:
+    """The classifier of a timm model.
+
+    Raises:
+        HypvisionError: if it is not one linear layer.
+    """
+    head = network.get_classifier()
+    if not isinstance(head, nn.Linear):
+        raise HypvisionError(
+            f"A linear probe needs a model whose head is one linear layer, and that of {type(network).__name__} is "
+            f"{type(head).__name__}. Take another model, or model.head_init='zero'."
+        )
+    return head
+
+
+@torch.no_grad()
+def head_inputs(network: nn.Module, batches: Iterable[Tensor], weights: Mapping[str, Tensor] | None = None) -> Tensor:
+    """What the linear head of a network gets ``(N, D)``, in float32 on the CPU, of batches of images
+    ``(B, 3, H, W)``; with its own weights or others."""
+    found: list[Tensor] = []
+    modes = [(module, module.training) for module in network.modules()]
+    handle = linear_head(network).register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].float().cpu()))
+    network.eval()
+    try:
+        for images in batches:
+            functional_call(network, dict(weights or {}), (images,))
+    finally:
+        handle.remove()
+        for module, mode in modes:  # some may rest, as frozen norms
+            module.training = mode
+    return torch.cat(found)
+
+
+def fit_path(
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    decays: Sequence[float] = DECAYS,
+    class_weights: Tensor | None = None,
+    steps: int = 100,
+) -> list[tuple[Tensor, Tensor]]:
+    """Logistic regressions by L-BFGS, one for each decay; each begins at the one before it.
+
+    They minimise the mean cross-entropy plus ``decay / 2`` times the squared norm of the weights, for features that
+    are centred and divided by one number, the root of their mean variance.
+
+    Args:
+        features: ``(N, D)``.
+        labels: ``(N,)``, from 0 to ``classes - 1``.
+        classes: how many classes there are.
+        decays: the strongest first.
+        class_weights: ``(classes,)``, see :func:`torch.nn.functional.cross_entropy`.
+        steps: iterations of L-BFGS, at most, for each decay.
+
+    Returns:
+        For each decay the weight ``(classes, D)`` and the bias ``(classes,)`` for the features as they are.
+    """
+    mean = features.mean(dim=0)
+    scale = (features - mean).square().mean().sqrt().clamp_min(1e-12)
+    x = (features - mean) / scale
+    weight = torch.zeros(classes, x.shape[1], requires_grad=True)
+    bias = torch.zeros(classes, requires_grad=True)
+    found = []
+    for decay in decays:
+        optimizer = torch.optim.LBFGS([weight, bias], max_iter=steps, line_search_fn="strong_wolfe")
+
+        def loss(decay: float = decay, optimizer: torch.optim.Optimizer = optimizer) -> Tensor:
+            optimizer.zero_grad()
+            value = F.cross_entropy(F.linear(x, weight, bias), labels, class_weights)
+            value = value + decay / 2 * weight.square().sum()
+            value.backward()
+            return value
+
+        with torch.enable_grad():
+            optimizer.step(loss)
+        own = weight.detach() / scale
+        found.append((own, bias.detach() - own @ mean))
+    return found
+
+
+def fit_probe(
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    held_out: tuple[Tensor, Tensor] | None = None,
+    class_weights: Tensor | None = None,
+) -> Probe:
+    """The logistic regression with the decay that is best on held-out images: by their accuracy, and where that is the
+    same by their cross-entropy.
+
+    Args:
+        features: ``(N, D)``.
+        labels: ``(N,)``.
+        classes: how many classes there are.
+        held_out: features and labels of the validation data. None: every fifth image of a class is held out for the
+            choice, and the chosen regression is fitted to all.
+        class_weights: ``(classes,)``.
+    """
+    fitted = (features, labels)
+    wanted = held_out or fitted
+    apart = every_fifth(labels)
+    if held_out is None and apart.any():
+        fitted = (features[~apart], labels[~apart])
+        wanted = (features[apart], labels[apart])
+    path = fit_path(*fitted, classes, class_weights=class_weights)
+    best = max(range(len(path)), key=lambda i: _quality(*path[i], *wanted))
+    accuracy = 100 * _quality(*path[best], *wanted)[0]
+    if held_out is None:
+        path = fit_path(features, labels, classes, DECAYS[: best + 1], class_weights)
+    return Probe(*path[best], DECAYS[best], accuracy)
+
+
+def every_fifth(labels: Tensor) -> Tensor:
+    """Which images are held out: of each class the second of every five, at least where it has two."""
+    apart = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique():
+        apart[(labels == label).nonzero().flatten()[1::5]] = True
+    return apart
+
+
+def _quality(weight: Tensor, bias: Tensor, features: Tensor, labels: Tensor) -> tuple[float, float]:
+    """The accuracy, and minus the mean cross-entropy."""
+    logits = F.linear(features, weight, bias)
+    right = (logits.argmax(dim=1) == labels).float().mean().item()
+    return right, -F.cross_entropy(logits, labels).item()
+
+
+def labelled_features(
+    model: Any, dataset: Any, batch_size: int = 32, workers: int = 0, weights: Mapping[str, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """The features ``(N, D)`` and labels ``(N,)`` of a data set.
+
+    Args:
+        model: an :class:`~hypvision.tasks.ImageClassifier`.
+        dataset: gives images and labels.
+        batch_size: images at a time.
+        workers: processes that load them.
+        weights: of the model, from a checkpoint; None: those that it has.
+    """
+    apart = torch.Generator()  # the training's own random numbers stay as they are
+    loader = DataLoader(dataset, batch_size, num_workers=workers, collate_fn=default_collate, generator=apart)
+    labels: list[Tensor] = []
+    device = next(model.parameters()).device
+    start = "backbone."
+    given = {name.removeprefix(start): v.to(device) for name, v in (weights or {}).items() if name.startswith(start)}
+
+    def images() -> Iterable[Tensor]:
+        for batch in loader:
+            labels.append(batch["label"])
+            yield model.data_preprocessor(batch)["inputs"]
+
+    features = head_inputs(model.backbone, images(), given)
+    return features, torch.cat(labels)
+
+
+def as_tested(train: Any, held_out: Any) -> Any:
+    """The training data with images prepared as those of the validation data are, without augmentation."""
+    found = copy.copy(train)
+    found.transform = held_out.transform
+    return found
+
+
+def probe_of(model: Any, train: Any, held_out: Any = None, batch_size: int = 32, workers: int = 0) -> Probe:
+    """The probe of an :class:`~hypvision.tasks.ImageClassifier` for its data sets.
+
+    Args:
+        model: the classifier.
+        train: the training data.
+        held_out: the validation data, or None.
+        batch_size: images at a time.
+        workers: processes that load them.
+    """
+    weights = model.class_weights()
+    weights = None if weights is None else weights.cpu()
+    chosen_by = None
+    if held_out is not None:
+        train = as_tested(train, held_out)
+        chosen_by = labelled_features(model, held_out, batch_size, workers)
+    features, labels = labelled_features(model, train, batch_size, workers)
+    return fit_probe(features, labels, model.num_classes, chosen_by, weights)
+
+
+@HOOKS.register_module()
+class LinearProbeHook(Hook):
+    """Where ``model.head_init`` is ``"probe"``: fits the linear probe before the first step, puts it into the head,
+    validates it as epoch 0, keeps it as ``probe.pth``, and says at the end which to take: the last checkpoint, or the
+    probe where that was better.
+
+    A training that is resumed goes on with its head.
+    """
+
+    priority = "LOWEST"  # classes are compared before, and the best checkpoint is kept from the first validation on
+
+    def __init__(self) -> None:
+        self._of_probe: dict[str, float] | None = None
+        self._of_training: list[tuple[int, dict[str, float]]] = []
+        self._measuring = False
+        self._fitted = False
+
+    def before_train(self, runner: Runner) -> None:
+        model = network_of(runner)
+        if getattr(model, "head_init", None) != "probe" or runner._resume:
+            return
+        begin = time.monotonic()
+        loader = runner.train_dataloader
+        held_out = None if runner.val_loop is None else runner.val_dataloader.dataset
+        probe = probe_of(model, loader.dataset, held_out, loader.batch_size, loader.num_workers)
+        self._fill(runner, model, probe)
+        seconds = time.monotonic() - begin
+        if is_main_process():
+            say(
+                f"probe   {probe.accuracy:.1f} % of the held-out images right by logistic regression on the features "
+                f"(decay {probe.decay:g}, {seconds:.0f} s)"
+            )
+        runner.message_hub.update_info("probe_accuracy", probe.accuracy)
+        if runner.val_loop is not None:
+            self._measuring = True
+            runner.val_loop.run()
+            self._measuring = False
+        self._fitted = True
+        about = dict(epoch=0, iter=0)
+        runner.save_checkpoint(runner.work_dir, FILE, save_optimizer=False, save_param_scheduler=False, meta=about)
+
+    @staticmethod
+    def _fill(runner: Runner, model: Any, probe: Probe) -> None:
+        """Put the probe of the first process into the head, and into that of an average of the weights."""
+        averages = (getattr(hook, "ema_model", None) for hook in runner.hooks)
+        models = [model, *(average.module for average in averages if average is not None)]
+        for part in models:
+            head = linear_head(part.backbone)
+            with torch.no_grad():
+                head.weight.copy_(probe.weight)
+                head.bias.copy_(probe.bias)
+            for parameter in head.parameters():
+                broadcast(parameter.data)
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        if self._measuring:
+            self._of_probe = dict(metrics or {})
+        elif self._of_probe is not None:
+            self._of_training.append((runner.epoch, dict(metrics or {})))
+
+    def after_train(self, runner: Runner) -> None:
+        """Say what the probe and the training reached, and which checkpoint has it."""
+        if not is_main_process():
+            return
+        if self._fitted and not self._of_training:
+            say(f"weights {Path(runner.work_dir, FILE)}")
+        if not self._of_probe or not self._of_training:
+            return
+        key, probe = next(iter(self._of_probe.items()))
+        epoch, best = max(((step, found[key]) for step, found in self._of_training), key=lambda pair: pair[1])
+        last = self._of_training[-1][1][key]
+        # the last epoch was better than the best one where few images choose it (docs/studies/photos.md)
+        better = FILE if last < probe else Path(runner.message_hub.get_info("last_ckpt", "the last")).name
+        about = f"linear probe {probe:.4g}, fine-tuned {best:.4g} after epoch {epoch}, {last:.4g} at the end"
+        say(f"result  {key}: {about}; take {better}")
+
+
+def only_probe(config: Config) -> Config:
+    """Change the config of a classifier so that its training is the linear probe alone, of no step; returns it.
+
+    Raises:
+        HypvisionError: for the config of another model.
+    """
+    if config.model.get("type") not in ("ImageClassifier", "HierarchyClassifier") or config.model.get("multi_label"):
+        raise HypvisionError(
+            "A linear probe is for classifiers of one label an image (ImageClassifier, HierarchyClassifier), and the "
+            f"model of '{config.filename}' is another. Leave out --method probe."
+        )
+    config.model.head_init = "probe"
+    schedule = config.get("train_cfg") or {}
+    schedule["max_iters" if "max_iters" in schedule else "max_epochs"] = 0
+    config.param_scheduler = None
+    hooks = config.get("default_hooks") or {}
+    (hooks.get("checkpoint") or {}).update(save_best=None)
+    hooks.pop("early_stopping", None)
+    return config
+
+
+RUN_HOOKS.append("LinearProbeHook")

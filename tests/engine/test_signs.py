@@ -1,0 +1,124 @@
+"""Trainings that learn nothing say so while they run; those that learn do not."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("mmengine")
+import torch
+from helpers.engine import make_images, write_config
+from torch import nn
+
+from hypvision.cli import main
+from hypvision.engine.extensions import RUN_HOOKS
+from hypvision.engine.signs import SignsHook, same_for_all
+
+CLASSES = 4
+
+
+class Network(nn.Module):
+    """Two layers with a ReLU6, as timm's networks have a head; ``kill`` is the bias before the ReLU6."""
+
+    def __init__(self, kill=0.0):
+        super().__init__()
+        self.body = nn.Linear(6, 16)
+        self.head = nn.Linear(16, CLASSES)
+        self.kill = kill
+
+    def get_classifier(self):
+        return self.head
+
+    def forward(self, x):
+        return self.head(nn.functional.relu6(self.body(x) + self.kill))
+
+
+def run(network, rate, interval=10, steps=60, predicted=None, labels=(0, 1, 2, 3), loss=None, multi_label=False):
+    """A training as the Runner makes it, with the hook; what it has told."""
+    torch.manual_seed(0)
+    centres = 3 * torch.randn(CLASSES, 6)
+    model = nn.Module()
+    model.backbone = network
+    model.num_classes = CLASSES
+    model.multi_label = multi_label
+    optimizer = torch.optim.SGD(network.parameters(), rate)
+    told = []
+    dataset = SimpleNamespace(labels=labels, metainfo=dict(classes=("ant", "bee", "cat", "dog")))
+    runner = SimpleNamespace(
+        model=model, max_iters=steps, iter=0, _train_loop=True, logger=SimpleNamespace(warning=told.append),
+        optim_wrapper=SimpleNamespace(optimizer=optimizer), val_dataloader=SimpleNamespace(dataset=dataset),
+    )  # fmt: skip
+    hook = SignsHook(interval=interval)
+    hook.before_train(runner)
+    for step in range(steps):
+        runner.iter = step
+        label = torch.randint(CLASSES, (16,))
+        hook.before_train_iter(runner, step)
+        optimizer.zero_grad()
+        value = nn.functional.cross_entropy(network(centres[label]), label)
+        value.backward()
+        optimizer.step()
+        hook.after_train_iter(runner, step, None, dict(loss=value if loss is None else torch.tensor(loss)))
+    hook.before_val_epoch(runner)
+    scores = torch.eye(CLASSES)[torch.tensor(predicted or [0, 1, 2])]
+    hook.after_val_iter(runner, 0, None, [dict(scores=row, label=0) for row in scores])
+    hook.after_val_epoch(runner, {})
+    return told
+
+
+def test_a_healthy_training_says_nothing():
+    assert run(Network(), 0.1) == []
+
+
+def test_a_loss_of_guessing():
+    network = Network()
+    nn.init.zeros_(network.head.weight)
+    nn.init.zeros_(network.head.bias)
+    (told,) = run(network, 1e-9)
+    assert "after step 10 the loss is 1.386" in told and f"ln 4 = {math.log(4):.3f}" in told
+
+
+def test_a_long_training_has_a_tenth_of_its_steps_to_leave_the_loss_of_guessing():
+    assert run(Network(), 0.1, steps=200, interval=10, loss=math.log(CLASSES))[0].count("after step 20 ") == 1
+    assert run(Network(), 0.1, steps=60, interval=100, loss=math.log(CLASSES)) == []
+    assert run(Network(), 0.1, loss=0.97 * math.log(CLASSES)) == []
+
+
+@pytest.mark.parametrize("kill", [-100.0, 100.0], ids=["below 0", "above 6"])
+def test_dead_features_and_their_gradients(kill):
+    told = run(Network(kill), 1e-3)
+    assert any("the features of all images of the last batch are the same" in text for text in told)
+    of_gradients = [text for text in told if "the gradients of all weights are 0" in text]
+    assert len(of_gradients) == (1 if kill < 0 else 0)  # at 6 the head's weights still get some
+
+
+def test_gradients_of_zero_with_live_features():
+    network = Network()
+    nn.init.zeros_(network.head.weight)
+    network.head.requires_grad_(False)  # nothing reaches the body
+    told = run(network, 0.1, loss=1.0)
+    assert len(told) == 1 and "the gradients of all weights are 0" in told[0]
+
+
+def test_a_constant_answer():
+    (told,) = run(Network(), 0.1, predicted=[2, 2, 2, 2])
+    assert "all 4 validation images are taken for 'cat'" in told
+    assert run(Network(), 0.1, predicted=[2, 2, 2, 2], labels=(1, 1)) == []
+    assert run(Network(), 0.1, predicted=[2, 2, 2, 2], multi_label=True) == []
+
+
+def test_features_up_to_rounding():
+    base = torch.rand(1, 5, 3, 3) + 1
+    assert same_for_all(base.repeat(4, 1, 1, 1) * (1 + 1e-8))
+    assert not same_for_all(base.repeat(4, 1, 1, 1) + 1e-4 * torch.rand(4, 5, 3, 3))
+    assert not same_for_all(torch.zeros(1, 5))
+
+
+@pytest.mark.parametrize("rate", [1e-3, 1e-12])
+def test_every_run_has_it(tmp_path, capsys, rate):
+    assert "SignsHook" in RUN_HOOKS
+    hooks = [dict(type="SignsHook", interval=2)]
+    config = write_config(tmp_path / "config.py", make_images(tmp_path / "data"), hooks=hooks, epochs=8)
+    options = [f"optim_wrapper.optimizer.lr={rate}", "model.mixup=None", "model.label_smoothing=0"]
+    assert main(["train", str(config), "--work-dir", str(tmp_path / "run"), "--cfg-options", *options]) == 0
+    assert ("Nothing seems to be learned" in capsys.readouterr().err) == (rate < 1e-6)
