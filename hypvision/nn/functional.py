@@ -6,6 +6,7 @@ computed only where a formula needs it, so Euclidean kernels can be used.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -13,9 +14,11 @@ import torch
 from torch import Tensor
 
 from hypvision.geometry.lorentz import max_distance
-from hypvision.geometry.numerics import asinhc_sqrt, exact, needs_grad, sinhc_sqrt, squash_factor, widen
+from hypvision.geometry.numerics import exact, needs_grad, widen
 
 T = TypeVar("T")
+# Squares of lengths below which quotients of functions of the length count as at 0, without a gradient
+NEAR = {torch.float64: 1e-16, torch.float32: 1e-7}
 
 
 def precise(x: Tensor) -> Tensor:
@@ -72,12 +75,17 @@ def rescale_limit(c: float | Tensor, limit: float | Tensor | None) -> float | Te
     return max_distance(c.detach() if isinstance(c, Tensor) else c)
 
 
+def rescaled(radius: Tensor, c: float | Tensor, slope: float, limit: float | Tensor | None) -> Tensor:
+    """Radii after the maximum-distance rescaling, both in units of the radius of curvature."""
+    most = rescale_limit(c, limit) * c**0.5
+    return most * torch.tanh(radius * (math.atanh(0.99) / slope / most))
+
+
 def rescale_factor(square: Tensor, c: float | Tensor, slope: float, limit: float | Tensor | None = None) -> Tensor:
     """Factor of space parts with these squared norms in the maximum-distance rescaling of points."""
-    q = square * c
-    shrink = asinhc_sqrt(q)  # radius / |space|
-    inner = shrink * squash_factor(q * shrink * shrink / c, rescale_limit(c, limit), slope)
-    return inner * sinhc_sqrt(q * inner * inner)
+    # nearer to the origin the factor is that of 0, to round-off
+    sinh = torch.sqrt((square * c).clamp(min=NEAR[square.dtype]))
+    return torch.sinh(rescaled(torch.asinh(sinh), c, slope, limit)) / sinh
 
 
 def radial_rescale(

@@ -9,12 +9,10 @@ a wait, and is answered with 1.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import timm
 import torch
@@ -26,7 +24,6 @@ from tqdm import tqdm
 from bench.common import write_section
 from hypvision.geometry import Lorentz, ManifoldParameter, lorentz, poincare
 from hypvision.nn import LorentzBatchNorm2d, LorentzConv2d, LorentzMLR
-from hypvision.nn import norm as norms
 from hypvision.optim import RiemannianAdam, RiemannianSGD
 
 try:
@@ -105,16 +102,9 @@ class _Counter(TorchDispatchMode):
 
 def count(step: Callable[[], object]) -> Count:
     """What a step on the device ``meta`` would launch on a GPU."""
-    with _as_on_a_gpu(), _Counter() as counter:
+    with _Counter() as counter:
         step()
     return counter.count
-
-
-@contextmanager
-def _as_on_a_gpu() -> Iterator[None]:
-    """The batch norm has a form for eager devices and one for compilers, which ``meta`` takes otherwise."""
-    with patch.object(norms, "plain", lambda _: False):
-        yield
 
 
 def leaf(*shape: int) -> Tensor:
