@@ -15,10 +15,19 @@ from torch.types import Device
 from hypvision.checks import one_of
 from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz
-from hypvision.geometry.numerics import exact, safe_sqrt
+from hypvision.geometry.numerics import Function, backward_of, exact, safe_sqrt
 
 from .checks import check_features, check_manifold, check_rescaling, check_sizes, integers
-from .functional import axial_map, precise, radial_rescale, rescale_factor, space_square
+from .functional import (
+    axial_map,
+    of_kernels,
+    on_gpu,
+    precise,
+    radial_numbers,
+    radial_rescale,
+    rescale_factor,
+    space_square,
+)  # fmt: skip
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d}
 
@@ -170,7 +179,37 @@ class LorentzConvTranspose2d(nn.Module):
 
 def _matching(square: Tensor, wanted: Tensor) -> Tensor:
     """Factor that gives vectors with these squared norms the wanted ones."""
-    return torch.sqrt(wanted.clamp(min=1e-30) / square.clamp(min=1e-30))
+    return torch.sqrt((wanted + 1e-30) / (square + 1e-30))
+
+
+class _FusedBoost(Function):
+    """:meth:`_Efficient._along_axis` for a GPU, by the Triton kernels of :mod:`hypvision.nn.kernels`."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: _Efficient, *given: Tensor) -> tuple[Tensor, Tensor]:
+        from . import kernels
+
+        square, last, c, *wanted, angle = given
+        most, constants = of_kernels(c, layer.slope, layer.limit)
+        ctx.layer, ctx.constants = layer, constants
+        ctx.save_for_backward(most, *given)
+        with torch.cuda.device_of(square):
+            return kernels.boost_forward(square.contiguous(), wanted, last, c, angle, most, constants)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        from . import kernels
+
+        most, *given = ctx.saved_tensors
+        square, last, c, *wanted, angle = given
+        if torch.is_grad_enabled():
+
+            def plainly(*given: Tensor) -> Tensor:
+                return torch.cat(radial_numbers(ctx.layer._along_axis, list(given), square.device), 1)
+
+            return None, *backward_of(plainly, given, ctx.needs_input_grad[1:], torch.cat(grads, 1))
+        with torch.cuda.device_of(square):
+            return None, *kernels.boost_backward(grads, square, wanted, last, c, angle, most, ctx.constants)
 
 
 class _Efficient(nn.Module):
@@ -247,7 +286,7 @@ class _Efficient(nn.Module):
                 *([wanted()] if self.matched else []),
                 *([self.boost_weight] if self.boost == "axis" else []),
             ]
-            return axial_map(out, self._along_axis, *parameters, dim=dim)
+            return axial_map(out, self._axial_numbers, *parameters, dim=dim)
         if self.matched:
             out = out * _matching(space_square(out, dim), wanted()).to(out.dtype)
         if self.boost == "full":
@@ -257,6 +296,15 @@ class _Efficient(nn.Module):
             points = self.manifold.scalar_mul(self.boost_weight, self.manifold.from_space(space))
             out = points[..., 1:].movedim(-1, dim)
         return radial_rescale(out, c, self.slope, self.limit, dim)
+
+    def _axial_numbers(self, square: Tensor, last: Tensor, *parameters: Any) -> tuple[Tensor, Tensor]:
+        """:meth:`_along_axis` in float64; on a GPU, boosts of maps by one Triton kernel."""
+        image = square.dim() > 2 and square.shape[1] == 1 and last[0].is_contiguous()
+        if self.boost == "axis" and image and square.dtype == torch.float32 and on_gpu(square):
+            c = torch.as_tensor(parameters[0], dtype=torch.float64, device=square.device)
+            numbers: tuple[Tensor, Tensor] = _FusedBoost.apply(self, square, last, c, *parameters[1:])
+            return numbers
+        return radial_numbers(self._along_axis, [square, last, *parameters], square.device)
 
     def _along_axis(self, square: Tensor, last: Tensor, c: float | Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
         """Norm matching, boost along the last axis and rescaling, as a factor and a summand for the last channel."""

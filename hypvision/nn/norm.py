@@ -15,10 +15,10 @@ from hypvision.checks import at_least, between
 from hypvision.geometry import Lorentz, ManifoldParameter
 from hypvision.geometry.lorentz.means import centroid_space
 from hypvision.geometry.lorentz.points import CAPS
-from hypvision.geometry.numerics import Function, backward_of, exact, has_float64, plain
+from hypvision.geometry.numerics import Function, backward_of, exact, has_float64, needs_grad, plain
 
 from .checks import check_features, check_manifold, check_rescaling, check_sizes, takes_statistics
-from .functional import NEAR, rescaled
+from .functional import NEAR, of_kernels, on_gpu, rescaled
 
 
 class _Options(NamedTuple):
@@ -49,7 +49,8 @@ def _centroid(time: Tensor, space: Tensor) -> Tensor:
 def _from_tangent(tangent: Tensor, longest: float) -> Tensor:
     """Space part of the exponential map at the origin of one vector ``(C,)``."""
     length = torch.linalg.vector_norm(tangent)
-    return tangent * (torch.sinh(length.clamp(max=longest)) / length.clamp(min=1e-30))
+    out: Tensor = tangent * (torch.sinh(length.clamp(max=longest)) / length.clamp(min=1e-30))
+    return out
 
 
 def _batch_mean(time: Tensor, space: Tensor, joint: bool) -> Tensor:
@@ -173,17 +174,17 @@ class _BatchNorm(Function):
         running, options = ctx.running, ctx.options
         if torch.is_grad_enabled():
 
-            def plainly(*given: Tensor) -> Tensor:
-                return batch_norm(*given, running, options)[0]
+            def plainly(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor) -> Tensor:
+                return batch_norm(x, beta, gamma, c, running, options)[0]
 
             return *backward_of(plainly, [x, *parameters], ctx.needs_input_grad[:4], grad), None, None
         wide = parameters[0].dtype
-        given = (leaf.to(wide) for leaf in (square, center, products, *parameters))
-        square, center, products, beta, gamma, c = (leaf.detach().requires_grad_() for leaf in given)
+        leaves = [leaf.to(wide).detach().requires_grad_() for leaf in (square, center, products, *parameters)]
+        square, center, products, beta, gamma, c = leaves
         with torch.enable_grad():
             basis = _basis(square, center, beta, c, running, options, x.dtype)
             fixed = basis.detach().to(wide).requires_grad_()
-            factor, ends, _ = _numbers(square, products, fixed, gamma, c, running, options)
+            factor, ends, var = _numbers(square, products, fixed, gamma, c, running, options)
         out = grad * x
         by_numbers = out.sum(1, keepdim=True).to(wide), torch.matmul(basis.detach(), grad).to(wide)
         by_square, by_products, by_basis, by_gamma, by_c = torch.autograd.grad(
@@ -206,6 +207,40 @@ def _add_outer_(out: Tensor, basis: Tensor, ends: Tensor) -> None:
     """Add two products of rank one to a map in place, twice as fast as a matrix product with two rows."""
     for row, end in zip(basis, torch.split(ends, 1, 1)):
         out.addcmul_(row.unsqueeze(1), end)
+
+
+class _Fused(Function):
+    """:func:`batch_norm` for a GPU, by the Triton kernels of :mod:`hypvision.nn.kernels`; running statistics move."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: tuple[Tensor, Tensor],
+        momentum: float | None, options: _Options,
+    ) -> Tensor:  # fmt: skip
+        from . import kernels
+
+        most, constants = of_kernels(c, options.slope, options.limit)
+        ctx.constants = dict(EPS=options.eps, LONGEST=options.longest, **constants)
+        ctx.options, x = options, x.contiguous()
+        with torch.cuda.device_of(x):
+            out, *kept = kernels.forward(x, beta, gamma, c, most, running, momentum, ctx.constants)
+        ctx.save_for_backward(x, beta, gamma, c, most, *kept)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        from . import kernels
+
+        x, beta, gamma, c, most, *kept = ctx.saved_tensors
+        if torch.is_grad_enabled():
+
+            def plainly(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor) -> Tensor:
+                return batch_norm(x, beta.to(c.dtype), gamma.to(c.dtype), c, None, ctx.options)[0]
+
+            return *backward_of(plainly, [x, beta, gamma, c], ctx.needs_input_grad[:4], grad), None, None, None
+        with torch.cuda.device_of(x):
+            found = kernels.backward(grad.contiguous(), x, beta, gamma, c, most, kept, ctx.constants)
+        return *found, None, None, None
 
 
 class _LorentzBatchNorm(nn.Module):
@@ -253,16 +288,30 @@ class _LorentzBatchNorm(nn.Module):
         """The layer on space parts ``(B, C, N)``."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         wide = torch.float64 if has_float64(x) else torch.float32
-        c = torch.as_tensor(self.manifold.c, dtype=wide, device=x.device)
         batch = self.training and takes_statistics(self, x.shape[0] * x.shape[2])  # an empty batch has no statistics
-        running = None if batch else (self.running_mean.to(wide), self.running_var.to(wide))
-        function = _BatchNorm.apply if x.device.type == "cpu" and not plain(x) else batch_norm
+        options = self._options(dtype)
         with exact(x.device):
-            beta, gamma = self.beta.to(wide), self.gamma.to(wide)
-            out, mean, var = function(x.to(dtype), beta, gamma, c, running, self._options(dtype))
+            c = torch.as_tensor(self.manifold.c, dtype=wide, device=x.device)
+            if self._fused(x, c, batch):
+                momentum = self.momentum if batch else None
+                statistics = self.running_mean, self.running_var
+                fused: Tensor = _Fused.apply(x.to(dtype), self.beta, self.gamma, c, statistics, momentum, options)
+                return fused.to(x.dtype)
+            running = None if batch else (self.running_mean.to(wide), self.running_var.to(wide))
+            function = _BatchNorm.apply if x.device.type == "cpu" and not plain(x) else batch_norm
+            out, mean, var = function(x.to(dtype), self.beta.to(wide), self.gamma.to(wide), c, running, options)
             if batch:
                 self._update(mean, var, c.detach())
         return out.to(x.dtype)
+
+    def _fused(self, x: Tensor, c: Tensor, batch: bool) -> bool:
+        """Whether the kernels take it: float32 maps and the mean and variance of Bdeir et al., where Triton is.
+
+        What is rare takes the plain form there, too: float64, the gyrogroup's statistics, gradients in evaluation.
+        """
+        if x.dtype == torch.float64 or self.gyro or self.joint or x.numel() == 0 or not on_gpu(x):
+            return False
+        return batch or not needs_grad(x, c, self.beta, self.gamma)
 
     def _options(self, dtype: torch.dtype) -> _Options:
         """The constants; no vector is longer than the longest whose cosh has a square in this dtype."""
