@@ -13,7 +13,6 @@ from torch.types import Device
 
 from hypvision.checks import at_least, between
 from hypvision.geometry import Lorentz, ManifoldParameter
-from hypvision.geometry.lorentz.means import centroid_space
 from hypvision.geometry.lorentz.points import CAPS
 from hypvision.geometry.numerics import Function, backward_of, exact, has_float64, needs_grad, plain
 
@@ -43,7 +42,9 @@ def _time(space: Tensor) -> Tensor:
 
 def _centroid(time: Tensor, space: Tensor) -> Tensor:
     """Space part ``(..., C)`` of the centroid, for a mean of points: time ``(...)`` and space ``(..., C)``."""
-    return centroid_space(time.unsqueeze(-1), space, 1.0)
+    length = torch.linalg.vector_norm(space, dim=-1)
+    square = (time - length) * (time + length)  # for distant points it cancels, but a mean of points has at least 1
+    return space / torch.sqrt(square.clamp(min=1.0)).unsqueeze(-1)
 
 
 def _from_tangent(tangent: Tensor, longest: float) -> Tensor:
@@ -61,6 +62,11 @@ def _batch_mean(time: Tensor, space: Tensor, joint: bool) -> Tensor:
     return _centroid(time.mean(), space.mean(0))
 
 
+def _center(x: Tensor, running: _Running) -> Tensor:
+    """Means ``(B, C)`` of the space parts over the pixels of each image; 0 in evaluation, which does not use them."""
+    return x.mean(2) if running is None else x.new_zeros(x.shape[:2])
+
+
 def _basis(
     square: Tensor, center: Tensor, beta: Tensor, c: Tensor, running: _Running, options: _Options, dtype: torch.dtype
 ) -> Tensor:
@@ -68,7 +74,7 @@ def _basis(
 
     Args:
         square: squared norms of the space parts of all pixels, ``(B, 1, N)``.
-        center: means of the space parts over the pixels of each image, ``(B, C)``.
+        center: of :func:`_center`.
         beta, c, running, options: as of :func:`batch_norm`.
         dtype: of the map, and of the result.
     """
@@ -136,10 +142,11 @@ def batch_norm(
         options: constants of the layer.
     """
     square = (x * x).sum(1, keepdim=True).to(c.dtype)
-    basis = _basis(square, x.mean(2).to(c.dtype), beta, c, running, options, x.dtype)
-    products = torch.matmul(basis, x).to(c.dtype)
+    basis = _basis(square, _center(x, running).to(c.dtype), beta, c, running, options, x.dtype)
+    rows = basis.expand(x.shape[0], -1, -1)  # else a product of two and three dimensions would copy the map
+    products = torch.bmm(rows, x).to(c.dtype)
     factor, ends, var = _numbers(square, products, basis.to(c.dtype), gamma, c, running, options)
-    out = x * factor.to(x.dtype) + torch.matmul(basis.t(), ends.to(x.dtype))
+    out = torch.baddbmm(x * factor.to(x.dtype), rows.transpose(1, 2), ends.to(x.dtype))
     return out, basis[0].detach(), var.detach()
 
 
@@ -155,7 +162,7 @@ class _BatchNorm(Function):
         ctx: Any, x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: _Running, options: _Options
     ) -> tuple[Tensor, Tensor, Tensor]:
         out = torch.mul(x, x)
-        square, center = out.sum(1, keepdim=True), x.mean(2)
+        square, center = out.sum(1, keepdim=True), _center(x, running)
         wide = c.dtype
         basis = _basis(square.to(wide), center.to(wide), beta, c, running, options, x.dtype)
         products = torch.matmul(basis, x)
