@@ -15,10 +15,19 @@ from torch.types import Device
 from hypvision.checks import one_of
 from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz
-from hypvision.geometry.numerics import exact, safe_sqrt
+from hypvision.geometry.numerics import Function, backward_of, exact, safe_sqrt
 
 from .checks import check_features, check_manifold, check_rescaling, check_sizes, integers
-from .functional import axial_map, precise, radial_rescale, rescale_factor, space_square
+from .functional import (
+    axial_map,
+    of_kernels,
+    on_gpu,
+    precise,
+    radial_numbers,
+    radial_rescale,
+    rescale_factor,
+    space_square,
+)  # fmt: skip
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d}
 
@@ -168,6 +177,41 @@ class LorentzConvTranspose2d(nn.Module):
         return F.pad(x, (0, self.output_padding[1], 0, self.output_padding[0])) if max(self.output_padding) else x
 
 
+def _matching(square: Tensor, wanted: Tensor) -> Tensor:
+    """Factor that gives vectors with these squared norms the wanted ones."""
+    return torch.sqrt((wanted + 1e-30) / (square + 1e-30))
+
+
+class _FusedBoost(Function):
+    """:meth:`_Efficient._along_axis` for a GPU, by the Triton kernels of :mod:`hypvision.nn.kernels`."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: _Efficient, *given: Tensor) -> tuple[Tensor, Tensor]:
+        from . import kernels
+
+        square, last, c, *wanted, angle = given
+        most, constants = of_kernels(c, layer.slope, layer.limit)
+        ctx.layer, ctx.constants = layer, constants
+        ctx.save_for_backward(most, *given)
+        with torch.cuda.device_of(square):
+            return kernels.boost_forward(square.contiguous(), wanted, last, c, angle, most, constants)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        from . import kernels
+
+        most, *given = ctx.saved_tensors
+        square, last, c, *wanted, angle = given
+        if torch.is_grad_enabled():
+
+            def plainly(*given: Tensor) -> Tensor:
+                return torch.cat(radial_numbers(ctx.layer._along_axis, list(given), square.device), 1)
+
+            return None, *backward_of(plainly, given, ctx.needs_input_grad[1:], torch.cat(grads, 1))
+        with torch.cuda.device_of(square):
+            return None, *kernels.boost_backward(grads, square, wanted, last, c, angle, most, ctx.constants)
+
+
 class _Efficient(nn.Module):
     """Norm-preserving linear map of the space part, then a boost and a rescaling of the radius."""
 
@@ -232,19 +276,19 @@ class _Efficient(nn.Module):
                 out = right + u @ torch.linalg.solve(eye - v.t() @ u / 2, v.t() @ right) / 2
             return out
 
-    def finish(self, out: Tensor, norms: Callable[[], Tensor], dim: int) -> Tensor:
-        """Norm matching, boost and rescaling of the linear map's result; ``norms`` computes the inputs' norms."""
+    def finish(self, out: Tensor, wanted: Callable[[], Tensor], dim: int) -> Tensor:
+        """Norm matching, boost and rescaling of the linear map's result; ``wanted`` computes the squared norms that the
+        results are matched to."""
         c = self.manifold.c
         if self.boost in ("axis", "none"):
             parameters = [
                 c,
-                *([norms()] if self.matched else []),
+                *([wanted()] if self.matched else []),
                 *([self.boost_weight] if self.boost == "axis" else []),
             ]
-            return axial_map(out, self._along_axis, *parameters, dim=dim)
+            return axial_map(out, self._axial_numbers, *parameters, dim=dim)
         if self.matched:
-            length = safe_sqrt(space_square(out, dim))
-            out = out * (norms() / length.clamp(min=1e-12)).to(out.dtype)
+            out = out * _matching(space_square(out, dim), wanted()).to(out.dtype)
         if self.boost == "full":
             out = self._full_boost(out, c, dim)
         else:
@@ -253,18 +297,30 @@ class _Efficient(nn.Module):
             out = points[..., 1:].movedim(-1, dim)
         return radial_rescale(out, c, self.slope, self.limit, dim)
 
+    def _axial_numbers(self, square: Tensor, last: Tensor, *parameters: Any) -> tuple[Tensor, Tensor]:
+        """:meth:`_along_axis` in float64; on a GPU, boosts of maps by one Triton kernel."""
+        image = square.dim() > 2 and square.shape[1] == 1 and last[0].is_contiguous()
+        if self.boost == "axis" and image and square.dtype == torch.float32 and on_gpu(square):
+            c = torch.as_tensor(parameters[0], dtype=torch.float64, device=square.device)
+            numbers: tuple[Tensor, Tensor] = _FusedBoost.apply(self, square, last, c, *parameters[1:])
+            return numbers
+        return radial_numbers(self._along_axis, [square, last, *parameters], square.device)
+
     def _along_axis(self, square: Tensor, last: Tensor, c: float | Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
         """Norm matching, boost along the last axis and rescaling, as a factor and a summand for the last channel."""
-        factor, shift = torch.ones_like(square), torch.zeros_like(square)
         if self.matched:
             wanted = rest[0].to(square.dtype)
-            factor = wanted / safe_sqrt(square).clamp(min=1e-12)
-            square, last = wanted * wanted, last * factor
+            factor = _matching(square, wanted)
+            square, last = wanted, last * factor
+        else:
+            factor = torch.ones_like(square)
         if self.boost == "axis":
             alpha = rest[-1].to(square.dtype)
             moved = torch.sinh(alpha) * torch.sqrt(square + 1 / c) + torch.cosh(alpha) * last
             shift = moved - last
-            square = (square - last * last).clamp(min=0) + moved * moved
+            square = square + shift * (moved + last)
+        else:
+            shift = torch.zeros_like(square)
         if self.slope is None:
             return factor, shift
         scale = rescale_factor(square, c, self.slope, self.limit)
@@ -321,13 +377,13 @@ class _EfficientConv(_Efficient):
         weight = self.matrix().reshape(self.weight.shape).to(x.dtype) if self.expanding else self.weight
         out = _CONVOLUTIONS[self.rank](x, weight, None, self.stride, self.padding)
 
-        def norms() -> Tensor:
+        def wanted() -> Tensor:
             square, none = space_square(x, 1), (1,) * self.rank
             if self.norm_match == "sum":
-                return box_sum(safe_sqrt(square), self.kernel_size, self.stride, self.padding, none)
-            return safe_sqrt(box_sum(square, self.kernel_size, self.stride, self.padding, none))
+                return box_sum(safe_sqrt(square), self.kernel_size, self.stride, self.padding, none).square()
+            return box_sum(square, self.kernel_size, self.stride, self.padding, none)
 
-        return self.finish(out, norms, 1)
+        return self.finish(out, wanted, 1)
 
     def extra_repr(self) -> str:
         out, inside = self.weight.shape[:2]
@@ -392,7 +448,7 @@ class EfficientLorentzLinear(_Efficient):
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.fan_in)
         out = F.linear(x, self.matrix().to(x.dtype) if self.expanding else self.weight)
-        return self.finish(out, lambda: safe_sqrt(space_square(x)), -1)
+        return self.finish(out, lambda: space_square(x), -1)
 
     def extra_repr(self) -> str:
         return f"{self.fan_in}, {self.fan_out}, norm_match={self.norm_match}, boost={self.boost}, slope={self.slope}"

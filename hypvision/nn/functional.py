@@ -6,6 +6,9 @@ computed only where a formula needs it, so Euclidean kernels can be used.
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -13,9 +16,11 @@ import torch
 from torch import Tensor
 
 from hypvision.geometry.lorentz import max_distance
-from hypvision.geometry.numerics import asinhc_sqrt, exact, needs_grad, sinhc_sqrt, squash_factor, widen
+from hypvision.geometry.numerics import SINGLE_ONLY, exact, needs_grad, plain
 
 T = TypeVar("T")
+# Squares of lengths below which quotients of functions of the length count as at 0, without a gradient
+NEAR = {torch.float64: 1e-16, torch.float32: 1e-7}
 
 
 def precise(x: Tensor) -> Tensor:
@@ -34,35 +39,56 @@ def space_time(space: Tensor, c: float | Tensor, dim: int = -1) -> Tensor:
     return torch.sqrt(space_square(space, dim) + 1 / c)
 
 
-def _radial(function: Callable[..., T], values: list[Tensor | float], device: torch.device) -> T:
+@functools.cache
+def _has_triton() -> bool:
+    return torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+
+
+def on_gpu(x: Tensor) -> bool:
+    """Whether Triton computes with a tensor: on a GPU of at least the Volta generation, and not for compilers or
+    subclasses of tensors."""
+    if not x.is_cuda or type(x) is not Tensor or plain(x):
+        return False
+    return _has_triton() and torch.cuda.get_device_capability(x.device) >= (7, 0)
+
+
+def of_kernels(c: Tensor, slope: float | None, limit: float | None) -> tuple[Tensor, dict[str, float]]:
+    """The radius that a rescaling approaches, in units of that of curvature, and constants of Triton kernels."""
+    start = 0.0 if slope is None else math.atanh(0.99) / slope
+    most = c if slope is None else rescale_limit(c, limit) * torch.sqrt(c)
+    return most, dict(START=start, LEAST=NEAR[c.dtype])
+
+
+def radial_numbers(function: Callable[..., T], values: list[Tensor | float], device: torch.device) -> T:
     """``function(*values)``, in float64 where it is differentiated.
 
     Gradients of parameters are sums over all vectors that may cancel, in float32 down to round-off.
     """
     with exact(device):
-        if needs_grad(*values):
-            values = [widen(value) for value in values]
+        if needs_grad(*values) and device.type not in SINGLE_ONLY:
+            values = [value.to(torch.float64) if isinstance(value, Tensor) else value for value in values]
         return function(*values)
 
 
 def radial_map(x: Tensor, factor: Callable[..., Tensor], *parameters: Tensor | float, dim: int = -1) -> Tensor:
     """Vectors ``x`` along ``dim``, each times ``factor(|x|^2, *parameters)``; at least float32 inside."""
     wide = precise(x)
-    return (wide * _radial(factor, [space_square(wide, dim), *parameters], x.device).to(wide.dtype)).to(x.dtype)
+    return (wide * radial_numbers(factor, [space_square(wide, dim), *parameters], x.device).to(wide.dtype)).to(x.dtype)
 
 
 def axial_map(
-    x: Tensor, factor: Callable[..., tuple[Tensor, Tensor]], *parameters: Tensor | float, dim: int = -1
+    x: Tensor, numbers: Callable[..., tuple[Tensor, Tensor]], *parameters: Tensor | float, dim: int = -1
 ) -> Tensor:
-    """As :func:`radial_map`, with a number added to the last coordinate.
+    """Vectors ``x`` along ``dim``, each times a factor, with a number added to the last coordinate.
 
-    ``factor(|x|^2, last coordinates, *parameters)`` gives the factor and that number.
+    ``numbers(|x|^2, last coordinates, *parameters)`` gives them.
     """
     wide = precise(x)
-    values = [space_square(wide, dim), wide.narrow(dim, -1, 1), *parameters]
-    scale, shift = (value.to(wide.dtype) for value in _radial(factor, values, x.device))
-    first, last = torch.split(wide * scale, [x.shape[dim] - 1, 1], dim)
-    return torch.cat([first, last + shift], dim).to(x.dtype)
+    values = numbers(space_square(wide, dim), wide.narrow(dim, -1, 1), *parameters)
+    scale, shift = (value.to(wide.dtype) for value in values)
+    out = wide * scale
+    out.narrow(dim, -1, 1).add_(shift)
+    return out.to(x.dtype)
 
 
 def rescale_limit(c: float | Tensor, limit: float | Tensor | None) -> float | Tensor:
@@ -72,12 +98,17 @@ def rescale_limit(c: float | Tensor, limit: float | Tensor | None) -> float | Te
     return max_distance(c.detach() if isinstance(c, Tensor) else c)
 
 
+def rescaled(radius: Tensor, c: float | Tensor, slope: float, limit: float | Tensor | None) -> Tensor:
+    """Radii after the maximum-distance rescaling, both in units of the radius of curvature."""
+    most = rescale_limit(c, limit) * c**0.5
+    return most * torch.tanh(radius * (math.atanh(0.99) / slope / most))
+
+
 def rescale_factor(square: Tensor, c: float | Tensor, slope: float, limit: float | Tensor | None = None) -> Tensor:
     """Factor of space parts with these squared norms in the maximum-distance rescaling of points."""
-    q = square * c
-    shrink = asinhc_sqrt(q)  # radius / |space|
-    inner = shrink * squash_factor(q * shrink * shrink / c, rescale_limit(c, limit), slope)
-    return inner * sinhc_sqrt(q * inner * inner)
+    # nearer to the origin the factor is that of 0, to round-off
+    sinh = torch.sqrt((square * c).clamp(min=NEAR[square.dtype]))
+    return torch.sinh(rescaled(torch.asinh(sinh), c, slope, limit)) / sinh
 
 
 def radial_rescale(

@@ -5,7 +5,6 @@ Internally, lengths are in units of the radius of curvature.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -14,15 +13,11 @@ from torch.types import Device
 
 from hypvision.checks import at_least, between
 from hypvision.geometry import Lorentz, ManifoldParameter
-from hypvision.geometry.lorentz.means import centroid_space
 from hypvision.geometry.lorentz.points import CAPS
-from hypvision.geometry.numerics import Function, backward_of, distance_from_square, exact, plain, squash_factor
+from hypvision.geometry.numerics import Function, backward_of, exact, has_float64, needs_grad, plain
 
 from .checks import check_features, check_manifold, check_rescaling, check_sizes, takes_statistics
-from .functional import rescale_limit
-
-# Least cosh(r) - 1, so that divisions by r and sinh(r) are finite
-_LEAST = 1e-30
+from .functional import NEAR, of_kernels, on_gpu, rescaled
 
 
 class _Options(NamedTuple):
@@ -32,103 +27,187 @@ class _Options(NamedTuple):
     gyro: bool
     joint: bool
     slope: float | None
-    limit: float | None = None
-    exp_limit: float | None = None
-
-    def longest(self, dtype: torch.dtype) -> float:
-        """Length at which the exponential map cuts vectors; at most the longest whose cosh has a square."""
-        return CAPS[dtype] if self.exp_limit is None else min(self.exp_limit, CAPS[dtype])
+    limit: float | None
+    longest: float  # length at which the exponential map cuts vectors
 
 
 # The running mean and variance of a batch norm in evaluation; None in training.
 _Running = tuple[Tensor, Tensor] | None
 
 
-def _centroid(time: Tensor, space: Tensor) -> tuple[Tensor, Tensor]:
-    """Time and space of the centroid for a mean of points given as time ``(...)`` and space ``(..., C)``."""
-    space = centroid_space(time.unsqueeze(-1), space, 1.0)
-    return torch.sqrt(1 + (space * space).sum(-1)), space
+def _time(space: Tensor) -> Tensor:
+    """Time ``(...)`` of points with the space parts ``(..., C)``."""
+    return torch.sqrt(1 + (space * space).sum(-1))
 
 
-def _from_tangent(tangent: Tensor, longest: float) -> tuple[Tensor, Tensor]:
-    """Exponential map at the origin of one vector ``(C,)``."""
+def _centroid(time: Tensor, space: Tensor) -> Tensor:
+    """Space part ``(..., C)`` of the centroid, for a mean of points: time ``(...)`` and space ``(..., C)``."""
+    length = torch.linalg.vector_norm(space, dim=-1)
+    square = (time - length) * (time + length)  # for distant points it cancels, but a mean of points has at least 1
+    return space / torch.sqrt(square.clamp(min=1.0)).unsqueeze(-1)
+
+
+def _from_tangent(tangent: Tensor, longest: float) -> Tensor:
+    """Space part of the exponential map at the origin of one vector ``(C,)``."""
     length = torch.linalg.vector_norm(tangent)
-    size = length.clamp(max=longest)
-    return torch.cosh(size), tangent * (torch.sinh(size) / length.clamp(min=1e-30))
+    out: Tensor = tangent * (torch.sinh(length.clamp(max=longest)) / length.clamp(min=1e-30))
+    return out
 
 
-def _radial_factor(q: Tensor, g: Tensor, longest: float) -> Tensor:
-    """``sinh(min(g r, longest)) / sinh(r)`` for the squared chord ``q = 4 sinh^2(r / 2)``."""
-    small = q * (g * g).clamp(min=1) < 1e-2
-    g2 = g * g
-    series = 1 + q * ((g2 - 1) / 6) * (1 + q * ((g2 - 4) / 20) * (1 + q * ((g2 - 9) / 42)))
-    q = torch.where(small, torch.ones_like(q), q)
-    ratio = (distance_from_square(q) * g).clamp(max=longest).sinh() / torch.sqrt(q + q * q / 4)
-    return torch.where(small, g * series, ratio)
+def _batch_mean(time: Tensor, space: Tensor, joint: bool) -> Tensor:
+    """Space part ``(C,)`` of the mean of a batch, from the means of its images: time ``(B,)``, space ``(B, C)``."""
+    if not joint:
+        space = _centroid(time, space)
+        time = _time(space)
+    return _centroid(time.mean(), space.mean(0))
 
 
-def _composite(
+def _center(x: Tensor, running: _Running) -> Tensor:
+    """Means ``(B, C)`` of the space parts over the pixels of each image; 0 in evaluation, which does not use them."""
+    return x.mean(2) if running is None else x.new_zeros(x.shape[:2])
+
+
+def _basis(
+    square: Tensor, center: Tensor, beta: Tensor, c: Tensor, running: _Running, options: _Options, dtype: torch.dtype
+) -> Tensor:
+    """Space parts ``(2, C)`` of mean and beta, in units of the radius of curvature.
+
+    Args:
+        square: squared norms of the space parts of all pixels, ``(B, 1, N)``.
+        center: of :func:`_center`.
+        beta, c, running, options: as of :func:`batch_norm`.
+        dtype: of the map, and of the result.
+    """
+    root = torch.sqrt(c)
+    if running is not None:
+        mean = _from_tangent(running[0] * root, options.longest)
+    else:
+        mean = _batch_mean(torch.sqrt(1 + c * square).mean((1, 2)), center * root, options.joint)
+    # rounded here: a mean that the map was multiplied by with other digits than later would lie beside itself
+    return torch.stack([mean, beta[1:] * root]).to(dtype)
+
+
+def _numbers(
+    square: Tensor, products: Tensor, basis: Tensor, gamma: Tensor, c: Tensor, running: _Running, options: _Options
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What pixels are multiplied by, ``(B, 1, N)``, what is added of mean and beta, ``(B, 2, N)``, and the variance.
+
+    In units of the radius of curvature: ``m`` and ``b`` are mean and beta, ``t`` the time of a pixel, ``r`` its
+    distance from the mean, ``h = cosh(r) - 1``, and ``s`` the result of scaling ``r``. The inverse boost by the mean,
+    the scaling and the boost by beta leave ``f x + e_m m + e_b b``, with ``f = sinh(s) / sinh(r)``, ``e_m = -f (t + 1 +
+    h) / (m_t + 1)`` and ``e_b = cosh(s) + (f x.b + e_m m.b) / (b_t + 1)``.
+
+    Args:
+        square: squared norms of the space parts, ``(B, 1, N)``.
+        products: inner products of the pixels with mean and beta, ``(B, 2, N)``.
+        basis: of :func:`_basis`.
+        gamma, c, running, options: as of :func:`batch_norm`.
+    """
+    root = torch.sqrt(c)
+    (mm, mb), (_, bb) = torch.matmul(basis, basis.t()).unbind()
+    m_time, b_time = torch.sqrt(1 + mm), torch.sqrt(1 + bb)
+    x_m, x_b = (products * root).split(1, 1)
+    t = torch.sqrt(1 + c * square)
+    h = (m_time * t - x_m - 1).clamp(min=NEAR[square.dtype])
+    sinh = torch.sqrt(h * (h + 2))
+    r = torch.asinh(sinh)
+    if options.gyro:
+        var = (r * r).mean() / c if running is None else running[1]
+        gain = torch.exp(gamma) / torch.sqrt(var + options.eps)
+    else:
+        var = r.mean() / root if running is None else running[1]
+        gain = gamma / (var + options.eps)
+    s = r * gain
+    if options.slope is not None:
+        s = rescaled(s, c, options.slope, options.limit)
+    s = s.clamp(max=options.longest)
+    f = torch.sinh(s) / sinh
+    e_m = -f * ((t + 1 + h) / (m_time + 1))
+    e_b = torch.cosh(s) + (f * x_b + e_m * mb) / (b_time + 1)
+    return f, torch.cat([e_m, e_b], 1) / root, var
+
+
+def batch_norm(
     x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: _Running, options: _Options
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The layer in operations that autograd and compilers differentiate.
+    """The layer on maps: the result, the mean ``(C,)`` and the variance of the batch without gradients.
 
-    Boost by -mean, multiply the radii, boost by beta: a factor of every point and two terms of rank one.
+    The numbers of a pixel are float64, so that no formula needs another one for near points.
+
+    Args:
+        x: space parts ``(B, C, N)``, float32 or float64.
+        beta, gamma: parameters, float64.
+        c: curvature, float64.
+        running: mean as a tangent vector at the origin, and variance, float64; None in training.
+        options: constants of the layer.
     """
-    root, longest = torch.sqrt(c), options.longest(x.dtype)
-    unit = c if options.gyro else root  # the variance is measured in squared lengths (gyro) or lengths
-    q = c * (x * x).sum(1, keepdim=True)
-    time = torch.sqrt(1 + q)
-    if running is not None:
-        mean_time, mean = _from_tangent(running[0] * root, longest)
-    else:
-        means = time.mean((1, 2)), x.mean(2) * root
-        if not options.joint:
-            means = _centroid(*means)
-        mean_time, mean = _centroid(means[0].mean(), means[1].mean(0))
-    shift = beta[1:] * root
-    shift_time = torch.sqrt(1 + (shift * shift).sum())
-    basis = torch.stack([mean, shift])
-    along_mean, along_shift = torch.split(torch.matmul(basis, x) * root, 1, 1)
-    mean_square = (mean * mean).sum()
-    chord = 2 * (q / (time + 1) * mean_time + (mean_square / (mean_time + 1) - along_mean)).clamp(min=0)
-    radius = distance_from_square(chord)
-    square = radius * radius
-    if running is not None:
-        var = running[1] * unit
-    else:
-        var = square.mean() if options.gyro else radius.mean()
-    if options.gyro:
-        gain = torch.exp(gamma) / torch.sqrt(var / c + options.eps)
-    else:
-        gain = gamma / (var / root + options.eps)
-    if options.slope is not None:
-        gain = gain * squash_factor(square * (gain * gain) / c, rescale_limit(c, options.limit), options.slope)
-    factor = _radial_factor(chord, gain, longest)
-    arrived_time = torch.sqrt(1 + chord * (1 + chord / 4) * factor * factor)
-    back = (time + 1 + chord / 2) / (mean_time + 1) * factor
-    final_time = shift_time * arrived_time + factor * along_shift - back * (mean * shift).sum()
-    ends = torch.cat([-back, (arrived_time + final_time) / (shift_time + 1)], 1)
-    return torch.matmul(basis.t(), ends / root) + x * factor, mean.detach(), (var / unit).detach()
+    square = (x * x).sum(1, keepdim=True).to(c.dtype)
+    basis = _basis(square, _center(x, running).to(c.dtype), beta, c, running, options, x.dtype)
+    rows = basis.expand(x.shape[0], -1, -1)  # else a product of two and three dimensions would copy the map
+    products = torch.bmm(rows, x).to(c.dtype)
+    factor, ends, var = _numbers(square, products, basis.to(c.dtype), gamma, c, running, options)
+    out = torch.baddbmm(x * factor.to(x.dtype), rows.transpose(1, 2), ends.to(x.dtype))
+    return out, basis[0].detach(), var.detach()
 
 
-def host_number(x: Any) -> Any:
-    """On a CPU, a tensor with one entry as a Python number, because kernel calls would take longer than the
-    arithmetic."""
-    return x.item() if isinstance(x, Tensor) and x.device.type == "cpu" else x
+class _BatchNorm(Function):
+    """:func:`batch_norm` for a CPU, where a fresh map costs more than what is written into it.
 
+    The forward allocates one map, and so does the backward, which computes the numbers of the pixels again to
+    differentiate them.
+    """
 
-def _times(x: Tensor, factor: float | Tensor) -> Tensor:
-    """The product, without a copy where the factor is the number 1."""
-    return x if isinstance(factor, (int, float)) and factor == 1 else x * factor
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: _Running, options: _Options
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        out = torch.mul(x, x)
+        square, center = out.sum(1, keepdim=True), _center(x, running)
+        wide = c.dtype
+        basis = _basis(square.to(wide), center.to(wide), beta, c, running, options, x.dtype)
+        products = torch.matmul(basis, x)
+        factor, ends, var = _numbers(square.to(wide), products.to(wide), basis.to(wide), gamma, c, running, options)
+        torch.mul(x, factor.to(x.dtype), out=out)
+        _add_outer_(out, basis, ends.to(x.dtype))
+        ctx.save_for_backward(x, square, center, products, beta, gamma, c)
+        ctx.running, ctx.options = running, options
+        mean = basis[0]
+        ctx.mark_non_differentiable(mean, var)
+        return out, mean, var
 
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        x, square, center, products, *parameters = ctx.saved_tensors
+        running, options = ctx.running, ctx.options
+        if torch.is_grad_enabled():
 
-def _plus(x: Tensor, y: Tensor, factor: float | Tensor) -> Tensor:
-    """``x + factor * y``."""
-    return torch.addcmul(x, y, factor) if isinstance(factor, Tensor) else torch.add(x, y, alpha=factor)
+            def plainly(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor) -> Tensor:
+                return batch_norm(x, beta, gamma, c, running, options)[0]
 
-
-def _inner(x: Tensor, y: Tensor) -> Tensor:
-    return torch.dot(x.flatten(), y.flatten())
+            return *backward_of(plainly, [x, *parameters], ctx.needs_input_grad[:4], grad), None, None
+        wide = parameters[0].dtype
+        leaves = [leaf.to(wide).detach().requires_grad_() for leaf in (square, center, products, *parameters)]
+        square, center, products, beta, gamma, c = leaves
+        with torch.enable_grad():
+            basis = _basis(square, center, beta, c, running, options, x.dtype)
+            fixed = basis.detach().to(wide).requires_grad_()
+            factor, ends, var = _numbers(square, products, fixed, gamma, c, running, options)
+        out = grad * x
+        by_numbers = out.sum(1, keepdim=True).to(wide), torch.matmul(basis.detach(), grad).to(wide)
+        by_square, by_products, by_basis, by_gamma, by_c = torch.autograd.grad(
+            (factor, ends), (square, products, fixed, gamma, c), by_numbers
+        )
+        by_products = by_products.to(x.dtype)
+        by_rows = torch.bmm(ends.detach().to(x.dtype), grad.transpose(1, 2)).sum(0)
+        by_rows += torch.bmm(by_products, x.transpose(1, 2)).sum(0)
+        more_by_square, by_center, by_beta, more_by_c = torch.autograd.grad(
+            basis, (square, center, beta, c), by_basis.to(x.dtype) + by_rows, materialize_grads=True
+        )
+        bias = (by_center / max(x.shape[2], 1)).to(x.dtype).unsqueeze(2)
+        torch.addcmul(bias, grad, factor.detach().to(x.dtype), out=out)
+        _add_outer_(out, basis.detach(), by_products)
+        out.addcmul_(x, by_square.add_(more_by_square).to(x.dtype), value=2)
+        return out, by_beta, by_gamma, by_c + more_by_c, None, None
 
 
 def _add_outer_(out: Tensor, basis: Tensor, ends: Tensor) -> None:
@@ -137,219 +216,38 @@ def _add_outer_(out: Tensor, basis: Tensor, ends: Tensor) -> None:
         out.addcmul_(row.unsqueeze(1), end)
 
 
-class _Centroid:
-    """The centroid for a mean of points, time ``(...)`` and space ``(..., C)``, with its derivative."""
-
-    def __init__(self, time: Tensor, space: Tensor):
-        length = torch.linalg.vector_norm(space, dim=-1)
-        square = (time - length).mul_(time + length)
-        self.some = square > 1  # for distant points the difference cancels, but for a mean of points it is at least 1
-        self.root = square.clamp_(min=1).sqrt_()
-        self.mean_time, self.space = time, space / self.root.unsqueeze(-1)
-
-    def time(self) -> Tensor:
-        square: Tensor = torch.linalg.vecdot(self.space, self.space)
-        return (square + 1).sqrt_()
-
-    def gradients(self, grad: Tensor, by_time: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Gradients of the mean's space and time from those of the centroid's."""
-        if by_time is not None:
-            grad = torch.addcmul(grad, (by_time / self.time()).unsqueeze(-1), self.space)
-        along = torch.linalg.vecdot(grad, self.space).mul_(self.some)
-        space = torch.addcmul(grad, along.unsqueeze(-1), self.space).div_(self.root.unsqueeze(-1))
-        return space, along.mul_(self.mean_time).div_(self.root * self.root).neg_()
-
-
-class _BatchNorm(Function):
-    """The layer with a backward written by hand: each pass reads one map and writes one map.
-
-    In units of the radius of curvature: ``m`` and ``b`` are the space parts of mean and beta, ``t = sqrt(1 + q)`` the
-    time of a pixel, ``r`` its distance from the mean, ``h = cosh(r) - 1``, ``s`` the result of scaling ``r``, and ``f =
-    sinh(s) / sinh(r)``. The inverse boost, the scaling and the boost leave ``f x + e_m m + e_b b`` with ``e_m = -f (t +
-    1 + h) / (m_t + 1)`` and ``e_b = cosh(s) + (f x.b + e_m m.b) / (b_t + 1)``.
-    """
+class _Fused(Function):
+    """:func:`batch_norm` for a GPU, by the Triton kernels of :mod:`hypvision.nn.kernels`; running statistics move."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: _Running, options: _Options
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        k = host_number(c)
-        root, longest = k**0.5, options.longest(x.dtype)
-        # Allocating a map takes longer than computing it, so reuse this one.
-        out = torch.mul(x, x)
-        q = _times(out.sum(1, keepdim=True), k)
-        t = (q + 1).sqrt_()
-        centroids: tuple[_Centroid, ...] = ()
-        if running is not None:
-            m = _from_tangent(running[0] * root, longest)[1]
-        else:
-            time, space = t.mean((1, 2)), _times(x.mean(2), root)
-            if not options.joint:
-                centroids = (_Centroid(time, space),)
-                time, space = centroids[0].time(), centroids[0].space
-            centroids = (*centroids, _Centroid(time.mean(), space.mean(0)))
-            m = centroids[-1].space
-        b = beta[1:] * root
-        square, cross = host_number(torch.dot(m, m)), host_number(torch.dot(m, b))
-        mt, bt = (1 + square) ** 0.5, (1 + host_number(torch.dot(b, b))) ** 0.5
-        inner, outer = torch.stack([m, b / (bt + 1)]).mul_(root), torch.stack([m, b]).div_(root)
-        cross = cross / (bt + 1)
-        products = torch.matmul(inner, x)
-        along_mean, along_beta = products[:, :1], products[:, 1:]
-        top = t + 1
-        h = _plus(square / (1 + mt) - along_mean, q / top, mt).clamp_(min=_LEAST)
-        sinh = h.sqrt().mul_((h + 2).sqrt_())
-        r = (h + sinh).log1p_()
-        if options.gyro:
-            var = torch.linalg.vector_norm(r).square() / (r.numel() * k) if running is None else running[1]
-            gain = torch.exp(gamma) / torch.sqrt(var + options.eps)
-        else:
-            var = r.mean() / root if running is None else running[1]
-            gain = gamma / (var + options.eps)
-        gain = host_number(gain)
-        s = r * gain
-        bent: Tensor | None = None
-        growth: Tensor | None = None
-        kappa = bend = 1.0
-        if options.slope is not None:
-            # s = kappa tanh(bend r gain) / bend
-            kappa, limit = math.atanh(0.99) / options.slope, rescale_limit(k, options.limit)
-            bend = kappa / limit / root
-            bent = s.mul_(bend).tanh_()
-            s = bent * (kappa / bend)
-        # On a CPU reading the value is cheap, so the limit is applied only where it is needed.
-        if s.device.type != "cpu" or s.numel() and not s.amax().item() <= longest:
-            growth = (s <= longest).to(s.dtype)  # where s is limited its derivative is 0
-            s = s.clamp(max=longest)
-        end = torch.sinh(s)
-        f = end / sinh
-        cosh = end.square_().add_(1).sqrt_()
-        ratio = top.add_(h).div_(-(mt + 1))
-        ends = torch.empty_like(products)
-        torch.mul(f, ratio, out=ends[:, :1])
-        ends[:, 1:] = _plus(torch.addcmul(cosh, f, along_beta), ends[:, :1], cross)
-        torch.mul(x, f, out=out)
-        _add_outer_(out, outer, ends)
-        ctx.save_for_backward(x, beta, gamma, c, t, products, h, sinh, r, s, bent, growth, f, cosh, ratio, ends, var)
-        ctx.point, ctx.beta, ctx.bases, ctx.centroids = (m, mt), (b, bt, cross), (inner, outer), centroids
-        ctx.scaling, ctx.running, ctx.options = (gain, kappa, bend), running, options
-        ctx.mark_non_differentiable(m, var)
-        return out, m, var
+        ctx: Any, x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: tuple[Tensor, Tensor],
+        momentum: float | None, options: _Options,
+    ) -> Tensor:  # fmt: skip
+        from . import kernels
+
+        most, constants = of_kernels(c, options.slope, options.limit)
+        ctx.constants = dict(EPS=options.eps, LONGEST=options.longest, **constants)
+        ctx.options, x = options, x.contiguous()
+        with torch.cuda.device_of(x):
+            out, *kept = kernels.forward(x, beta, gamma, c, most, running, momentum, ctx.constants)
+        ctx.save_for_backward(x, beta, gamma, c, most, *kept)
+        return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # read only once, because activation checkpointing forbids a second time
-        x, beta, gamma, c, t, products, h, sinh, r, _, _, _, f, _, ratio, ends, var = saved
-        options, running = ctx.options, ctx.running
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        from . import kernels
+
+        x, beta, gamma, c, most, *kept = ctx.saved_tensors
         if torch.is_grad_enabled():
 
-            def composite(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor) -> Tensor:
-                return _composite(x, beta, gamma, c, running, options)[0]
+            def plainly(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor) -> Tensor:
+                return batch_norm(x, beta.to(c.dtype), gamma.to(c.dtype), c, None, ctx.options)[0]
 
-            return *backward_of(composite, [x, beta, gamma, c], ctx.needs_input_grad[:4], grad), None, None
-        (m, mt), (b, bt, cross), (inner, outer) = ctx.point, ctx.beta, ctx.bases
-        gain, k, count = ctx.scaling[0], host_number(c), max(r.numel(), 1)
-        root = k**0.5
-        buffer = grad * x
-        g_f = buffer.sum(1, keepdim=True)
-        g_ends = torch.matmul(outer, grad)
-        g_1, g_2 = g_ends[:, :1], g_ends[:, 1:]
-        by_c = None
-        if ctx.needs_input_grad[3]:  # the layer is homogeneous in x, beta and the radius: the rest is added below
-            by_c = -_inner(g_f, f) - _inner(g_ends, ends)
-
-        # gradients of e_b, of e_m = ratio f and of the products of x
-        g_cross = host_number(_inner(g_2, ends[:, :1]))
-        g_f.addcmul_(g_2, products[:, 1:])
-        g_1 = _plus(g_1, g_2, cross)
-        g_f.addcmul_(g_1, ratio)
-        g_products = torch.empty_like(products)
-        g_beta = torch.mul(g_2, f, out=g_products[:, 1:])
-        g_top = g_1.mul_(f).div_(-(mt + 1))
-        g_mt = host_number(_inner(g_top, ratio))
-
-        g_h, g_gain, by_bend = _scaling_gradients(g_f, g_beta, saved, ctx.scaling)
-        g_h.add_(g_top)
-        if by_c is not None:
-            by_c = by_c + by_bend
-
-        # pass the gradient of the gain on to the variance and gamma
-        total = var + options.eps
-        if options.gyro:
-            g_gamma = g_gain * gain
-            g_var = -g_gamma / (2 * total)
-        else:
-            g_gamma = g_gain / total
-            g_var = -g_gamma * gain
-        if running is None:
-            if by_c is not None:
-                by_c = by_c - 2 * g_var.squeeze() * var * (1 if options.gyro else 0.5)
-            slope = 2 * r if options.gyro else (h > _LEAST).to(h.dtype)
-            slope = slope.div_(sinh)
-            g_h = _plus(g_h, slope, host_number(g_var / (count * (k if options.gyro else root))))
-
-        # h = m_t (t - 1) + m_t - 1 - x.m
-        g_mt = g_mt + host_number(_inner(g_h, t))
-        g_t = _plus(g_top, g_h, mt)
-        torch.neg(g_h, out=g_products[:, :1])
-        g_outer = torch.bmm(ends, grad.transpose(1, 2)).sum(0).div_(root)
-        g_inner = torch.bmm(g_products, x.transpose(1, 2)).sum(0).mul_(root)
-        g_m = g_outer[0] + g_inner[0]
-        g_m = _plus(_plus(g_m, b, g_cross / (bt + 1)), m, g_mt / mt)
-        g_b = _plus(g_inner[1], m, g_cross)  # derivative of b / (b_t + 1)
-        g_b = _plus(g_b, b, -host_number(torch.dot(g_b, b)) / (bt * (bt + 1))).div_(bt + 1).add_(g_outer[1])
-        if running is None:
-            g_time = None
-            for centroid in reversed(ctx.centroids):
-                g_m, g_time = centroid.gradients(g_m, g_time)
-            g_t += (g_time / count).view(-1, 1, 1)
-            bias = (g_m * (root / count)).view(-1, x.shape[1], 1)
-            torch.addcmul(bias, grad, f, out=buffer)
-        else:
-            if by_c is not None:
-                by_c = by_c + _stretched(g_m, m, running[0] * root, options.longest(m.dtype))
-            torch.mul(grad, f, out=buffer)
-        _add_outer_(buffer, inner, g_products)
-        buffer.addcmul_(x, _times(g_t.div_(t), k))
-        g_beta = torch.cat([torch.zeros_like(g_b[:1]), g_b * root])
-        if by_c is not None:
-            by_c = (by_c + _inner(buffer, x) + torch.dot(g_beta, beta)) / (2 * k)
-        return buffer, g_beta, g_gamma.view_as(gamma), by_c, None, None
-
-
-def _scaling_gradients(
-    g_f: Tensor, g_cosh: Tensor, saved: tuple[Any, ...], scaling: tuple[Any, float, Any]
-) -> tuple[Tensor, Tensor, Tensor | float]:
-    """Gradients by ``h``, by the gain and by the logarithm of ``bend``, from those of ``f`` and of ``cosh(s)``."""
-    h, sinh, r, s, bent, growth, f, cosh = saved[6:14]
-    gain, kappa, bend = scaling
-    g_s = torch.addcmul(g_cosh * sinh, g_f, cosh / sinh)
-    if growth is not None:
-        g_s = g_s * growth
-    local = first = gain  # ds/dr and its value at 0; s = first r (1 - bow r^2 + ...)
-    bow: Tensor | float = 0.0
-    by_gain, by_bend = r, bow
-    if bent is not None:
-        flat = (1 - bent * bent).mul_(kappa)
-        local, first, bow, by_gain = flat * gain, kappa * gain, bend * gain * bend * gain / 3, flat * r
-        by_bend = _inner(g_s, s - local * r)
-    if growth is not None:
-        local = growth * local
-    scale = first * first
-    alpha = (scale - 1) / 6 - bow
-    more = bow * bow * 1.2 - bow * scale / 2 + scale * scale / 120 - (scale / 6 - bow) / 6 + 7 / 360 - alpha / 12
-    steep = torch.addcmul(cosh * local, h + 1, f, value=-1).div_(sinh * sinh)
-    near = h * (scale.clamp(min=1) if isinstance(scale, Tensor) else max(scale, 1.0)) < 5e-3
-    # for near points the difference cancels
-    steep = torch.where(near, h * (8 * first * more) + 2 * first * alpha, steep)
-    return _plus(g_f * steep, g_cosh, local), _inner(g_s, by_gain), by_bend
-
-
-def _stretched(grad: Tensor, m: Tensor, tangent: Tensor, longest: float) -> Tensor:
-    """Derivative along the tangent vector of :func:`_from_tangent`, from the gradient of its space part ``m``."""
-    length, size = torch.linalg.vector_norm(tangent), torch.linalg.vector_norm(m)
-    growth = torch.where(size > 0, length * torch.sqrt(1 + size * size) / size.clamp(min=1e-30), 1.0)
-    return torch.where(length <= longest, torch.dot(grad, m) * growth, 0.0)
+            return *backward_of(plainly, [x, beta, gamma, c], ctx.needs_input_grad[:4], grad), None, None, None
+        with torch.cuda.device_of(x):
+            found = kernels.backward(grad.contiguous(), x, beta, gamma, c, most, kept, ctx.constants)
+        return *found, None, None, None
 
 
 class _LorentzBatchNorm(nn.Module):
@@ -395,28 +293,47 @@ class _LorentzBatchNorm(nn.Module):
 
     def _normalize(self, x: Tensor) -> Tensor:
         """The layer on space parts ``(B, C, N)``."""
-        c, dtype = self.manifold.c, torch.promote_types(x.dtype, torch.float32)
-        c = c.to(dtype) if isinstance(c, Tensor) else torch.tensor(c, dtype=dtype, device=x.device)
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        wide = torch.float64 if has_float64(x) else torch.float32
         batch = self.training and takes_statistics(self, x.shape[0] * x.shape[2])  # an empty batch has no statistics
-        running = None if batch else (self.running_mean.to(dtype), self.running_var.to(dtype))
-        function = _composite if plain(x) else _BatchNorm.apply
+        options = self._options(dtype)
         with exact(x.device):
-            beta, gamma = self.beta.to(dtype), self.gamma.to(dtype)
-            out, mean, var = function(x.to(dtype), beta, gamma, c, running, self._options())
+            c = torch.as_tensor(self.manifold.c, dtype=wide, device=x.device)
+            if self._fused(x, c, batch):
+                momentum = self.momentum if batch else None
+                statistics = self.running_mean, self.running_var
+                fused: Tensor = _Fused.apply(x.to(dtype), self.beta, self.gamma, c, statistics, momentum, options)
+                return fused.to(x.dtype)
+            running = None if batch else (self.running_mean.to(wide), self.running_var.to(wide))
+            function = _BatchNorm.apply if x.device.type == "cpu" and not plain(x) else batch_norm
+            out, mean, var = function(x.to(dtype), self.beta.to(wide), self.gamma.to(wide), c, running, options)
             if batch:
                 self._update(mean, var, c.detach())
         return out.to(x.dtype)
 
-    def _options(self) -> _Options:
-        return _Options(self.eps, self.gyro, self.joint, self.slope, self.limit, self.exp_limit)
+    def _fused(self, x: Tensor, c: Tensor, batch: bool) -> bool:
+        """Whether the kernels take it: float32 maps and the mean and variance of Bdeir et al., where Triton is.
+
+        What is rare takes the plain form there, too: float64, the gyrogroup's statistics, gradients in evaluation.
+        """
+        if x.dtype == torch.float64 or self.gyro or self.joint or x.numel() == 0 or not on_gpu(x):
+            return False
+        return batch or not needs_grad(x, c, self.beta, self.gamma)
+
+    def _options(self, dtype: torch.dtype) -> _Options:
+        """The constants; no vector is longer than the longest whose cosh has a square in this dtype."""
+        longest = CAPS[dtype] if self.exp_limit is None else min(self.exp_limit, CAPS[dtype])
+        return _Options(self.eps, self.gyro, self.joint, self.slope, self.limit, longest)
 
     @torch.no_grad()
     def _update(self, mean: Tensor, var: Tensor, c: Tensor) -> None:
         """Running variance: linear. Running mean: centroid of the two means, kept as a tangent vector at the origin."""
-        m, root = self.momentum, torch.sqrt(c)
-        self.running_var.lerp_(var.to(self.running_var.dtype), m)
-        time, space = _from_tangent(self.running_mean.to(mean.dtype) * root, self._options().longest(mean.dtype))
-        _, space = _centroid(torch.lerp(time, torch.sqrt(1 + (mean * mean).sum()), m), torch.lerp(space, mean, m))
+        mean, root, momentum = mean.to(c.dtype), torch.sqrt(c), self.momentum
+        self.running_var.lerp_(var.to(self.running_var.dtype), momentum)
+        longest = CAPS[torch.promote_types(self.running_mean.dtype, torch.float32)]
+        old = _from_tangent(self.running_mean.to(mean.dtype) * root, longest)
+        time = torch.lerp(_time(old), _time(mean), momentum)
+        space = _centroid(time, torch.lerp(old, mean, momentum))
         length = torch.linalg.vector_norm(space)
         self.running_mean.copy_(space * (torch.asinh(length) / (length.clamp(min=1e-30) * root)))
 

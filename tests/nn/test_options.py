@@ -105,18 +105,21 @@ def test_squares_of_half_precision_are_those_of_single():
 
 @pytest.mark.parametrize("gain", [0.5, 0.9, 1.7])
 def test_radial_factor_of_near_points(gain):
-    """By its series, ``sinh(g r) / sinh(r)`` to 10 digits."""
-    q = [1e-12, 1e-6, 1e-4, 2e-3, 9.9e-3 / max(gain, 1) ** 2, 0.02, 1.0]
-    found = norm._radial_factor(torch.tensor(q, dtype=torch.float64), torch.tensor(gain, dtype=torch.float64), 40.0)
-    for value, chord in zip(found.tolist(), q):
-        r = 2 * mpmath.asinh(mpmath.sqrt(chord) / 2)
+    """A batch norm at the origin multiplies vectors by ``sinh(g r) / sinh(r)``, to 10 digits also for near points."""
+    square = torch.tensor([0.0, 1e-20, 1e-12, 1e-6, 1e-4, 2e-3, 0.02, 1.0, 1e4], dtype=torch.float64).view(1, 1, -1)
+    one = torch.ones((), dtype=torch.float64)
+    basis, products = torch.zeros(2, 3, dtype=torch.float64), torch.zeros(1, 2, 9, dtype=torch.float64)
+    options = norm._Options(eps=0.0, gyro=False, joint=False, slope=None, limit=None, longest=40.0)
+    found, _, _ = norm._numbers(square, products, basis, gain * one, one, (basis[0], one), options)
+    for value, q in zip(found.flatten().tolist(), square.flatten().tolist()):
+        r = mpmath.asinh(mpmath.sqrt(max(q, 1e-30)))
         assert value == pytest.approx(float(mpmath.sinh(gain * r) / mpmath.sinh(r)), rel=1e-10)
 
 
 @pytest.mark.parametrize("slope", [None, 2.0])
 @pytest.mark.parametrize("gain", [0.5, 1.7])
 def test_gradients_of_batch_norm_near_the_mean(gain, slope):
-    """Where the hand-written derivative takes a series: against differences of the radii in mpmath."""
+    """Against differences of the radii in mpmath."""
     limit = None if slope is None else 2.0
     layer = hnn.LorentzBatchNorm1d(1, Lorentz(1.0), dtype=torch.float64, slope=slope, limit=limit).eval()
     layer.running_var.fill_(1 / gain - layer.eps)

@@ -41,14 +41,29 @@ def test_kernels_bytes_and_waits_are_counted():
     assert kernels.count(kernels.differentiated(lambda x: (x * x).sum(), x)).kernels == 2 + 3
 
 
-@pytest.mark.slow
-def test_no_network_makes_the_host_wait():
-    for name, (size, _) in kernels.NETWORKS.items():
-        assert kernels.count(kernels.network(name, size, batch=2)).waits == 0, name
+@pytest.mark.parametrize("triton", [True, False])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in kernels.NETWORKS])
+def test_networks_keep_to_their_budgets_and_never_wait(name, triton):
+    if triton:
+        pytest.importorskip("triton")
+    size, _, budget = kernels.NETWORKS[name]
+    got = kernels.count(kernels.network(name, size, batch=2), triton)
+    assert got.waits == 0
+    assert budget is None or not triton or got.kernels <= budget
+
+
+def test_launches_of_triton_count():
+    pytest.importorskip("triton")
+    step, twin = kernels.LAYERS["LorentzBatchNorm2d, 64 x 64 x 32 x 32"]
+    fused, plain = kernels.count(step()), kernels.count(step(), triton=False)
+    # those of the layer, and those of its learned curvature, which the layer does not make less
+    assert 15 <= fused.kernels <= 25 and fused.bytes < plain.bytes / 3
+    assert fused.waits == plain.waits == 0 and plain.kernels <= 400
 
 
 @pytest.mark.slow
 def test_the_table_has_a_row_for_everything():
     lines = kernels.table()
-    expected = len(kernels.LORENTZ) + len(kernels.BALL) + len(kernels.LAYERS) + len(kernels.NETWORKS) + 2
+    # a network has two rows, and the batch norm, the only one of the layers that Triton computes
+    expected = len(kernels.LORENTZ) + len(kernels.BALL) + len(kernels.LAYERS) + 1 + 2 * len(kernels.NETWORKS) + 2
     assert len(lines) == 2 + expected and all(line.count("|") == lines[0].count("|") for line in lines)

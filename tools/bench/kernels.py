@@ -2,15 +2,15 @@
 
 On a GPU an eager step costs its number of kernels, 5 to 10 microseconds each, whatever their size. Parameters and
 inputs lie on the device ``meta``, which has shapes and no numbers, and every operation that PyTorch dispatches counts
-as one kernel, but for views and empty memory. A value that Python reads from a tensor makes the host wait: it counts as
-a wait, and is answered with 1.
+as one kernel, but for views and empty memory; so does every launch of a Triton kernel of ours. A value that Python
+reads from a tensor makes the host wait: it counts as a wait, and is answered with 1.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,7 @@ from tqdm import tqdm
 
 from bench.common import write_section
 from hypvision.geometry import Lorentz, ManifoldParameter, lorentz, poincare
-from hypvision.nn import LorentzBatchNorm2d, LorentzConv2d, LorentzMLR
-from hypvision.nn import norm as norms
+from hypvision.nn import LorentzBatchNorm2d, LorentzConv2d, LorentzMLR, conv, norm
 from hypvision.optim import RiemannianAdam, RiemannianSGD
 
 try:
@@ -103,18 +102,35 @@ class _Counter(TorchDispatchMode):
         return out
 
 
-def count(step: Callable[[], object]) -> Count:
-    """What a step on the device ``meta`` would launch on a GPU."""
-    with _as_on_a_gpu(), _Counter() as counter:
+class _Launch:
+    """In place of a Triton kernel: counts its launches, and what its tensors hold as read or written."""
+
+    def __init__(self, count: Count):
+        self.count = count
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return self._call
+
+    def _call(self, *args: Any, **kwargs: Any) -> None:
+        self.count.kernels += 1
+        self.count.bytes += sum(arg.numel() * arg.element_size() for arg in args if isinstance(arg, Tensor))
+
+
+def count(step: Callable[[], object], triton: bool = True) -> Count:
+    """What a step on the device ``meta`` would launch on a GPU, with Triton or without."""
+    with _Counter() as counter, ExitStack() as patches:
+        if triton:
+            from triton.runtime.jit import JITFunction
+
+            from hypvision.nn import kernels as fused
+
+            for module in (norm, conv):
+                patches.enter_context(patch.object(module, "on_gpu", lambda x: x.is_meta))
+            for name, kernel in vars(fused).items():
+                if isinstance(kernel, JITFunction):
+                    patches.enter_context(patch.object(fused, name, _Launch(counter.count)))
         step()
     return counter.count
-
-
-@contextmanager
-def _as_on_a_gpu() -> Iterator[None]:
-    """The batch norm has a form for eager devices and one for compilers, which ``meta`` takes otherwise."""
-    with patch.object(norms, "plain", lambda _: False):
-        yield
 
 
 def leaf(*shape: int) -> Tensor:
@@ -212,11 +228,11 @@ LAYERS: dict[str, tuple[Callable[[], Callable[[], None]], Callable[[], Callable[
         lambda: layer(lambda: nn.Linear(512, 100), 64, 512),
     ),
 }
-# Name -> image size, Euclidean twin
-NETWORKS = {
-    "hcnn_resnet18": (32, "resnet18"),
-    "hecnn_resnet18": (32, "resnet18"),
-    "hcformer_nano": (224, "swin_tiny_patch4_window7_224"),
+# Name -> image size, Euclidean twin, most kernels of a training step
+NETWORKS: dict[str, tuple[int, str, int | None]] = {
+    "hcnn_resnet18": (32, "resnet18", 1600),
+    "hecnn_resnet18": (32, "resnet18", 2000),
+    "hcformer_nano": (224, "swin_tiny_patch4_window7_224", None),
 }
 
 
@@ -265,10 +281,13 @@ def table() -> list[str]:
             bar.update()
         for name, (step, twin) in LAYERS.items():
             lines.append(_row(name, count(step()), count(twin())))
+            if count(step(), triton=False) != count(step()):
+                lines.append(_row(f"{name}, without Triton", count(step(), triton=False), None))
             bar.update()
-        for name, (size, twin_name) in NETWORKS.items():
+        for name, (size, twin_name, budget) in NETWORKS.items():
             title = f"{name}, 64 x 3 x {size} x {size} (beside {twin_name})"
-            lines.append(_row(title, count(network(name, size)), count(network(twin_name, size))))
+            lines.append(_row(title, count(network(name, size)), count(network(twin_name, size)), budget))
+            lines.append(_row(f"{name}, without Triton", count(network(name, size), triton=False), None))
             bar.update()
         for kind in ("Adam", "SGD"):
             ours_step, twin_step = optimizer_step(kind)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import positive, same_list, stable
-from ..numerics import arcosh1p, square_norm, squash_factor
+from ..numerics import square_norm, squash_factor
 from .points import expmap0, from_space, logmap0
 
 # Smallest product of curvature and time for which max_distance is defined
@@ -30,7 +30,7 @@ def max_distance(c: Curvature, largest: float = 2000.0) -> float | Tensor:
     root = c**0.5
     x = c * largest
     if isinstance(x, Tensor):
-        return arcosh1p(x.clamp(min=_LEAST_TIME) - 1) / root
+        return torch.acosh(x.clamp(min=_LEAST_TIME)) / root
     return math.acosh(max(x, _LEAST_TIME)) / root
 
 
