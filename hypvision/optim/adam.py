@@ -164,12 +164,14 @@ class RiemannianAdam(RiemannianOptimizer):
             share = lr * decay
             job.kernel.decay_(x, share.clamp(max=1) if isinstance(share, Tensor) else min(share, 1.0), c)
         gradient, where = job.kernel.gradient(x, job.grad, c, 0.0 if self.decoupled else decay)
-        square.lerp_(shorten_(gradient).unsqueeze(1), 1 - beta2)
+        norm = shorten_(gradient).unsqueeze(1)
+        square.mul_(beta2).addcmul_(norm, norm, value=1 - beta2)
         mean.lerp_(gradient, 1 - beta1)
         if group["amsgrad"]:
             square = torch.maximum(job.state["max_exp_avg_sq"], square, out=job.state["max_exp_avg_sq"])
-        size = (square.squeeze(1) / _share(beta2, step)).sqrt_().add_(group["eps"])
-        job.kernel.step_(x, mean, lr / _share(beta1, step) / size, mean, where, c)
+        root = _share(beta2, step) ** 0.5
+        size = square.squeeze(1).sqrt().add_(group["eps"] * root)
+        job.kernel.step_(x, mean, lr * root / _share(beta1, step) / size, mean, where, c)
 
 
 class RiemannianAdamW(RiemannianAdam):
