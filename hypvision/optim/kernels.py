@@ -179,7 +179,7 @@ class LorentzKernel(Kernel):
         norm = torch.linalg.vector_norm(d, dim=-1).clamp_(min=_SHORTEST)
         angle = (norm * (rate * c**0.5)).clamp_(max=CAP)
         cosh, size = angle.cosh(), angle.sinh().div_(norm)
-        half = None if m is None else angle.div_(2).tanh_()
+        half = angle.div_(2).tanh_()
         xd = _product(space, d)
         if m is not None and m is not d:
             # both mapped into the unit ball

@@ -20,6 +20,13 @@ def test_operations_keep_to_their_budgets(model):
     assert over_budget(model) == {}
 
 
+@pytest.mark.parametrize("name", kernels.STEPS)
+def test_steps_of_optimisers_keep_to_their_budgets(name):
+    step, _ = kernels.optimizer_step(name)
+    got = kernels.count(step)
+    assert got.kernels <= kernels.STEPS[name] and not got.waits
+
+
 def test_a_budget_can_be_missed(monkeypatch):
     monkeypatch.setitem(kernels.BUDGETS["lorentz"], "dist0", 3)
     assert "dist0" in over_budget("lorentz")
@@ -50,5 +57,6 @@ def test_no_network_makes_the_host_wait():
 @pytest.mark.slow
 def test_the_table_has_a_row_for_everything():
     lines = kernels.table()
-    expected = len(kernels.LORENTZ) + len(kernels.BALL) + len(kernels.LAYERS) + len(kernels.NETWORKS) + 2
+    expected = len(kernels.LORENTZ) + len(kernels.BALL) + len(kernels.LAYERS) + len(kernels.NETWORKS)
+    expected += len(kernels.STEPS)
     assert len(lines) == 2 + expected and all(line.count("|") == lines[0].count("|") for line in lines)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from bench.common import write_section
 from hypvision.geometry import Lorentz, ManifoldParameter, lorentz, poincare
 from hypvision.nn import LorentzBatchNorm2d, LorentzConv2d, LorentzMLR
 from hypvision.nn import norm as norms
-from hypvision.optim import RiemannianAdam, RiemannianSGD
+from hypvision.optim import RiemannianAdam, RiemannianSGD, fused
 
 try:
     from geoopt.manifolds.lorentz import math as geoopt_lorentz
@@ -220,22 +220,44 @@ NETWORKS = {
 }
 
 
-def optimizer_step(kind: str) -> tuple[Callable[[], object], Callable[[], object]]:
-    """A step of ours and of its Euclidean twin: 200 small tensors and a table of 100,000 points."""
-    small = [leaf(64) for _ in range(200)]
-    flat = leaf(100_000, 65)
-    points = ManifoldParameter(flat.detach(), Lorentz(1.0))
-    for tensor in (*small, flat, points):
-        tensor.grad = torch.empty_like(tensor)
-    if kind == "Adam":
-        ours: torch.optim.Optimizer = RiemannianAdam([*small, points], lr=0.1, foreach=True)
-        twin: torch.optim.Optimizer = torch.optim.AdamW([*small, flat], lr=0.1, foreach=True)
+# Most kernels of a step of each optimiser, and of the same in plain operations
+STEPS = {
+    "Adam": 11, "SGD": 7, "Adam in plain operations": 62, "SGD in plain operations": 52,
+    "Adam, 20 points and their curvature": 56, "SGD, 20 points and their curvature": 51,
+}  # fmt: skip
+
+
+def optimizer_step(name: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    """A step of ours and of its Euclidean twin, of parameters on the device ``meta``.
+
+    200 small tensors and a table of 100,000 points, or 20 single points whose curvature is learned. Points take one
+    fused operation, whose kernel is one, unless the name asks for plain ones.
+    """
+    if "curvature" in name:
+        with torch.device("meta"):
+            manifold = _curved()
+        shapes, small = [(DIM + 1,)] * 20, [manifold.log_c]
     else:
-        ours = RiemannianSGD([*small, points], lr=0.1, momentum=0.9, foreach=True)
-        twin = torch.optim.SGD([*small, flat], lr=0.1, momentum=0.9, foreach=True)
+        manifold = Lorentz(1.0)
+        shapes, small = [(100_000, DIM + 1)], [leaf(DIM) for _ in range(200)]
+    flat = [leaf(*shape) for shape in shapes]
+    points = [ManifoldParameter(tensor.detach(), manifold) for tensor in flat]
+    for tensor in (*small, *flat, *points):
+        tensor.grad = torch.empty_like(tensor)
+    if name.startswith("Adam"):
+        ours: torch.optim.Optimizer = RiemannianAdam([*small, *points], lr=0.1, foreach=True)
+        twin: torch.optim.Optimizer = torch.optim.AdamW([*small, *flat], lr=0.1, foreach=True)
+    else:
+        ours = RiemannianSGD([*small, *points], lr=0.1, momentum=0.9, foreach=True)
+        twin = torch.optim.SGD([*small, *flat], lr=0.1, momentum=0.9, foreach=True)
     for optimizer in (ours, twin):
         optimizer.step()  # the first step makes the states
-    return ours.step, twin.step
+
+    def step() -> None:
+        with patch.object(fused, "fits", lambda *_: False) if "plain" in name else nullcontext():
+            ours.step()
+
+    return step, twin.step
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -256,7 +278,7 @@ def table() -> list[str]:
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     operations = [(model, name) for model, names in (("lorentz", LORENTZ), ("ball", BALL)) for name in names]
-    total = len(operations) + len(LAYERS) + len(NETWORKS) + 2
+    total = len(operations) + len(LAYERS) + len(NETWORKS) + len(STEPS)
     with tqdm(total=total, unit="step", disable=None) as bar:
         for model, name in operations:
             other = geoopt_operation(model, name)
@@ -270,9 +292,9 @@ def table() -> list[str]:
             title = f"{name}, 64 x 3 x {size} x {size} (beside {twin_name})"
             lines.append(_row(title, count(network(name, size)), count(network(twin_name, size))))
             bar.update()
-        for kind in ("Adam", "SGD"):
-            ours_step, twin_step = optimizer_step(kind)
-            lines.append(_row(f"Riemannian {kind}, a step", count(ours_step), count(twin_step)))
+        for name, budget in STEPS.items():
+            ours_step, twin_step = optimizer_step(name)
+            lines.append(_row(f"step of Riemannian {name}", count(ours_step), count(twin_step), budget))
             bar.update()
     return lines
 
