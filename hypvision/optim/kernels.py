@@ -17,7 +17,7 @@ from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, loren
 from hypvision.geometry._typing import Curvature
 from hypvision.geometry.lorentz.points import CAP
 from hypvision.geometry.manifolds import whose
-from hypvision.geometry.numerics import has_float64, square_norm, widen
+from hypvision.geometry.numerics import has_float64
 
 # Shortest vector with a direction.
 _SHORTEST = 1e-30
@@ -61,15 +61,6 @@ def shorten_(gradient: Tensor) -> Tensor:
         gradient.mul_((limit / norm).clamp_(max=1).unsqueeze(1))
         norm.clamp_(max=limit)
     return norm
-
-
-def _scale(rate: Rate, norm: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
-    """Factors ``(N,)`` of vectors with these norms for a step at ``-rate``, cut where it is too long to compute, and
-    ``sqrt(c)`` times its distance."""
-    length = norm * c**0.5
-    most = CAP / length.clamp(min=_SHORTEST)
-    scale = torch.minimum(most, rate) if isinstance(rate, Tensor) else most.clamp_(max=rate)
-    return scale.neg(), length.mul_(scale)
 
 
 def _sound(scale: Tensor) -> Tensor:
@@ -216,79 +207,65 @@ class BallKernel(Kernel):
 
     manifold: PoincareBall
 
-    def _eps(self, x: Tensor) -> float:
-        return poincare._default_eps(x) if self.manifold.eps is None else self.manifold.eps
+    def _most(self, x: Tensor) -> float:
+        """The largest ``sqrt(c) |x|``."""
+        return 1 - (poincare._default_eps(x) if self.manifold.eps is None else self.manifold.eps)
+
+    def _gap(self, x: Tensor, c: Curvature, outside: bool = False) -> Tensor:
+        """``X = 1 - c |x|^2``, shape ``(N,)``, in float64 near the boundary; points ``outside`` come back first."""
+        norm: Tensor
+        most, radius = self._most(x), c**-0.5
+        if x.device.type == "cpu":  # a GPU skips the test, because reading the result would wait
+            norm = torch.linalg.vector_norm(x, dim=-1)
+            if norm.max() <= min(0.99, most) * radius:
+                return 1 - c * norm * norm
+        dtype = torch.float64 if has_float64(x) else None
+        norm = torch.linalg.vector_norm(x, dim=-1, dtype=dtype)
+        if outside:
+            x.mul_((most * radius / norm).clamp_(max=1).unsqueeze(1))
+            norm = torch.linalg.vector_norm(x, dim=-1, dtype=dtype)
+        # rounding may put points a little outside
+        return (1 - c * norm * norm).clamp_(min=max((1 - most**2) / 2, 1e-9)).to(x.dtype)
 
     def gradient(self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0) -> tuple[Tensor, Where]:
-        q = square_norm(widen(x)).squeeze(-1)
-        limit = (1 - self._eps(x)) ** 2
-        gap = (1 - q * c).clamp_(min=1 - limit).to(x.dtype)
+        gap = self._gap(x, c)
         if decay:
             grad = torch.add(grad, x, alpha=decay)
-        return grad * (gap / 2).unsqueeze(1), (q.to(x.dtype), gap)
+        return grad * (gap / 2).unsqueeze(1), (gap,)
 
     def frame(self, x: Tensor, v: Tensor, c: Curvature) -> Tensor:
         return 2 * poincare.transp0back(x, v, c)
 
-    def _move(
-        self, x: Tensor, q: Tensor, gap: Tensor, dd: Tensor, xd: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, bool]:
-        r"""A step along a vector with the scaled squared length ``dd`` and product ``xd`` with x.
-
-        Returns:
-            For :math:`y = -x \oplus x'`: its ``share`` of ``d``, and its products with x and itself; the two factors
-            in ``x' = scale_x x + add d``; and whether these may have lost digits, so that x' needs a projection.
-        """
-        limit = (1 - self._eps(x)) ** 2
-        if self.manifold.exact:
-            # y = tanh(sqrt(c) |d| / 2) d / (sqrt(c) |d|)
-            size = torch.sqrt(dd).clamp_(min=1e-18)
-            share = (size / 2).tanh_().div_(size)
-            xy, yy = share * xd, share * share * dd
-            scale = _sound((2 * xy + q * yy).add_(1))
-            scale_x, add = (2 * xy + yy).add_(1).div_(scale), gap * share / scale
-            reached = scale_x * scale_x * q + 2 * scale_x * add * xd + add * add * dd
-            factor = (limit / reached.clamp_(min=limit)).sqrt_()
-            # digits are lost in a long step back across the origin; a GPU skips the test, because reading it would wait
-            lossy = x.device.type != "cpu" or not scale.min() > 0.1
-            return share, xy, yy, scale_x * factor, add * factor, lossy
-        # x + u with u = gap d / 2, projected into the ball: x' = factor (x + u)
-        half = gap / 2
-        reached = torch.addcmul(q, half, torch.addcmul(2 * xd, half, dd))
-        factor = (limit / reached.clamp_(min=limit)).sqrt_()
-        # v = (x' - x) / gap = along d + back x; the Moebius sum y = -x + x' is (v - |v|^2 x) / scale
-        along, back = factor / 2, (factor - 1).div_(gap)
-        xv, dv = torch.addcmul(along * xd, back, q), torch.addcmul(along * dd, back, xd)
-        vv = torch.addcmul(along * dv, back, xv)
-        scale = torch.addcmul(1 - 2 * xv, q, vv)
-        return along / scale, torch.addcmul(xv, vv, q, value=-1).div_(scale), vv / scale, factor, factor * half, False
+    def _moved(self, x: Tensor, d: Tensor, rate: Rate, gap: Tensor, c: Curvature) -> Tensor:
+        """The retraction of a step along ``-rate d``, in coordinates ``-rate X d / 2``."""
+        if not self.manifold.exact:
+            return torch.addcmul(x, d, (gap * rate).unsqueeze(1), value=-0.5)
+        # the Moebius sum of x and tanh(angle) along -d, as in poincare.expmap
+        norm = torch.linalg.vector_norm(d, dim=-1).clamp_(min=_SHORTEST)
+        angle = (norm * (rate * c**0.5 / 2)).clamp_(max=CAP)
+        both = torch.addcmul(x, d, (angle.tanh() / (norm * -(c**0.5))).unsqueeze(1))
+        square = _square(both) * c
+        total = (gap / angle.cosh() ** 2 + square).clamp_(min=_SHORTEST)
+        return both.mul_((gap / total).unsqueeze(1)).addcmul_(x, (square / total).unsqueeze(1))
 
     def step_(self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature) -> None:
-        q, gap = where
-        along = torch.empty_like(d) if m is d else None
-        norm = torch.linalg.vector_norm(d, dim=-1)
-        xd = _product(x, d, along)
-        scale, length = _scale(rate, norm, c)
-        share, xy, yy, scale_x, add, lossy = self._move(x, q * c, gap, length * length, xd * scale * c)
-        scale_x, add = scale_x.unsqueeze(1), (add * scale).unsqueeze(1)
-        if m is not None and along is not None:
-            torch.mul(d, add, out=along)
-            # Rotate the plane of x and m by the angle of the vector (1 + xy, area).
-            share = share * scale * c
-            one, across, ahead = xy + 1, share * norm * norm, share * xd
-            square = torch.addcmul(share * across * q, ahead, ahead, value=-1)
-            total = _sound(torch.addcmul(square, one, one))
-            one = 2 * one / total
-            scale_m, add_x = torch.addcmul(1 - 2 * square / total, one, ahead, value=-1), one * across
-            m.mul_(scale_m.unsqueeze(1)).addcmul_(x, add_x.unsqueeze(1))
-            x.mul_(scale_x).add_(along)
-        else:
-            if m is not None:
-                products = q * c, xd * scale * c * share, (length * share).square_()
-                _turn_(m, x, d, c**0.5, share * scale * c**0.5, products, (xy, yy))
-            x.mul_(scale_x).addcmul_(d, add)
-        if lossy:
-            self.project_(x, c)
+        (gap,) = where
+        end = self._moved(x, d, rate, gap, c)
+        end_gap = self._gap(end, c, outside=True)
+        if m is None:
+            x.copy_(end)
+            return
+        buffer = torch.empty_like(end)
+        along = _product(x, m, buffer)
+        delta = torch.sub(end, x, out=buffer)
+        x.copy_(end)
+        ahead = _product(delta, m, end)
+        # the gyration of poincare.transp, from the difference of the points and the new one
+        square = _square(delta) * c
+        share = 2 * c / (gap * end_gap + square)
+        back = share * (gap * ahead - square * along)
+        across = share * ((end_gap + square) * along + (1 - gap) * ahead) + back
+        m.addcmul_(x, back.unsqueeze(1)).addcmul_(delta, across.unsqueeze(1), value=-1)
 
     def decay_(self, x: Tensor, share: Rate, c: Curvature) -> None:
         """The point at ``1 - share`` of the distance from the origin."""
