@@ -207,6 +207,15 @@ def inverse(c: float | Tensor) -> float | Tensor:
     return c.reciprocal() if isinstance(c, Tensor) else 1 / c
 
 
+@overload
+def square_root(c: Tensor) -> Tensor: ...
+@overload
+def square_root(c: float | Tensor) -> float | Tensor: ...
+def square_root(c: float | Tensor) -> float | Tensor:
+    """``sqrt(c)``; the gradient of ``c**0.5`` takes one operation more."""
+    return torch.sqrt(c) if isinstance(c, Tensor) else c**0.5
+
+
 def safe_sqrt(x: Tensor) -> Tensor:
     """``sqrt(max(x, 0))`` whose gradient is 0, not infinite, where ``x <= 0``. Shape ``(...)`` to ``(...)``."""
     none = x <= 0  # not x > 0, so that NaN stays NaN

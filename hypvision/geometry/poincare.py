@@ -24,19 +24,8 @@ from torch import Tensor
 from . import lorentz
 from ._typing import Curvature
 from .border import STEEPEST, check_factor, one_each, positive, same_list, stable
-from .lorentz.distances import product
-from .numerics import (
-    asinhc_sqrt,
-    bounded,
-    dot,
-    length,
-    log_beta,
-    narrow,
-    safe_sqrt,
-    square_norm,
-    tiny,
-    widen,
-)
+from .lorentz.distances import from_products, of_both
+from .numerics import asinhc_sqrt, bounded, dot, length, log_beta, narrow, square_norm, square_root, tiny, widen
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,7 +38,7 @@ _CAP = 40.0
 def _inside(x: Tensor, c: Curvature, dtype: torch.dtype) -> Tensor:
     """Points brought inside, to the largest radius that ``dtype`` holds; a constant of differentiation."""
     with torch.no_grad():
-        factor = (_BOUNDARY[dtype] / (length(x) * c**0.5)).clamp_max(1.0)
+        factor = (_BOUNDARY[dtype] / c**0.5 / length(x)).clamp_max(1.0)
     return x * factor
 
 
@@ -84,7 +73,7 @@ def _default_eps(x: Tensor) -> float:
 
 @stable("x", rows=True, small=True)
 def _project(x: Tensor, c: Curvature, eps: float) -> Tensor:
-    return x * ((1 - eps) / (length(x) * c**0.5).clamp_min(1 - eps))
+    return x * ((1 - eps) / (length(x) * square_root(c)).clamp_min(1 - eps))
 
 
 def _check_eps(function: str, eps: float) -> None:
@@ -111,7 +100,7 @@ def expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
         ValueError: ``eps`` is not at least 0 and below 1.
     """
     _check_eps("expmap0", eps)
-    z = (length(u) * c**0.5).clamp_min(tiny(u))
+    z = (length(u) * square_root(c)).clamp_min(tiny(u))
     return u * (torch.tanh(z).clamp_max(1 - eps) / z)
 
 
@@ -121,7 +110,7 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 
     Half as long as the distance of ``x`` from the origin.
     """
-    z = (length(x) * c**0.5).clamp_min(tiny(x))
+    z = (length(x) * square_root(c)).clamp_min(tiny(x))
     return x * (torch.atanh(z) / z)
 
 
@@ -129,7 +118,7 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     r"""Exponential map, :math:`x \oplus \tanh(\sqrt c |u| / X)\, u / (\sqrt c |u|)`, all ``(..., n)``."""
     gap = _gap(x, c)
-    size = (length(u) * c**0.5).clamp_min(tiny(u))
+    size = (length(u) * square_root(c)).clamp_min(tiny(u))
     z = (size / gap).clamp_max(_CAP)
     return _add(x, u * (torch.tanh(z) / size), gap, torch.cosh(z) ** -2, c)
 
@@ -170,7 +159,7 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     The gradient is 0 where the points coincide.
     """
-    root = c**0.5
+    root = square_root(c)
     side = length(y - x) * torch.rsqrt(_gap(x, c) * _gap(y, c))
     return (torch.asinh(root * side) / (root / 2)).squeeze(-1)
 
@@ -187,7 +176,7 @@ def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 @_ball("x", rows=True, small=True)
 def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Hyperbolic radius ``(...)``: the distance from the origin; gradient 0 there."""
-    root = c**0.5
+    root = square_root(c)
     return (torch.atanh(length(x) * root) / (root / 2)).squeeze(-1)
 
 
@@ -205,23 +194,21 @@ def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     Returns:
         Distances ``(..., N, M)``; 0 with gradient 0 on the diagonal of ``cdist(x, x)``.
     """
-    c = widen(c, STEEPEST)
+    root = square_root(widen(c, STEEPEST))
     # |x - y|^2 / (X Y), the fourth part of the squared chord
-    left, left_square, left_weight = _weighted(x, c)
-    right, right_square, right_weight = (left, left_square, left_weight) if y is x else _weighted(y, c)
+    (left, left_square, left_weight), (right, right_square, right_weight) = of_both(_weighted, x, y, root)
     rows = torch.cat([-2 * left, left_square, left_weight], -1)
     columns = torch.cat([right, right_weight, right_square], -1)
-    half = c**0.5 / 2
-    squares = product(rows, columns, y is x, torch.promote_types(x.dtype, y.dtype))
-    return torch.asinh(safe_sqrt(squares)) / half
+    return from_products(rows, columns, y is x, torch.promote_types(x.dtype, y.dtype), 2 / root)
 
 
-def _weighted(x: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor]:
+def _weighted(x: Tensor, root: Curvature) -> tuple[Tensor, Tensor, Tensor]:
     """``sqrt(c) x``, its square and 1, each divided by ``X``."""
-    x = _inside(widen(x), c, x.dtype) * c**0.5
+    x = _inside(widen(x) * root, 1.0, x.dtype)
     square = square_norm(x)
-    weight = 1 / (1 - square)
-    return x * weight, square * weight, weight
+    weight = (1 - square).reciprocal()
+    left, left_square = (torch.cat([x, square], -1) * weight).split([x.shape[-1], 1], -1)
+    return left, left_square, weight
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -354,7 +341,7 @@ def _retr(x: Tensor, u: Tensor, c: Curvature, eps: float) -> Tensor:
 def to_lorentz(x: Tensor, c: Curvature) -> Tensor:
     r"""The point ``(..., n + 1)`` of the hyperboloid: ``s = 2 x / X``, ``t = (2 - X) / (sqrt(c) X)``."""
     gap = _gap(x, c)
-    return torch.cat([(2 - gap) / (c**0.5 * gap), x * (2 / gap)], -1)
+    return torch.cat([(2 - gap) / (square_root(c) * gap), x * (2 / gap)], -1)
 
 
 @stable("x", rows=True, small=True)
@@ -465,7 +452,7 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
 
     which is Ganea et al.'s (NeurIPS 2018, eq. 25) from terms that do not cancel near the boundary.
     """
-    gap, delta, root = _gap(p, c), x - p, c**0.5
+    gap, delta, root = _gap(p, c), x - p, square_root(c)
     size = length(a).clamp_min(tiny(a))
     top = (gap * dot(delta, a) - c * square_norm(delta) * dot(p, a)) / size
     out = (torch.asinh(2 * root * top / (_gap(x, c) * gap)) / root).squeeze(-1)
@@ -493,7 +480,7 @@ def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
             f"ganea_logits: p and a must be matrices (K, n) of one shape, got {tuple(p.shape)} and {tuple(a.shape)}."
         )
     c, dtype = widen(c, STEEPEST), x.dtype
-    root = c**0.5
+    root = square_root(c)
     p = _inside(widen(p), c, p.dtype)
     a = widen(a)
     size = length(a)

@@ -15,6 +15,7 @@ from torch.optim.optimizer import ParamsT
 from hypvision.errors import ArgumentError
 from hypvision.geometry.manifolds import whose
 
+from . import fused
 from .base import Group, Job, RiemannianOptimizer, State, check_options
 from .kernels import shorten_
 
@@ -160,16 +161,25 @@ class RiemannianAdam(RiemannianOptimizer):
         mean, square = job.state["exp_avg"], job.state["exp_avg_sq"]
         beta1, beta2 = group["betas"]
         step = job.step if group["capturable"] else job.step.item()
+        root = _share(beta2, step) ** 0.5
+        rate = lr * root / _share(beta1, step)
+        eps = group["eps"] * root
+        most = job.state.get("max_exp_avg_sq")
+        if fused.fits(job.kernel, rate, x, job.grad, mean, square, most):
+            coupled, share = (0.0, min(lr * decay, 1.0)) if self.decoupled else (decay, 0.0)
+            weights = (beta1, 1 - beta1, 1 - beta2)
+            fused.step_(x, job.grad, c, mean, square, most, rate, *weights, eps, coupled, share)
+            return
         if self.decoupled and decay:
             share = lr * decay
             job.kernel.decay_(x, share.clamp(max=1) if isinstance(share, Tensor) else min(share, 1.0), c)
         gradient, where = job.kernel.gradient(x, job.grad, c, 0.0 if self.decoupled else decay)
-        square.lerp_(shorten_(gradient).unsqueeze(1), 1 - beta2)
+        norm = shorten_(gradient).unsqueeze(1)
+        square.mul_(beta2).addcmul_(norm, norm, value=1 - beta2)
         mean.lerp_(gradient, 1 - beta1)
-        if group["amsgrad"]:
-            square = torch.maximum(job.state["max_exp_avg_sq"], square, out=job.state["max_exp_avg_sq"])
-        size = (square.squeeze(1) / _share(beta2, step)).sqrt_().add_(group["eps"])
-        job.kernel.step_(x, mean, lr / _share(beta1, step) / size, mean, where, c)
+        if most is not None:
+            square = torch.maximum(most, square, out=most)
+        job.kernel.step_(x, mean, rate / square.squeeze(1).sqrt().add_(eps), mean, where, c)
 
 
 class RiemannianAdamW(RiemannianAdam):

@@ -42,11 +42,16 @@ class Job(NamedTuple):
     """Points of one kernel to update: tensors with the same number of rows."""
 
     kernel: Kernel
-    c: float | Tensor
+    manifold: Manifold
     x: Tensor  # (N, d)
     grad: Tensor  # (N, d)
     state: dict[str, Tensor]
     step: Tensor | None
+
+    @property
+    def c(self) -> float | Tensor:
+        """The curvature, for points of this dtype."""
+        return constant(self.manifold.c, self.x.dtype)
 
 
 def manifold_of(parameter: Tensor) -> Manifold | None:
@@ -196,9 +201,10 @@ class RiemannianOptimizer(Optimizer):
                 loss = closure()
         places = self._curved()
         before = {manifold: manifold.log_c.detach().clone() for manifold in places}
-        curvatures: list[tuple[Group, Any, Tensor]] = []
+        learned: list[tuple[Group, list[Any]]] = []
         for group in self.param_groups:
-            flat: list[tuple[Tensor, Tensor]] = []
+            flat: list[Tensor] = []
+            curvatures: list[Any] = []
             tables: dict[tuple[Any, ...], list[Job]] = {}
             for parameter in group["params"]:
                 grad, manifold, foreign = parameter.grad, manifold_of(parameter), foreign_manifold_of(parameter)
@@ -212,21 +218,27 @@ class RiemannianOptimizer(Optimizer):
                         raise RuntimeError("Sparse gradients of geoopt's parameters are for its own optimisers.")
                     self._foreign(group, parameter, -grad if group["maximize"] else grad.clone(), foreign)
                 elif isinstance(parameter, CurvatureParameter):
-                    curvatures.append((group, parameter, grad))
+                    curvatures.append(parameter)
                 elif grad.is_sparse:
                     self._sparse(group, parameter, grad)
                 else:
-                    flat.append((parameter, grad))
+                    flat.append(parameter)
             for jobs in tables.values():
                 self._together(group, jobs)
-            if flat:
-                self._flat(group, [p for p, _ in flat], [g for _, g in flat], [self.state[p] for p, _ in flat])
-        for group, curvature, grad in curvatures:
-            self._flat({**group, "weight_decay": 0.0}, [curvature], [grad], [self.state[curvature]])
-            curvature.clamp_(*curvature.log_bounds)
+            self._all_flat(group, flat)
+            learned.append(({**group, "weight_decay": 0.0}, curvatures))
+        for group, curvatures in learned:
+            self._all_flat(group, curvatures)
+            for curvature in curvatures:
+                curvature.clamp_(*curvature.log_bounds)
         for manifold, log_c in before.items():
             self._follow(manifold, torch.exp(log_c), places[manifold])
         return loss
+
+    def _all_flat(self, group: Group, parameters: list[Tensor]) -> None:
+        if parameters:
+            grads = [p.grad for p in parameters if p.grad is not None]
+            self._flat(group, parameters, grads, [self.state[p] for p in parameters])
 
     # Points
 
@@ -265,7 +277,7 @@ class RiemannianOptimizer(Optimizer):
         for part in parts:
             job = Job(
                 part.kernel,
-                constant(part.manifold.c, x.dtype),
+                part.manifold,
                 x.view(-1, width)[:, part.points],
                 grad[:, part.points],
                 {name: self._columns(name, tensor, part) for name, tensor in state.items() if name != "step"},
@@ -300,11 +312,11 @@ class RiemannianOptimizer(Optimizer):
         x, grad = torch.cat([job.x for job in jobs]), torch.cat([job.grad for job in jobs])
         state = {name: torch.cat([job.state[name] for job in jobs]) for name in jobs[0].state}
         self._blocks(group, jobs[0]._replace(x=x, grad=grad, state=state))
-        for job, part in zip(jobs, torch.split(x, sizes)):
-            job.x.copy_(part)
+        parts, moved = [job.x for job in jobs], list(torch.split(x, sizes))
         for name, tensor in state.items():
-            for job, part in zip(jobs, torch.split(tensor, sizes)):
-                job.state[name].copy_(part)
+            parts += [job.state[name] for job in jobs]
+            moved += torch.split(tensor, sizes)
+        torch._foreach_copy_(parts, moved)
 
     def _gathered(self, group: Group, job: Job, rows: Tensor) -> None:
         """Update only the rows that have a gradient."""
@@ -349,18 +361,25 @@ class RiemannianOptimizer(Optimizer):
         manifold.clamp_()
         new = torch.exp(manifold.log_c.detach())
         changed = new != old
+        tables: dict[tuple[Any, ...], list[Tensor]] = {}
+        vectors: list[Tensor] = []
         for group, parameter, part in places:
             x = local_part(parameter)
             x = x.view(-1, x.shape[-1])[:, part.points]
-            source, target = old.to(x.dtype), new.to(x.dtype)
-            moved = x.clone()
-            if group["move"] == "project":
-                part.kernel.project_(moved, target)
-            else:
-                part.kernel.change_(moved, source, target, group["move"])
-            # If nothing changes, the points stay equal bit by bit; torch.where avoids a wait for the device.
-            x.copy_(torch.where(changed, moved, x))
+            tables.setdefault((group["move"], x.shape[1], x.dtype, x.device), []).append(x)
             if group["move"] == "scale":
-                for name, tensor in self.state[parameter].items():
-                    if name in self.vectors:
-                        tensor[..., part.tangents] *= (source / target).sqrt()
+                state = self.state[parameter]
+                vectors += [state[name][..., part.tangents] for name in self.vectors if name in state]
+        kernel = kernel_of(manifold)
+        for (move, _, dtype, _), parts in tables.items():
+            x = torch.cat(parts) if len(parts) > 1 else parts[0]
+            moved = x.clone()
+            if move == "project":
+                kernel.project_(moved, new.to(dtype))
+            else:
+                kernel.change_(moved, old.to(dtype), new.to(dtype), move)
+            # If nothing changes, the points stay equal bit by bit; torch.where avoids a wait for the device.
+            sizes = [len(part) for part in parts]
+            torch._foreach_copy_(parts, list(torch.split(torch.where(changed, moved, x), sizes)))
+        if vectors:
+            torch._foreach_mul_(vectors, (old / new).sqrt())

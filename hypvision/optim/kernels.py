@@ -15,12 +15,12 @@ from torch import Tensor
 
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
 from hypvision.geometry._typing import Curvature
-from hypvision.geometry.lorentz.points import CAPS
+from hypvision.geometry.lorentz.points import CAP
 from hypvision.geometry.manifolds import whose
-from hypvision.geometry.numerics import square_norm, widen
+from hypvision.geometry.numerics import has_float64
 
-# Longest step (sqrt(c) times the distance); two points are at most twice the capped radius apart.
-_LONGEST = 40.0
+# Shortest vector with a direction.
+_SHORTEST = 1e-30
 # Largest coordinate of a gradient: products of points at the cap with 100 times this (momentum) do not overflow.
 _STEEPEST = {torch.float32: 1e15, torch.float64: 1e120}
 
@@ -42,24 +42,25 @@ def _product(v: Tensor, w: Tensor, buffer: Tensor | None = None) -> Tensor:
     return torch.mul(v, w, out=buffer).sum(-1)
 
 
+def _length(v: Tensor) -> Tensor:
+    """Lengths ``(N,)``, in float64 where their squares may overflow."""
+    norm: Tensor
+    if v.device.type == "cpu":  # a GPU skips the test, because reading the result would wait
+        norm = torch.linalg.vector_norm(v, dim=-1)
+        if norm.isfinite().all():
+            return norm
+    norm = torch.linalg.vector_norm(v, dim=-1, dtype=torch.float64 if has_float64(v) else v.dtype)
+    return norm
+
+
 def shorten_(gradient: Tensor) -> Tensor:
-    """Shorten vectors of a gradient whose products would overflow; returns the squared lengths of all."""
-    limit = _STEEPEST[gradient.dtype]
-    norm: Tensor = torch.linalg.vector_norm(gradient, dim=-1)
+    """Shorten vectors of a gradient whose products would overflow; returns the lengths ``(N,)`` of all."""
+    limit, norm = _STEEPEST[gradient.dtype], _length(gradient)
     # a GPU skips the test, because reading the result would wait
     if gradient.device.type != "cpu" or not norm.max() <= limit:
-        gradient.mul_(limit / torch.linalg.vector_norm(gradient, math.inf, dim=-1, keepdim=True).clamp_(min=limit))
-        norm = torch.linalg.vector_norm(gradient, dim=-1)
-    return norm.mul_(norm)
-
-
-def _scale(rate: Rate, norm: Tensor, c: Curvature) -> tuple[Tensor, Tensor]:
-    """Factors ``(N,)`` of vectors with these norms for a step at ``-rate``, cut where it is too long to compute, and
-    ``sqrt(c)`` times its distance."""
-    length = norm * c**0.5
-    most = _LONGEST / length.clamp(min=1e-30)
-    scale = torch.minimum(most, rate) if isinstance(rate, Tensor) else most.clamp_(max=rate)
-    return scale.neg(), length.mul_(scale)
+        gradient.mul_((limit / norm).clamp_(max=1).unsqueeze(1))
+        norm.clamp_(max=limit)
+    return norm
 
 
 def _sound(scale: Tensor) -> Tensor:
@@ -122,91 +123,75 @@ class Kernel:
 
 
 class LorentzKernel(Kernel):
-    """Steps on the hyperboloid by the exponential map; points ``(N, n + 1)``, vectors ``(N, n)``."""
+    r"""Steps on the hyperboloid by the exponential map; points ``(N, n + 1)``, vectors ``(N, n)``.
+
+    With the radius of curvature :math:`R = 1/\sqrt c`, the step :math:`\theta = \eta|d|/R` and the unit vector
+    :math:`\hat d` along ``d``, a point with the space part ``s`` and the time ``t`` moves to
+
+    .. math:: s' = \Big(\cosh\theta - \sinh\theta\,\frac{s \cdot \hat d}{t + R}\Big) s - R \sinh\theta\, \hat d
+
+    and a vector along ``d`` becomes, in the frame of the new point,
+
+    .. math:: m' = f m - \tanh\tfrac\theta 2\, |m| \frac{1 + f}{t' + R} s', \quad f = \frac{t + R}{t' + R \cosh\theta}
+    """
 
     def gradient(self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0) -> tuple[Tensor, Where]:
-        space, buffer = x[:, 1:], torch.empty_like(grad[:, 1:], memory_format=torch.contiguous_format)
-        q = _square(space)
-        cosh = torch.sqrt(1 + q * c)
+        time, space, root = x[:, 0], x[:, 1:], c**0.5
+        reach = time + 1 / root
+        buffer = torch.empty_like(grad[:, 1:], memory_format=torch.contiguous_format)
         # The radial derivative is sinh(r) g_t + cosh(r) g_r; in perpendicular directions it is g itself.
-        along = _product(space, grad[:, 1:], buffer) * c / (cosh + 1) + grad[:, 0] * c**0.5
+        along = torch.addcdiv(grad[:, 0], _product(space, grad[:, 1:], buffer), reach)
         if decay:
-            along += 2 * decay * cosh
-        return torch.addcmul(grad[:, 1:], space, along.unsqueeze(1), out=buffer), (q, cosh)
+            along += 2 * decay * time
+        along *= root
+        return torch.addcmul(grad[:, 1:], space, along.unsqueeze(1), out=buffer), (reach,)
 
     def frame(self, x: Tensor, v: Tensor, c: Curvature) -> Tensor:
         return lorentz.transp0back(x, lorentz.proju(x, v, c), c)
 
     @staticmethod
-    def _length(r: Tensor) -> tuple[Tensor, Tensor]:
-        """``sinh(r) / r`` and ``cosh(r)`` of a step with the scaled length ``r``."""
-        r = r.clamp(min=1e-30)
-        return torch.sinh(r).div_(r), r.cosh()
+    def _arrive_(x: Tensor, c: Curvature) -> Tensor:
+        """Compute the times ``(N,)`` of moved points."""
+        norm, radius = _length(x[:, 1:]), c**-0.5
+        radius = radius if isinstance(radius, Tensor) else norm.new_full((), radius)
+        out: Tensor = torch.hypot(norm, radius.to(norm.dtype), out=x[:, 0])
+        return out
 
     @staticmethod
-    def _factors(
-        x: Tensor, ahead: Tensor, aside: Tensor, cosh: Tensor, cosh_step: Tensor, side: Tensor
-    ) -> tuple[Tensor, Tensor, bool]:
-        """The factors of a step, reduced so that its radius stays below the cap, and whether any may have been reduced;
-        the cosh of the radius is ``cosh cosh_step + side``."""
-        cap = math.cosh(CAPS[x.dtype])
-        # the new cosh is at most twice this product; a GPU skips the test, because reading it would wait
-        capped = x.device.type != "cpu" or not cosh.max().item() * cosh_step.max().item() <= cap / 2
-        if capped:
-            factor = cap / torch.addcmul(side, cosh, cosh_step).clamp_(min=cap)
-            ahead, aside = ahead * factor, aside * factor
-        return ahead.unsqueeze(1), aside.unsqueeze(1), capped
-
-    @staticmethod
-    def _arrive_(x: Tensor, c: Curvature, capped: bool) -> None:
-        """Compute the time of moved points, and cap those whose step lost all digits."""
-        space = x[:, 1:]
-        square = _square(space)
-        limit = math.sinh(CAPS[x.dtype]) ** 2 / c
-        if capped:
-            precise = space.double()
-            norm = torch.linalg.vector_norm(precise, dim=-1, keepdim=True)
-            longest = limit**0.5
-            space.copy_(torch.where(norm > longest, precise * (longest / norm), precise))
-            square = _square(space)
-        x[:, 0] = torch.sqrt(square + 1 / c)
+    def _cap_(x: Tensor, c: Curvature) -> None:
+        """Bring points back that left the largest radius; they are so far out that coordinates scale."""
+        time, farthest = x[:, 0], math.cosh(CAP) * c**-0.5
+        # a GPU skips the test, because reading it would wait
+        if x.device.type != "cpu" or not time.max() <= farthest:
+            x.mul_((farthest / time).clamp_(max=1).unsqueeze(1))
 
     def step_(self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature) -> None:
-        space, (q, cosh) = x[:, 1:], where
-        along = torch.empty_like(d) if m is d else None
-        norm = torch.linalg.vector_norm(d, dim=-1)
-        xd = _product(space, d, along)
-        scale, length = _scale(rate, norm, c)
-        sinhc, cosh_step = self._length(length)
-        aside = sinhc * scale
-        side, tilt = aside * xd * c, aside * c / (cosh + 1)
-        limited = self._factors(x, torch.addcmul(cosh_step, tilt, xd), aside, cosh, cosh_step, side)
-        if m is not None and along is not None:
-            torch.mul(d, limited[1], out=along)
-            # The gyration only rotates the plane of x and m, so two numbers describe it.
-            kappa = tilt / (cosh_step + 1)
-            ahead, across = kappa * xd, kappa * norm * norm
-            area = kappa * across * q
-            total = _sound(2 * ahead + 1 + area)
-            scale_m, add_x = 1 - 2 * (area + ahead) / total, 2 * (ahead + 1) * across / total
-            m.mul_(scale_m.unsqueeze(1)).addcmul_(space, add_x.unsqueeze(1))
-            space.mul_(limited[0]).add_(along)
-        else:
-            if m is not None:
-                # both mapped into the unit ball: sqrt(c) x / (1 + cosh r)
-                size_x, size_d = c**0.5 / (cosh + 1), sinhc / (cosh_step + 1)
-                products = q * size_x * size_x, xd * scale * c**0.5 * size_x * size_d, (length * size_d).square_()
-                _turn_(m, space, d, size_x, c**0.5 * size_d * scale, products, products[1:])
-            space.mul_(limited[0]).addcmul_(d, limited[1])
-        self._arrive_(x, c, limited[2])
+        space, (reach,) = x[:, 1:], where
+        norm = torch.linalg.vector_norm(d, dim=-1).clamp_(min=_SHORTEST)
+        angle = (norm * (rate * c**0.5)).clamp_(max=CAP)
+        cosh, size = angle.cosh(), angle.sinh().div_(norm)
+        half = angle.div_(2).tanh_()
+        xd = _product(space, d)
+        if m is not None and m is not d:
+            # both mapped into the unit ball
+            products = _square(space) / (reach * reach), -xd * half / (reach * norm), half * half
+            _turn_(m, space, d, 1 / reach, -half / norm, products, products[1:])
+        ahead = torch.addcdiv(cosh, size * xd, reach, value=-1)
+        space.mul_(ahead.unsqueeze(1)).addcmul_(d, (size * -(c**-0.5)).unsqueeze(1))
+        time = self._arrive_(x, c)
+        if m is d:
+            keep = reach / (time + cosh * c**-0.5)
+            turn = half * norm / (time + c**-0.5)
+            m.mul_(keep.unsqueeze(1)).addcmul_(space, torch.addcmul(turn, turn, keep).neg_().unsqueeze(1))
+        self._cap_(x, c)
 
     def decay_(self, x: Tensor, share: Rate, c: Curvature) -> None:
         """The centroid of ``x``, weighted ``1 - share``, and the origin, weighted ``share``."""
         space = x[:, 1:]
         rest = 1 - share
-        cosh = torch.sqrt(1 + _square(space) * c)
-        space.mul_((rest / torch.sqrt(rest * rest + share * share + 2 * share * rest * cosh)).unsqueeze(1))
-        x[:, 0] = torch.sqrt(_square(space) + 1 / c)
+        size = rest * rest + share * share + (2 * share * rest * c**0.5) * x[:, 0]
+        space.mul_((rest / torch.sqrt(size)).unsqueeze(1))
+        self._arrive_(x, c)
 
     def project_(self, x: Tensor, c: Curvature) -> None:
         """Recompute the time."""
@@ -222,79 +207,65 @@ class BallKernel(Kernel):
 
     manifold: PoincareBall
 
-    def _eps(self, x: Tensor) -> float:
-        return poincare._default_eps(x) if self.manifold.eps is None else self.manifold.eps
+    def _most(self, x: Tensor) -> float:
+        """The largest ``sqrt(c) |x|``."""
+        return 1 - (poincare._default_eps(x) if self.manifold.eps is None else self.manifold.eps)
+
+    def _gap(self, x: Tensor, c: Curvature, outside: bool = False) -> Tensor:
+        """``X = 1 - c |x|^2``, shape ``(N,)``, in float64 near the boundary; points ``outside`` come back first."""
+        norm: Tensor
+        most, radius = self._most(x), c**-0.5
+        if x.device.type == "cpu":  # a GPU skips the test, because reading the result would wait
+            norm = torch.linalg.vector_norm(x, dim=-1)
+            if norm.max() <= min(0.99, most) * radius:
+                return 1 - c * norm * norm
+        dtype = torch.float64 if has_float64(x) else None
+        norm = torch.linalg.vector_norm(x, dim=-1, dtype=dtype)
+        if outside:
+            x.mul_((most * radius / norm).clamp_(max=1).unsqueeze(1))
+            norm = torch.linalg.vector_norm(x, dim=-1, dtype=dtype)
+        # rounding may put points a little outside
+        return (1 - c * norm * norm).clamp_(min=max((1 - most**2) / 2, 1e-9)).to(x.dtype)
 
     def gradient(self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0) -> tuple[Tensor, Where]:
-        q = square_norm(widen(x)).squeeze(-1)
-        limit = (1 - self._eps(x)) ** 2
-        gap = (1 - q * c).clamp_(min=1 - limit).to(x.dtype)
+        gap = self._gap(x, c)
         if decay:
             grad = torch.add(grad, x, alpha=decay)
-        return grad * (gap / 2).unsqueeze(1), (q.to(x.dtype), gap)
+        return grad * (gap / 2).unsqueeze(1), (gap,)
 
     def frame(self, x: Tensor, v: Tensor, c: Curvature) -> Tensor:
         return 2 * poincare.transp0back(x, v, c)
 
-    def _move(
-        self, x: Tensor, q: Tensor, gap: Tensor, dd: Tensor, xd: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, bool]:
-        r"""A step along a vector with the scaled squared length ``dd`` and product ``xd`` with x.
-
-        Returns:
-            For :math:`y = -x \oplus x'`: its ``share`` of ``d``, and its products with x and itself; the two factors
-            in ``x' = scale_x x + add d``; and whether these may have lost digits, so that x' needs a projection.
-        """
-        limit = (1 - self._eps(x)) ** 2
-        if self.manifold.exact:
-            # y = tanh(sqrt(c) |d| / 2) d / (sqrt(c) |d|)
-            size = torch.sqrt(dd).clamp_(min=1e-18)
-            share = (size / 2).tanh_().div_(size)
-            xy, yy = share * xd, share * share * dd
-            scale = _sound((2 * xy + q * yy).add_(1))
-            scale_x, add = (2 * xy + yy).add_(1).div_(scale), gap * share / scale
-            reached = scale_x * scale_x * q + 2 * scale_x * add * xd + add * add * dd
-            factor = (limit / reached.clamp_(min=limit)).sqrt_()
-            # digits are lost in a long step back across the origin; a GPU skips the test, because reading it would wait
-            lossy = x.device.type != "cpu" or not scale.min() > 0.1
-            return share, xy, yy, scale_x * factor, add * factor, lossy
-        # x + u with u = gap d / 2, projected into the ball: x' = factor (x + u)
-        half = gap / 2
-        reached = torch.addcmul(q, half, torch.addcmul(2 * xd, half, dd))
-        factor = (limit / reached.clamp_(min=limit)).sqrt_()
-        # v = (x' - x) / gap = along d + back x; the Moebius sum y = -x + x' is (v - |v|^2 x) / scale
-        along, back = factor / 2, (factor - 1).div_(gap)
-        xv, dv = torch.addcmul(along * xd, back, q), torch.addcmul(along * dd, back, xd)
-        vv = torch.addcmul(along * dv, back, xv)
-        scale = torch.addcmul(1 - 2 * xv, q, vv)
-        return along / scale, torch.addcmul(xv, vv, q, value=-1).div_(scale), vv / scale, factor, factor * half, False
+    def _moved(self, x: Tensor, d: Tensor, rate: Rate, gap: Tensor, c: Curvature) -> Tensor:
+        """The retraction of a step along ``-rate d``, in coordinates ``-rate X d / 2``."""
+        if not self.manifold.exact:
+            return torch.addcmul(x, d, (gap * rate).unsqueeze(1), value=-0.5)
+        # the Moebius sum of x and tanh(angle) along -d, as in poincare.expmap
+        norm = torch.linalg.vector_norm(d, dim=-1).clamp_(min=_SHORTEST)
+        angle = (norm * (rate * c**0.5 / 2)).clamp_(max=CAP)
+        both = torch.addcmul(x, d, (angle.tanh() / (norm * -(c**0.5))).unsqueeze(1))
+        square = _square(both) * c
+        total = (gap / angle.cosh() ** 2 + square).clamp_(min=_SHORTEST)
+        return both.mul_((gap / total).unsqueeze(1)).addcmul_(x, (square / total).unsqueeze(1))
 
     def step_(self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature) -> None:
-        q, gap = where
-        along = torch.empty_like(d) if m is d else None
-        norm = torch.linalg.vector_norm(d, dim=-1)
-        xd = _product(x, d, along)
-        scale, length = _scale(rate, norm, c)
-        share, xy, yy, scale_x, add, lossy = self._move(x, q * c, gap, length * length, xd * scale * c)
-        scale_x, add = scale_x.unsqueeze(1), (add * scale).unsqueeze(1)
-        if m is not None and along is not None:
-            torch.mul(d, add, out=along)
-            # Rotate the plane of x and m by the angle of the vector (1 + xy, area).
-            share = share * scale * c
-            one, across, ahead = xy + 1, share * norm * norm, share * xd
-            square = torch.addcmul(share * across * q, ahead, ahead, value=-1)
-            total = _sound(torch.addcmul(square, one, one))
-            one = 2 * one / total
-            scale_m, add_x = torch.addcmul(1 - 2 * square / total, one, ahead, value=-1), one * across
-            m.mul_(scale_m.unsqueeze(1)).addcmul_(x, add_x.unsqueeze(1))
-            x.mul_(scale_x).add_(along)
-        else:
-            if m is not None:
-                products = q * c, xd * scale * c * share, (length * share).square_()
-                _turn_(m, x, d, c**0.5, share * scale * c**0.5, products, (xy, yy))
-            x.mul_(scale_x).addcmul_(d, add)
-        if lossy:
-            self.project_(x, c)
+        (gap,) = where
+        end = self._moved(x, d, rate, gap, c)
+        end_gap = self._gap(end, c, outside=True)
+        if m is None:
+            x.copy_(end)
+            return
+        buffer = torch.empty_like(end)
+        along = _product(x, m, buffer)
+        delta = torch.sub(end, x, out=buffer)
+        x.copy_(end)
+        ahead = _product(delta, m, end)
+        # the gyration of poincare.transp, from the difference of the points and the new one
+        square = _square(delta) * c
+        share = 2 * c / (gap * end_gap + square)
+        back = share * (gap * ahead - square * along)
+        across = share * ((end_gap + square) * along + (1 - gap) * ahead) + back
+        m.addcmul_(x, back.unsqueeze(1)).addcmul_(delta, across.unsqueeze(1), value=-1)
 
     def decay_(self, x: Tensor, share: Rate, c: Curvature) -> None:
         """The point at ``1 - share`` of the distance from the origin."""

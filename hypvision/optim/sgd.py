@@ -12,6 +12,7 @@ from torch.optim.sgd import sgd
 
 from hypvision.errors import ArgumentError
 
+from . import fused
 from .base import Factor, Group, Job, RiemannianOptimizer, State, check_options, local_part
 from .kernels import shorten_
 
@@ -122,9 +123,14 @@ class RiemannianSGD(RiemannianOptimizer):
 
     def _points(self, group: Group, job: Job) -> None:
         x, c, buffer = job.x, job.c, job.state.get("momentum_buffer")
-        direction, where = job.kernel.gradient(x, job.grad, c, group["weight_decay"])
+        rate, decay, momentum = group["lr"], group["weight_decay"], group["momentum"]
+        if not group["nesterov"] and fused.fits(job.kernel, rate, x, job.grad, buffer):
+            fresh = 1 - group["dampening"] if momentum else 1.0
+            fused.step_(x, job.grad, c, buffer, None, None, rate, momentum, fresh, 0.0, 0.0, decay, 0.0)
+            return
+        direction, where = job.kernel.gradient(x, job.grad, c, decay)
         shorten_(direction)
         if buffer is not None:
-            buffer.mul_(group["momentum"]).add_(direction, alpha=1 - group["dampening"])
-            direction = direction + group["momentum"] * buffer if group["nesterov"] else buffer
-        job.kernel.step_(x, direction, group["lr"], buffer, where, c)
+            buffer.mul_(momentum).add_(direction, alpha=1 - group["dampening"])
+            direction = direction + momentum * buffer if group["nesterov"] else buffer
+        job.kernel.step_(x, direction, rate, buffer, where, c)

@@ -94,6 +94,54 @@ def test_momentum_is_parallel_transported(kind, along):
     torch.testing.assert_close(momentum.norm(dim=-1), m.norm(dim=-1))
 
 
+@pytest.mark.parametrize("radius", [1e-3, 1.0, 6.0])
+def test_float32_momentum_far_out(radius):
+    """A momentum after a step in float32 against transport in float64, whose error there is 1e-11."""
+    torch.manual_seed(2)
+    manifold = Lorentz(0.7)
+    kernel = kernels_module.kernel_of(manifold)
+    m = torch.randn(8, 4)
+    x = manifold.expmap0(radius * torch.nn.functional.normalize(torch.randn(8, 4), dim=-1))
+    start, vector = manifold.projx(x.double()), m.double()
+    y = manifold.expmap(start, manifold.transp0(start, -0.3 * vector))
+    expected = manifold.transp0back(y, manifold.transp(start, y, manifold.transp0(start, vector)))
+    _, where = kernel.gradient(x, torch.zeros_like(x), manifold.c)
+    kernel.step_(x, m, 0.3, m, where, manifold.c)
+    torch.testing.assert_close(m.double(), expected, rtol=0, atol=2e-6)
+    torch.testing.assert_close(x.double(), y, rtol=2e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["ball", "exact ball"])
+@pytest.mark.parametrize("radius", [1e-3, 1.0, 6.0, 11.0, 20.0])
+def test_float32_momentum_in_the_ball(kind, radius):
+    """A momentum after a step in float32 against transport in float64 to where the point is, up to the boundary."""
+    torch.manual_seed(2)
+    manifold = MANIFOLDS[kind]()
+    kernel = kernels_module.kernel_of(manifold)
+    m = torch.randn(8, 4)
+    x = manifold.projx(manifold.expmap0(radius / 2 * torch.nn.functional.normalize(torch.randn(8, 4), dim=-1)))
+    start, vector = x.double(), m.double()
+    _, where = kernel.gradient(x, torch.zeros_like(x), manifold.c)
+    kernel.step_(x, m, 0.3, m, where, manifold.c)
+    expected = 2 * manifold.transp0back(
+        x.double(), manifold.transp(start, x.double(), manifold.transp0(start, vector / 2))
+    )
+    torch.testing.assert_close(m.double(), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(m.norm(dim=-1).double(), vector.norm(dim=-1), rtol=1e-5, atol=0)
+
+
+def test_a_point_at_the_largest_radius_stays_with_its_momentum():
+    """Outwards the momentum keeps its length however long the step is that the radius cuts."""
+    manifold = Lorentz(1.0)
+    kernel = kernels_module.kernel_of(manifold)
+    x, m = manifold.expmap0(torch.tensor([[39.5, 0.0]])), torch.tensor([[-30.0, 0.0]])
+    for _ in range(3):
+        _, where = kernel.gradient(x, torch.zeros_like(x), manifold.c)
+        kernel.step_(x, m, 1.0, m, where, manifold.c)
+        torch.testing.assert_close(m, torch.tensor([[-30.0, 0.0]]), rtol=1e-5, atol=0)
+        torch.testing.assert_close(manifold.dist0(x), torch.tensor([40.0]), rtol=1e-5, atol=0)
+
+
 @every_manifold
 def test_gradient_in_the_frame(kind):
     manifold = MANIFOLDS[kind]()

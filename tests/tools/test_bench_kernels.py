@@ -20,6 +20,13 @@ def test_operations_keep_to_their_budgets(model):
     assert over_budget(model) == {}
 
 
+@pytest.mark.parametrize("name", kernels.STEPS)
+def test_steps_of_optimisers_keep_to_their_budgets(name):
+    step, _ = kernels.optimizer_step(name)
+    got = kernels.count(step)
+    assert got.kernels <= kernels.STEPS[name] and not got.waits
+
+
 def test_a_budget_can_be_missed(monkeypatch):
     monkeypatch.setitem(kernels.BUDGETS["lorentz"], "dist0", 3)
     assert "dist0" in over_budget("lorentz")
@@ -65,5 +72,6 @@ def test_launches_of_triton_count():
 def test_the_table_has_a_row_for_everything():
     lines = kernels.table()
     # a network has two rows, and the batch norm, the only one of the layers that Triton computes
-    expected = len(kernels.LORENTZ) + len(kernels.BALL) + len(kernels.LAYERS) + 1 + 2 * len(kernels.NETWORKS) + 2
+    expected = len(kernels.LORENTZ) + len(kernels.BALL) + len(kernels.LAYERS) + 1 + 2 * len(kernels.NETWORKS)
+    expected += len(kernels.STEPS)
     assert len(lines) == 2 + expected and all(line.count("|") == lines[0].count("|") for line in lines)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import STEEPEST, one_each, positive, stable
-from ..numerics import bounded, dot, inverse, length, safe_sqrt, square_norm, tiny, widen
+from ..numerics import bounded, dot, inverse, length, safe_sqrt, square_norm, square_root, tiny, widen
 from .distances import chord
 from .points import CAP, _from_space, _time
 
@@ -26,7 +26,7 @@ def dist2plane(x: Tensor, z: Tensor, a: Tensor | float, c: Curvature, signed: bo
         c: curvature.
         signed: positive on the side that ``z`` points to; otherwise the absolute value.
     """
-    space, root = x[..., 1:], c**0.5
+    space, root = x[..., 1:], square_root(c)
     normal = z / length(z).clamp_min(tiny(z))
     cosh, sinh = _offset(a, root, z)
     side = cosh * dot(space, normal) - sinh * _time(space, inverse(c))
@@ -71,7 +71,7 @@ def space_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
 
 def _logits(space: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
     c, z, dtype = widen(c, STEEPEST), widen(z), space.dtype
-    root = c**0.5
+    root = square_root(c)
     size = length(z)
     cosh, sinh = _offset(a, root, z)
     planes = torch.cat([-sinh, cosh * (z / size.clamp_min(tiny(z)))], -1)
@@ -89,7 +89,7 @@ def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
         p: ideal points, unit vectors ``(..., n)``.
         c: curvature.
     """
-    space, root = x[..., 1:], c**0.5
+    space, root = x[..., 1:], square_root(c)
     size = length(space)
     # x_t - |x_s| and |x_s| - x_s . p, both from positive terms
     unit = inverse(c)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
+from torch.nn.functional import hardtanh
 
 from .._typing import Curvature
 from ..border import STEEPEST, stable
-from ..numerics import bounded, dot, inverse, narrow, safe_sqrt, square_norm, widen
+from ..numerics import bounded, dot, inverse, safe_sqrt, square_norm, square_root, widen
 from .points import _time
 
 
@@ -30,7 +34,7 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     The gradient is 0 where the points coincide.
     """
     *_, square = chord(x, y, c)
-    half = c**0.5 / 2
+    half = square_root(c) / 2
     return (torch.asinh(safe_sqrt(square) * half) / half).squeeze(-1)
 
 
@@ -45,6 +49,9 @@ def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 # up to this many distances a matrix is computed in float64
 WIDEST = 2**24
+_HALF = math.sqrt(0.5)
+# a float32 number whose root has a finite inverse
+_LEAST = 1e-37
 
 
 @stable("x", "y", sets=("x", "y"), wide=False)
@@ -67,32 +74,56 @@ def cdist(x: Tensor, y: Tensor, c: Curvature, dtype: torch.dtype | None = None) 
     Returns:
         Distances ``(..., N, M)``; 0 with gradient 0 on the diagonal of ``cdist(x, x)``.
     """
-    c = widen(c, STEEPEST)
-    (s, time, u), (s_, _, u_) = _scaled(x, c), _scaled(y, c)
+    root = square_root(widen(c, STEEPEST))
+    (s, time, u), (s_, _, u_) = of_both(_scaled, x, y, root)
     rows = torch.cat([-s, u, time], -1)
-    columns = torch.cat([s_, torch.ones_like(u_), u_], -1) / 2
-    half = c**0.5 / 2
-    squares = product(rows, columns, y is x, dtype or torch.promote_types(x.dtype, y.dtype))
-    return torch.asinh(safe_sqrt(squares)) / half
+    columns = torch.cat([s_, torch.full_like(u_, _HALF), u_], -1)
+    return from_products(rows, columns, y is x, dtype or torch.promote_types(x.dtype, y.dtype), 2 / root)
 
 
-def _scaled(x: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor]:
-    """``sqrt(c) s``, ``sqrt(c) t``, and the latter minus 1 from positive terms."""
-    space = widen(x[..., 1:]) * c**0.5
+def _scaled(x: Tensor, root: Curvature) -> tuple[Tensor, Tensor, Tensor]:
+    """``sqrt(c / 2) s``, ``sqrt(c / 2) t``, and the latter minus its least value from positive terms."""
+    space = widen(x[..., 1:]) * (root * _HALF)
     square = square_norm(space)
-    time = torch.sqrt(square + 1)
-    return space, time, square / (time + 1)
+    time = torch.sqrt(square + 0.5)
+    return space, time, square / (time + _HALF)
 
 
-def product(rows: Tensor, columns: Tensor, same: bool, dtype: torch.dtype) -> Tensor:
-    """Products ``(..., N, M)``, in ``dtype``, of all float64 rows ``(..., N, k)`` and ``columns`` ``(..., M, k)``.
+def of_both(
+    function: Callable[[Tensor, Curvature], tuple[Tensor, ...]], x: Tensor, y: Tensor, root: Curvature
+) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """``function`` of the points ``x`` and of ``y``, in one pass where that is possible.
 
-    Computed in float64, or in ``dtype`` where there are many; 0 on the diagonal if both are of the same points.
+    Args:
+        function: of points ``(..., N, k)`` and ``root``; its results have a row for each point.
+        x, y: points ``(..., N, k)`` and ``(..., M, k)``.
+        root: of the curvature.
+    """
+    if y is x:
+        found = function(x, root)
+        return found, found
+    single = not isinstance(root, Tensor) or root.dim() == 0
+    if not single or x.shape[:-2] != y.shape[:-2] or x.dtype != y.dtype:
+        return function(x, root), function(y, root)
+    sizes = [x.shape[-2], y.shape[-2]]
+    parts = [part.split(sizes, -2) for part in function(torch.cat([x, y], -2), root)]
+    return [part[0] for part in parts], [part[1] for part in parts]
+
+
+def from_products(rows: Tensor, columns: Tensor, same: bool, dtype: torch.dtype, unit: Curvature) -> Tensor:
+    """Distances ``(..., N, M)``, in ``dtype``: ``unit`` times the asinh of roots of products of rows and columns.
+
+    The products, of float64 rows ``(..., N, k)`` and ``columns`` ``(..., M, k)``, are fourth parts of squared chords.
+    They are computed in float64, or in ``dtype`` where there are many. The diagonal is 0 if both are of the same
+    points.
     """
     # An exported program takes any number, so it is not asked for.
     if not torch.compiler.is_exporting() and rows.shape[:-1].numel() * columns.shape[-2] > WIDEST:
         rows, columns = bounded(rows, dtype), bounded(columns, dtype)
-    out = narrow(torch.matmul(rows, columns.transpose(-1, -2)), dtype)
+    squares = torch.matmul(rows, columns.transpose(-1, -2))
+    # rounding may make them negative; at the bounds the gradient is 0
+    squares = hardtanh(squares, _LEAST, torch.finfo(dtype).max).to(dtype)
+    out = torch.asinh(torch.sqrt(squares)) * unit
     if same:
         out = out * (1 - torch.eye(out.shape[-1], dtype=out.dtype, device=out.device))
     return out

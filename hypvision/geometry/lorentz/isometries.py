@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import check_factor, stable
-from ..numerics import bounded, dot, inverse
+from ..numerics import bounded, dot, inverse, square_root
 from .distances import chord
 from .points import _from_space, _time, expmap0, from_space, logmap0
 from .tangents import expmap, logmap, norm
@@ -21,7 +21,7 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     :func:`logmap0` of ``y`` (Chami et al., NeurIPS 2019): :math:`s' + \left(\sqrt c t' + \frac{c\, s \cdot s'}{1 +
     \sqrt c t}\right) s`.
     """
-    space, end, root = x[..., 1:], y[..., 1:], c**0.5
+    space, end, root = x[..., 1:], y[..., 1:], square_root(c)
     unit = inverse(c)
     amount = root * _time(end, unit) + c * dot(space, end) / (1 + root * _time(space, unit))
     return _from_space(end + amount * space, c)
@@ -31,7 +31,7 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Inverse of :func:`boost`: ``y`` as seen from ``x``, :math:`(-x) \oplus y`; accurate for near points too."""
     time, ahead, delta, _ = chord(x, y, c)
-    space, root = x[..., 1:], c**0.5
+    space, root = x[..., 1:], square_root(c)
     amount = c * dot(space, delta) / (1 + root * time) - root * ahead
     return _from_space(delta + amount * space, c)
 

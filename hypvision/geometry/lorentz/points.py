@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import stable
-from ..numerics import inverse, length, narrow, square_norm, tiny, widen
+from ..numerics import inverse, length, narrow, square_norm, square_root, tiny, widen
 
 # Exponential maps move no further than this, in radii of curvature: the squares of its sinh are float32 numbers.
 CAP = 40.0
@@ -78,7 +78,7 @@ def expmap0(u: Tensor, c: Curvature) -> Tensor:
     Returns:
         Points ``(..., n + 1)``. The gradient at 0 is the identity on the space part.
     """
-    root = c**0.5
+    root = square_root(c)
     z = (length(u) * root).clamp_min(tiny(u))
     moved = z.clamp_max(CAP)
     return torch.cat([torch.cosh(moved) / root, u * (torch.sinh(moved) / z)], -1)
@@ -88,12 +88,12 @@ def expmap0(u: Tensor, c: Curvature) -> Tensor:
 def logmap0(x: Tensor, c: Curvature) -> Tensor:
     """Logarithm at the origin: space part ``(..., n)`` of the tangent vector that leads to ``x`` ``(..., n + 1)``."""
     space = x[..., 1:]
-    z = (length(space) * c**0.5).clamp_min(tiny(x))
+    z = (length(space) * square_root(c)).clamp_min(tiny(x))
     return space * (torch.asinh(z) / z)
 
 
 @stable("x", rows=True, small=True)
 def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Hyperbolic radius ``(...)``: the distance of points ``(..., n + 1)`` from the origin; gradient 0 there."""
-    root = c**0.5
+    root = square_root(c)
     return (torch.asinh(length(x[..., 1:]) * root) / root).squeeze(-1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import stable
-from ..numerics import dot, inverse, safe_sqrt, square_norm, tiny
+from ..numerics import dot, inverse, safe_sqrt, square_norm, square_root, tiny
 from .distances import chord
 from .points import CAP, _from_space, _time
 
@@ -54,10 +54,10 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 @stable("x", "v", rows=True)
 def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Orthogonal projection :math:`v + c\langle x, v\rangle_L x` of ``v`` ``(..., n + 1)`` to the tangent space."""
-    x = _from_space(x[..., 1:], c)
-    product = x * v
-    amount = c * (product.sum(-1, keepdim=True) - 2 * product[..., :1])
-    return torch.addcmul(v, amount, x)
+    x = _from_space(x[..., 1:] * square_root(c), 1.0)
+    signs = torch.ones(x.shape[-1], 1, dtype=x.dtype, device=x.device)
+    signs[:1].neg_()
+    return torch.addcmul(v, torch.matmul(x * v, signs), x)
 
 
 @stable("x", "v", rows=True)
@@ -110,7 +110,7 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 @stable("x", space=("u",), rows=True)
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Parallel transport from the origin to ``x`` ``(..., n + 1)`` of ``u`` ``(..., n)``; returns ``(..., n + 1)``."""
-    space, root = x[..., 1:], c**0.5
+    space, root = x[..., 1:], square_root(c)
     along = dot(space, u) * root
     return torch.cat([along, u + space * (along / (_time(space, inverse(c)) + inverse(root)))], -1)
 
