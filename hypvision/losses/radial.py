@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hypvision.checks import at_least, one_of
 from hypvision.errors import ArgumentError
 from hypvision.geometry import lorentz
-from hypvision.geometry.numerics import safe_sqrt, square_norm
+from hypvision.geometry.numerics import exact, safe_sqrt, square_norm
 
 # Shorter vectors have no direction, because unit vectors of equal texts differ by round-off.
 _SHORTEST = {torch.float64: 1e-12, torch.float32: 1e-6}
@@ -121,7 +121,7 @@ class ChainLoss(nn.Module, ABC):
         if not len(triples):
             raise ArgumentError("A loss on chains needs at least one triple (general, specific, negative).")
         dtype = torch.promote_types(embeddings.dtype, torch.float32)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with exact(embeddings.device):
             embeddings, root = embeddings.to(dtype), root.to(dtype)
             general, specific, negative = (embeddings[rows] for rows in triples.T)
             parts = self.order(general, specific, negative, root)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from bench import kernels
+from bench import kernel_cases, kernels
 
 
 def over_budget(model: str) -> dict[str, tuple[int, int]]:
@@ -51,4 +51,5 @@ def test_no_network_makes_the_host_wait():
 def test_the_table_has_a_row_for_everything():
     lines = kernels.table()
     expected = len(kernels.LORENTZ) + len(kernels.BALL) + len(kernels.LAYERS) + len(kernels.NETWORKS) + 2
+    expected += len(kernel_cases.CASES)
     assert len(lines) == 2 + expected and all(line.count("|") == lines[0].count("|") for line in lines)

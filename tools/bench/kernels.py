@@ -3,7 +3,7 @@
 On a GPU an eager step costs its number of kernels, 5 to 10 microseconds each, whatever their size. Parameters and
 inputs lie on the device ``meta``, which has shapes and no numbers, and every operation that PyTorch dispatches counts
 as one kernel, but for views and empty memory. A value that Python reads from a tensor makes the host wait: it counts as
-a wait, and is answered with 1.
+a wait, and is answered with 1; a search for elements that are not 0 is one, too, and finds all.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from bench.common import write_section
 from hypvision.geometry import Lorentz, ManifoldParameter, lorentz, poincare
+from hypvision.helm import rows as helm_rows
 from hypvision.nn import LorentzBatchNorm2d, LorentzConv2d, LorentzMLR
 from hypvision.nn import norm as norms
 from hypvision.optim import RiemannianAdam, RiemannianSGD
@@ -52,6 +53,7 @@ FREE = {
     "detach",
     "_unsafe_view",
     "lift_fresh",
+    "promote_types",
 }
 # Rows of a pair of arguments, as in a batch of embeddings
 ROWS, DIM = 4096, 64
@@ -91,7 +93,7 @@ class _Counter(TorchDispatchMode):
             return 1.0
         if name == "nonzero":
             self.count.waits += 1
-            out = args[0].new_empty((0, args[0].dim()), dtype=torch.int64)
+            out = args[0].new_empty((args[0].numel(), args[0].dim()), dtype=torch.int64)
         else:
             out = operation(*args, **(kwargs or {}))
         aliases = [part.alias_info for part in operation._schema.returns]
@@ -112,8 +114,8 @@ def count(step: Callable[[], object]) -> Count:
 
 @contextmanager
 def _as_on_a_gpu() -> Iterator[None]:
-    """The batch norm has a form for eager devices and one for compilers, which ``meta`` takes otherwise."""
-    with patch.object(norms, "plain", lambda _: False):
+    """Batch norms and HELM have a form for eager devices and one for compilers, which ``meta`` takes otherwise."""
+    with patch.object(norms, "plain", lambda _: False), patch.object(helm_rows, "plain", lambda _: False):
         yield
 
 
@@ -251,12 +253,14 @@ def _row(name: str, ours: Count, other: Count | None, budget: int | None = None)
 
 def table() -> list[str]:
     """The lines of the table."""
+    from bench.kernel_cases import CASES  # its cases are counted by this module
+
     lines = [
         "| forward and backward, float32 | kernels | waits | GB read and written | plain: kernels | GB | at most |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     operations = [(model, name) for model, names in (("lorentz", LORENTZ), ("ball", BALL)) for name in names]
-    total = len(operations) + len(LAYERS) + len(NETWORKS) + 2
+    total = len(operations) + len(LAYERS) + len(NETWORKS) + 2 + len(CASES)
     with tqdm(total=total, unit="step", disable=None) as bar:
         for model, name in operations:
             other = geoopt_operation(model, name)
@@ -273,6 +277,9 @@ def table() -> list[str]:
         for kind in ("Adam", "SGD"):
             ours_step, twin_step = optimizer_step(kind)
             lines.append(_row(f"Riemannian {kind}, a step", count(ours_step), count(twin_step)))
+            bar.update()
+        for name, case in CASES.items():
+            lines.append(_row(name, *case.counts(), case.most))
             bar.update()
     return lines
 

@@ -220,6 +220,8 @@ class HyperCLIP(PackedAdapter):
         return report
 
     def _warn_of_clip(self) -> None:
+        if any(site.tower.frozen(site.block).is_meta for site in self.sites):
+            return  # weights without numbers have no length
         for kind, found in self.clip_report().items():
             if found["largest_row"] > found["clip_radius"]:
                 warnings.warn(
