@@ -129,12 +129,15 @@ def mapped_with_losses(name: str) -> Step:
 HIMAPPER = {
     **{
         f"Hi-Mapper, added to {name}, 64 x 3 x 224 x 224": Case(
-            lambda name=name: network(f"himapper_{name}", 224), lambda name=name: network(name, 224), added=True
+            lambda name=name: network(f"himapper_{name}", 224),
+            lambda name=name: network(name, 224),
+            added=True,
+            most=340,
         )
         for name in BACKBONES
     },
     "Hi-Mapper with the losses of its tree, added to resnet50": Case(
-        lambda: mapped_with_losses("resnet50"), lambda: network("resnet50", 224), added=True
+        lambda: mapped_with_losses("resnet50"), lambda: network("resnet50", 224), added=True, most=640
     ),
 }
 
@@ -307,7 +310,9 @@ LOSSES = {
     "Proxy-NCA on distances, 256 x 512": Case(
         lambda: metric("ProxyNCALoss", curved(), "hyperbolic"), lambda: metric("ProxyNCALoss", Euclidean(), "angular")
     ),
-    "contrast of Hi-Mapper's tree, 64 trees": Case(lambda: tree(curved()), lambda: tree(Euclidean())),
+    "contrast of Hi-Mapper's tree, 64 trees": Case(
+        lambda: tree(curved()), lambda: tree(Euclidean()), most=165
+    ),
     "radial loss, 256 triples": Case(lambda: chains(RadialLoss())),
     "MERU's cones on triples (beside flat cones)": Case(
         lambda: chains(MERUEntailmentLoss()), lambda: chains(EntailmentConeLoss())

@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import timm
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -55,6 +56,7 @@ FREE = {
     "lift_fresh",
     "promote_types",
 }
+_PLAIN_ATTENTION = F.scaled_dot_product_attention
 # Rows of a pair of arguments, as in a batch of embeddings
 ROWS, DIM = 4096, 64
 # Most kernels that each operation may launch, forward and backward with a learned curvature.
@@ -114,9 +116,34 @@ def count(step: Callable[[], object]) -> Count:
 
 @contextmanager
 def _as_on_a_gpu() -> Iterator[None]:
-    """Batch norms and HELM have a form for eager devices and one for compilers, which ``meta`` takes otherwise."""
-    with patch.object(norms, "plain", lambda _: False), patch.object(helm_rows, "plain", lambda _: False):
+    """Forms that a GPU takes: those for eager devices of batch norms and HELM, which have one for compilers, too; and
+    PyTorch's fused dropout and attention."""
+    with (
+        patch.object(norms, "plain", lambda _: False),
+        patch.object(helm_rows, "plain", lambda _: False),
+        patch.object(F, "dropout", _dropout),
+        patch.object(F, "scaled_dot_product_attention", _attention),
+    ):
         yield
+
+
+def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Dropout in one kernel, and its backward in one: ``meta`` takes three and one."""
+    return torch.native_dropout(x, p, True)[0] if training and p else x
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+               is_causal: bool = False, *, scale: float | None = None, **others: Any) -> Tensor:  # fmt: skip
+    """Attention in one kernel, and its backward in one, where heads have a multiple of 4 numbers (as a GPU needs for
+    float32); ``meta`` takes products and a softmax always."""
+    heads = (q, k, v)
+    fused = all(x.dim() == 4 and x.shape[-1] % 4 == 0 for x in heads) and not others.get("enable_gqa")
+    if not fused:
+        return _PLAIN_ATTENTION(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, **others)
+    if attn_mask is not None:
+        attn_mask = attn_mask.to(q.dtype).expand(*q.shape[:-1], k.shape[-2])
+    call = torch.ops.aten._scaled_dot_product_efficient_attention
+    return call(q, k, v, attn_mask, True, dropout_p, is_causal, scale=scale)[0]
 
 
 def leaf(*shape: int) -> Tensor:
