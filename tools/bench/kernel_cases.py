@@ -214,7 +214,7 @@ def fewshot_step(host: str, lath: bool) -> Step:
 HOSTS = ("coop", "maple", "promptsrc")
 CLIP = {
     "HyperCLIP, added to ViT-B/16, 4 images and 171 texts": Case(
-        lambda: clip_step("hyperclip"), lambda: clip_step(None), added=True
+        lambda: clip_step("hyperclip"), lambda: clip_step(None), added=True, most=95
     ),
     **{
         f"LatHAdapter, added to {host}, 4 images and 50 classes": Case(
