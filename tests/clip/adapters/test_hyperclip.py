@@ -189,7 +189,7 @@ def test_the_blocks_of_a_tower_are_mapped_together(options, path, monkeypatch):
         calls.append(len(maps))
         return several(maps, packed)
 
-    monkeypatch.setattr(layer.BlockMaps, "adapted_together", counted)
+    monkeypatch.setattr(layer.BlockMaps, "adapted_together", staticmethod(counted))
     torch.manual_seed(1)
     found = gradients(model.train(), times=2)
     assert len(calls) == 4 and min(calls) > 1  # two steps, two towers, all blocks of each
