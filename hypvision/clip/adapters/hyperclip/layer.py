@@ -349,7 +349,8 @@ class Together:
 
     def take(self, maps: BlockMaps, running: bool) -> Tensor | None:
         """The projection of a block, ``running`` if its attention asks; None if the block must compute it."""
-        if self.tower.trunk.grad_checkpointing or torch.compiler.is_compiling():
+        # Hooks on saved tensors are those of checkpointing: each block must be computed again from its own input alone.
+        if torch.compiler.is_compiling() or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
             return None
         if running and maps is self.maps[0]:
             frozen = [self.tower.frozen(self.tower.blocks[place]) for place in self.places]
