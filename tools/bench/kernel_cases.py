@@ -149,6 +149,7 @@ def helm_layer(name: str, **changes: Any) -> Step:
     """The last layer but one of a HELM, or of its Euclidean counterpart: all layers but the last are alike."""
     model = on_meta(lambda: Helm(preset(name, vocab_size=512, n_layers=2, **changes)))
     block, x, h = model.layers[0], leaf(1, 512, model.layout.width), leaf(1, 512, model.layout.width)
+    block.attn.rotary(0, 512, META)  # its tables are kept
 
     def step() -> None:
         out, normed, routing = block(x, h, Context())
@@ -161,7 +162,9 @@ def helm_layer(name: str, **changes: Any) -> Step:
 FLAT = dict(geometry="euclidean", pad=1, fused=False)
 MIXED = dict(n_dense_layers=0)
 HELM = {
-    "HELM-D, a layer, 512 tokens": Case(lambda: helm_layer("helm_d_115m"), lambda: helm_layer("helm_d_115m", **FLAT)),
+    "HELM-D, a layer, 512 tokens": Case(
+        lambda: helm_layer("helm_d_115m"), lambda: helm_layer("helm_d_115m", **FLAT), most=270
+    ),
     "HELM-MiCE, a layer, 512 tokens": Case(
         lambda: helm_layer("helm_mice_120m", **MIXED),
         lambda: helm_layer("helm_mice_120m", **MIXED, **FLAT),
