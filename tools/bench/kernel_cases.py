@@ -303,10 +303,12 @@ LOSSES = {
         lambda: summed(lambda: contrast(Hyperboloid(leaf()), False)), lambda: summed(lambda: contrast(Sphere(), False))
     ),
     "HyCoCLIP's loss, 256 pairs (beside the same on the sphere)": Case(
-        lambda: summed(lambda: contrast(Hyperboloid(leaf()), True)), lambda: summed(lambda: contrast(Sphere(), True))
+        lambda: summed(lambda: contrast(Hyperboloid(leaf()), True)),
+        lambda: summed(lambda: contrast(Sphere(), True)),
+        most=1000,
     ),
     "HIER, 256 samples, 512 proxies (beside the published form)": Case(
-        lambda: hier(PoincareBall(0.1)), published_hier
+        lambda: hier(PoincareBall(0.1)), published_hier, most=515
     ),
     "LHIER, 256 samples, 512 proxies": Case(lambda: hier(curved())),
     "Proxy-Anchor on directions, 256 x 512": Case(
@@ -319,9 +321,9 @@ LOSSES = {
     "contrast of Hi-Mapper's tree, 64 trees": Case(
         lambda: tree(curved()), lambda: tree(Euclidean()), most=165
     ),
-    "radial loss, 256 triples": Case(lambda: chains(RadialLoss())),
+    "radial loss, 256 triples": Case(lambda: chains(RadialLoss()), most=160),
     "MERU's cones on triples (beside flat cones)": Case(
-        lambda: chains(MERUEntailmentLoss()), lambda: chains(EntailmentConeLoss())
+        lambda: chains(MERUEntailmentLoss()), lambda: chains(EntailmentConeLoss()), most=260
     ),
 }  # fmt: skip
 
@@ -346,6 +348,12 @@ def ball() -> PoincareBall:
         return PoincareBall(1.0, learnable=True)
 
 
+def attention() -> Step:
+    """PyTorch's attention of a sequence to itself."""
+    module = on_meta(lambda: nn.MultiheadAttention(64, 4, batch_first=True))
+    return differentiated(lambda x: module(x, x, x, need_weights=False), leaf(64, 49, 64))
+
+
 LAYERS = {
     "LorentzLinear, 4096 x 64": Case(
         lambda: layer(lambda: LorentzLinear(64, 64, curved()), 4096, 64),
@@ -357,7 +365,7 @@ LAYERS = {
     ),
     "LorentzAttention, 64 x 49 x 64": Case(
         lambda: layer(lambda: published.LorentzAttention(64, 4, curved()), 64, 49, 64),
-        lambda: attention_step(),
+        attention,
     ),
     "LorentzResidual by averages, 4096 x 64": Case(
         residual, lambda: differentiated(torch.add, leaf(4096, 64), leaf(4096, 64))
@@ -384,12 +392,6 @@ LAYERS = {
         lambda: layer(lambda: nn.Linear(512, 100), 64, 512),
     ),
 }
-
-
-def attention_step() -> Step:
-    """PyTorch's attention of a sequence to itself."""
-    module = on_meta(lambda: nn.MultiheadAttention(64, 4, batch_first=True))
-    return differentiated(lambda x: module(x, x, x, need_weights=False), leaf(64, 49, 64))
 
 
 CASES: dict[str, Case] = {**HIMAPPER, **HELM, **CLIP, **LOSSES, **LAYERS}
