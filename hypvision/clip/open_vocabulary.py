@@ -242,7 +242,7 @@ class OpenVocabularyCLIP(nn.Module):
             for synonym in prompts(name, self.templates, self.synonyms):
                 sentences += synonym
                 owner.append(number)
-        tokens = self.tokenizer(sentences).to(self.mean.device)
+        tokens = self.tokenizer(sentences)
         grad = torch.is_grad_enabled()
         text = encode_text(self.clip, tokens) if grad else encode_by_length(self.clip, tokens, budget=4096)
         space = space_of(self.clip)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hypvision.checks import one_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry import lorentz
-from hypvision.geometry.numerics import has_float64, sinhc
+from hypvision.geometry.numerics import exact, has_float64, sinhc
 from hypvision.losses import cone_half_aperture, radial_angle
 
 Modality = Literal["image", "text"]
@@ -138,7 +138,7 @@ class Hyperboloid(Space):
         return f"Hyperboloid(c={torch.as_tensor(self.c).item():.4g})"
 
     def embed(self, features: Tensor, modality: Modality) -> Tensor:
-        with torch.autocast(features.device.type, enabled=False):
+        with exact(features.device):
             v = _wide(features) * self.scales.get(modality, 1.0)
             length = torch.linalg.vector_norm(v, dim=-1, keepdim=True) * self.c**0.5
             # The length is clamped, not the vector: sinh would enlarge the rounding error that a clamped vector's
@@ -162,7 +162,7 @@ class Hyperboloid(Space):
     def similarity(self, x: Tensor, y: Tensor) -> Tensor:
         # The Lorentzian inner product, by one matrix product; it gives the same order as the negative distance.
         # bfloat16 would change the order of points far from the origin.
-        with torch.autocast(x.device.type, enabled=False):
+        with exact(x.device):
             return torch.cat([-x[..., :1], x[..., 1:]], -1) @ y.T
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:

@@ -199,6 +199,8 @@ def encode_text(
 ) -> Tensor:
     """Text embeddings (T, E) of tokens (T, L), equal to those of ``model.encode_text`` and faster to compute.
 
+    Tokens in the memory of the host are cut to the longest text without waiting for a GPU.
+
     Args:
         normalize: to points of :func:`hypvision.clip.spaces.space_of`; CLIP's have unit length.
         cut: drop the padding after the longest text, if the mask is causal, so that the result is the same.
@@ -211,8 +213,9 @@ def encode_text(
     sequence = None if tower is None else _Sequence(tower, prompts)
     prompted = prompts is not None or embeddings is not None or (sequence is not None and bool(sequence.layers))
     cut = cut and _can_be_cut(text)
+    device = next(text.parameters()).device
     if not prompted and not cut:
-        return model.encode_text(tokens, normalize=normalize)
+        return model.encode_text(tokens.to(device), normalize=normalize)
     masked = getattr(text, "cls_emb", None) is not None or getattr(text, "use_pad_mask", False)
     if tower is None or sequence is None or masked or pool not in ("argmax", "eos", "first", "last"):
         raise HypvisionError(f"The text tower of {type(model).__name__} is of a kind that takes no prompt tokens.")
@@ -221,6 +224,7 @@ def encode_text(
     else:
         end = torch.full(tokens.shape[:1], 0 if pool == "first" else tokens.shape[1] - 1, device=tokens.device)
     length = int(end.max()) + 1 if cut else tokens.shape[1]
+    tokens, end = tokens.to(device), end.to(device)
     x = text.token_embedding(tokens[:, :length]) if embeddings is None else embeddings[:, :length]
     x = x.to(text.transformer.get_cast_dtype())
     positions = text.positional_embedding.to(x.dtype)
@@ -259,7 +263,8 @@ def encode_packed(model: nn.Module, tokens: Tensor, normalize: bool = False) -> 
     """:func:`encode_text` without padding: texts are packed into sequences of about as many tokens as the tower is wide
     (there attention costs a sixth of a block), and each attends only to itself.
 
-    Models whose text tower is not causal and pooled at the end of a text pad their texts.
+    Models whose text tower is not causal and pooled at the end of a text pad their texts. Tokens in the memory of the
+    host are packed without waiting for a GPU.
     """
     text = text_part(model)
     if not _can_be_cut(text):
@@ -267,14 +272,16 @@ def encode_packed(model: nn.Module, tokens: Tensor, normalize: bool = False) -> 
     lengths = _end(text, tokens) + 1
     sequence = (lengths.cumsum(0) - 1) // text.positional_embedding.shape[1]
     counts = sequence.unique_consecutive(return_counts=True)[1].tolist()
-    found = []
+    found, device = [], text.positional_embedding.device
     for part, size in zip(tokens.split(counts), lengths.split(counts)):
         own, place = (torch.arange(part.shape[1], device=part.device) < size[:, None]).nonzero(as_tuple=True)
-        x = text.token_embedding(part[own, place]).to(text.transformer.get_cast_dtype())
+        last = size.cumsum(0) - 1
+        words, own, place, last = (rows.to(device) for rows in (part[own, place], own, place, last))
+        x = text.token_embedding(words).to(text.transformer.get_cast_dtype())
         x = x + text.positional_embedding.to(x.dtype)[place]
         seen = (own[:, None] == own) & (place[:, None] >= place)
         mask = torch.zeros(seen.shape, dtype=x.dtype, device=x.device).masked_fill_(~seen, float("-inf"))
-        found.append(_project(text, text.transformer(x[None], attn_mask=mask)[0, size.cumsum(0) - 1]))
+        found.append(_project(text, text.transformer(x[None], attn_mask=mask)[0, last]))
     embedded = torch.cat(found)
     return space_of(model).embed(embedded, "text") if normalize else embedded
 
@@ -360,22 +367,24 @@ def _batches(lengths: Tensor, budget: int) -> list[int]:
 
 def encode_by_length(model: nn.Module, tokens: Tensor, normalize: bool = False, budget: int | None = None) -> Tensor:
     """:func:`encode_text` in four parts of similar lengths, or in batches of at most ``budget`` tokens, each cut to its
-    longest text."""
+    longest text. Tokens in the memory of the host are sorted and cut without waiting for a GPU."""
     lengths = token_lengths(tokens)
     order = lengths.argsort(stable=True)
     size = max(1, -(-len(tokens) // 4)) if budget is None else _batches(lengths[order], budget)
     chunks = tokens[order].split(size)
     words: Sequence[Tensor | None] = [None] * len(chunks)
+    device = next(text_part(model).parameters()).device
     if torch.is_grad_enabled() and _can_be_cut(text := text_part(model)) and text.token_embedding.weight.requires_grad:
         # All parts at once: each would add a gradient as large as the table of words, almost all of it 0.
-        words = text.token_embedding(tokens[order, : int(lengths.max())]).split(size)
+        longest = int(lengths.max())
+        words = text.token_embedding(tokens[order, :longest].to(device)).split(size)
     parts = []
     shown = None if len(tokens) > MANY_TEXTS else True  # a progress bar on a terminal
     with tqdm(total=len(tokens), desc="texts", disable=shown, leave=False) as bar:
         for chunk, embedded in zip(chunks, words):
             parts.append(encode_text(model, chunk, embeddings=embedded))
             bar.update(len(chunk))
-    found = torch.cat(parts)[order.argsort()]
+    found = torch.cat(parts)[order.argsort().to(device)]
     return space_of(model).embed(found, "text") if normalize else found
 
 

@@ -15,10 +15,14 @@ from torch import Tensor
 SINGLE_ONLY = frozenset({"mps"})
 
 
+def is_autocast(device: torch.device) -> bool:
+    """Whether autocast is on; the meta device does not know it at all."""
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+
+
 def exact(device: torch.device) -> AbstractContextManager[object]:
-    """Context without autocast, which the meta device does not know at all."""
-    on = device.type != "meta" and torch.is_autocast_enabled(device.type)
-    return torch.autocast(device.type, enabled=False) if on else nullcontext()
+    """Context without autocast."""
+    return torch.autocast(device.type, enabled=False) if is_autocast(device) else nullcontext()
 
 
 class Function(torch.autograd.Function):

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hypvision.geometry.numerics import Function
+from hypvision.geometry.numerics import Function, exact, is_autocast
 
 from . import rows
 from .cache import Cache
@@ -108,7 +108,7 @@ def _attend_half(q: Tensor, k: Tensor, v: Tensor, n: int, m: int, scale: float, 
     place = torch.arange(k.shape[-1], device=k.device)
     shift_k, shift_v = (x[..., slot].mean(-1)[..., None, None].detach() for x, slot in ((k, n), (v, m)))
     k, v = torch.where(place == n, k - shift_k, k), torch.where(place == m, v - shift_v, v)
-    with torch.autocast(q.device.type, enabled=False):
+    with exact(q.device):
         out = attend(q.to(dtype), k.to(dtype), v.to(dtype), scale, context).to(q.dtype)
     return torch.where(place == m, out + shift_v, out)
 
@@ -208,7 +208,7 @@ class _Attention(nn.Module):
         """Points ``(B, L, H, d)`` to joined rows ``(B, L, width)``."""
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         if (half := self._half_type(q)) is None:
-            with torch.autocast(q.device.type, enabled=False):
+            with exact(q.device):
                 out = attend(q, k, v, scale, context)
         elif self.lorentz:
             out = _attend_half(q, k, v, q.shape[-1] - 1, self.value - 1, scale, context, half)
@@ -217,7 +217,7 @@ class _Attention(nn.Module):
         return self.finish(out.transpose(1, 2))
 
     def _half_type(self, x: Tensor) -> torch.dtype | None:
-        if torch.is_autocast_enabled(x.device.type):
+        if is_autocast(x.device):
             return torch.get_autocast_dtype(x.device.type)
         dtype = self.out.weight.dtype
         return dtype if dtype in rows.HALF else None
@@ -281,7 +281,7 @@ class FullAttention(_Attention):
             keys, values = (part[..., :space].transpose(1, 2) for part in (k, v))
             keys, values = context.remember(context.marked(keys).contiguous(), values.contiguous(), self.layer)
             if context.start:
-                with torch.autocast(q.device.type, enabled=False):  # autocast would sum in half precision
+                with exact(q.device):  # autocast would sum in half precision
                     heads = self._decode(q.transpose(1, 2), rows.upcast(keys), rows.upcast(values), context, scale)
                 return self.finish(heads)
         return self.core(q, k, v, context, scale)
@@ -389,7 +389,7 @@ class LatentAttention(_Attention):
         cos, sin = (t[:, None] for t in self.rotary(context.start, x.shape[1], x.device))
         scale, factor = self.scales(query)
         if context.cache is not None and context.start:
-            with torch.autocast(x.device.type, enabled=False):  # autocast would sum in half precision
+            with exact(x.device):  # autocast would sum in half precision
                 heads = self._absorbed(query, latent, k_pe, cos, sin, scale, factor, context)
             return self.finish(heads)
         f = self.scale if self.lorentz and factor is None else None

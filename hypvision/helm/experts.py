@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.geometry.numerics import without_autocast
+from hypvision.geometry.numerics import exact, without_autocast
 
 from . import rows
 from .config import Architecture
@@ -49,7 +49,7 @@ class Gate(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Points ``(N, width)`` to weights ``(N, k)`` and experts ``(N, k)``, ascending, and all scores ``(N, E)``."""
         config, x = self.config, rows.upcast(x)
-        with torch.autocast(x.device.type, enabled=False):
+        with exact(x.device):
             weight = self.weight.to(x.dtype)
             # without the time, whose weight would be one more coordinate to learn
             logits = x[:, : self.size] @ weight.T
@@ -125,7 +125,7 @@ class MixtureOfCurvatures(nn.Module):
         if torch.compiler.is_compiling() and len(own) == len(self.experts):
             done = _in_one_graph(own, gathered, counts, every[order])
         else:
-            parts = zip(self.experts, gathered.split(counts.tolist()))
+            parts = zip(self.experts, gathered.split(_sizes(counts, len(gathered))))
             # An expert without tokens gets no gradient, because an optimiser would still move it with a zero gradient.
             # Distributed training needs a gradient from every process, so there the expert gets zeros.
             everyone = not count or (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
@@ -145,6 +145,14 @@ class MixtureOfCurvatures(nn.Module):
             return functools.reduce(torch.add, [*shared, *(y * w for y, w in zip(routed, weights.split(1, -1)))])
         w_y, scale = (None if x is None else rows.upcast(x) for x in (self.w_y, self.scale))
         return rows.combine(shared, routed, weights, w_y, scale, config.moe_combine == "released", config.safe_clamp)
+
+
+def _sizes(counts: Tensor, total: int) -> list[int]:
+    """The counts ``(E,)`` of ``total`` rows as numbers, for which the host waits; without data all are alike."""
+    if not counts.is_meta:
+        return counts.tolist()
+    first = total // len(counts)
+    return [total - first * (len(counts) - 1), *[first] * (len(counts) - 1)]
 
 
 def _in_one_graph(experts: list[FeedForward], x: Tensor, counts: Tensor, own: Tensor) -> Tensor:

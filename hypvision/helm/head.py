@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hypvision.geometry.numerics import Function, plain
+from hypvision.geometry.numerics import Function, exact, plain
 
 from . import rows
 from .layers import RowLinear, apply_linear, compute_dtype
@@ -79,6 +79,6 @@ def token_losses(head: nn.Module, hidden: Tensor, target: Tensor, block: int = B
     if kept.numel() < target.numel():
         flat, target = flat.index_select(0, kept), target[kept]
     dtype = compute_dtype(hidden, head.weight)
-    with torch.autocast(hidden.device.type, enabled=False):
+    with exact(hidden.device):
         # needs_input_grad is true for parameters even under no_grad()
         return _CrossEntropy.apply(flat, head.weight, target, dtype, block, torch.is_grad_enabled())

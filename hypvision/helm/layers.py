@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz, ManifoldParameter
+from hypvision.geometry.numerics import is_autocast
 
 from . import rows
 from .config import Architecture
@@ -105,14 +106,13 @@ def unpack(packed: Tensor, live_out: Sequence[int], live_in: Sequence[int] | Non
 
 def compute_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
     """The type in which products of ``x`` with a weight are computed: autocast's, else the weight's."""
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    return torch.get_autocast_dtype(x.device.type) if is_autocast(x.device) else weight.dtype
 
 
 def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """Apply a linear layer, or its adapter, to rows of at least float32."""
     weight = layer.weight
-    if isinstance(weight, Tensor) and not torch.is_autocast_enabled(x.device.type):
+    if isinstance(weight, Tensor) and not is_autocast(x.device):
         x = x.to(weight.dtype)
     return layer(x)
 

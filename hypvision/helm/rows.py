@@ -46,6 +46,12 @@ def lift(rows: Tensor, n: int | None, c: float | Tensor = 1.0) -> Tensor:
     return torch.where(torch.arange(rows.shape[-1], device=rows.device) == n, time, rows)
 
 
+def _lift_(rows: Tensor, n: int, c: float = 1.0) -> None:
+    """:func:`lift` in place, of rows with any number in the slot of the time."""
+    rows[..., n] = c**0.5
+    rows[..., n : n + 1] = _length(rows)
+
+
 def _timeless(rows: Tensor, n: int) -> Tensor:
     return rows.masked_fill(torch.arange(rows.shape[-1], device=rows.device) == n, 0.0)
 
@@ -90,51 +96,51 @@ class _Residual(Function):
         a[..., n] = 0
         length = _length(a)
         inner = (x[..., slot] * y_time).sub_(torch.linalg.vecdot(x, u)[..., None])  # u has 0 at the slot of the time
-        m = torch.addcmul(1 + w * w, w, inner, value=2)
-        sign = torch.where(w >= 0, torch.ones_like(m), m.sign())
-        m = m.mul_(sign).clamp_(min=_floor(w, safe))
+        if safe:  # it is at least 1, and so is m where w >= 0
+            inner.clamp_(min=1.0)
+        signed = torch.addcmul(1 + w * w, w, inner, value=2)
+        m = signed.abs().clamp_(min=1e-4)
         alpha = m.rsqrt().mul_(scale)
         out = a * alpha
-        reached = length * alpha
-        out[..., slot] = time = torch.sqrt(reached.square() + 1)
+        square = (length * alpha).square_()
+        out[..., slot] = time = (square + 1).sqrt_()
+        m.copysign_(signed)
         ctx.n, ctx.eps = n, eps
         if gain is None:
-            ctx.save_for_backward(a, u, w, y_time, a_time, m, sign, alpha, time)
+            ctx.save_for_backward(a, u, w, y_time, a_time, m, alpha, square, time)
             return out, None
-        mean = reached.square_().div_(n).add_(eps)
+        mean = (square / n).add_(eps)
         rho = alpha / mean.sqrt()
         h = (a * rho).mul_(gain)
-        h[..., slot] = torch.sqrt(_length(h).square_() + 1)
-        ctx.save_for_backward(a, u, w, y_time, a_time, m, sign, alpha, time, gain, mean, rho, h)
+        _lift_(h, n)
+        ctx.save_for_backward(a, u, w, y_time, a_time, m, alpha, square, time, gain, mean, rho, h)
         return out, h
 
     @staticmethod
     @once_differentiable
     def backward(ctx, by_out, by_h):
-        a, u, w, y_time, a_time, m, sign, alpha, time, *normed = ctx.saved_tensors
+        a, u, w, y_time, a_time, m, alpha, square, time, *normed = ctx.saved_tensors
         n, slot = ctx.n, slice(ctx.n, ctx.n + 1)
         e = by_out[..., slot] / time
         along = (by_out * a).sum(-1, keepdim=True)  # a has 0 at the slot of the time
-        total = torch.addcmul(alpha * along, e, time * time - 1)
-        coefficient = e * alpha * alpha
+        total = torch.addcmul(alpha * along, e, square)
         by_gain = None
         if normed:
             gain, mean, rho, h = normed
             grad = torch.addcmul(by_h, h, by_h[..., slot] / h[..., slot])
-            grad[..., n] = 0
-            product = grad * a
+            product = grad * a  # 0 at the slot of the time, as the gain is
             by_gain = torch.mv(product.flatten(0, -2).T, rho.flatten())
-            ahead = torch.mv(product.flatten(0, -2), gain).view_as(rho).mul_(rho)
-            total.addcmul_(ahead, ctx.eps / mean)
-            coefficient -= ahead * alpha * alpha / (mean * n)
+            ahead = torch.mv(product.flatten(0, -2), gain).view_as(rho).mul_(rho).div_(mean)
+            total.add_(ahead, alpha=ctx.eps)
+            e.sub_(ahead, alpha=1 / n)
             by_a = grad.mul_(gain).mul_(rho).addcmul_(by_out, alpha)
         else:
             by_a = by_out * alpha
-        total.mul_(sign).div_(m)
-        by_a.addcmul_(a, coefficient + total)
-        by_time = -total * a_time
+        total.div_(m)
+        by_a.addcmul_(a, torch.addcmul(total, e, alpha * alpha))
+        by_time = (total * a_time).neg_()
         by_a[..., n] = 0
-        by_w = (by_a * u).sum() + (by_time * y_time).sum()
+        by_w = torch.dot(by_a.flatten(), u.flatten()) + torch.dot(by_time.flatten(), y_time.flatten())
         by_u = torch.addcmul(by_a, u, by_time / y_time).mul_(w)
         by_a[..., slot] = by_time
         return by_a, by_u, by_w.view_as(w), by_gain, None, None, None, None

@@ -80,13 +80,12 @@ def compositional_entailment(
     Returns:
         Means by name, to be weighted by 0.2 * 0.5 in the paper's loss.
     """
-
-    def entails(general: Tensor, specific: Tensor, factor: float) -> Tensor:
-        return lorentz.entailment_loss(general, specific, c, min_radius, factor).mean()
-
-    return dict(
-        text_image=entails(text, image, between),
-        box_text_image=entails(box_text, box_image, between),
-        image_box=entails(box_image, image, within),
-        text_box=entails(box_text, text, within),
-    )
+    general = torch.stack([text, box_text, box_image, box_text])
+    specific = torch.stack([image, box_image, image, text])
+    angles = lorentz.exterior_angle(general, specific, c)
+    apertures = lorentz.half_aperture(general, c, min_radius)
+    factors = dict(text_image=between, box_text_image=between, image_box=within, text_box=within)
+    return {
+        name: torch.relu(angle - factor * aperture).mean()
+        for (name, factor), angle, aperture in zip(factors.items(), angles, apertures)
+    }

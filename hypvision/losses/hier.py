@@ -15,6 +15,7 @@ gradient of the distance matrix: apart from this matrix, the memory does not dep
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -110,18 +111,31 @@ def sample_triplets(
     Returns:
         ``(T, 3)`` numbers of nodes, sorted by ``i``.
     """
+    triplets, valid = draw_triplets(similarity, k, draws, exclude_anchor, generator, least)
+    return triplets[valid]
+
+
+@torch.no_grad()
+def draw_triplets(
+    similarity: Tensor,
+    k: int = 20,
+    draws: int = 50,
+    exclude_anchor: bool = False,
+    generator: torch.Generator | None = None,
+    least: int = 2,
+) -> tuple[Tensor, Tensor]:
+    """Triplets ``(N draws, 3)`` of all nodes as :func:`sample_triplets` draws them, and which of them count, ``(N
+    draws,)``: the number of those would make the host wait."""
     mutual = mutual_neighbours(similarity, k)
     others = ~mutual
     if exclude_anchor:
         others.fill_diagonal_(False)
-    anchors = ((mutual.sum(1) >= least) & (others.sum(1) >= 1)).nonzero()[:, 0]
-    if not len(anchors):
-        return anchors.new_empty(0, 3)
-    related, unrelated = (
-        torch.multinomial(table[anchors].float(), draws, replacement=True, generator=generator)
-        for table in (mutual, others)
-    )
-    return torch.stack([anchors[:, None].expand_as(related), related, unrelated], -1).view(-1, 3)
+    valid = (mutual.sum(1, keepdim=True) >= least) & others.any(1, keepdim=True)
+    tables = torch.cat([mutual | ~valid, others | ~valid]).float()
+    related, unrelated = torch.multinomial(tables, draws, replacement=True, generator=generator).chunk(2)
+    anchors = torch.arange(len(similarity), device=similarity.device)[:, None]
+    triplets = torch.stack([anchors.expand_as(related), related, unrelated], -1)
+    return triplets.view(-1, 3), valid.expand_as(related).flatten()
 
 
 # The loss of triplets
@@ -144,19 +158,17 @@ class _Noise:
 
     def _draw(self, *shape: int) -> Tensor:
         u = torch.rand(shape, generator=self.generator, dtype=self.like.dtype, device=self.like.device)
-        # 1 - u lies in (0, 1]; an exponential variate of 0 would get an infinite weight
-        return u.neg_().log1p_().neg_().clamp_(min=2.0**-26).reciprocal_()
+        return u.log_().reciprocal_().neg_()  # u is below 1, so that no weight is infinite
 
-    def __call__(self, start: int, rows: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, start: int, rows: int) -> Iterable[Tensor]:
+        """Factors ``(rows, width)`` for the LCA of the pair and of the triple."""
         if self.gumbel is not None:
-            first, second = self.gumbel[:, start : start + rows].to(self.like).exp()
-        elif self.pools is None:
-            first, second = self._draw(2, rows, self.width)
-        else:
-            count = rows * self.width
-            at = torch.randint(self.pools.shape[1] - count + 1, (2,), generator=self.generator).tolist()
-            first, second = (pool[a : a + count].view(rows, self.width) for pool, a in zip(self.pools, at))
-        return first, second
+            return self.gumbel[:, start : start + rows].to(self.like).exp()
+        if self.pools is None:
+            return self._draw(2, rows, self.width)
+        count = rows * self.width
+        at = torch.randint(self.pools.shape[1] - count + 1, (2,), generator=self.generator).tolist()
+        return [pool[a : a + count].view(rows, self.width) for pool, a in zip(self.pools, at)]
 
 
 class _TripletLoss(Function):
@@ -167,6 +179,7 @@ class _TripletLoss(Function):
         ctx: Any,
         dist: Tensor,
         triplets: Tensor,
+        valid: Tensor | None,
         temperature: float,
         margin: float,
         gumbel: Tensor | None,
@@ -175,7 +188,7 @@ class _TripletLoss(Function):
     ) -> Tensor:
         rows = _ROWS.get(dist.device.type, _ROWS_ELSEWHERE)
         noise = _Noise(dist, gumbel, rows, len(triplets), generator)
-        low, high = dist.amin(), dist.amax()
+        low, high = dist.aminmax()
         # exp(-max(d_i, d_j) / tau) is the smaller of two table entries. The table is not used if its entries would
         # underflow.
         narrow = dist.device.type == "cpu"
@@ -184,7 +197,7 @@ class _TripletLoss(Function):
             slope = table.clone()
         else:
             narrow = narrow and (high - low).item() <= _NATS * temperature
-            table, slope = (dist - (low + high) / 2).mul_(-1 / temperature), None
+            table, slope = (dist - (low + high) / 2 if narrow else dist) * (-1 / temperature), None
         if narrow:
             table.exp_()
         total = (low + high) * 0  # NaN if a distance is not finite
@@ -192,11 +205,13 @@ class _TripletLoss(Function):
         if ctx.needs_input_grad[0]:  # gradients of the chosen distances and of the softmax
             drawn = torch.zeros_like(dist)
             grads = drawn, drawn if slope is None else torch.zeros_like(dist)
-        buffers = dist.new_empty(6, rows, dist.shape[1])
+        rows = min(rows, len(triplets))
+        buffers = dist.new_empty(7 * rows * dist.shape[1])
         for start in range(0, len(triplets), rows):
             block = triplets[start : start + rows]
+            counted = None if valid is None else valid[start : start + rows]
             factors = noise(start, len(block))
-            total += _block(dist, table, narrow, block, factors, margin, temperature, grads, buffers)
+            total += _block(dist, table, narrow, block, counted, factors, margin, temperature, grads, buffers)
         if grads is not None and slope is not None:
             grads[0].addcmul_(grads[1], slope)
         ctx.save_for_backward(None if grads is None else grads[0])
@@ -206,7 +221,7 @@ class _TripletLoss(Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = ctx.saved_tensors
-        return grad * upstream, None, None, None, None, None, None
+        return grad * upstream, None, None, None, None, None, None, None
 
 
 def _block(
@@ -214,41 +229,44 @@ def _block(
     table: Tensor,
     narrow: bool,
     triplets: Tensor,
-    noise: tuple[Tensor, Tensor],
+    valid: Tensor | None,
+    noise: Iterable[Tensor],
     margin: float,
     temperature: float,
     grads: tuple[Tensor, Tensor] | None,
     buffers: Tensor,
 ) -> Tensor:
     """Loss of a block of triplets; adds up the gradients of the drawn distances and through the softmax."""
-    i, j, k = (column.contiguous() for column in triplets.unbind(1))
-    a, b, c, pair, triple, spare = buffers[:, : len(triplets)]
-    for rows, out in ((i, a), (j, b), (k, c)):
-        torch.index_select(table, 0, rows, out=out)
+    nodes, width = triplets.T.contiguous(), dist.shape[1]  # (3, T)
+    work = buffers[: 7 * nodes.shape[1] * width].view(7, -1, width)
+    near, weights, spare = work.split([3, 2, 2])
+    torch.index_select(table, 0, nodes.flatten(), out=near.view(-1, width))
+    a, b, c = near
     # Weights of each proxy as lowest common ancestor (LCA) of the pair and of the triple; masks of the largest
     # distance.
+    pair, triple = weights
     torch.minimum(a, b, out=pair)
     torch.minimum(pair, c, out=triple)
-    j_rules = torch.lt(b, a, out=a)
+    j_rules = torch.lt(b, a, out=b)
     k_rules = torch.lt(c, pair, out=c)
-    for weights, factors in zip((pair, triple), noise):
-        if not narrow:
-            weights.sub_(weights.amax(1, keepdim=True)).exp_()
-        weights.mul_(factors)
+    if not narrow:
+        weights.sub_(weights.amax(-1, keepdim=True)).exp_()
+    for part, factors in zip(weights, noise):
+        part.mul_(factors)
     # The argmax of log-weight plus Gumbel noise is a sample from the softmax.
-    chosen = torch.stack([_largest(weights, spare) for weights in (pair, triple)])
-    at_pair, at_triple = (torch.stack([i, j, k]) * dist.shape[1] + column for column in chosen)
+    chosen = _largest(weights, spare)
+    at_pair, at_triple = nodes * width + chosen[:, None]
     flat = dist.reshape(-1)
     gap = flat[at_pair] - flat[at_triple]
     gap[2].neg_()
     gap += margin
-    active = ((gap > 0) & (chosen[0] != chosen[1])).to(dist.dtype)
-    total = (gap * active).sum()
+    active = (gap > 0) & (chosen[0] != chosen[1])
+    sign = (active if valid is None else active & valid).to(dist.dtype)
+    total = (gap * sign).sum()
     if grads is None:
         return total
 
     drawn, soft = grads
-    sign = active
     sign[2].neg_()
     # Gradient of the chosen distances.
     drawn.view(-1).index_add_(0, at_pair.view(-1), sign.view(-1))
@@ -256,25 +274,24 @@ def _block(
     # Gradient of the softmax: with v = dL/d(choice for the pair) = -dL/d(choice for the triple), dL/d(logits) = y (v -
     # <y, v>), which goes to the node at the largest distance.
     v = F.embedding_bag(triplets, dist, per_sample_weights=sign.T.contiguous(), mode="sum")
-    for weights, direction in ((pair, -1), (triple, 1)):
-        scale = weights.sum(1, keepdim=True)
-        mean = torch.mul(weights, v, out=spare).sum(1, keepdim=True).div_(scale)
-        weights.mul_((direction / temperature) / scale).mul_(torch.sub(v, mean, out=spare))
+    scale = weights.sum(-1, keepdim=True)
+    mean = torch.mul(weights, v, out=spare).sum(-1, keepdim=True).div_(scale)
+    weights.div_(scale.mul_(temperature)).mul_(torch.sub(v, mean, out=spare))
     to_k = k_rules.mul_(triple)
-    rest = pair.add_(triple).sub_(to_k)
+    rest = torch.sub(triple, pair, out=pair).sub_(to_k)
     to_j = j_rules.mul_(rest)
-    for rows, part in ((i, rest.sub_(to_j)), (j, to_j), (k, to_k)):
-        soft.index_add_(0, rows, part)
+    torch.sub(rest, to_j, out=a)
+    soft.index_add_(0, nodes.flatten(), near.view(-1, width))
     return total
 
 
 def _largest(x: Tensor, spare: Tensor) -> Tensor:
     """Column of the largest of each row of ``x > 0``; on a CPU in half the time of ``argmax``."""
     if x.device.type != "cpu":
-        return x.argmax(1)
+        return x.argmax(-1)
     # 1 at the maximum, else 0; all 0 if a value is NaN, which makes the loss NaN
-    at_top = torch.ge(x, x.amax(1, keepdim=True), out=spare)
-    return at_top.mul_(torch.arange(x.shape[1], dtype=x.dtype)).amax(1).long()
+    at_top = torch.ge(x, x.amax(-1, keepdim=True), out=spare)
+    return at_top.mul_(torch.arange(x.shape[-1], dtype=x.dtype)).amax(-1).long()
 
 
 def lca_triplet_loss(
@@ -286,6 +303,7 @@ def lca_triplet_loss(
     generator: torch.Generator | None = None,
     score: str = "distance",
     hard: bool = True,
+    valid: Tensor | None = None,
 ) -> Tensor:
     r"""Mean hierarchical loss of triplets of nodes (HIER, eq. 6-8).
 
@@ -308,6 +326,7 @@ def lca_triplet_loss(
             write it: :math:`\exp(-\max(d_{ip}, d_{jp}))` without a temperature.
         hard: one ancestor is drawn, as in HIER; False: the distance to it is a mean over all, with the weights of the
             Gumbel softmax, which needs a few tensors ``(3, T, P)``.
+        valid: which triplets count, ``(T,)``; None: all.
 
     Returns:
         Scalar; 0 without triplets. It can be differentiated once.
@@ -322,12 +341,14 @@ def lca_triplet_loss(
         raise ArgumentError(
             f"gumbel must be (2, T, P) = (2, {len(triplets)}, {dist.shape[1]}), got {tuple(gumbel.shape)}."
         )
+    if valid is not None and dist.device.type == "cpu":  # a GPU would make the host wait for the number of these
+        triplets, gumbel, valid = triplets[valid], None if gumbel is None else gumbel[:, valid], None
     if not len(triplets):
         return dist.sum() * 0
     dist = dist.float() if dist.dtype in (torch.float16, torch.bfloat16) else dist
     if hard:
-        total: Tensor = _TripletLoss.apply(dist, triplets, temperature, margin, gumbel, generator, score)
-        return total / len(triplets)
+        total: Tensor = _TripletLoss.apply(dist, triplets, valid, temperature, margin, gumbel, generator, score)
+        return total / (len(triplets) if valid is None else valid.sum().clamp(min=1))
     nodes = dist[triplets.T]  # (3, T, P)
     farthest = torch.stack([nodes[:2].amax(0), nodes.amax(0)])
     if gumbel is None:
@@ -337,7 +358,8 @@ def lca_triplet_loss(
     means = (nodes * weights[:, None]).sum(-1)  # (2, 3, T): for the pair and the triple
     gap = (means[0] - means[1]) * dist.new_tensor([[1.0], [1.0], [-1.0]])
     apart = weights[0].argmax(-1) != weights[1].argmax(-1)
-    return ((gap + margin).clamp(min=0).sum(0) * apart).mean()
+    losses = (gap + margin).clamp(min=0).sum(0) * apart
+    return losses.mean() if valid is None else (losses * valid).sum() / valid.sum().clamp(min=1)
 
 
 # The module
@@ -432,22 +454,24 @@ class HIERLoss(nn.Module):
             itself = torch.eye(len(proxies), dtype=torch.bool, device=x.device)
             to_proxies = to_proxies.masked_fill(itself, 0.0)
             if triplets is None:
-                triplets = self._triplets(x.detach(), labels, to_proxies.detach(), generator)
+                drawn = self._triplets(x.detach(), labels, to_proxies.detach(), generator)
+            else:
+                drawn = [(rows, None) for rows in triplets]
             first, second = (
-                lca_triplet_loss(part, rows, self.temperature, self.margin, noise, generator, self.score)
-                for part, rows, noise in zip((to_samples, to_proxies), triplets, gumbel or (None, None))
+                lca_triplet_loss(part, rows, self.temperature, self.margin, noise, generator, self.score, valid=valid)
+                for part, (rows, valid), noise in zip((to_samples, to_proxies), drawn, gumbel or (None, None))
             )
             return first + second
 
     @torch.no_grad()
     def _triplets(
         self, x: Tensor, labels: Tensor, between_proxies: Tensor, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> list[tuple[Tensor, Tensor | None]]:
         similarity = torch.exp(-self.manifold.cdist(x, x))
         similarity.fill_diagonal_(1.0)
         similarity += labels.unsqueeze(0) == labels.unsqueeze(1)  # ranks samples of the same class first
         options = (self.neighbours, self.draws, self.exclude_anchor, generator)
-        return sample_triplets(similarity, *options), sample_triplets(torch.exp(-between_proxies), *options)
+        return [draw_triplets(table, *options) for table in (similarity, torch.exp(-between_proxies))]
 
     def extra_repr(self) -> str:
         return f"num_proxies={len(self.proxies)}, temperature={self.temperature}, margin={self.margin}"

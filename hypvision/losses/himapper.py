@@ -16,7 +16,6 @@ from torch import Tensor
 from hypvision.checks import more_than, one_of
 from hypvision.errors import ArgumentError
 from hypvision.geometry import Euclidean, Lorentz
-from hypvision.geometry.lorentz import minkowski_inner
 from hypvision.geometry.numerics import exact
 
 LOGITS = ("neg_distance", "distance", "inner")
@@ -47,34 +46,35 @@ def tree_contrastive_loss(
     """
     one_of(LOGITS, logit=logit)
     more_than(0, temperature=temperature)
-    total = points[0].new_zeros((), dtype=torch.promote_types(points[0].dtype, torch.float32))
-    for children, parents in pairwise(points):
-        if children.shape[-2] != 2 * parents.shape[-2]:
-            raise ArgumentError(
-                f"A level must have half of the nodes of the finer one, got {children.shape[-2]}, {parents.shape[-2]}."
-            )
-        parents = parents.repeat_interleave(2, -2)  # (B, n, D): node j has the parent j // 2
-        with exact(children.device):
-            among, above = _similarities(children, parents, manifold, logit)
-            own = torch.eye(among.shape[-1], dtype=torch.bool, device=among.device)
-            logits = torch.where(own, above.unsqueeze(-1), among) / temperature
-            total = total + (torch.logsumexp(logits, -1) - above / temperature).mean()
-    return total
+    sizes = [level.shape[-2] for level in points]
+    for children, parents in pairwise(sizes):
+        if children != 2 * parents:
+            raise ArgumentError(f"A level must have half of the nodes of the finer one, got {children}, {parents}.")
+    count = sum(sizes[:-1])
+    with exact(points[0].device):
+        nodes = torch.cat(list(points), -2)
+        similar = _similarities(nodes, manifold, logit)[..., :count, :] / temperature
+        if not count:
+            return similar.sum()
+        level = torch.cat([torch.full((size,), i, device=nodes.device) for i, size in enumerate(sizes)])
+        every = torch.arange(len(level), device=nodes.device)
+        child = every[:count, None]
+        parent = sizes[0] + child // 2
+        compared = (level[:count, None] == level) & (every != child) | (every == parent)
+        above = similar.gather(-1, parent.expand(*similar.shape[:-1], 1)).squeeze(-1)
+        terms = torch.logsumexp(similar.masked_fill(~compared, -torch.inf), -1) - above
+        return (terms.reshape(-1, count).mean(0) / compared.sum(-1)).sum()
 
 
-def _similarities(
-    children: Tensor, parents: Tensor, manifold: Lorentz | Euclidean, logit: str
-) -> tuple[Tensor, Tensor]:
-    """Similarity of the children among each other ``(B, n, n)``, and to their parents ``(B, n)``."""
-    if logit == "inner":
-        x, y = (points.to(torch.promote_types(points.dtype, torch.float32)) for points in (children, parents))
-        if isinstance(manifold, Lorentz):
-            mirrored = torch.cat([-x[..., :1], x[..., 1:]], -1)
-            return torch.matmul(x, mirrored.transpose(-1, -2)), minkowski_inner(x, y).reshape(x.shape[:-1])
-        return torch.matmul(x, x.transpose(-1, -2)), (x * y).sum(-1)
-    among, above = manifold.cdist(children, children), manifold.dist(children, parents)
-    among, above = (d.to(torch.promote_types(d.dtype, torch.float32)) for d in (among, above))
-    return (among, above) if logit == "distance" else (-among, -above)
+def _similarities(nodes: Tensor, manifold: Lorentz | Euclidean, logit: str) -> Tensor:
+    """Similarities ``(B, n, n)`` of the nodes ``(B, n, D)`` of a tree, float32 at least."""
+    dtype = torch.promote_types(nodes.dtype, torch.float32)
+    if logit != "inner":
+        distances = manifold.cdist(nodes, nodes).to(dtype)
+        return distances if logit == "distance" else -distances
+    nodes = nodes.to(dtype)
+    mirrored = torch.cat([-nodes[..., :1], nodes[..., 1:]], -1) if isinstance(manifold, Lorentz) else nodes
+    return torch.matmul(nodes, mirrored.transpose(-1, -2))
 
 
 def gaussian_prior_kl(mean: Tensor, log_variance: Tensor) -> Tensor:

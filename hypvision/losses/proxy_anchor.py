@@ -51,7 +51,7 @@ class ProxyAnchorLoss(nn.Module):
     def _terms(self, x: Tensor, labels: Tensor, similarity: Similarity, dim: int) -> tuple[Tensor, Tensor, Tensor]:
         """Mask ``(B, K)`` of each sample's own proxy, and ``log(1 + sum)`` along ``dim`` over own and over other
         proxies."""
-        if labels.numel() and not labels.is_cuda and int(labels.max()) >= len(self.proxies):
+        if labels.numel() and labels.device.type == "cpu" and int(labels.max()) >= len(self.proxies):
             raise ArgumentError(f"There are {len(self.proxies)} class proxies, but a label is {int(labels.max())}.")
         with exact(x.device):
             x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hypvision.checks import at_least, one_of
 from hypvision.errors import ArgumentError
 from hypvision.geometry import lorentz
-from hypvision.geometry.numerics import safe_sqrt, square_norm
+from hypvision.geometry.numerics import exact, safe_sqrt, square_norm
 
 # Shorter vectors have no direction, because unit vectors of equal texts differ by round-off.
 _SHORTEST = {torch.float64: 1e-12, torch.float32: 1e-6}
@@ -121,7 +121,7 @@ class ChainLoss(nn.Module, ABC):
         if not len(triples):
             raise ArgumentError("A loss on chains needs at least one triple (general, specific, negative).")
         dtype = torch.promote_types(embeddings.dtype, torch.float32)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with exact(embeddings.device):
             embeddings, root = embeddings.to(dtype), root.to(dtype)
             general, specific, negative = (embeddings[rows] for rows in triples.T)
             parts = self.order(general, specific, negative, root)
@@ -152,7 +152,7 @@ class RadialLoss(ChainLoss):
         self.entail, self.hard = entail, hard
 
     def order(self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor) -> dict[str, Tensor]:
-        p, n = radial_angle(general, specific, root), radial_angle(general, negative, root)
+        p, n = radial_angle(general, torch.stack([specific, negative]), root)
         parts = dict(loss_entail=self.entail * (p.mean() - n.mean()))
         if self.hard:
             hardest = torch.stack([p.argmax(), n.argmin()])  # one transfer: two would each wait for the GPU
@@ -176,8 +176,8 @@ class EntailmentConeLoss(ChainLoss):
 
     def order(self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor) -> dict[str, Tensor]:
         aperture = cone_half_aperture(general, root, self.epsilon)
-        inside = torch.relu(radial_angle(general, specific, root) - aperture)
-        outside = torch.relu(radial_angle(general, negative, root) - aperture)
+        angles = radial_angle(general, torch.stack([specific, negative]), root)
+        inside, outside = torch.relu(angles - aperture)
         return _cones(inside, outside, self.entail, self.margin)
 
 
@@ -209,9 +209,11 @@ class MERUEntailmentLoss(ChainLoss):
         self.margin, self.entail = margin, entail
 
     def order(self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor) -> dict[str, Tensor]:
-        x, y, z = (lorentz.expmap0(self.scale * (e - root), self.c) for e in (general, specific, negative))
-        options = self.c, self.min_radius, self.aperture_scale
-        inside, outside = (lorentz.entailment_loss(x, point, *options) for point in (y, z))
+        ways = torch.stack([general, specific, negative]) - root
+        points = lorentz.expmap0(self.scale * ways, self.c)
+        angles = lorentz.exterior_angle(points[:1].expand_as(points[1:]), points[1:], self.c)
+        aperture = self.aperture_scale * lorentz.half_aperture(points[0], self.c, self.min_radius)
+        inside, outside = torch.relu(angles - aperture)
         return _cones(inside, outside, self.entail, self.margin)
 
 

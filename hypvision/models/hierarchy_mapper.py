@@ -17,6 +17,7 @@ layer together. Without noise the samples of a node are equal, so that one of th
 """
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -93,6 +94,13 @@ class GaussianTree(nn.Module):
             self.log_variance = nn.Parameter(torch.empty(leaves, dim, device=device, dtype=dtype))
         self.nodes = [leaves // 2**level for level in range(levels)]
         self.samples = [2**level for level in range(levels)]
+        with torch.device(device) if device is not None else nullcontext():
+            average, gaps, share, places, firsts = _tree_matrices(self.nodes, self.samples)
+        self.register_buffer("average", average, persistent=False)
+        self.register_buffer("gaps", gaps, persistent=False)
+        self.register_buffer("share", share, persistent=False)
+        self.register_buffer("places", places, persistent=False)
+        self.register_buffer("firsts", firsts, persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -107,23 +115,31 @@ class GaussianTree(nn.Module):
     def moments(self) -> list[Moments]:
         """Mean and log-variance of the nodes of each level; the variances of a deterministic tree are those of the
         mixture of points (on the leaves the smallest allowed)."""
+        mean, variance = (found.index_select(0, self.firsts) for found in self._of_queries())
+        return [Moments(*level) for level in zip(mean.split(self.nodes), variance.log().split(self.nodes))]
+
+    def means(self) -> Tensor:
+        """The means ``(sum n_l, C)`` of all nodes, the finest level first, in float32 at least."""
+        return self._of_queries()[0].index_select(0, self.firsts)
+
+    def _leaves(self) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance ``(N, C)`` of the leaves."""
         low, high = LOG_VARIANCE
         compute_dtype = torch.promote_types(self.mean.dtype, torch.float32)
         mean = self.mean.to(compute_dtype)
         if self.log_variance is None:
-            log_variance = torch.full_like(mean, low)
-        else:
-            log_variance = self.log_variance.to(compute_dtype)
-            # The clamp passes the gradient unchanged, so a value outside the bounds can be trained back.
-            log_variance = log_variance + (log_variance.clamp(low, high) - log_variance).detach()
-        found = [Moments(mean, log_variance)]
-        for _ in range(self.levels - 1):
-            a, b = mean[0::2], mean[1::2]
-            variance = log_variance.exp()
-            variance = (variance[0::2] + variance[1::2]) / 2 + (a - b).square() / 4
-            mean, log_variance = (a + b) / 2, variance.log()
-            found.append(Moments(mean, log_variance))
-        return found
+            return mean, torch.full_like(mean, low)
+        log_variance = self.log_variance.to(compute_dtype)
+        # The clamp passes the gradient unchanged, so a value outside the bounds can be trained back.
+        return mean, log_variance + (log_variance.clamp(low, high) - log_variance).detach()
+
+    def _of_queries(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance ``(L N, C)`` of the node of each query."""
+        mean, log_variance = self._leaves()
+        with exact(mean.device):
+            apart = (self.gaps.to(mean) @ mean).square()
+            variance = self.share.to(mean) @ torch.cat([log_variance.exp(), apart])
+            return self.average.to(mean) @ mean, variance
 
     def draw_noise(self, generator: torch.Generator | None = None, one_by_one: bool = False) -> list[Tensor]:
         """Standard normal noise for one forward pass.
@@ -149,41 +165,73 @@ class GaussianTree(nn.Module):
         compute_dtype = torch.promote_types(self.mean.dtype, torch.float32)
         return torch.randn(shape, generator=generator, device=self.mean.device, dtype=compute_dtype)
 
-    def sample(
-        self, moments: list[Moments], noise: list[Tensor], generator: torch.Generator | None = None
-    ) -> list[Tensor]:
-        """Queries ``(N, C)`` of each level: token t is the sample ``t mod m_l`` of node ``t // m_l``.
+    def sample(self, noise: list[Tensor], generator: torch.Generator | None = None) -> Tensor:
+        """Queries ``(L N, C)``, level after level: query t of a level is the sample ``t mod m_l`` of node ``t // m_l``.
 
         Args:
-            moments: what :meth:`moments` gives.
             noise: a tensor ``(m_l, n_l, C)`` a level, or as many tensors ``(n_l, C)`` as there are draws, the finest
                 level first (the order of the official code).
             generator: chooses the leaves where ``mixture="components"``.
         """
-        tokens = []
-        for level, (entry, eps) in enumerate(zip(moments, self._grouped(noise))):
-            mean, log_variance = entry
-            if self.mixture == "components" and level > 0:
-                n, m = self.nodes[level], self.samples[level]
-                below = torch.randint(m, (m, n), generator=generator, device=mean.device)
-                leaf = below + m * torch.arange(n, device=mean.device)
-                mean, log_variance = moments[0].mean[leaf], moments[0].log_variance[leaf]
-            drawn = mean + torch.exp(log_variance / 2) * eps.to(mean)  # (m, n, C)
-            tokens.append(drawn.transpose(0, 1).flatten(0, 1))
-        return tokens
+        drawn = self._joined(noise).index_select(0, self.places)
+        if self.mixture == "components":
+            drawn_leaves = self._drawn_leaves(generator)
+            mean, log_variance = (leaves[drawn_leaves] for leaves in self._leaves())
+            deviation = torch.exp(log_variance / 2)
+        else:
+            mean, variance = self._of_queries()
+            deviation = torch.sqrt(variance)
+        return torch.addcmul(mean, deviation, drawn.to(mean))
 
-    def _grouped(self, noise: list[Tensor]) -> list[Tensor]:
+    def _drawn_leaves(self, generator: torch.Generator | None) -> Tensor:
+        """For each query ``(L N,)`` a leaf below its node, drawn with equal probability."""
+        device = self.mean.device
+        found = [torch.arange(self.leaves, device=device)]
+        for n, m in list(zip(self.nodes, self.samples))[1:]:
+            below = torch.randint(m, (m, n), generator=generator, device=device)
+            found.append((below + m * torch.arange(n, device=device)).T.flatten())
+        return torch.cat(found)
+
+    def _joined(self, noise: list[Tensor]) -> Tensor:
+        """Noise ``(L N, C)``, draw after draw."""
         dim = self.mean.shape[1]
-        if len(noise) == sum(self.samples) and noise[0].ndim == 2:
-            starts = [sum(self.samples[:level]) for level in range(self.levels)]
-            noise = [torch.stack(list(noise[start : start + m])) for start, m in zip(starts, self.samples)]
-        expected = [(m, n, dim) for n, m in zip(self.nodes, self.samples)]
-        if [tuple(eps.shape) for eps in noise] != expected:
+        draws = [(n, dim) for n, m in zip(self.nodes, self.samples) for _ in range(m)]
+        levels = [(m, n, dim) for n, m in zip(self.nodes, self.samples)]
+        shapes = [tuple(eps.shape) for eps in noise]
+        if shapes not in (levels, draws):
             raise ValueError(
-                f"The noise must have the shapes {expected}, or be {sum(self.samples)} tensors (n_l, {dim}), got "
-                f"{[tuple(eps.shape) for eps in noise]}."
+                f"The noise must have the shapes {levels}, or be {sum(self.samples)} tensors (n_l, {dim}), got "
+                f"{shapes}."
             )
-        return noise
+        return torch.cat([eps.reshape(-1, dim) for eps in noise])
+
+
+def _tree_matrices(nodes: list[int], samples: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """What makes the moments of all nodes from those of the leaves, for queries ``(L N,)`` level after level.
+
+    Returns:
+        - of the leaves' means the mean of each query's node, ``(L N, N)``;
+        - half of the difference of the two children of each inner node, ``(inner nodes, N)``;
+        - of the leaves' variances and the squares of these halves the variance of each query's node;
+        - the place of each query in noise that lies draw after draw;
+        - the first query of each node.
+    """
+    leaves = nodes[0]
+    means = [torch.eye(n).repeat_interleave(m, 1) / m for n, m in zip(nodes, samples)]  # (n_l, N)
+    gaps = torch.cat([(mean[0::2] - mean[1::2]) / 2 for mean in means[:-1]] + [torch.empty(0, leaves)])
+    shares = []
+    for level, (n, m) in enumerate(zip(nodes, samples)):
+        # a variance of children counts in a node by the share of its leaves that lie below them
+        below = [torch.eye(n).repeat_interleave(m // k, 1) * (k / m) if k <= m else torch.zeros(n, leaves // k)
+                 for k in samples[1:]]  # fmt: skip
+        shares.append(torch.cat([means[level], *below], 1))
+    places = [level * leaves + torch.arange(leaves).view(m, n).T.flatten()
+              for level, (n, m) in enumerate(zip(nodes, samples))]  # fmt: skip
+    firsts = [level * leaves + torch.arange(n) * m for level, (n, m) in enumerate(zip(nodes, samples))]
+    average, share = (
+        torch.cat([part.repeat_interleave(m, 0) for part, m in zip(parts, samples)]) for parts in (means, shares)
+    )
+    return average, gaps, share, torch.cat(places), torch.cat(firsts)
 
 
 # Attention
@@ -192,24 +240,23 @@ class GaussianTree(nn.Module):
 class Attention(nn.Module):
     """Multi-head attention with queries, keys and values from projections without bias; it holds the weights."""
 
-    def __init__(self, dim: int, heads: int, drop: float, device: Device = None, dtype: torch.dtype | None = None):
+    def __init__(self, dim: int, heads: int, device: Device = None, dtype: torch.dtype | None = None):
         super().__init__()
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.heads = heads
         self.q_proj = SharedLinear(dim, dim, bias=False, **factory)
         self.k_proj = SharedLinear(dim, dim, bias=False, **factory)
         self.v_proj = SharedLinear(dim, dim, bias=False, **factory)
-        self.proj = nn.Linear(dim, dim, **factory)
-        self.drop = nn.Dropout(drop)
+        self.proj = SharedLinear(dim, dim, **factory)
 
     def split(self, x: Tensor) -> Tensor:
-        """``(..., T, w)`` to ``(..., heads, T, w / heads)``."""
-        parts: Tensor = x.unflatten(-1, (self.heads, -1))
+        """``(..., T, w)`` to ``(..., heads, T, w / heads)``; several side by side have as many heads each."""
+        parts: Tensor = x.unflatten(-1, (-1, self.proj.in_features // self.heads))
         return parts.transpose(-2, -3)
 
     def join(self, x: Tensor) -> Tensor:
-        """Output of the heads ``(..., heads, T, d)`` to the projected, dropped-out ``(..., T, w)``."""
-        out: Tensor = self.drop(self.proj(x.transpose(-2, -3).flatten(-2)))
+        """Output of the heads ``(..., heads, T, d)`` to the projected ``(..., T, w)``."""
+        out: Tensor = self.proj(x.transpose(-2, -3).flatten(-2))
         return out
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -218,25 +265,14 @@ class Attention(nn.Module):
         keys, values = both.chunk(2, -1)
         return self.split(keys), self.split(values)
 
-    def cross(self, x: Tensor, memory: Tensor, scale: float | None = None) -> Tensor:
+    def cross(self, x: Tensor, memory: Tensor) -> Tensor:
         """Queries ``(B, T, w)`` attend to ``(B, M, w)``."""
-        if x.shape[-2] > FEW:
-            keys, values = self.keys_values(memory)
-            return self.join(F.scaled_dot_product_attention(self.split(self.q_proj(x)), keys, values, scale=scale))
-        # (W_k^T q) . m = q . (W_k m): for few queries the left side is cheaper, as it need not project m.
-        scale = (self.q_proj.out_features // self.heads) ** -0.5 if scale is None else scale
-        query = self.q_proj(x).unflatten(-1, (self.heads, -1)) * scale  # (B, T, heads, d)
-        keys, values = (weight.unflatten(0, (self.heads, -1)) for weight in (self.k_proj.weight, self.v_proj.weight))
-        query = torch.einsum("bthd,hdw->bthw", query, keys).flatten(1, 2)
-        weights = torch.softmax(torch.matmul(query, memory.transpose(-1, -2)), -1)
-        mixed = torch.matmul(weights, memory).unflatten(1, (x.shape[1], self.heads))
-        out = torch.einsum("bthw,hdw->bthd", mixed, values)
-        found: Tensor = self.drop(self.proj(out.flatten(-2)))
-        return found
+        keys, values = self.keys_values(memory)
+        return self.join(F.scaled_dot_product_attention(self.split(self.q_proj(x)), keys, values))
 
     def alone(self, x: Tensor) -> Tensor:
         """Self-attention of tokens ``(..., w)`` that see themselves only: the softmax over one token is 1."""
-        out: Tensor = self.drop(self.proj(self.v_proj(x)))
+        out: Tensor = self.proj(self.v_proj(x))
         return out
 
 
@@ -259,9 +295,9 @@ class DecoderLayer(nn.Module):
         super().__init__()
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.norm1 = nn.LayerNorm(dim, **factory)
-        self.cross_attn = Attention(dim, heads, drop, **factory)
+        self.cross_attn = Attention(dim, heads, **factory)
         self.norm2 = nn.LayerNorm(dim, **factory)
-        self.self_attn = Attention(dim, heads, drop, **factory)
+        self.self_attn = Attention(dim, heads, **factory)
         self.norm3 = nn.LayerNorm(dim, **factory)
         self.fc1 = nn.Linear(dim, int(dim * mlp_ratio), **factory)
         self.fc2 = nn.Linear(int(dim * mlp_ratio), dim, **factory)
@@ -312,59 +348,85 @@ class Decomposer(nn.Module):
         super().__init__()
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.nodes, self.samples = nodes, samples
+        # of all samples the mean of each node
+        means = torch.block_diag(*(torch.eye(n).repeat_interleave(m, 1) / m for n, m in zip(nodes, samples)))
+        self.register_buffer("average", means.to(device), persistent=False)
         self.memory_proj = _projection(dim, width, factory, norm=True)
         self.node_proj = _projection(dim, width, factory)
         self.layer = DecoderLayer(width, heads, mlp_ratio, drop, **factory)
         self.out_proj = _projection(width, dim, factory)
         _init_linear(self)
 
-    def forward(self, memory: Tensor, queries: list[Tensor], maps: bool = False) -> tuple[Tensor, Tensor | None]:
+    def forward(self, memory: Tensor, queries: Tensor, maps: bool = False) -> tuple[Tensor, Tensor | None]:
         """One vector a node.
 
         Args:
             memory: tokens of the map ``(B, M, C)``.
-            queries: of each level, all ``(N, C)`` (samples) or ``(n_l, C)`` (means).
+            queries: of all levels, ``(L N, C)`` (samples) or ``(sum n_l, C)`` (means).
             maps: give the attention of each node to the map too, the mean over heads and samples.
 
         Returns:
             Nodes ``(B, sum n_l, C)``, level after level; attention ``(B, sum n_l, M)`` or None.
         """
         layer, cross = self.layer, self.layer.cross_attn
-        sizes = [len(tokens) for tokens in queries]
         keys, values = cross.keys_values(self.memory_proj(memory))
         # Before the cross attention all images have the same queries.
-        start = self.node_proj(torch.cat(queries).to(next(self.node_proj.parameters()).dtype))
-        query = cross.split(cross.q_proj(layer.norm1(start))).expand(memory.shape[0], -1, -1, -1)
+        start = self.node_proj(queries.to(layer.norm1.weight.dtype))
+        query = cross.split(cross.q_proj(layer.norm1(start))).expand(len(memory), -1, -1, -1)
         seen = F.scaled_dot_product_attention(query, keys, values, scale=CROSS_SCALE)
-        x = start + cross.join(seen)
-        x = x + self._within_levels(layer.norm2(x), sizes)
+        x = start + layer.drop(cross.join(seen))
+        x = x + layer.drop(self._within_levels(layer.norm2(x)))
         x = x + layer.mlp(x)
         attention = None
         if maps:
             weights = torch.softmax(torch.matmul(query, keys.transpose(-1, -2)).float() * CROSS_SCALE, -1)
-            attention = self._average(weights.mean(1), sizes)
-        return self.out_proj(self._average(x, sizes)), attention
+            attention = self._average(weights.mean(1))
+        return self.out_proj(self._average(x)), attention
 
-    def _within_levels(self, x: Tensor, sizes: list[int]) -> Tensor:
+    def _within_levels(self, x: Tensor) -> Tensor:
         """Self-attention in which a level does not see the others."""
         attn = self.layer.self_attn
         qkv = F.linear(x, torch.cat([attn.q_proj.weight, attn.k_proj.weight, attn.v_proj.weight]))
-        if len(set(sizes)) == 1:  # levels as an additional batch dimension
-            q, k, v = (attn.split(part.unflatten(-2, (len(sizes), -1))) for part in qkv.chunk(3, -1))
-            return attn.join(F.scaled_dot_product_attention(q, k, v)).flatten(1, 2)
+        if x.shape[-2] > sum(self.nodes):  # samples: levels as more images
+            q, k, v = attn.split(qkv.view(len(x) * len(self.nodes), -1, qkv.shape[-1])).chunk(3, -3)
+            return attn.join(F.scaled_dot_product_attention(q, k, v)).view_as(x)
         # One level at a time: one masked call for all levels would compute twice as much.
         found = []
-        for part in qkv.split(sizes, -2):
+        for part in qkv.split(self.nodes, -2):
             q, k, v = part.unflatten(-1, (3, attn.heads, -1)).permute(2, 0, 3, 1, 4)
             found.append(F.scaled_dot_product_attention(q, k, v))
         return attn.join(torch.cat(found, -2))
 
-    def _average(self, x: Tensor, sizes: list[int]) -> Tensor:
-        """Mean over the samples of each node, ``(B, sum of sizes, D)`` to ``(B, sum n_l, D)``."""
-        if sizes == self.nodes:
+    def _average(self, x: Tensor) -> Tensor:
+        """Mean over the samples of each node, ``(B, L N, D)`` to ``(B, sum n_l, D)``; means stay."""
+        if x.shape[-2] == sum(self.nodes):
             return x
-        levels = [part.unflatten(-2, (n, -1)).mean(-2) for part, n in zip(x.split(sizes, -2), self.nodes)]
-        return torch.cat(levels, -2)
+        return torch.matmul(self.average.to(x.dtype), x)
+
+
+class _Joined(NamedTuple):
+    """Weights of an attention of few queries, of which each head reads the memory as it is.
+
+    ``(W_k^T q) . m = q . (W_k m)``: for few queries the left side is cheaper, as it need not project the memory.
+
+    Attributes:
+        to_keys: ``(heads w, w)``, from tokens to the queries of each head in the space of the memory.
+        to_out: ``(heads w, w)``, from the means of the memory that each head sees to the projected output.
+        bias: ``(w,)``.
+        heads: their number.
+    """
+
+    to_keys: Tensor
+    to_out: Tensor
+    bias: Tensor
+    heads: int
+
+    def cross(self, x: Tensor, memory: Tensor) -> Tensor:
+        """Queries ``(B, T, w)`` attend to ``(B, M, w)``."""
+        scale = (x.shape[-1] // self.heads) ** -0.5
+        query = F.linear(x, self.to_keys).view(len(x), 1, -1, x.shape[-1])  # (B, 1, T heads, w)
+        seen = F.scaled_dot_product_attention(query, memory[:, None], memory[:, None], scale=scale)
+        return F.linear(seen.view(*x.shape[:-1], -1), self.to_out.mT, self.bias)
 
 
 class TreeEncoder(nn.Module):
@@ -407,12 +469,26 @@ class TreeEncoder(nn.Module):
         memory = self.memory_proj(nodes)
         x = self.node_proj(x)
         layers: Iterable[Any] = self.layers
-        for layer, level in zip(layers, memory.split(self.nodes, -2)):
-            x = x + layer.cross_attn.cross(layer.norm1(x), level)
-            x = x + layer.self_attn.alone(layer.norm2(x))
+        few = self._joined() if x.shape[1] <= FEW else [None] * len(self.nodes)
+        for layer, joined, level in zip(layers, few, memory.split(self.nodes, -2)):
+            attend = layer.cross_attn.cross if joined is None else joined.cross
+            x = x + layer.drop(attend(layer.norm1(x), level))
+            x = x + layer.drop(layer.self_attn.alone(layer.norm2(x)))
             x = x + layer.mlp(x)
         out: Tensor = self.out_proj(x)
         return out
+
+    def _joined(self) -> list[_Joined]:
+        """The joined weights of the cross attention of all layers."""
+        attentions = [layer.cross_attn for layer in self.layers]
+        count, heads = len(attentions), attentions[0].heads
+        weights = [getattr(a, name).weight for name in ("q_proj", "k_proj", "v_proj", "proj") for a in attentions]
+        q, k, v, out = torch.stack(weights).unflatten(0, (4, count)).unbind(0)
+        q, k, v = (part.unflatten(1, (heads, -1)) for part in (q, k, v))  # (L, heads, d, w)
+        out = out.unflatten(2, (heads, -1)).permute(0, 2, 3, 1)  # (L, heads, d, w)
+        to_keys = torch.matmul(k.mT, q).flatten(1, 2)  # (L, heads w, w)
+        to_out = torch.matmul(v.mT, out).flatten(1, 2)
+        return [_Joined(*part, a.proj.bias, heads) for *part, a in zip(to_keys.unbind(), to_out.unbind(), attentions)]
 
     def unused(self) -> list[nn.Parameter]:
         """Parameters that are in checkpoints, but do not affect the result."""
@@ -547,12 +623,15 @@ class _Attach(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.save_for_backward(*parameters)
+        ctx.shapes = [parameter.shape for parameter in parameters]
+        ctx.like = [parameter.new_empty(0) for parameter in parameters[:1]]
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        return grad, *(torch.zeros_like(parameter) for parameter in ctx.saved_tensors)
+        sizes = [shape.numel() for shape in ctx.shapes]
+        zeros = [like.new_zeros(sum(sizes)).split(sizes) for like in ctx.like]
+        return grad, *(part.view(shape) for parts in zeros for part, shape in zip(parts, ctx.shapes))
 
 
 class HierarchyMapper(nn.Module):
@@ -621,19 +700,16 @@ class HierarchyMapper(nn.Module):
             noise = torch.randn(levels, leaves, dim, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
             self.register_buffer("noise", noise.to(self.tree.mean.device), persistent=False)
 
-    def queries(
-        self, moments: list[Moments], noise: list[Tensor] | None = None, generator: torch.Generator | None = None
-    ) -> list[Tensor]:
-        """Queries of each level: samples ``(N, C)`` or, where there is no noise, the means ``(n_l, C)``.
+    def queries(self, noise: list[Tensor] | None = None, generator: torch.Generator | None = None) -> Tensor:
+        """Queries, level after level: samples ``(L N, C)`` or, where there is no noise, the means ``(sum n_l, C)``.
 
         Args:
-            moments: of the tree.
             noise: use this, see :meth:`GaussianTree.sample`; None: as the mode and ``eval_noise`` say.
             generator: source of the random numbers; None: torch's global one.
         """
         if noise is None:
             if self.tree.distribution == "deterministic" or not (self.training or self.eval_noise != "mean"):
-                return [entry.mean for entry in moments]
+                return self.tree.means()
             if not self.training and self.eval_noise == "fixed":
                 shapes = zip(self.get_buffer("noise"), self.tree.nodes, self.tree.samples)
                 noise = [eps.view(m, n, -1) for eps, n, m in shapes]
@@ -641,20 +717,18 @@ class HierarchyMapper(nn.Module):
                     generator = torch.Generator(noise[0].device).manual_seed(0)
             else:
                 noise = self.tree.draw_noise(generator, self.one_by_one)
-        return self.tree.sample(moments, noise, generator)
+        return self.tree.sample(noise, generator)
 
     def decompose(
         self,
         memory: Tensor,
-        moments: list[Moments] | None = None,
         noise: list[Tensor] | None = None,
         generator: torch.Generator | None = None,
         maps: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Nodes ``(B, sum n_l, C)`` of map tokens ``(B, M, C)``, and their attention with ``maps``; see
         :class:`Decomposer` and :meth:`queries`."""
-        moments = self.tree.moments() if moments is None else moments
-        queries = self.queries(moments, noise, generator)
+        queries = self.queries(noise, generator)
         found: tuple[Tensor, Tensor | None]
         if self.grad_checkpointing and torch.is_grad_enabled():
             found = checkpoint(self.decomposer, memory, queries, maps)

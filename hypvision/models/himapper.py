@@ -305,11 +305,10 @@ class HiMapper(AnyCheckpoint):
                 x, stop_early=stop_early, intermediates_only=intermediates_only, **arguments
             )
         final, maps = self.trunk.forward_intermediates(x, stop_early=False, **arguments)
-        moments = self._tree_mapper().tree.moments()
-        nodes, _ = self._tree_mapper().decompose(self._tree_mapper().layout.memory(final), moments)
+        nodes, _ = self._tree_mapper().decompose(self._tree_mapper().layout.memory(final))
         if self.training:
             points = self._tree_mapper().levels(self._tree_mapper().lift(nodes))
-            self._losses = self._auxiliary(points, moments)
+            self._losses = self._auxiliary(points, self._tree_mapper().tree.moments())
         if self.dense == "fuse":
             place = taken.index(last)
             maps[place] = self._fused(maps[place], nodes, output_fmt)
@@ -376,7 +375,7 @@ class HiMapper(AnyCheckpoint):
         pooled, mapper = self._pool(features), self._tree_mapper()
         moments = mapper.tree.moments()
         memory = mapper.layout.memory(features)
-        nodes, attention = mapper.decompose(memory, moments, noise, generator, maps)
+        nodes, attention = mapper.decompose(memory, noise, generator, maps)
         feature = mapper.attach(mapper.encode(pooled, nodes))
         points = mapper.levels(mapper.lift(nodes))
         curvature = torch.as_tensor(mapper.lift.manifold.c, device=nodes.device)

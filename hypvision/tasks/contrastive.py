@@ -141,7 +141,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         if mode == "tensor":
             return images
         if caption is not None and label is None:  # data for retrieval have captions but no labels
-            words = encode_text(self.clip, self.tokenizer(list(caption)).to(self.mean.device), normalize=True)
+            words = encode_text(self.clip, self.tokenizer(list(caption)), normalize=True)
             columns = zip(images, words, caption, image or itertools.repeat(None))
             return [dict(image=x, text=y, caption=c, name=name, space=space) for x, y, c, name in columns]
         return per_image(label, None, scores=space.similarity(images.float(), self.class_points()).cpu())
@@ -160,9 +160,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         space, count = space_of(self.clip), len(inputs)
         box_words = boxes[1] if boxes else []
         sentences = sorted({*caption, *box_words})
-        encoded = encode_by_length(
-            self.clip, self.tokenizer(sentences).to(self.mean.device, non_blocking=True), normalize=True
-        )
+        encoded = encode_by_length(self.clip, self.tokenizer(sentences), normalize=True)
         # Images come last: their activations, the largest, are freed before gradients of the text tower are allocated.
         points = self._images(torch.cat([inputs, boxes[0]]) if boxes else inputs)
         place = {text: number for number, text in enumerate(sentences)}

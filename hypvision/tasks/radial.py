@@ -110,7 +110,7 @@ class RadialTuning(BaseModel):
     def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Unit embeddings ``(N, d)`` of distinct texts, and the root ``(d,)``."""
         own = self.root_kind == "text" and "" not in texts
-        tokens = self.tokenizer([*texts, ""] if own else list(texts)).to(next(self.parameters()).device)
+        tokens = self.tokenizer([*texts, ""] if own else list(texts))
         embeddings = Sphere().embed(encode_packed(self.clip, tokens), "text")
         if self.root_kind != "text":
             return embeddings, F.normalize(self.root, dim=-1)

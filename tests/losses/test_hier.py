@@ -134,6 +134,22 @@ def test_a_distance_that_is_not_finite_reaches_the_loss(bad):
     assert lca_triplet_loss(dist, torch.randint(6, (200, 3))).isnan()
 
 
+@pytest.mark.parametrize("hard", [True, False])
+def test_triplets_that_do_not_count(hard):
+    """As without them; a GPU computes all, and weighs these by 0."""
+    dist = torch.rand(9, 5, dtype=torch.float64, requires_grad=True)
+    triplets, noise, valid = torch.randint(9, (50, 3)), gumbel(2, 50, 5).double(), torch.rand(50) < 0.6
+    expected = lca_triplet_loss(dist, triplets[valid], gumbel=noise[:, valid], hard=hard)
+    found = [lca_triplet_loss(dist, triplets, gumbel=noise, hard=hard, valid=valid)]
+    if hard:
+        total = hier._TripletLoss.apply(dist, triplets, valid, 0.1, 0.1, noise, None, "distance")
+        found.append(total / valid.sum())
+    [wanted] = torch.autograd.grad(expected, dist)
+    for loss in found:
+        torch.testing.assert_close(loss, expected)
+        torch.testing.assert_close(torch.autograd.grad(loss, dist)[0], wanted)
+
+
 def test_no_triplets_give_zero_and_bad_shapes_an_error():
     dist = torch.rand(4, 5, requires_grad=True)
     loss = lca_triplet_loss(dist, torch.empty(0, 3, dtype=torch.long))
@@ -267,7 +283,7 @@ def test_labels_steer_the_neighbourhood():
     x = clip_to_ball(torch.randn(18, 6).double(), loss.manifold)
     labels = torch.arange(18) % 6  # classes of 3, unrelated to the places
     loss.neighbours = 3
-    first, _ = loss._triplets(x, labels, loss.manifold.cdist(loss.points(), loss.points()), None)
+    (first, _), _ = loss._triplets(x, labels, loss.manifold.cdist(loss.points(), loss.points()), None)
     assert (labels[first[:, 0]] == labels[first[:, 1]]).all() and len(first) == 18 * 8
 
 

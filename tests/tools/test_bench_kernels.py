@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from bench import kernels
+from bench import kernel_cases, kernels
 
 
 def over_budget(model: str) -> dict[str, tuple[int, int]]:
@@ -30,6 +30,36 @@ def test_steps_of_optimisers_keep_to_their_budgets(name):
 def test_a_budget_can_be_missed(monkeypatch):
     monkeypatch.setitem(kernels.BUDGETS["lorentz"], "dist0", 3)
     assert "dist0" in over_budget("lorentz")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, case in kernel_cases.CASES.items() if case.most])
+def test_steps_keep_to_their_budgets(name):
+    case = kernel_cases.CASES[name]
+    ours, _ = case.counts()
+    assert ours.kernels <= case.most and ours.waits == case.waits
+
+
+def test_what_a_step_adds_is_counted():
+    x = kernels.leaf(4, 8)
+    case = kernel_cases.Case(lambda: lambda: x + x * x, lambda: lambda: x + x, added=True)
+    ours, twin = case.counts()
+    assert (ours.kernels, twin.kernels) == (1, 1)
+
+
+def test_dropout_and_attention_are_one_kernel_each():
+    x = kernels.leaf(2, 4, 16, 8)
+
+    def attention(x):
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    def dropout(x):
+        return torch.nn.functional.dropout(x, 0.5)
+
+    assert kernels.count(lambda: attention(x)).kernels == 1
+    assert kernels.count(lambda: dropout(x)).kernels == 1
+    odd = kernels.leaf(2, 4, 16, 5)  # a GPU has no fused attention for it
+    assert kernels.count(lambda: attention(odd)).kernels > 1
 
 
 def test_kernels_bytes_and_waits_are_counted():
@@ -74,4 +104,5 @@ def test_the_table_has_a_row_for_everything():
     # a network has two rows, and the batch norm, the only one of the layers that Triton computes
     expected = len(kernels.LORENTZ) + len(kernels.BALL) + len(kernels.LAYERS) + 1 + 2 * len(kernels.NETWORKS)
     expected += len(kernels.STEPS)
+    expected += len(kernel_cases.CASES)
     assert len(lines) == 2 + expected and all(line.count("|") == lines[0].count("|") for line in lines)

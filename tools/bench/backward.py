@@ -53,7 +53,8 @@ def _plain(module) -> Callable[[], AbstractContextManager]:
     return lambda: patch.object(module, "plain", lambda x: True)
 
 
-def _map_rows(s: Tensor, w: Tensor, c: float | None) -> Tensor:
+def _map_rows(s: Tensor, c: float | None, *parts: Tensor) -> Tensor:
+    w = torch.cat(parts)
     blocks = w.unflatten(-1, (s.shape[1], -1)).transpose(1, 2)
     out = torch.matmul(blocks, s.mT).transpose(1, 2).flatten(-2)
     if c is None:

@@ -48,10 +48,13 @@ def steps(samples: int, proxies: int, dim: int, device: str) -> dict[str, Callab
     def lorentz() -> None:
         lhier(hyperboloid.rescale(hyperboloid.expmap0(features / dim**0.5)), labels).backward()
 
+    def draw() -> list[tuple[Tensor, Tensor]]:
+        return hier._triplets(x, labels, dist[1], None)
+
     with torch.no_grad():
         x, points = clip_to_ball(features, ball), hier.points()
         dist = [ball.cdist(x, points), ball.cdist(points, points)]
-        triplets = hier._triplets(x, labels, dist[1], None)
+        triplets = [rows[valid] for rows, valid in draw()]
 
     def published() -> None:
         noise = [-torch.empty(2, len(t), proxies, device=device).exponential_().log() for t in triplets]
@@ -60,9 +63,6 @@ def steps(samples: int, proxies: int, dim: int, device: str) -> dict[str, Callab
     def distances() -> None:
         nodes, proxy_points = clip_to_ball(features, ball), hier.points()
         ball.cdist(torch.cat([nodes, proxy_points]), proxy_points).sum().backward()
-
-    def draw() -> Tensor:
-        return hier._triplets(x, labels, dist[1], None)
 
     def lca() -> None:
         for d, rows in zip(dist, triplets):

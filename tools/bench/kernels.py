@@ -3,14 +3,15 @@
 On a GPU an eager step costs its number of kernels, 5 to 10 microseconds each, whatever their size. Parameters and
 inputs lie on the device ``meta``, which has shapes and no numbers, and every operation that PyTorch dispatches counts
 as one kernel, but for views and empty memory; so does every launch of a Triton kernel of ours. A value that Python
-reads from a tensor makes the host wait: it counts as a wait, and is answered with 1.
+reads from a tensor makes the host wait: it counts as a wait, and is answered with 1; a search for elements that are
+not 0 is one, too, and finds all.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from unittest.mock import patch
 
 import timm
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -25,6 +27,7 @@ from tqdm import tqdm
 
 from bench.common import write_section
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
+from hypvision.helm import rows as helm_rows
 from hypvision.nn import LorentzBatchNorm2d, LorentzConv2d, LorentzMLR, conv, norm
 from hypvision.optim import RiemannianAdam, RiemannianSGD, fused
 
@@ -53,6 +56,7 @@ FREE = {
     "lift_fresh",
     "promote_types",
 }
+_PLAIN_ATTENTION = F.scaled_dot_product_attention
 # Rows of a pair of arguments, as in a batch of embeddings
 ROWS, DIM = 4096, 64
 # Most kernels that each operation may launch, forward and backward with a learned curvature.
@@ -91,7 +95,7 @@ class _Counter(TorchDispatchMode):
             return 1.0
         if name == "nonzero":
             self.count.waits += 1
-            out = args[0].new_empty((0, args[0].dim()), dtype=torch.int64)
+            out = args[0].new_empty((args[0].numel(), args[0].dim()), dtype=torch.int64)
         else:
             out = operation(*args, **(kwargs or {}))
         aliases = [part.alias_info for part in operation._schema.returns]
@@ -119,7 +123,7 @@ class _Launch:
 
 def count(step: Callable[[], object], triton: bool = True) -> Count:
     """What a step on the device ``meta`` would launch on a GPU, with Triton or without."""
-    with _Counter() as counter, ExitStack() as patches:
+    with _Counter() as counter, _as_on_a_gpu(), ExitStack() as patches:
         if triton:
             from triton.runtime.jit import JITFunction
 
@@ -132,6 +136,37 @@ def count(step: Callable[[], object], triton: bool = True) -> Count:
                     patches.enter_context(patch.object(kernels, name, _Launch(counter.count)))
         step()
     return counter.count
+
+
+@contextmanager
+def _as_on_a_gpu() -> Iterator[None]:
+    """Forms that a GPU takes: that of HELM for eager devices, which has one for compilers, too; and PyTorch's fused
+    dropout and attention."""
+    with (
+        patch.object(helm_rows, "plain", lambda _: False),
+        patch.object(F, "dropout", _dropout),
+        patch.object(F, "scaled_dot_product_attention", _attention),
+    ):
+        yield
+
+
+def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Dropout in one kernel, and its backward in one: ``meta`` takes three and one."""
+    return torch.native_dropout(x, p, True)[0] if training and p else x
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+               is_causal: bool = False, *, scale: float | None = None, **others: Any) -> Tensor:  # fmt: skip
+    """Attention in one kernel, and its backward in one, where heads have a multiple of 4 numbers (as a GPU needs for
+    float32); ``meta`` takes products and a softmax always."""
+    heads = (q, k, v)
+    fused = all(x.dim() == 4 and x.shape[-1] % 4 == 0 for x in heads) and not others.get("enable_gqa")
+    if not fused:
+        return _PLAIN_ATTENTION(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, **others)
+    if attn_mask is not None:
+        attn_mask = attn_mask.to(q.dtype).expand(*q.shape[:-1], k.shape[-2])
+    call = torch.ops.aten._scaled_dot_product_efficient_attention
+    return call(q, k, v, attn_mask, True, dropout_p, is_causal, scale=scale)[0]
 
 
 def leaf(*shape: int) -> Tensor:
@@ -290,12 +325,14 @@ def _row(name: str, ours: Count, other: Count | None, budget: int | None = None)
 
 def table() -> list[str]:
     """The lines of the table."""
+    from bench.kernel_cases import CASES  # its cases are counted by this module
+
     lines = [
         "| forward and backward, float32 | kernels | waits | GB read and written | plain: kernels | GB | at most |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     operations = [(model, name) for model, names in (("lorentz", LORENTZ), ("ball", BALL)) for name in names]
-    total = len(operations) + len(LAYERS) + len(NETWORKS) + len(STEPS)
+    total = len(operations) + len(LAYERS) + len(NETWORKS) + len(STEPS) + len(CASES)
     with tqdm(total=total, unit="step", disable=None) as bar:
         for model, name in operations:
             other = geoopt_operation(model, name)
@@ -315,6 +352,9 @@ def table() -> list[str]:
         for name, budget in STEPS.items():
             ours_step, twin_step = optimizer_step(name)
             lines.append(_row(f"step of Riemannian {name}", count(ours_step), count(twin_step), budget))
+            bar.update()
+        for name, case in CASES.items():
+            lines.append(_row(name, *case.counts(), case.most))
             bar.update()
     return lines
 

@@ -176,8 +176,8 @@ class Host(nn.Module):
         return [self.template.format(name) for name in self.names]
 
     def tokens(self, sentences: list[str]) -> Tensor:
-        """Token numbers (T, L) on the device of the model."""
-        return self.tokenizer(sentences).to(self.scale.device)
+        """Token numbers (T, L) in the memory of the host, where texts are cut without waiting for a GPU."""
+        return self.tokenizer(sentences)
 
     def texts(self) -> Tensor:
         """Unit class features (C, d), float32; cached until classes or learned weights change."""
@@ -332,13 +332,14 @@ def encode_sentences(
         return encode(tokens, embeddings, *values)
     # Sort texts by length, so that each chunk needs little padding.
     order = (tokens != 0).sum(-1).argsort(stable=True)
+    places = order.to(clip.logit_scale.device)
     found = []
-    for rows in order.split(size):
-        parts = [value[rows] if value.dim() == 3 else value for value in values]
-        embedded = None if embeddings is None else embeddings[rows]
+    for rows, there in zip(order.split(size), places.split(size)):
+        parts = [value[there] if value.dim() == 3 else value for value in values]
+        embedded = None if embeddings is None else embeddings[there]
         run = partial(checkpoint, encode, use_reentrant=False) if grad else encode
         found.append(run(tokens[rows], embedded, *parts))
-    return torch.cat(found)[order.argsort()]
+    return torch.cat(found)[places.argsort()]
 
 
 def is_hyperbolic(clip: nn.Module) -> bool:

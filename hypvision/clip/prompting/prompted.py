@@ -232,10 +232,10 @@ class CoOp(PromptedHost, name="coop"):
             )
         if self.position == "end":
             return self._encode(tokens, {0: ctx})
-        embedded, count = text_part(self.clip).token_embedding(tokens), ctx.shape[-2]
+        embedded, count = text_part(self.clip).token_embedding(tokens.to(ctx.device)), ctx.shape[-2]
         context = ctx.to(embedded).expand(len(tokens), -1, -1)
         embedded = torch.cat([embedded[:, :1], context, embedded[:, 1 + count :]], 1)
-        places = self._places(tokens.shape[1]).to(tokens.device)
+        places = self._places(tokens.shape[1]).to(ctx.device)
         embedded = embedded.gather(1, places[..., None].expand_as(embedded))
         return encode_sentences(self.clip, tokens, None, self.text_chunk, embedded)
 

@@ -164,8 +164,63 @@ def test_report_of_the_clip_on_known_rows(geometry):
         assert found["clipped_share"] == (0 if flat else pytest.approx(0.5, abs=0.01))
 
 
-def step_by_step(packed, s, c, thirds):
-    return torch.cat([map_rows_reference(rows, blocks, c) for rows, blocks in zip(packed.detach().chunk(3), s)])
+def gradients(model, times=1):
+    """Of the trained blocks, after as many steps with new weights."""
+    for _ in range(times):
+        model.zero_grad()
+        images, texts = model(clip_models.random_images(model), clip_models.prompts())[:2]
+        (images.square().sum() + texts[:, 0].sum()).backward()
+        disturb(model, 0.01)
+    return [parameter.grad.clone() for parameter in adapters.trainable_parameters(model)]
+
+
+@pytest.mark.parametrize("options", [{}, dict(projections="qv"), dict(mobius=False), dict(geometry="euclidean")])
+def test_the_blocks_of_a_tower_are_mapped_together(options, path, monkeypatch):
+    model = adapters.inject(clip_models.openai_clip(), block=16, **options)
+    disturb(model)
+    apart = copy.deepcopy(model)
+    for module in apart.modules():
+        if isinstance(module, BlockMaps):
+            module.together = None
+    calls = []
+    several = layer.BlockMaps.adapted_together
+
+    def counted(maps, packed):
+        calls.append(len(maps))
+        return several(maps, packed)
+
+    monkeypatch.setattr(layer.BlockMaps, "adapted_together", staticmethod(counted))
+    torch.manual_seed(1)
+    found = gradients(model.train(), times=2)
+    assert len(calls) == 4 and min(calls) > 1  # two steps, two towers, all blocks of each
+    torch.manual_seed(1)
+    for ours, expected in zip(found, gradients(apart.train(), times=2), strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_what_no_block_took_is_not_kept():
+    model = adapters.inject(clip_models.openai_clip(), block=16).train()
+    first, *_, last = (maps for maps in model.modules() if isinstance(maps, BlockMaps))
+    assert first.together is not last.together  # of the two towers
+    packed = first.together.tower.frozen(first.together.tower.blocks[0])
+    own = first.together.take(first, True)
+    assert torch.equal(own, first.adapted(packed)) and first.together.waiting
+    assert not copy.deepcopy(first).together.waiting
+    own.sum().backward()
+    assert not first.together.waiting
+    second = first.together.maps[1]
+    first.together.take(first, True)
+    with torch.no_grad():
+        second.q.add_(1.0)
+    assert first.together.take(second, True) is None  # its weights have changed
+
+
+def step_by_step(several, blocks_of, c, thirds):
+    found = []
+    for packed, s in zip(several, blocks_of):
+        chunks = zip(packed.detach().chunk(3), s)
+        found.append(torch.cat([map_rows_reference(rows, blocks, c) for rows, blocks in chunks]))
+    return found
 
 
 @pytest.mark.parametrize(("kind", "checkpointing"), [("openai", True), ("siglip", False)])
@@ -173,7 +228,7 @@ def test_gradients_are_those_of_the_reference(kind, checkpointing, path, monkeyp
     gradients = []
     for fast in (True, False):
         if not fast:
-            monkeypatch.setattr(layer, "map_packed", step_by_step)
+            monkeypatch.setattr(layer, "map_several", step_by_step)
             monkeypatch.setattr(layer, "map_rows", map_rows_reference)
         model = adapters.inject(KINDS[kind](), block=16)
         torch.manual_seed(7)

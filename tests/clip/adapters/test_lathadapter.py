@@ -25,11 +25,17 @@ def module(dim=32, seed=1, **options):
     return LatentHierarchy(dim, LatHAdapterConfig(**{"attributes": 7, **options}))
 
 
+def drawn(model, features, labels, generator=None):
+    """Triplets among these features."""
+    points = model.lift(features)
+    rows, valid = model.draw(model.distances(points, len(points)), labels, generator)
+    return rows[valid]
+
+
 def recorded(model, image, labels=LABELS):
     """Triplets as it draws them, and Gumbel noise for them."""
     torch.manual_seed(3)
-    attributes = model.lift(model.nodes())
-    triplets = model._draw(model.lift(image), labels, None), model._draw(attributes, None, None)
+    triplets = drawn(model, image, labels), drawn(model, model.nodes(), None)
     noise = [-torch.empty(2, len(rows), size).exponential_().log() for rows, size in zip(triplets, (7, 5))]
     return triplets, tuple(noise)
 
@@ -187,14 +193,14 @@ def test_soft_ancestors_in_both_hierarchies():
 def test_what_triplets_are_drawn():
     image, _ = features()
     model = module()
-    rows = model._draw(model.lift(image), LABELS, torch.Generator().manual_seed(0))
+    rows = drawn(model, image, LABELS, torch.Generator().manual_seed(0))
     assert (rows[:, 0] != rows[:, 1]).all() and (rows[:, 0] != rows[:, 2]).all()  # an anchor is no negative of itself
     same = LABELS[:, None] == LABELS
     partner = same[rows[:, 0], rows[:, 1]]
     assert (partner | (same.sum(1) == 1)[rows[:, 0]] | ~partner).all()
     for anchor in (0, 2):  # the two images of class 0 are each other's nearest
         assert partner[rows[:, 0] == anchor].any()
-    official = module(exclude_anchor=False, least=2)._draw(model.lift(image), LABELS, None)
+    official = drawn(module(exclude_anchor=False, least=2), image, LABELS)
     assert len(official) == 0 or (official[:, 0] == official[:, 2]).any()
     assert lca_triplet_loss(torch.rand(6, 7), rows).isfinite()
 

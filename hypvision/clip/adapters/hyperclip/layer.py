@@ -17,7 +17,9 @@ weights ``w`` becomes ``S w``, so a matrix W becomes ``W S^T``.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,6 +29,7 @@ from torch.autograd.function import once_differentiable
 
 from hypvision.clip.adapters.hyperclip.config import HyperCLIPConfig
 from hypvision.clip.memo import Memo
+from hypvision.clip.towers import Tower
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import Function, exact, tanhc
 
@@ -96,25 +99,30 @@ def _one_by_one(x: Tensor, side: int) -> bool:
     return x.device.type == "cpu" and side >= SMALL
 
 
-def _product(w: Tensor, s: Tensor) -> Tensor:
-    """``w`` (P, d, K * n) times the transposed blocks ``s`` (P, K, n, n)."""
-    if not _one_by_one(w, s.shape[-1]):
-        blocks = w.unflatten(-1, (s.shape[1], -1)).transpose(1, 2)
+def _whole(parts: Sequence[Tensor], side: int) -> Sequence[Tensor]:
+    """Parts of (P, d, K * n) as they are where blocks are multiplied one by one, else joined."""
+    return parts if len(parts) == 1 or _one_by_one(parts[0], side) else [torch.cat(list(parts))]
+
+
+def _product(parts: Sequence[Tensor], s: Tensor) -> Tensor:
+    """Matrices (P, d, K * n), in parts, times the transposed blocks ``s`` (P, K, n, n)."""
+    if not _one_by_one(s, s.shape[-1]):
+        blocks = parts[0].unflatten(-1, (s.shape[1], -1)).transpose(1, 2)
         return torch.matmul(blocks, s.mT).transpose(1, 2).flatten(-2)
-    out = torch.empty_like(w, memory_format=torch.contiguous_format)
-    for rows, mapped, blocks in zip(w, out, s):
+    out = s.new_empty(len(s), *parts[0].shape[1:])
+    for rows, mapped, blocks in zip(itertools.chain(*parts), out, s):
         for a, b, block in zip(rows.split(s.shape[-1], 1), mapped.split(s.shape[-1], 1), blocks):
             torch.mm(a, block.t(), out=b)
     return out
 
 
-def _product_gradient(grad: Tensor, w: Tensor, side: int) -> Tensor:
+def _product_gradient(grad: Tensor, parts: Sequence[Tensor], side: int) -> Tensor:
     """The gradient of :func:`_product` in the blocks, (P, K, n, n)."""
-    if not _one_by_one(w, side):
-        a, b = (x.unflatten(-1, (-1, side)).transpose(1, 2) for x in (grad, w))
+    if not _one_by_one(grad, side):
+        a, b = (x.unflatten(-1, (-1, side)).transpose(1, 2) for x in (grad, parts[0]))
         return torch.matmul(a.mT, b)
-    found = grad.new_empty(len(w), w.shape[-1] // side, side, side)
-    for cotangents, rows, blocks in zip(grad, w, found):
+    found = grad.new_empty(len(grad), grad.shape[-1] // side, side, side)
+    for cotangents, rows, blocks in zip(grad, itertools.chain(*parts), found):
         for a, b, block in zip(cotangents.split(side, 1), rows.split(side, 1), blocks):
             torch.mm(a.t(), b, out=block)
     return found
@@ -124,13 +132,17 @@ class _MapRows(Function):
     """:func:`map_rows` of frozen matrices; backward needs only these, and the output where it was clipped."""
 
     @staticmethod
-    def forward(ctx: Any, s: Tensor, w: Tensor, c: float | None) -> Tensor:
-        """``s`` (P, K, n, n), ``w`` (P, d, K * n) -> (P, d, K * n); without ``c`` the linear map, not clipped."""
-        out, scale = _product(w, s), None
+    def forward(ctx: Any, s: Tensor, c: float | None, *parts: Tensor) -> Tensor:
+        """``s`` (P, K, n, n), and parts of (P, d, K * n) -> (P, d, K * n); without ``c`` the linear map, not
+        clipped."""
+        side = s.shape[-1]
+        whole = _whole(parts, side)
+        out, scale = _product(whole, s), None
         if c is not None:
             ctx.clip = CLIP_RADIUS / math.sqrt(c)
             tiny = torch.finfo(out.dtype).tiny
-            limit = _INPUT_RADIUS / (math.sqrt(c) * torch.linalg.vector_norm(w, dim=-1)).clamp(min=_INPUT_RADIUS)
+            lengths = torch.cat([torch.linalg.vector_norm(part, dim=-1) for part in whole])
+            limit = _INPUT_RADIUS / (math.sqrt(c) * lengths).clamp(min=_INPUT_RADIUS)
             ratio = ctx.clip / torch.linalg.vector_norm(out, dim=-1).clamp(min=tiny)
             scale = torch.minimum(limit, ratio)
             if out.device.type != "cpu" or (scale < 1).any():  # on a GPU (scale < 1).any() would wait for the device
@@ -138,32 +150,45 @@ class _MapRows(Function):
                 scale = torch.where(ratio < limit, -scale, scale)  # negative where the radial clip acts
             else:
                 scale = None
-        ctx.side = s.shape[-1]
-        ctx.save_for_backward(w, None if scale is None else out, scale)
+        ctx.side = side
+        ctx.save_for_backward(None if scale is None else out, scale, *parts)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        w, out, scale = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        out, scale, *parts = ctx.saved_tensors
         if scale is not None:  # the gradient of a clipped row has no radial part
             radial = torch.where(scale < 0, (grad * out).sum(-1) / ctx.clip**2, 0)
             grad = torch.addcmul(grad, out, radial[..., None], value=-1).mul_(scale.abs()[..., None])
-        return _product_gradient(grad, w, ctx.side), None, None
+        found = _product_gradient(grad, _whole(parts, ctx.side), ctx.side)
+        return found, None, *(None for _ in parts)
 
 
 def map_packed(packed: Tensor, s: Tensor, c: float | None, thirds: tuple[int, ...] = (0, 1, 2)) -> Tensor:
     """:func:`map_rows` of a frozen packed projection, differentiable in the blocks alone: of the stacked q, k, v
     projections ``packed`` ``(3d, d)`` those ``thirds`` are mapped by the blocks ``s`` ``(P, K, n, n)``, in float32
     at least; ``c=None``: the Euclidean map, which is not clipped."""
-    dtype = torch.promote_types(packed.dtype, torch.float32)
-    with exact(packed.device):
-        rows = packed.detach().unflatten(0, (3, -1))
-        every = thirds == (0, 1, 2)
-        mapped = _MapRows.apply(s.to(dtype), (rows if every else rows[list(thirds)]).to(dtype), c).to(packed.dtype)
+    return map_several([packed], [s], c, thirds)[0]
+
+
+def map_several(
+    packed: Sequence[Tensor], s: Sequence[Tensor], c: float | None, thirds: tuple[int, ...] = (0, 1, 2)
+) -> Sequence[Tensor]:
+    """:func:`map_packed` of several projections of one shape, with their blocks, in a few products."""
+    dtype = torch.promote_types(packed[0].dtype, torch.float32)
+    every = thirds == (0, 1, 2)
+    with exact(packed[0].device):
+        rows = [part.detach().unflatten(0, (3, -1)) for part in packed]
+        picked = [(part if every else part[list(thirds)]).to(dtype) for part in rows]
+        joined = _MapRows.apply(torch.cat(list(s)).to(dtype), c, *picked).to(packed[0].dtype)
+        mapped = joined.unflatten(0, (len(packed), -1)).unbind()
         if every:
-            return mapped.flatten(0, 1)
-        return torch.cat([mapped[thirds.index(i)] if i in thirds else rows[i] for i in range(3)])
+            return [part.flatten(0, 1) for part in mapped]
+        return [
+            torch.cat([part[thirds.index(i)] if i in thirds else frozen[i] for i in range(3)])
+            for part, frozen in zip(mapped, rows)
+        ]
 
 
 class PackedMap(nn.Module):
@@ -185,6 +210,10 @@ class PackedMap(nn.Module):
         """The adapted projection, computed anew."""
         raise NotImplementedError
 
+    def fresh(self, packed: Tensor) -> Tensor:
+        """:meth:`adapted`, with gradients; maps that are computed together have it already."""
+        return self.adapted(packed)
+
     def forward(self, packed: Tensor) -> Tensor:
         """The adapted projection (3d, d) in place of the frozen ``packed``."""
         parameters, frozen = list(self.parameters()), self.dense_only and self._running
@@ -193,7 +222,7 @@ class PackedMap(nn.Module):
                 return self._live
             # Distributed training waits for the gradient of every parameter, so return zeros.
             zero = 0 * torch.stack([parameter.sum() for parameter in parameters]).sum() if frozen else None
-            found = self.adapted(packed) if zero is None else packed + zero.to(packed.dtype)
+            found = self.fresh(packed) if zero is None else packed + zero.to(packed.dtype)
             self._live = found if self._running else None
             return found
         if frozen:
@@ -235,22 +264,41 @@ class BlockMaps(PackedMap):
             near = ", ".join(str(i) for i in range(1, dim + 1) if dim % i == 0 and i >= 8)
             raise HypvisionError(f"A block of {n} does not divide the width {dim}. Use one of {near}.")
         self.dim, self.config, self.c = dim, config, float(c)
+        self.together: Together | None = None
         eye = torch.eye(n)
         for letter in config.projections:
             self.register_parameter(letter, nn.Parameter(eye.clone() if config.shared else eye.repeat(dim // n, 1, 1)))
 
-    def adapted(self, packed: Tensor) -> Tensor:
+    def fresh(self, packed: Tensor) -> Tensor:
+        found = None if self.together is None else self.together.take(self, self._running)
+        return self.adapted(packed) if found is None else found
+
+    def blocks(self) -> Tensor:
+        """The blocks of all adapted projections, (P, K, n, n)."""
         config = self.config
+        size = (self.dim // config.block, config.block, config.block)
+        return torch.stack([getattr(self, letter).expand(size) for letter in config.projections])
+
+    def adapted(self, packed: Tensor) -> Tensor:
+        return self.adapted_together([self], [packed])[0]
+
+    @staticmethod
+    def adapted_together(maps: Sequence[BlockMaps], packed: Sequence[Tensor]) -> Sequence[Tensor]:
+        """:meth:`adapted` of several maps of one kind and their projections."""
+        first = maps[0]
+        config = first.config
         # a compiler fuses the operations by itself
         if config.mobius and not torch.compiler.is_compiling():
-            size = (self.dim // config.block, config.block, config.block)
-            blocks = torch.stack([getattr(self, letter).expand(size) for letter in config.projections])
-            c = None if config.geometry == "euclidean" else self.c
-            return map_packed(packed, blocks, c, tuple("qkv".index(letter) for letter in config.projections))
-        dtype = torch.promote_types(packed.dtype, torch.float32)
-        with exact(packed.device):
-            chunks = zip("qkv", packed.detach().to(dtype).chunk(3))
-            return torch.cat([self.rows(letter, chunk) for letter, chunk in chunks]).to(packed.dtype)
+            c = None if config.geometry == "euclidean" else first.c
+            thirds = tuple("qkv".index(letter) for letter in config.projections)
+            return map_several(packed, [own.blocks() for own in maps], c, thirds)
+        dtype = torch.promote_types(packed[0].dtype, torch.float32)
+        found = []
+        with exact(packed[0].device):
+            for own, part in zip(maps, packed):
+                chunks = zip("qkv", part.detach().to(dtype).chunk(3))
+                found.append(torch.cat([own.rows(letter, chunk) for letter, chunk in chunks]).to(part.dtype))
+        return found
 
     def rows(self, letter: str, x: Tensor) -> Tensor:
         """Rows or tokens (..., d) mapped by the blocks of a projection; unchanged if it has none."""
@@ -281,6 +329,48 @@ class BlockMaps(PackedMap):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, c={self.c:g}, {self.config.geometry}, {self.config.form} form"
+
+
+class Together:
+    """The adapted projections of a tower's blocks, computed in one go when the first block of a forward pass asks.
+
+    Each block takes its own once; one that finds none computes its own, as all do where activations are computed again
+    in the backward pass. What no block took is dropped in the backward pass.
+
+    Args:
+        tower: of the blocks.
+        places: numbers of the blocks.
+        maps: one a block, of one kind.
+    """
+
+    def __init__(self, tower: Tower, places: Sequence[int], maps: Sequence[BlockMaps]):
+        self.tower, self.places, self.maps = tower, list(places), list(maps)
+        self.waiting: dict[int, tuple[int, Tensor]] = {}
+
+    def take(self, maps: BlockMaps, running: bool) -> Tensor | None:
+        """The projection of a block, ``running`` if its attention asks; None if the block must compute it."""
+        # Hooks on saved tensors are those of checkpointing: each block must be computed again from its own input alone.
+        if torch.compiler.is_compiling() or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+            return None
+        if running and maps is self.maps[0]:
+            frozen = [self.tower.frozen(self.tower.blocks[place]) for place in self.places]
+            found = BlockMaps.adapted_together(self.maps, frozen)
+            for part in found:
+                part.register_hook(self._drop)
+            self.waiting = {id(own): (_version(own), part) for own, part in zip(self.maps, found)}
+        version, found_one = self.waiting.pop(id(maps), (None, None))
+        return found_one if version == _version(maps) else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "waiting": {}}  # copies start empty
+
+    def _drop(self, grad: Tensor) -> None:
+        self.waiting = {}
+
+
+def _version(maps: nn.Module) -> int:
+    """Changes with every change in place of the parameters."""
+    return sum(parameter._version for parameter in maps.parameters())
 
 
 class AdaptedWeight(nn.Module):

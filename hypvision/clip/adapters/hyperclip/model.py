@@ -14,7 +14,14 @@ from torch.nn.utils import parametrize
 
 from hypvision.clip.adapters.base import Adapter, adapter_of, register
 from hypvision.clip.adapters.hyperclip.config import HyperCLIPConfig
-from hypvision.clip.adapters.hyperclip.layer import CLIP_RADIUS, AdaptedWeight, BlockMaps, PackedMap, block_product
+from hypvision.clip.adapters.hyperclip.layer import (
+    CLIP_RADIUS,
+    AdaptedWeight,
+    BlockMaps,
+    PackedMap,
+    Together,
+    block_product,
+)
 from hypvision.clip.towers import Tower, find_towers
 from hypvision.errors import HypvisionError
 
@@ -141,7 +148,19 @@ class HyperCLIP(PackedAdapter):
 
     def attach(self) -> None:
         super().attach()
+        if self.config.form == "weight":
+            for tower, places in self.acts_on():
+                maps = [site.maps for site in self.sites if site.tower.modality == tower.modality]
+                self._gather(tower, list(zip(places, cast(list[BlockMaps], maps))))
         self._warn_of_clip()
+
+    def _gather(self, tower: Tower, sites: list[tuple[int, BlockMaps]]) -> None:
+        """Let the blocks of a tower compute their projections together."""
+        sites = [(place, maps) for place, maps in sites if not maps.dense_only]
+        if len(sites) > 1:
+            together = Together(tower, *zip(*sites))
+            for _, maps in sites:
+                maps.together = together
 
     def connect(self, site: _Site) -> None:
         owner, maps = site.owner, cast(BlockMaps, site.maps)
@@ -220,6 +239,8 @@ class HyperCLIP(PackedAdapter):
         return report
 
     def _warn_of_clip(self) -> None:
+        if any(site.tower.frozen(site.block).is_meta for site in self.sites):
+            return  # weights without numbers have no length
         for kind, found in self.clip_report().items():
             if found["largest_row"] > found["clip_radius"]:
                 warnings.warn(

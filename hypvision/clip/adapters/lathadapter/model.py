@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -14,8 +13,9 @@ from hypvision.clip.adapters.lathadapter.config import LatHAdapterConfig
 from hypvision.clip.memo import Memo
 from hypvision.clip.towers import embedding_size
 from hypvision.geometry import PoincareBall
-from hypvision.geometry.numerics import exact
-from hypvision.losses import clip_to_ball, lca_triplet_loss, sample_triplets
+from hypvision.geometry.numerics import exact, narrow, safe_sqrt, square_norm, widen
+from hypvision.losses import clip_to_ball, lca_triplet_loss
+from hypvision.losses.hier import draw_triplets
 
 Pair = tuple[Tensor, Tensor]
 _LEAST = 1e-6  # least degree of a node with degree="clamp"
@@ -93,16 +93,17 @@ class LatentHierarchy(nn.Module):
         radius = self.config.clip_radius if self.config.raw else None
         return clip_to_ball(x, self.ball, radius, self.config.riemannian)
 
-    def refine(self, text: Tensor) -> Tensor:
-        """Class features (..., C, d), refined."""
-        return refine(text, self.nodes().to(text.dtype), self.config.beta, self.config.degree)
+    def refine(self, text: Tensor) -> Pair:
+        """Class features (..., C, d), refined: for the cosines, and as they are."""
+        refined = refine(text, self.nodes().to(text.dtype), self.config.beta, self.config.degree)
+        return (F.normalize(refined, dim=-1) if self.config.renormalise else refined), refined
 
     def classes(self, text: Tensor) -> Pair:
         """Refined classes for the cosines, and as points of the ball; cached until classes or attributes change."""
 
         def make() -> Pair:
-            refined = self.refine(text)
-            return (F.normalize(refined, dim=-1) if self.config.renormalise else refined), self.lift(refined)
+            unit, refined = self.refine(text)
+            return unit, self.lift(refined)
 
         if torch.is_grad_enabled() and (self.attributes.requires_grad or text.requires_grad):
             return make()
@@ -132,48 +133,94 @@ class LatentHierarchy(nn.Module):
         with exact(image.device):
             dtype = torch.promote_types(torch.promote_types(image.dtype, self.attributes.dtype), torch.float32)
             image, text = image.to(dtype), text.to(dtype)
-            unit, points = self.classes(text)
-            cosine = scale * _pairs(lambda x, y: x @ y.mT, F.normalize(image, dim=-1), unit)
+            wanted = self.config.hierarchy and (self.training if losses is None else losses)
+            unit, classes = self.refine(text) if wanted else self.classes(text)
+            direction = F.normalize(image, dim=-1)
+            cosine = scale * (direction @ unit.T if text.dim() == 2 else (unit @ direction[..., None])[..., 0])
             if not self.config.hierarchy:
                 return LatHOutput(cosine, cosine, None, unit)
-            images = self.lift(image)
-            distance = _pairs(self.ball.cdist, images, points)
-            out = LatHOutput(cosine - distance, cosine, distance, unit)
-            if not (self.training if losses is None else losses):
-                return out
-            attributes, config = self.lift(self.nodes().to(dtype)), self.config
-            if triplets is None:
-                own = self._draw(images.detach(), labels, generator)
-                triplets = own, self._draw(attributes.detach(), None, generator)
-            noise = (None, None) if gumbel is None else gumbel
-            parents = (attributes.detach(), points.detach()) if config.detach else (attributes, points)
-            # If each image has its own class features, repeat the attributes for each of these sets.
-            sets = parents[1] if points.dim() == 3 else parents[1][None]
+            if not wanted:
+                rows = self.lift(image)
+                rows = rows if classes.dim() == 2 else rows[:, None]
+                count = rows.shape[-2]
+                distance = self.distances(torch.cat([rows, classes], -2), count)[..., count:].view_as(cosine)
+                return LatHOutput(cosine - distance, cosine, distance, unit)
+            given = triplets, gumbel or (None, None), generator
+            distance, parts = self._hierarchy(image, classes, labels, *given)
+            return LatHOutput(cosine - distance, cosine, distance, unit, parts)
 
-            def loss(x: Tensor, candidates: Tensor, rows: Tensor, gumbel: Tensor | None) -> Tensor:
-                options = gumbel, generator, config.lca_score, config.hard
-                return lca_triplet_loss(self.ball.cdist(x, candidates), rows, config.tau, config.sigma, *options)
+    def _hierarchy(
+        self,
+        image: Tensor,
+        classes: Tensor,
+        labels: Tensor | None,
+        triplets: Pair | None,
+        gumbel: tuple[Tensor | None, Tensor | None],
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Distances (B, C) of images from refined classes, and the losses; see :meth:`forward`."""
+        config, count, number = self.config, len(image), len(self.attributes)
+        every = torch.cat([image, self.nodes().to(image.dtype), classes.flatten(0, -2)])
+        nodes, points = self.lift(every).split([count + number, len(every) - count - number])
+        points = points.view(classes.shape)
+        # If each image has its own class features, images and attributes stand under each of these sets.
+        above = torch.cat([nodes.expand(*points.shape[:-2], -1, -1), points], -2)
+        rows = count + number
+        found = self.distances(above, rows).view(-1, rows, above.shape[-2])  # (1 or B, B + N, B + N + C)
+        distance = found[0, :count, rows:]
+        if classes.dim() == 3:
+            distance = found[:, :count, rows:].diagonal(0, 0, 1).T
+        if triplets is None:
+            among = found[0].detach()
+            own = self.draw(among[:count, :count], labels, generator)
+            drawn = [own, self.draw(among[count:, count:rows], None, generator)]
+        else:
+            drawn = [(rows, None) for rows in triplets]
+        if config.detach:
+            found = self.distances(above, rows, detach=True).view_as(found)
 
-            out.losses = dict(
-                loss_va=loss(images, parents[0], triplets[0], noise[0]),
-                loss_at=torch.stack([loss(attributes, own, triplets[1], noise[1]) for own in sets]).mean(),
-            )
-            return out
+        def loss(dist: Tensor, side: int) -> Tensor:
+            triplets, valid = drawn[side]
+            options = gumbel[side], generator, config.lca_score, config.hard, valid
+            return lca_triplet_loss(dist, triplets, config.tau, config.sigma, *options)
+
+        of_attributes = [loss(part[count:, rows:], 1) for part in found]
+        return distance, dict(
+            loss_va=loss(found[0, :count, count:rows], 0),
+            loss_at=of_attributes[0] if len(of_attributes) == 1 else torch.stack(of_attributes).mean(),
+        )
+
+    def distances(self, points: Tensor, count: int, detach: bool = False) -> Tensor:
+        r"""Hyperbolic distances (..., count, n) of the first points of (..., n, d) from all, which
+        are constants with ``detach``.
+
+        .. math:: \tfrac{2}{\sqrt c}\, \mathrm{asinh} \frac{\sqrt c\, |x - y|}{\sqrt{(1 - c|x|^2)(1 - c|y|^2)}},
+
+        plain in float64: the lift leaves all points well within the ball.
+        """
+        c = self.config.c
+        x = widen(points)
+        square = c * square_norm(x)
+        gap = 1 - square
+        parts = x, square, gap
+        y, y_square, y_gap = (part.detach() for part in parts) if detach else parts
+        x, square, gap = (part[..., :count, :] for part in parts)
+        chord = torch.add(square + y_square.mT, x @ y.mT, alpha=-2 * c)
+        half = torch.asinh(safe_sqrt(chord / (gap * y_gap.mT)))
+        return narrow(half * (2 / c**0.5), self.attributes.dtype)
 
     @torch.no_grad()
-    def _draw(self, points: Tensor, labels: Tensor | None, generator: torch.Generator | None) -> Tensor:
-        similarity = torch.exp(-self.ball.cdist(points, points)).fill_diagonal_(1.0)
+    def draw(
+        self, distances: Tensor, labels: Tensor | None, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """Triplets of nodes with these distances, and which of them count (:func:`.draw_triplets`)."""
+        similarity = torch.exp(-distances).fill_diagonal_(1.0)
         if labels is not None:
             similarity += labels[:, None] == labels  # ranks images of the same class first
         config = self.config
-        return sample_triplets(
+        return draw_triplets(
             similarity, config.neighbours, config.draws, config.exclude_anchor, generator, config.least
         )
-
-
-def _pairs(compare: Callable[[Tensor, Tensor], Tensor], images: Tensor, classes: Tensor) -> Tensor:
-    """(B, C) of images (B, d) and classes (C, d) or (B, C, d)."""
-    return compare(images, classes) if classes.dim() == 2 else compare(images[:, None], classes)[:, 0]
 
 
 @register
