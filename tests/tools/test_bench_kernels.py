@@ -41,6 +41,13 @@ def test_kernels_bytes_and_waits_are_counted():
     assert kernels.count(kernels.differentiated(lambda x: (x * x).sum(), x)).kernels == 2 + 3
 
 
+@pytest.mark.parametrize("name", kernels.NETWORK_BUDGETS)
+def test_networks_keep_to_their_budgets(name):
+    size, _ = kernels.NETWORKS[name]
+    got = kernels.count(kernels.network(name, size, batch=2))
+    assert got.kernels <= kernels.NETWORK_BUDGETS[name] and got.waits == 0
+
+
 @pytest.mark.slow
 def test_no_network_makes_the_host_wait():
     for name, (size, _) in kernels.NETWORKS.items():
