@@ -74,7 +74,9 @@ def _squared_distances(rows: int, columns: int, bins: int, like: Tensor) -> Tens
 
 def _pool(x: Tensor, side: int) -> Tensor:
     """Averages ``(B, side^2, C)`` over the cells of a map ``(B, H, W, C)``, as adaptive pooling cuts them."""
-    if not torch.compiler.is_exporting():
+    # true for a compiler, too
+    exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+    if not exporting:
         return F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), side).flatten(2).transpose(1, 2)
     # ONNX has no cells of a map of any size: products with matrices instead.
     batch, height, width, dim = x.shape
