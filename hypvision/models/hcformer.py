@@ -70,8 +70,8 @@ class _GeluLinear(Function):
         dtype = grad.dtype  # under autocast the weight has a wider dtype than the maps
         rows = grad.flatten(0, -2)
         grad_weight = torch.mm(rows.t(), F.gelu(h).to(dtype).flatten(0, -2)).to(weight.dtype)
-        grad_h = torch.ops.aten.gelu_backward(torch.matmul(grad, weight.to(dtype)).to(h.dtype), h)
-        return grad_h, grad_weight, rows.sum(0).to(ctx.bias_dtype)
+        grad_gelu = torch.mm(rows, weight.to(dtype)).to(h.dtype).reshape(h.shape)
+        return torch.ops.aten.gelu_backward(grad_gelu, h), grad_weight, rows.sum(0).to(ctx.bias_dtype)
 
 
 class StageAssignments(NamedTuple):
@@ -91,8 +91,8 @@ class GroupNorm1(nn.GroupNorm):
     def forward(self, x: Tensor) -> Tensor:
         # Normalise each image as one contiguous row: the layer-norm kernel is about twice as fast as the group-norm
         # kernel.
-        x = F.layer_norm(x, [x.shape[1], x.shape[2], x.shape[3]], eps=self.eps)
-        return torch.addcmul(self.bias, x, self.weight)
+        shape = x.shape[1:]
+        return F.layer_norm(x, shape, self.weight.expand(shape), self.bias.expand(shape), self.eps)
 
 
 class MapNorm(GroupNorm1):
@@ -118,8 +118,7 @@ class Mlp(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, scale: Tensor) -> Tensor:
-        # Scaling the small weight instead of the large output saves a pass over the map and its copy for backward.
-        x, weight, bias = self.fc1(x), self.fc2.weight * scale.unsqueeze(1), self.fc2.bias * scale
+        x, weight, bias = self.fc1(x), self.fc2.weight, self.fc2.bias
         dropping = self.training and self.drop.p > 0
         out: Tensor
         # a compiler recomputes activations by itself
@@ -129,7 +128,7 @@ class Mlp(nn.Module):
             out = self.drop(F.linear(self.drop(F.gelu(x)), weight, bias))
         else:
             out = F.linear(F.gelu(x), weight, bias)
-        return out
+        return out * scale.to(out.dtype)
 
 
 register_notrace_module(Mlp)

@@ -6,14 +6,15 @@ cosine similarity; at window level the windows themselves, lifted to the hyperbo
 centres of the whole map by geodesic distance. Values are averaged into the centres (aggregate) and handed back to the
 pixels (dispatch) with the same weights.
 
-How it is computed here: aggregation and dispatch are one batched matrix product each; pooling is a product with a
-constant matrix; projections act on channel-major windows, so that splitting the heads moves nothing; and the result of
-the window level is constant in a window, so it is added as a bias after the output projection instead of being
-up-sampled to pixels and concatenated.
+How it is computed here: aggregation and dispatch are one batched matrix product each, for both levels in one function;
+both projections are one product, and one copy splits the windows and heads; the result of the window level is constant
+in a window, so it is added as a bias after the output projection instead of being up-sampled to pixels and
+concatenated; and a single centre at window level is the mean of the map, whatever its distance.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,11 +24,10 @@ from torch.types import Device
 
 from hypvision.checks import at_least, more_than, one_of
 from hypvision.errors import ArgumentError
-from hypvision.geometry import lorentz
-from hypvision.geometry.numerics import clip_norm, exact, safe_sqrt, sinhc
+from hypvision.geometry.numerics import exact, has_float64, length
 
 from .checks import check_sizes
-from .functional import precise, space_time
+from .functional import precise
 from .linear import SharedLinear
 
 
@@ -52,15 +52,6 @@ def as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype else x.to(dtype)
 
 
-def _pool_matrix(size: int, bins: int, like: Tensor) -> Tensor:
-    """Matrix ``(bins, size)`` of adaptive average pooling: bin i averages [floor(i s / b), ceil((i + 1) s / b))."""
-    # The start of cell j relative to the start of bin i, times b; cell and bin overlap if it lies strictly between -b
-    # and s.
-    behind = torch.arange(size, device=like.device) * bins - torch.arange(bins, device=like.device).unsqueeze(1) * size
-    inside = torch.logical_and(behind > -bins, behind < size).to(like.dtype)
-    return inside / inside.sum(1, keepdim=True)
-
-
 def _surely_zero(size: int) -> bool:
     """Whether a size is 0; for a free size of an exported file, whether it is 0 for every possible input."""
     if isinstance(size, int):
@@ -81,9 +72,25 @@ def _squared_distances(rows: int, columns: int, bins: int, like: Tensor) -> Tens
     return squared.reshape(bins * bins, rows, columns)
 
 
-def _unit(x: Tensor, dim: int, eps: float) -> Tensor:
-    """Vectors along ``dim`` divided by max(length, eps); several times faster than ``F.normalize`` if not the last."""
-    return x / safe_sqrt((x * x).sum(dim, keepdim=True)).clamp(min=eps)
+def _pool(x: Tensor, side: int) -> Tensor:
+    """Averages ``(B, side^2, C)`` over the cells of a map ``(B, H, W, C)``, as adaptive pooling cuts them."""
+    # true for a compiler, too
+    exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+    if not exporting:
+        return F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), side).flatten(2).transpose(1, 2)
+    # ONNX has no cells of a map of any size: products with matrices instead.
+    batch, height, width, dim = x.shape
+    rows = torch.matmul(_pool_matrix(height, side, x), x.reshape(batch, height, width * dim))
+    return torch.matmul(_pool_matrix(width, side, x), rows.reshape(batch, side, width, dim)).flatten(1, 2)
+
+
+def _pool_matrix(size: int, bins: int, like: Tensor) -> Tensor:
+    """Matrix ``(bins, size)`` of adaptive average pooling: bin i averages [floor(i s / b), ceil((i + 1) s / b))."""
+    # The start of cell j relative to the start of bin i, times b: they overlap strictly between -b and s.
+    starts = torch.arange(bins, device=like.device).unsqueeze(1) * size
+    behind = torch.arange(size, device=like.device) * bins - starts
+    inside = torch.logical_and(behind > -bins, behind < size).to(like.dtype)
+    return inside / inside.sum(1, keepdim=True)
 
 
 class ClusterMixer(nn.Module):
@@ -194,57 +201,38 @@ class ClusterMixer(nn.Module):
 
     def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
         """Mix ``x`` of shape ``(B, H, W, C)``; ``scale`` ``(C,)`` multiplies the output channels (layer scale)."""
-        height, width, inner = x.shape[1], x.shape[2], self.heads * self.head_dim
-        weight: Tensor = self.proj.weight
-        bias: Tensor = self.proj.bias
-        if scale is not None:
-            weight, bias = weight * scale.unsqueeze(1), bias * scale
-        windows, padded, top, left = self._windows(x)
-        patch = self._patch_level(windows, padded)[0].transpose(1, 2)
-        window = self._window_level(windows, padded)[0] if self.window_level else None
+        padded, top, left = self._padded(x)
+        (out, _), (window, _) = self._levels(padded)
         if self.norm is None:
-            if window is not None:
-                bias = F.linear(window, weight[:, inner:], bias)
-            patch = F.linear(patch, weight[:, :inner]) + bias.reshape(-1, 1, x.shape[3])
+            out = self._project(out, window)
         elif window is not None:
             # The norm couples all pixels and both levels, so concatenate them as in the paper.
-            window = window.reshape(-1, 1, inner).expand(-1, patch.shape[1], inner)
-            patch = torch.cat([patch, window], 2)
-        out = self._moved(self._to_map(patch, padded), back=True)
+            out = torch.cat([out, window.expand_as(out)], 5)
+        out = self._moved(out.reshape(*padded.shape[:3], -1), back=True)
         if padded is not x:
-            out = out[:, top : top + height, left : left + width]
-        if self.norm is None:
-            return out
-        return F.linear(self.norm(out.permute(0, 3, 1, 2)).permute(0, 2, 3, 1), weight, bias)
-
-    def _sides(self, padded: Tensor) -> tuple[int, int]:
-        """Height and width of a window of a padded map."""
-        return padded.shape[1] // self.fold, padded.shape[2] // self.fold
-
-    def _to_map(self, windows: Tensor, padded: Tensor) -> Tensor:
-        """Windows ``(B * fold^2, N, D)`` put back into a map ``(B, H', W', D)`` of the padded size."""
-        out = windows.reshape(-1, self.fold, self.fold, *self._sides(padded), windows.shape[2]).transpose(2, 3)
-        return out.reshape(-1, padded.shape[1], padded.shape[2], windows.shape[2])
+            out = out[:, top : top + x.shape[1], left : left + x.shape[2]]
+        if self.norm is not None:
+            out = self._project(self.norm(out.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
+        return out if scale is None else out * scale.to(out.dtype)
 
     def assignments(self, x: Tensor) -> ClusterAssignment:
         """The soft assignments that :meth:`forward` uses for the input ``x`` ``(B, H, W, C)``."""
         batch, height, width, _ = x.shape
-        windows, padded, top, left = self._windows(x)
-        _, patch = self._patch_level(windows, padded)
+        padded, top, left = self._padded(x)
+        (_, patch), (_, window) = self._levels(padded)
         fold, (rows, columns) = self.fold, self._sides(padded)
         patch = patch.reshape(batch, fold, fold, self.heads, self.prop**2, rows, columns)
-        patch = patch.permute(0, 3, 4, 1, 5, 2, 6).reshape(batch, self.heads, self.prop**2, fold * rows, fold * columns)
+        patch = patch.permute(0, 1, 5, 2, 6, 3, 4).reshape(*padded.shape[:3], self.heads, self.prop**2)
+        patch = self._moved(patch, back=True)[:, top : top + height, left : left + width]
         y, z = (
             self._place(torch.arange(first, first + size, device=x.device), side)
             for first, size, side in ((top, height, rows), (left, width, columns))
         )
-        patch = self._moved(patch.permute(0, 3, 4, 1, 2), back=True).permute(0, 3, 4, 1, 2)
-        window = None
-        if self.window_level:
-            _, window = self._window_level(windows, padded)
-            window = window.reshape(batch, self.heads, self.win**2, fold, fold)
-        patch = patch[..., top : top + height, left : left + width]
-        return ClusterAssignment(patch, y.unsqueeze(1) * fold + z, window)
+        return ClusterAssignment(patch.permute(0, 3, 4, 1, 2), y.unsqueeze(1) * fold + z, window)
+
+    def _sides(self, padded: Tensor) -> tuple[int, int]:
+        """Height and width of a window of a padded map."""
+        return padded.shape[1] // self.fold, padded.shape[2] // self.fold
 
     def _moved(self, x: Tensor, back: bool = False) -> Tensor:
         """A padded map ``(B, H', W', ...)``, with ``shift`` moved by half a window."""
@@ -268,62 +256,108 @@ class ClusterMixer(nn.Module):
         pad = side * self.fold - size
         return pad // 2, pad - pad // 2
 
-    def _windows(self, x: Tensor) -> tuple[Tensor, Tensor, int, int]:
-        """Channels-last windows ``(B * fold^2, N, C)``, the padded map they were cut from, and its top and left pad."""
-        batch, height, width, dim = x.shape
+    def _padded(self, x: Tensor) -> tuple[Tensor, int, int]:
+        """The map ``(B, H', W', C)`` that windows divide, and its pixels added at the top and at the left."""
+        height, width = x.shape[1], x.shape[2]
         top, bottom = self._padding(height)
         left, right = self._padding(width)
         padded = x
         if not _surely_zero(top + bottom + left + right):
-            enough = max(top, bottom) < height and max(left, right) < width  # reflection needs more than the padding
+            # reflection needs more pixels than it adds
+            enough = max(top, bottom) < height and max(left, right) < width
             mode = "reflect" if enough else "replicate"
             padded = F.pad(x.permute(0, 3, 1, 2), (left, right, top, bottom), mode=mode).permute(0, 2, 3, 1)
-        padded = self._moved(padded)
-        fold, (rows, columns) = self.fold, self._sides(padded)
-        windows = padded.reshape(batch, fold, rows, fold, columns, dim).transpose(2, 3)
-        return windows.reshape(batch * fold * fold, rows * columns, dim), padded, top, left
+        return self._moved(padded), top, left
 
-    def _project(self, windows: Tensor) -> tuple[Tensor, Tensor]:
-        """Similarity and value features ``(B * fold^2 * e, d, N)`` of windows ``(B * fold^2, N, C)``."""
-        count, pixels, _ = windows.shape
-        # One product for both, then one copy that splits the heads and moves the pixels to the last dimension.
+    def _project(self, out: Tensor, window: Tensor | None = None) -> Tensor:
+        """The output projection of mixed values ``(..., inner)``, and of those of the windows, which broadcast."""
+        if window is None:
+            return F.linear(out, self.proj.weight, self.proj.bias)
+        first, second = self.proj.weight.split(self.heads * self.head_dim, 1)
+        return F.linear(out, first) + F.linear(window, second, self.proj.bias)
+
+    def _levels(self, padded: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor | None, Tensor | None]]:
+        """Mixed values and assignments of both levels.
+
+        Values have shape ``(B, fold, h, fold, w, e * d)`` and ``(B, fold, 1, fold, 1, e * d)``, where
+        h and w are 1, too, if all windows get the same; assignments ``(B * fold^2 * e, M, h * w)`` and
+        ``(B, e, K, fold, fold)``.
+        """
         weight = torch.cat([self.feature.weight, self.value.weight])
         bias = torch.cat([self.feature.bias, self.value.bias])
-        out = F.linear(windows, weight, bias).reshape(count, pixels, 2, self.heads * self.head_dim)
-        out = out.permute(2, 0, 3, 1).reshape(2, count * self.heads, self.head_dim, pixels)
-        return out[0], out[1]
+        fold, heads, (rows, columns) = self.fold, self.heads, self._sides(padded)
+        both = F.linear(padded.flatten(0, 2), weight, bias)
+        both = both.reshape(-1, fold, rows, fold, columns, 2, heads, self.head_dim)
+        both = both.permute(5, 0, 1, 3, 6, 2, 4, 7).reshape(-1, rows, columns, self.head_dim)
+        pixels = both.reshape(2, -1, rows * columns, self.head_dim).unbind()
+        centers = _pool(both, self.prop).reshape(2, -1, self.prop**2, self.head_dim).unbind()
+        place = self._patch_bias(padded, both)
+        mixed, assignment = self._mix(pixels, centers, self.hyperbolic_patches, self.alpha, place)
+        mixed = mixed.reshape(-1, fold, fold, heads, rows, columns, self.head_dim).permute(0, 1, 4, 2, 5, 3, 6)
+        patch = mixed.reshape(-1, fold, rows, fold, columns, heads * self.head_dim), assignment
+        if self.window_alpha is None:
+            return patch, (None, None)
+        if self.win == 1:
+            return patch, self._one_center(pixels[1], self.window_alpha)
 
-    def _patch_level(self, windows: Tensor, padded: Tensor) -> tuple[Tensor, Tensor]:
-        """Mixed values ``(Bw, e * d, N)`` and assignments ``(B, fold^2, e, M, N)`` of the pixels of each window."""
-        fold, (rows, columns) = self.fold, self._sides(padded)
-        count, pixels, _ = windows.shape
-        centers = self.prop * self.prop
-        feature, value = self._project(windows)
+        # Means commute with the (affine) projections, so average the input first.
+        tokens = F.linear(torch.cat([_pool(padded, fold), _pool(padded, self.win)], 1), weight, bias)
+        tokens = tokens.reshape(*tokens.shape[:2], 2, heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        windows, centers = tokens.flatten(1, 2).split([fold**2, self.win**2], 2)
+        place = None if self.window_bias is None else self.window_bias.flatten(2)
+        mixed, assignment = self._mix(
+            windows.unbind(), centers.unbind(), self.hyperbolic_windows, self.window_alpha, place
+        )
+        mixed = mixed.reshape(-1, heads, fold, fold, self.head_dim).permute(0, 2, 3, 1, 4)
+        assignment = assignment.reshape(-1, heads, self.win**2, fold, fold)
+        return patch, (mixed.reshape(-1, fold, 1, fold, 1, heads * self.head_dim), assignment)
+
+    def _one_center(self, value: Tensor, unused: Tensor) -> tuple[Tensor, Tensor]:
+        """The window level of one centre: it hands the mean of the map to all windows, however far they are.
+
+        Args:
+            value: of the pixels, ``(B * fold^2 * e, N, d)``.
+            unused: a parameter that gets the gradient 0, which training on several devices needs.
+        """
+        if self.window_bias is not None:
+            unused = unused + self.window_bias.sum()
+        mean = value.reshape(-1, self.fold**2, self.heads, value.shape[1], self.head_dim).mean((1, 3))
+        mean = torch.add(mean, unused, alpha=0)
+        one = mean.new_ones(()).expand(mean.shape[0], self.heads, 1, self.fold, self.fold)
+        return mean.reshape(-1, 1, 1, 1, 1, self.heads * self.head_dim), one
+
+    def _mix(
+        self, tokens: Sequence[Tensor], centers: Sequence[Tensor], hyperbolic: bool, scale: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Values averaged into the centres and handed back ``(G, N, d)``, and soft assignments ``(G, M, N)``.
+
+        Args:
+            tokens, centers: features and values of either, ``(G, N, d)`` and ``(G, M, d)``.
+            hyperbolic: whether similarities are minus distances, and not cosines.
+            scale: of the similarities, ``(1,)``.
+            bias: what is added to them, ``(g, M, N)`` for g that divides G.
+        """
+        (feature, value), (own, updated) = tokens, centers
         if self.center:
-            feature = feature - feature.mean(2, keepdim=True)
-        pools = _pool_matrix(rows, self.prop, feature), _pool_matrix(columns, self.prop, feature)
-        pool = torch.einsum("ph,qw->hwpq", *pools).reshape(pixels, centers)
-        feature_centers, value_centers = torch.matmul(feature, pool), torch.matmul(value, pool)
-
-        if self.hyperbolic_patches:
-            points = torch.cat([feature, feature_centers], 2).transpose(1, 2)
-            similarity = -self.alpha * self._distance(points, pixels)
-        else:
-            centers_unit, unit = _unit(feature_centers, 1, self.eps), _unit(feature, 1, self.eps)
-            similarity = torch.bmm((centers_unit * self.alpha).transpose(1, 2), unit)
-        logits = similarity.reshape(-1, fold * fold * self.heads, centers, pixels)
-        bias = self._patch_bias(padded, feature)
+            middle = feature.mean(1, keepdim=True)
+            feature, own = feature - middle, own - middle
+        logits = self._nearness(feature, own, scale) if hyperbolic else self._cosine(feature, own, scale)
         if bias is not None:
-            logits = logits + bias
-        assignment = logits.softmax(2)
-        weights = as_dtype(assignment.reshape(-1, centers, pixels), value.dtype)
-        total = weights.sum(2).unsqueeze(1)
-        updated = (torch.bmm(value, weights.transpose(1, 2)) + value_centers) / (total + 1)
-        mixed = torch.bmm(as_dtype(updated, value.dtype), weights)
-        return mixed.reshape(count, self.heads * self.head_dim, pixels), assignment
+            logits = (logits.reshape(-1, *bias.shape) + bias).flatten(0, 1)
+        assignment = logits.softmax(1)
+        weights = as_dtype(assignment, value.dtype)
+        updated = torch.baddbmm(updated, weights, value) / (weights.sum(2, keepdim=True) + 1)
+        return torch.bmm(weights.transpose(1, 2), as_dtype(updated, value.dtype)), assignment
+
+    def _cosine(self, feature: Tensor, centers: Tensor, scale: Tensor) -> Tensor:
+        """Cosines ``(G, M, N)`` of features ``(G, N, d)`` and centres ``(G, M, d)``, times ``scale`` ``(1,)``."""
+        shape, eps = (self.head_dim,), self.eps**2 / self.head_dim
+        gain = as_dtype((scale / self.head_dim).expand(shape), centers.dtype)
+        unit = F.rms_norm(feature, shape, eps=eps)  # of length sqrt(d)
+        return torch.bmm(F.rms_norm(centers, shape, gain, eps=eps), unit.transpose(1, 2))
 
     def _patch_bias(self, padded: Tensor, like: Tensor) -> Tensor | None:
-        """What is added to the logits by place, ``(1, fold^2 * e, M, N)``, in the order of the windows."""
+        """What is added to the logits by place, ``(fold^2 * e, M, N)``, in the order of the windows."""
         fold, (rows, columns) = self.fold, self._sides(padded)
         centers, bias = self.prop * self.prop, None
         if self.bias is not None:
@@ -334,65 +368,34 @@ class ClusterMixer(nn.Module):
             near = self.locality.reshape(-1, 1, 1, 1) * _squared_distances(rows, columns, self.prop, like)
             near = near.expand(fold, fold, -1, -1, -1, -1)
             bias = -near if bias is None else bias - near
-        return None if bias is None else bias.reshape(1, fold * fold * self.heads, centers, rows * columns)
+        return None if bias is None else bias.reshape(fold * fold * self.heads, centers, rows * columns)
 
-    def _window_level(self, windows: Tensor, padded: Tensor) -> tuple[Tensor, Tensor]:
-        """Mixed values ``(B, fold^2, e * d)`` and assignments ``(B, e, K, fold^2)`` of the windows."""
-        assert self.window_alpha is not None
-        batch, height, width, dim = padded.shape
-        count, points = self.fold * self.fold, self.win * self.win
-        # Means commute with the (affine) projections, so average the input first and project only fold^2 + K tokens.
-        means = windows.mean(1).reshape(batch, count, dim)
-        if self.fold % self.win == 0:  # a cell consists of whole windows, all of one size
-            part = self.fold // self.win
-            pooled = means.reshape(batch, self.win, part, self.win, part, dim).mean((2, 4)).reshape(batch, points, dim)
-        else:
-            rows, columns = _pool_matrix(height, self.win, padded), _pool_matrix(width, self.win, padded)
-            pooled = torch.matmul(rows, padded.reshape(batch, height, width * dim)).reshape(batch, self.win, width, dim)
-            pooled = torch.matmul(columns, pooled).reshape(batch, points, dim)
-        tokens = torch.cat([means, as_dtype(pooled, means.dtype)], 1)
-        feature = self._split_heads(F.linear(tokens, self.feature.weight, self.feature.bias))
-        value = self._split_heads(F.linear(tokens, self.value.weight, self.value.bias))
-        if self.center:
-            feature = feature - feature.narrow(2, 0, count).mean(2, keepdim=True)
+    def _nearness(self, feature: Tensor, centers: Tensor, scale: Tensor) -> Tensor:
+        r"""Minus geodesic distances ``(G, M, N)`` of lifted features ``(G, N, d)`` and centres ``(G, M, d)``.
 
-        if self.hyperbolic_windows:
-            similarity = -self._distance(feature, count)
-        else:
-            own, centers = _unit(feature, 3, self.eps).split([count, points], 2)
-            similarity = torch.matmul(centers, own.transpose(2, 3))
-        logits = self.window_alpha * similarity
-        if self.window_bias is not None:
-            logits = self.window_bias.flatten(2) + logits
-        assignment = logits.softmax(2)
-        weights = as_dtype(assignment, value.dtype)
-        total = weights.sum(3, keepdim=True)
-        own, centers = value.split([count, points], 2)
-        updated = (torch.matmul(weights, own) + centers) / (total + 1)
-        mixed = torch.matmul(weights.transpose(2, 3), as_dtype(updated, value.dtype))
-        return mixed.transpose(1, 2).reshape(batch, count, self.heads * self.head_dim), assignment
-
-    def _split_heads(self, tokens: Tensor) -> Tensor:
-        batch, count, _ = tokens.shape
-        return tokens.reshape(batch, count, self.heads, self.head_dim).transpose(1, 2)
-
-    def _distance(self, feature: Tensor, count: int) -> Tensor:
-        """Geodesic distances ``(..., K, count)`` of lifted features ``(..., count + K, d)``, centres last.
-
-        In float32 at least, also under autocast.
+        They are multiplied by ``scale`` ``(1,)``. With points :math:`(t, s)` scaled to curvature -1, a distance
+        is :math:`2 \mathrm{asinh}\sqrt{(t t' - s \cdot s' - 1) / 2}`, the bracket in float64. Features are
+        clipped to the unit ball, so its error is at most ``1e-15 cosh(sqrt c)^2``, and that of a distance the
+        root of it.
         """
         with exact(feature.device):
-            lifted = self._lift(precise(feature))
-            own, centers = lifted.split([count, feature.shape[-2] - count], -2)
-            return as_dtype(lorentz.cdist(centers, own, self.curvature), feature.dtype)
+            space = self._lift(precise(torch.cat([feature, centers], 1)))
+            wide = as_dtype(space, torch.float64 if has_float64(space) else torch.float32)
+            time = torch.sqrt((wide * wide).sum(-1, keepdim=True) + 1)
+            sizes = [feature.shape[1], centers.shape[1]]
+            (own, centers), (time, time_) = wide.split(sizes, 1), time.split(sizes, 1)
+            rows, columns = torch.cat([time_, -centers], 2), torch.cat([time, own], 2)
+            excess = as_dtype(torch.bmm(rows, columns.transpose(1, 2)) - 1, space.dtype)
+            half = torch.sqrt(F.threshold(excess / 2, 1e-16, 1e-16))
+            return as_dtype(torch.asinh(half) * (scale * (-2 / self.curvature**0.5)), feature.dtype)
 
     def _lift(self, u: Tensor) -> Tensor:
-        """Points of the hyperboloid for features ``(..., d)`` clipped to the unit ball."""
-        u, c = clip_norm(u), self.curvature
-        if not self.ambient_lift:
-            return lorentz.expmap0(u, c)
-        time, space = u.split([1, u.shape[-1] - 1], -1)
-        squared = (space * space).sum(-1, keepdim=True) - time * time
-        norm = torch.sqrt(squared.clamp(min=1e-8))  # the official code's clamp; active for norms below 1e-4
-        space = sinhc(norm * c**0.5) * space
-        return torch.cat([space_time(space, c), space], -1)
+        """Space parts, times ``sqrt(c)``, of points for features ``(..., d)`` clipped to the unit ball."""
+        u = u / F.threshold(length(u), 1.0, 1.0)
+        square = u * u
+        norm = square.sum(-1, keepdim=True)
+        if self.ambient_lift:
+            norm = torch.sub(norm, square[..., :1], alpha=2)
+            u = u[..., 1:]
+        root = torch.sqrt(F.threshold(norm, 1e-8, 1e-8))  # the official code's clamp; active for norms below 1e-4
+        return u * (torch.sinh(root * self.curvature**0.5) / root)

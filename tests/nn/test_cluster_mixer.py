@@ -1,6 +1,7 @@
 """The mixer's options and borders; its numbers are pinned in tests/models/test_hcformer.py."""
 
 import geoopt
+import mpmath
 import pytest
 import torch
 import torch.nn.functional as F
@@ -81,14 +82,63 @@ def test_bfloat16_autocast_is_close_and_finite():
 
 def test_half_precision_distances_are_computed_in_float32():
     mixer = randomised()
-    points = torch.randn(1, 2, 4, 6)
-    features = torch.cat([points, points + 0.1], 2)
-    exact = mixer._distance(features, 4)
+    points = torch.randn(2, 4, 6)
+    centers, scale = points + 0.1, torch.ones(1)
+    exact = mixer._nearness(points, centers, scale)
     with torch.autocast("cpu", torch.bfloat16):
-        assert (mixer._distance(features, 4) - exact).abs().max() == 0
-    rounded = features.bfloat16()
-    expected = mixer._distance(rounded.float(), 4)
-    torch.testing.assert_close(mixer._distance(rounded, 4).float(), expected, rtol=2**-8, atol=0)
+        assert (mixer._nearness(points, centers, scale) - exact).abs().max() == 0
+    rounded = points.bfloat16(), centers.bfloat16()
+    expected = mixer._nearness(rounded[0].float(), rounded[1].float(), scale)
+    torch.testing.assert_close(mixer._nearness(*rounded, scale).float(), expected, rtol=2**-8, atol=0)
+
+
+def exact_distance(u, v, c, lift):
+    """Distance of two features, clipped and lifted as the paper's code does, in 50 digits."""
+
+    def lifted(feature):
+        w = [mpmath.mpf(value) for value in feature.tolist()]
+        longest = max(mpmath.norm(w), 1)
+        w = [value / longest for value in w]
+        square = sum(value**2 for value in w)
+        if lift == "ambient":
+            square -= 2 * w[0] ** 2
+            w = w[1:]
+        root = mpmath.sqrt(c * max(square, mpmath.mpf("1e-8")))
+        space = [value * mpmath.sinh(root) / root for value in w]
+        return mpmath.sqrt(1 / c + sum(value**2 for value in space)), space
+
+    with mpmath.workdps(50):
+        c = mpmath.mpf(c)
+        (time, space), (time_, space_) = lifted(u), lifted(v)
+        inner = time * time_ - mpmath.fdot(space, space_)
+        return float(mpmath.acosh(max(c * inner, 1)) / mpmath.sqrt(c))
+
+
+@pytest.mark.parametrize("lift", ["ambient", "space"])
+@pytest.mark.parametrize("curvature", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("size", [1e-5, 0.3, 3.0])  # below the clamp, in the ball, clipped to it
+@pytest.mark.parametrize("gap", [0.0, 1e-6, 1e-3, 1.0])
+def test_distances_are_exact_to_float32_round_off(lift, curvature, size, gap):
+    mixer, generator = ClusterMixer(**SMALL, lift=lift, curvature=curvature), torch.Generator().manual_seed(1)
+    tokens, moves = torch.randn(2, 3, 6, generator=generator)
+    tokens = tokens * (size / tokens.norm(dim=1, keepdim=True))
+    centers = tokens + gap * size * moves
+    found = mixer._nearness(tokens[None], centers[None], torch.full((1,), 2.0))[0] / -2
+    expected = [[exact_distance(center, token, curvature, lift) for token in tokens] for center in centers]
+    torch.testing.assert_close(found.double(), torch.tensor(expected).double(), rtol=2e-7, atol=2e-7)
+
+
+@pytest.mark.parametrize("curvature", [0.1, 10.0])
+def test_gradients_of_distances_are_those_of_geoopt_in_float64(curvature):
+    mixer, manifold = ClusterMixer(**SMALL, curvature=curvature), geoopt.Lorentz(k=1 / curvature).double()
+    features = torch.cat([torch.randn(2, 4, 6), 0.1 * torch.randn(2, 3, 6)], 1).requires_grad_()
+    weights = torch.randn(2, 3, 4)
+    (mixer._nearness(features[:, :4], features[:, 4:], torch.ones(1)) * weights).sum().backward()
+    wide = features.detach().double().requires_grad_()
+    lifted = manifold.expmap0(wide / wide.norm(dim=-1, keepdim=True).clamp(min=1))
+    distances = manifold.dist(lifted[:, 4:, None], lifted[:, None, :4])
+    (-distances * weights).sum().backward()
+    torch.testing.assert_close(features.grad.double(), wide.grad, rtol=1e-5, atol=1e-5)
 
 
 def reference(mixer, x, lift, norm):
@@ -295,6 +345,36 @@ def test_ablations_of_the_paper_equal_the_reference(patch, window, shift, positi
     assert all(torch.isfinite(parameter.grad).all() for parameter in mixer.parameters())
 
 
+@pytest.mark.parametrize("fold", [1, 3])
+@pytest.mark.parametrize("position_bias", [False, True])
+def test_one_centre_is_the_mean_of_the_map(fold, position_bias):
+    """The reference compares and weighs that centre, too; what it learns for that has gradient 0."""
+    sizes = dict(dim=12, heads=2, head_dim=6, fold=fold, prop=2, win=1)
+    reference = ReferenceMixer(**sizes, nominal=9, is_global=True, curvature=0.5).double()
+    mixer = ClusterMixer(**sizes, nominal_size=9, curvature=0.5, position_bias=position_bias).double()
+    with torch.no_grad():
+        for name, parameter in reference.named_parameters():
+            parameter.normal_(0, 0.5)
+            if "position" in name and not position_bias:
+                parameter.zero_()
+        mixer.feature.weight.copy_(reference.f.weight.flatten(1))
+        mixer.value.weight.copy_(reference.v.weight.flatten(1))
+        mixer.proj.weight.copy_(reference.proj.weight.flatten(1))
+        mixer.feature.bias.copy_(reference.f.bias)
+        mixer.value.bias.copy_(reference.v.bias)
+        mixer.proj.bias.copy_(reference.proj.bias)
+        mixer.alpha.copy_(reference.sim_alpha)
+        if position_bias:
+            mixer.bias.copy_(reference.relative_position_bias.reshape(mixer.bias.shape))
+    x = torch.randn(2, 10, 14, 12, dtype=torch.float64)
+    out = mixer(x)
+    torch.testing.assert_close(out, reference(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1), rtol=1e-6, atol=1e-6)
+    assert (mixer.assignments(x).window == torch.ones(2, 2, 1, fold, fold)).all()
+    out.sum().backward()
+    assert mixer.window_alpha.grad.abs().max() == 0
+    assert not position_bias or mixer.window_bias.grad.abs().max() == 0
+
+
 @pytest.mark.parametrize("shift", [False, True])
 def test_assignments_of_shifted_windows_are_those_of_forward(shift):
     """Aggregation and dispatch by the drawn assignments give the mixed values."""
@@ -302,8 +382,9 @@ def test_assignments_of_shifted_windows_are_those_of_forward(shift):
     x = torch.randn(1, 11, 13, 12, dtype=torch.float64)
     found = mixer.assignments(x)
     assert found.window_index.unique().tolist() == list(range(9))
-    windows, padded, top, left = mixer._windows(x)
-    whole = mixer._moved(mixer._to_map(mixer._patch_level(windows, padded)[0].transpose(1, 2), padded), back=True)
+    padded, top, left = mixer._padded(x)
+    (mixed, _), _ = mixer._levels(padded)
+    whole = mixer._moved(mixed.reshape(*padded.shape[:3], -1), back=True)
     mixed = whole[0, top : top + 11, left : left + 13].reshape(11, 13, 2, 6)
     for window in range(9):  # pixels of a window with equal assignments would have equal values
         inside = found.window_index == window
