@@ -353,7 +353,7 @@ class ClusterMixer(nn.Module):
         """Cosines ``(G, M, N)`` of features ``(G, N, d)`` and centres ``(G, M, d)``, times ``scale`` ``(1,)``."""
         shape, eps = (self.head_dim,), self.eps**2 / self.head_dim
         gain = as_dtype((scale / self.head_dim).expand(shape), centers.dtype)
-        unit = F.rms_norm(feature, shape, eps=eps)  # of length sqrt(d)
+        unit = F.rms_norm(feature, shape, eps=eps)  # of length sqrt(d), but for those below eps
         return torch.bmm(F.rms_norm(centers, shape, gain, eps=eps), unit.transpose(1, 2))
 
     def _patch_bias(self, padded: Tensor, like: Tensor) -> Tensor | None:
