@@ -17,7 +17,7 @@ from hypvision.geometry.manifolds import whose
 
 from . import fused
 from .base import Group, Job, RiemannianOptimizer, State, check_options
-from .kernels import shorten_
+from .kernels import readable, shorten_
 
 
 def _share(beta: float, step: float | Tensor) -> float | Tensor:
@@ -92,7 +92,7 @@ class RiemannianAdam(RiemannianOptimizer):
         return torch.zeros((), dtype=torch.float32, device=device if group["capturable"] else "cpu")
 
     def check_device(self, group: Group, parameter: Tensor) -> None:
-        if group["capturable"] and parameter.device.type == "cpu":
+        if group["capturable"] and readable(parameter):  # compilers set it by themselves
             raise RuntimeError(
                 f"{type(self).__name__}: capturable=True is for CUDA graphs, and a parameter of shape "
                 f"{tuple(parameter.shape)} lies on the CPU. Move the model to the GPU, or leave capturable out."
@@ -134,7 +134,7 @@ class RiemannianAdam(RiemannianOptimizer):
             state["step"] = self._count(group, parameter.device)
             state |= self._averages(group, torch.zeros_like(grad), torch.zeros_like(grad))
         state["step"] += 1
-        step = state["step"] if group["capturable"] else state["step"].item()
+        step = state["step"].item() if readable(state["step"]) else state["step"]
         if self.decoupled and decay:
             if not hasattr(manifold, "logmap0"):
                 raise TypeError(
@@ -160,7 +160,7 @@ class RiemannianAdam(RiemannianOptimizer):
         x, c, lr, decay = job.x, job.c, group["lr"], group["weight_decay"]
         mean, square = job.state["exp_avg"], job.state["exp_avg_sq"]
         beta1, beta2 = group["betas"]
-        step = job.step if group["capturable"] else job.step.item()
+        step = job.step.item() if readable(job.step) else job.step
         root = _share(beta2, step) ** 0.5
         rate = lr * root / _share(beta1, step)
         eps = group["eps"] * root

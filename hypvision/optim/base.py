@@ -11,11 +11,11 @@ from torch.optim import Optimizer
 
 from hypvision.checks import at_least, one_of
 from hypvision.errors import ArgumentError
-from hypvision.geometry import CurvatureParameter, Euclidean, Manifold, Product
+from hypvision.geometry import Euclidean, Manifold, Product
 from hypvision.geometry.manifolds import whose
 from hypvision.geometry.rows import blocks
 
-from .kernels import Kernel, kernel_of
+from .kernels import Kernel, kernel_of, readable
 
 # Methods of geoopt's manifolds that an optimiser step calls.
 _FOREIGN = ("egrad2rgrad", "component_inner", "retr", "retr_transp")
@@ -217,7 +217,7 @@ class RiemannianOptimizer(Optimizer):
                     if grad.is_sparse:
                         raise RuntimeError("Sparse gradients of geoopt's parameters are for its own optimisers.")
                     self._foreign(group, parameter, -grad if group["maximize"] else grad.clone(), foreign)
-                elif isinstance(parameter, CurvatureParameter):
+                elif hasattr(parameter, "log_bounds"):  # a CurvatureParameter; compilers see no class of parameters
                     curvatures.append(parameter)
                 elif grad.is_sparse:
                     self._sparse(group, parameter, grad)
@@ -288,7 +288,7 @@ class RiemannianOptimizer(Optimizer):
             elif job.x.numel() >= SMALL:
                 self._blocks(group, job)
             else:
-                count = step.item() if step is not None and step.device.type == "cpu" else step
+                count = step.item() if step is not None and readable(step) else step
                 key = (part.manifold, job.x.shape[1], x.dtype, x.device, count)
                 tables.setdefault(key, []).append(job)
 

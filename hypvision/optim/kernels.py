@@ -42,10 +42,15 @@ def _product(v: Tensor, w: Tensor, buffer: Tensor | None = None) -> Tensor:
     return torch.mul(v, w, out=buffer).sum(-1)
 
 
+def readable(x: Tensor) -> bool:
+    """Whether values may decide what is computed: a GPU would wait for them, and a compiler end its graph."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def _length(v: Tensor) -> Tensor:
     """Lengths ``(N,)``, in float64 where their squares may overflow."""
     norm: Tensor
-    if v.device.type == "cpu":  # a GPU skips the test, because reading the result would wait
+    if readable(v):
         norm = torch.linalg.vector_norm(v, dim=-1)
         if norm.isfinite().all():
             return norm
@@ -56,8 +61,7 @@ def _length(v: Tensor) -> Tensor:
 def shorten_(gradient: Tensor) -> Tensor:
     """Shorten vectors of a gradient whose products would overflow; returns the lengths ``(N,)`` of all."""
     limit, norm = _STEEPEST[gradient.dtype], _length(gradient)
-    # a GPU skips the test, because reading the result would wait
-    if gradient.device.type != "cpu" or not norm.max() <= limit:
+    if not readable(gradient) or not norm.max() <= limit:
         gradient.mul_((limit / norm).clamp_(max=1).unsqueeze(1))
         norm.clamp_(max=limit)
     return norm
@@ -154,15 +158,16 @@ class LorentzKernel(Kernel):
         """Compute the times ``(N,)`` of moved points."""
         norm, radius = _length(x[:, 1:]), c**-0.5
         radius = radius if isinstance(radius, Tensor) else norm.new_full((), radius)
-        out: Tensor = torch.hypot(norm, radius.to(norm.dtype), out=x[:, 0])
-        return out
+        if not torch.compiler.is_compiling():
+            return torch.hypot(norm, radius.to(norm.dtype), out=x[:, 0])
+        x[:, 0] = torch.hypot(norm, radius.to(norm.dtype))  # compilers take no column as out
+        return x[:, 0]
 
     @staticmethod
     def _cap_(x: Tensor, c: Curvature) -> None:
         """Bring points back that left the largest radius; they are so far out that coordinates scale."""
         time, farthest = x[:, 0], math.cosh(CAP) * c**-0.5
-        # a GPU skips the test, because reading it would wait
-        if x.device.type != "cpu" or not time.max() <= farthest:
+        if not readable(x) or not time.max() <= farthest:
             x.mul_((farthest / time).clamp_(max=1).unsqueeze(1))
 
     def step_(self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature) -> None:
@@ -215,7 +220,7 @@ class BallKernel(Kernel):
         """``X = 1 - c |x|^2``, shape ``(N,)``, in float64 near the boundary; points ``outside`` come back first."""
         norm: Tensor
         most, radius = self._most(x), c**-0.5
-        if x.device.type == "cpu":  # a GPU skips the test, because reading the result would wait
+        if readable(x):
             norm = torch.linalg.vector_norm(x, dim=-1)
             if norm.max() <= min(0.99, most) * radius:
                 return 1 - c * norm * norm
