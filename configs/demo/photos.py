@@ -2,7 +2,13 @@
 _base_ = ["../himapper/himapper-efficientnet-lite0_10e_grocery.py"]
 data_root = "tools/demo_data/photos"
 view = dict(input_size=128)
-model = dict(checkpoint="zoo:tf_efficientnet_lite0.imagenet", backbone=dict(num_classes=20), freeze_bn=True)
+model = dict(
+    checkpoint="zoo:tf_efficientnet_lite0.imagenet",
+    backbone=dict(num_classes=20),
+    freeze_bn=True,
+    head_init="probe",
+)
+optim_wrapper = dict(optimizer=dict(lr=1e-4), paramwise_cfg=dict(lr_mult={"_delete_": True, "backbone.mapper": 1.0}))
 train_dataloader = dict(batch_size=16, dataset=dict(root=data_root + "/train", transform=view))
 val_dataloader = dict(dataset=dict(root=data_root + "/test", classes=None, transform=view))
 test_dataloader = dict(dataset=dict(root=data_root + "/test", transform=view))
