@@ -69,6 +69,12 @@ class GaussianTree(nn.Module):
             a leaf below, drawn with equal probability.
     """
 
+    average: Tensor
+    gaps: Tensor
+    share: Tensor
+    places: Tensor
+    firsts: Tensor
+
     def __init__(
         self,
         dim: int,
@@ -333,6 +339,8 @@ class Decomposer(nn.Module):
         heads, mlp_ratio, drop: of the layer.
     """
 
+    average: Tensor
+
     def __init__(
         self,
         dim: int,
@@ -480,7 +488,8 @@ class TreeEncoder(nn.Module):
 
     def _joined(self) -> list[_Joined]:
         """The joined weights of the cross attention of all layers."""
-        attentions = [layer.cross_attn for layer in self.layers]
+        layers: Iterable[Any] = self.layers
+        attentions = [layer.cross_attn for layer in layers]
         count, heads = len(attentions), attentions[0].heads
         weights = [getattr(a, name).weight for name in ("q_proj", "k_proj", "v_proj", "proj") for a in attentions]
         q, k, v, out = torch.stack(weights).unflatten(0, (4, count)).unbind(0)
@@ -488,7 +497,8 @@ class TreeEncoder(nn.Module):
         out = out.unflatten(2, (heads, -1)).permute(0, 2, 3, 1)  # (L, heads, d, w)
         to_keys = torch.matmul(k.mT, q).flatten(1, 2)  # (L, heads w, w)
         to_out = torch.matmul(v.mT, out).flatten(1, 2)
-        return [_Joined(*part, a.proj.bias, heads) for *part, a in zip(to_keys.unbind(), to_out.unbind(), attentions)]
+        parts = zip(to_keys.unbind(), to_out.unbind(), attentions)
+        return [_Joined(keys, outs, attention.proj.bias, heads) for keys, outs, attention in parts]
 
     def unused(self) -> list[nn.Parameter]:
         """Parameters that are in checkpoints, but do not affect the result."""

@@ -158,9 +158,9 @@ def test_consistency_of_refined_classes_is_an_option():
 def test_the_losses_of_a_teacher_are_options(monkeypatch):
     teacher = dict(clip={}, host=dict(name="promptsrc", **HOST["promptsrc"]))
     neighbours = []
-    draw = LatentHierarchy._draw
+    draw = LatentHierarchy.draw
     monkeypatch.setattr(
-        LatentHierarchy, "_draw", lambda self, x, y, *rest: neighbours.append(y) or draw(self, x, y, *rest)
+        LatentHierarchy, "draw", lambda self, x, y, *rest: neighbours.append(y) or draw(self, x, y, *rest)
     )
     options = dict(pseudo_labels=False, teacher_loss="labels")
     host = dict(name="promptkd", teacher=teacher, tokens=2, depth=2)

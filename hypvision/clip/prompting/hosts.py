@@ -332,7 +332,7 @@ def encode_sentences(
         return encode(tokens, embeddings, *values)
     # Sort texts by length, so that each chunk needs little padding.
     order = (tokens != 0).sum(-1).argsort(stable=True)
-    places = order.to(clip.logit_scale.device)
+    places = order.to(next(clip.parameters()).device)
     found = []
     for rows, there in zip(order.split(size), places.split(size)):
         parts = [value[there] if value.dim() == 3 else value for value in values]

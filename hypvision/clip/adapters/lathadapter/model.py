@@ -170,6 +170,7 @@ class LatentHierarchy(nn.Module):
         distance = found[0, :count, rows:]
         if classes.dim() == 3:
             distance = found[:, :count, rows:].diagonal(0, 0, 1).T
+        drawn: list[tuple[Tensor, Tensor | None]]
         if triplets is None:
             among = found[0].detach()
             own = self.draw(among[:count, :count], labels, generator)
