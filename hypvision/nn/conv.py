@@ -308,7 +308,7 @@ class _Efficient(nn.Module):
 
     def _fused(self, square: Tensor, last: Tensor) -> bool:
         """Whether the kernels take it: boosts of float32 maps of no more numbers than 32 bits count."""
-        if self.boost != "axis" or square.dtype != torch.float32 or square.numel() == 0 or not on_gpu(square):
+        if self.boost != "axis" or square.dtype != torch.float32 or not on_gpu(square) or square.numel() == 0:
             return False
         small = last.stride(0) * last.shape[0] < 2**31
         return small and square.dim() > 2 and square.shape[1] == 1 and last[0].is_contiguous()

@@ -317,9 +317,9 @@ class _LorentzBatchNorm(nn.Module):
         What is rare takes the plain form there, too: float64, the gyrogroup's statistics, gradients in evaluation, and
         maps of more numbers than 32 bits count.
         """
-        if x.dtype == torch.float64 or self.gyro or self.joint or not 0 < x.numel() < 2**31 or not on_gpu(x):
-            return False
-        return batch or not needs_grad(x, c, self.beta, self.gamma)
+        if x.dtype == torch.float64 or self.gyro or self.joint or not on_gpu(x):
+            return False  # before any look at sizes, which a compiler may not know
+        return 0 < x.numel() < 2**31 and (batch or not needs_grad(x, c, self.beta, self.gamma))
 
     def _options(self, dtype: torch.dtype) -> _Options:
         """The constants; no vector is longer than the longest whose cosh has a square in this dtype."""
