@@ -190,11 +190,12 @@ class _FusedBoost(Function):
         from . import kernels
 
         square, last, c, *wanted, angle = given
+        square, wanted = square.contiguous(), [number.contiguous() for number in wanted]
         most, constants = of_kernels(c, layer.slope, layer.limit)
         ctx.layer, ctx.constants = layer, constants
-        ctx.save_for_backward(most, *given)
+        ctx.save_for_backward(most, square, last, c, *wanted, angle)
         with torch.cuda.device_of(square):
-            return kernels.boost_forward(square.contiguous(), wanted, last, c, angle, most, constants)
+            return kernels.boost_forward(square, wanted, last, c, angle, most, constants)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -299,12 +300,18 @@ class _Efficient(nn.Module):
 
     def _axial_numbers(self, square: Tensor, last: Tensor, *parameters: Any) -> tuple[Tensor, Tensor]:
         """:meth:`_along_axis` in float64; on a GPU, boosts of maps by one Triton kernel."""
-        image = square.dim() > 2 and square.shape[1] == 1 and last[0].is_contiguous()
-        if self.boost == "axis" and image and square.dtype == torch.float32 and on_gpu(square):
+        if self._fused(square, last):
             c = torch.as_tensor(parameters[0], dtype=torch.float64, device=square.device)
             numbers: tuple[Tensor, Tensor] = _FusedBoost.apply(self, square, last, c, *parameters[1:])
             return numbers
         return radial_numbers(self._along_axis, [square, last, *parameters], square.device)
+
+    def _fused(self, square: Tensor, last: Tensor) -> bool:
+        """Whether the kernels take it: boosts of float32 maps of no more numbers than 32 bits count."""
+        if self.boost != "axis" or square.dtype != torch.float32 or not on_gpu(square) or square.numel() == 0:
+            return False
+        small = last.stride(0) * last.shape[0] < 2**31
+        return small and square.dim() > 2 and square.shape[1] == 1 and last[0].is_contiguous()
 
     def _along_axis(self, square: Tensor, last: Tensor, c: float | Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
         """Norm matching, boost along the last axis and rescaling, as a factor and a summand for the last channel."""

@@ -314,11 +314,12 @@ class _LorentzBatchNorm(nn.Module):
     def _fused(self, x: Tensor, c: Tensor, batch: bool) -> bool:
         """Whether the kernels take it: float32 maps and the mean and variance of Bdeir et al., where Triton is.
 
-        What is rare takes the plain form there, too: float64, the gyrogroup's statistics, gradients in evaluation.
+        What is rare takes the plain form there, too: float64, the gyrogroup's statistics, gradients in evaluation, and
+        maps of more numbers than 32 bits count.
         """
-        if x.dtype == torch.float64 or self.gyro or self.joint or x.numel() == 0 or not on_gpu(x):
-            return False
-        return batch or not needs_grad(x, c, self.beta, self.gamma)
+        if x.dtype == torch.float64 or self.gyro or self.joint or not on_gpu(x):
+            return False  # before any look at sizes, which a compiler may not know
+        return 0 < x.numel() < 2**31 and (batch or not needs_grad(x, c, self.beta, self.gamma))
 
     def _options(self, dtype: torch.dtype) -> _Options:
         """The constants; no vector is longer than the longest whose cosh has a square in this dtype."""
