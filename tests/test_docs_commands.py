@@ -36,7 +36,7 @@ launched() { while [[ $# -gt 0 && $1 != hypvision* ]]; do shift; done; [[ $# -gt
 torchrun() { launched "$@"; }
 srun() { launched "$@"; }
 """
-PLACEHOLDER = re.compile(r"[A-Z_]+(\.py|\.pth)?|mine\.py|other\.py|data/mine")
+PLACEHOLDER = re.compile(r"[A-Z_]+(\.py|\.pth)?|mine\.py|other\.py|data/mine|work_dirs/.*\.py")
 
 
 def blocks(page):

@@ -14,6 +14,7 @@ import mmengine
 from helpers.engine import ROOT, make_images, write_config
 from mmengine.model import BaseDataPreprocessor
 from mmengine.runner import activation_checkpointing
+from torch import nn
 
 from hypvision.cli import main
 from hypvision.engine.config import RUN_KEYS, leave_out_pretrained, load_config, parse_options, prepare
@@ -145,7 +146,7 @@ def test_every_key_that_mmengine_reads_is_an_option():
 def test_compile_and_checkpointing_take_effect(tmp_path, monkeypatch):
     compiled, recomputed = [], []
     wrap = activation_checkpointing.wrap_forward
-    monkeypatch.setattr(torch, "compile", lambda function, **options: compiled.append(options) or function)
+    monkeypatch.setattr(nn.Module, "compile", lambda block, **options: compiled.append(options))
     monkeypatch.setattr(activation_checkpointing, "wrap_forward", lambda f: recomputed.append(f) or wrap(f))
     config = write_config(tmp_path / "config.py", make_images(tmp_path / "data", per_class=2))
     options = [
@@ -164,7 +165,7 @@ def test_compile_and_checkpointing_take_effect(tmp_path, monkeypatch):
         "val_evaluator=None",
     ]
     assert main(command) == 0
-    assert compiled == [{"dynamic": False}] and len(recomputed) == 1
+    assert compiled == [{"dynamic": False}] * 6 and len(recomputed) == 1  # six blocks
 
 
 def loaders_of(name, on_gpu, monkeypatch):
