@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -59,6 +61,17 @@ def without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
 def plain(x: Tensor) -> bool:
     """Whether to compute in plain operations: for compilers, for ``torch.func`` transforms, without data."""
     return torch.compiler.is_compiling() or x.is_meta or torch._C._are_functorch_transforms_active()
+
+
+@functools.cache
+def uses_triton(device: torch.device) -> bool:
+    """Whether Triton kernels compute on a device: a GPU of at least the Volta generation, where Triton imports.
+
+    The environment variable ``HYPVISION_TRITON=0`` turns them off.
+    """
+    if device.type != "cuda" or not torch.cuda.is_available() or os.environ.get("HYPVISION_TRITON") == "0":
+        return False
+    return find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (7, 0)
 
 
 def needs_grad(*arguments: object) -> bool:

@@ -6,8 +6,6 @@ computed only where a formula needs it, so Euclidean kernels can be used.
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import math
 from collections.abc import Callable
 from typing import TypeVar
@@ -16,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hypvision.geometry.lorentz import max_distance
-from hypvision.geometry.numerics import SINGLE_ONLY, exact, needs_grad, plain
+from hypvision.geometry.numerics import SINGLE_ONLY, exact, needs_grad, plain, uses_triton
 
 T = TypeVar("T")
 # Squares of lengths below which quotients of functions of the length count as at 0, without a gradient
@@ -39,17 +37,9 @@ def space_time(space: Tensor, c: float | Tensor, dim: int = -1) -> Tensor:
     return torch.sqrt(space_square(space, dim) + 1 / c)
 
 
-@functools.cache
-def _has_triton() -> bool:
-    return torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
-
-
 def on_gpu(x: Tensor) -> bool:
-    """Whether Triton computes with a tensor: on a GPU of at least the Volta generation, and not for compilers or
-    subclasses of tensors."""
-    if not x.is_cuda or type(x) is not Tensor or plain(x):
-        return False
-    return _has_triton() and torch.cuda.get_device_capability(x.device) >= (7, 0)
+    """Whether Triton computes with a tensor: on a GPU, and not for compilers or subclasses of tensors."""
+    return x.is_cuda and type(x) is Tensor and not plain(x) and uses_triton(x.device)
 
 
 def of_kernels(c: Tensor, slope: float | None, limit: float | None) -> tuple[Tensor, dict[str, float]]:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hypvision.geometry.numerics import uses_triton
+
 from .kernels import Kernel, LorentzKernel
 
 try:
@@ -26,10 +28,10 @@ WIDEST, TILE = 4096, 1024
 def fits(kernel: Kernel, rate: object, *tensors: Tensor | None) -> bool:
     """Whether the kernel takes a step of these tensors of rows at a learning rate; ``meta`` stands for a GPU."""
     given = [tensor for tensor in tensors if tensor is not None]
-    device = given[0].device.type
+    device = given[0].device
     if not isinstance(kernel, LorentzKernel) or not isinstance(rate, float):
         return False
-    if device != "meta" and (device != "cuda" or triton is None):
+    if device.type != "meta" and not uses_triton(device):
         return False
     plain = all(tensor.dtype == torch.float32 and tensor.stride(-1) == 1 for tensor in given)
     return plain and given[0].shape[1] <= WIDEST

@@ -347,8 +347,11 @@ def table() -> list[str]:
             bar.update()
         for name, (size, twin_name, budget) in NETWORKS.items():
             title = f"{name}, 64 x 3 x {size} x {size} (beside {twin_name})"
-            lines.append(_row(title, count(network(name, size)), count(network(twin_name, size)), budget))
-            lines.append(_row(f"{name}, without Triton", count(network(name, size), triton=False), None))
+            ours = count(network(name, size))
+            lines.append(_row(title, ours, count(network(twin_name, size)), budget))
+            plain = count(network(name, size), triton=False)
+            if plain != ours:
+                lines.append(_row(f"{name}, without Triton", plain, None))
             bar.update()
         for name, budget in STEPS.items():
             ours_step, twin_step = optimizer_step(name)
